@@ -8,7 +8,7 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-thorough test-long mutants bench bench-console picture format lint types imports check lock clean
+.PHONY: run test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
 	@$(BIN)/muster --demo
@@ -18,6 +18,13 @@ test: $(STAMP)  ## the tests, without the ones marked thorough or slow, and with
 
 test-thorough: $(STAMP)  ## all but the ones marked slow
 	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
+
+# The parts of the tests that keep something; a decision of the engine in memory is the same wherever its cell is kept.
+ON_POSTGRES = tests/runbooks tests/recommender tests/engine tests/console/test_kept_where.py tests/console/test_tokens.py \
+  tests/console/test_telemetry.py tests/console/test_idempotency.py tests/console/test_proposals.py
+
+test-postgres: $(STAMP)  ## what `make test` runs and keeps something, on a PostgreSQL server of its own
+	$(BIN)/python -m pytest --database postgres -m "not slow and not thorough" -n auto --dist loadfile $(ON_POSTGRES)
 
 test-long: $(STAMP)  ## every test, also the ones that take minutes
 	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "slow or not slow" -n auto --dist loadfile

@@ -152,6 +152,10 @@ def _serve(served: Served, engine: Engine) -> None:
             _go_on(engine, served)
         check_cell(engine, served.slurm)
         check_here(engine, served.here)
+        folder = None if served.pid_file is None else served.pid_file.parent
+        cluster = of_cell(engine, served.slurm, folder)
+        # Before there is a gate: it goes on at once with what was approved before a crash.
+        engine.acts = cluster is not None and cluster.acts
         plain, secured = _sockets(served, after)
         _write_pid(served.pid_file, after)
         if isinstance(served.journal, Schema) and served.pid_file is not None:
@@ -190,8 +194,7 @@ def _serve(served: Served, engine: Engine) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, shelf)
-        folder = None if served.pid_file is None else served.pid_file.parent
-        slurm = SlurmCell(loop, of_cell(engine, served.slurm, folder))
+        slurm = SlurmCell(loop, cluster)
         client = LocalClient(
             loop,
             gate,

@@ -92,7 +92,7 @@ class Fleet:
         as it is. Raises SpecError and RefusedError, JournalError when it cannot be kept."""
         with self.moved:
             self.settle()
-            there = self.journal.found([spec.id for spec in workloads])
+            there = self.journal.found_in_time([spec.id for spec in workloads])
             now_ms, new = wall_ms(), []
             for i, spec in enumerate(workloads):
                 where = f"workloads[{i}]" if len(workloads) > 1 else "workload"
@@ -159,8 +159,9 @@ class Fleet:
             return self._known(submission_id)
 
     def page(self, states: Sequence[State], before: int, limit: int) -> SubmissionsPage:
+        kept = self.journal.page(states, before, limit)
         with self.moved:
-            found = [self.open.get(each.id, each) for each in self.journal.page(states, before, limit)]
+            found = [self.open.get(each.id, each) for each in kept]
         more = found[-1].seq if len(found) == limit else 0
         return SubmissionsPage(now_ms=wall_ms(), items=tuple(found), next_before=more)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FORMAT = 1
 EVENTS_KEPT = 100_000
+PATIENCE_S, AGAIN_S = 5.0, 0.1
+"""How long a server that restarts is waited for, and how often it is tried."""
 
 _TABLES = MetaData()
 _ABOUT = Table("fleet_about", _TABLES, Column("key", String, primary_key=True), Column("value", String, nullable=False))
@@ -123,6 +126,19 @@ class FleetJournal:
         with self._reading() as connection:
             grouped = select(_SUBMISSIONS.c.state, func.count()).group_by(_SUBMISSIONS.c.state)
             return _pairs(connection, grouped)
+
+    def found_in_time(self, ids: Sequence[str]) -> dict[str, Submission]:
+        """As `found`; a server that restarts is waited for, as before a change."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self.found(ids)
+            except JournalCorrupt:
+                raise
+            except JournalError:
+                if isinstance(self.place, File) or time.monotonic() > until:
+                    raise
+            time.sleep(AGAIN_S)
 
     def found(self, ids: Sequence[str]) -> dict[str, Submission]:
         """Those of the ids that there are."""
@@ -218,6 +234,7 @@ def copy(source: FleetJournal, target: FleetJournal) -> dict[str, int]:
                 writing.execute(insert(table), rows)
 
     target._written(into)
+    target.uid = source.uid
     return {table.name: len(rows) for table, rows in found.items()}
 
 

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 
 from console.details import Line, Section, fact, plural, text_line
 from console.fleet_shown import CellView, FleetEvent, FleetView, Submission, TenantView
-from console.fleet_text import UNNAMED, amounts, fullest, quota_words, row_words, seen_words, used_words, why_of
+from console.fleet_text import (
+    UNNAMED,
+    amounts,
+    fullest,
+    part_permille,
+    quota_words,
+    row_words,
+    seen_words,
+    used_words,
+    why_of,
+)
 from console.text import NONE, cut, duration, fit, money, permille, printable, timestamp, wrap
 from console.views import meter
 from engine.cells import CellRow, Decision
@@ -77,11 +87,11 @@ def _tenants(tenants: Sequence[TenantView], width: int) -> Section:
     lines: list[Line] = []
     for each in tenants:
         name = fit(printable(each.name) or UNNAMED, 14)
-        share = min(1000, each.share_ppm * each.weight // 1000)
+        part = part_permille(each)
         spans = (
             (name, "strong"),
-            (meter(share, BAR), "bar"),
-            (f" {permille(share):>4}", ""),
+            (meter(part, BAR), "bar"),
+            (f" {permille(part):>4}", ""),
             (f"  weight {each.weight}", "dim"),
         )
         waits = f"  {each.waiting:,} wait" if each.waiting else ""

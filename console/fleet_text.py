@@ -19,7 +19,8 @@ def status_lines(view: FleetView) -> list[str]:
     """The fleet for a terminal or an incident's notes."""
     up = sum(cell.state == "up" for cell in view.cells)
     head = f"fleet {printable(view.name)} at {timestamp(view.now_ms)} UTC: {up} of {len(view.cells)} cells up"
-    lines = [head, *([f"! {printable(view.error)}"] if view.error else []), "", *cell_lines(view)]
+    lines = [head, *([f"! {printable(view.error)}"] if view.error else [])]
+    lines += [*([f"kept in {printable(view.kept_in)}"] if view.kept_in else []), "", *cell_lines(view)]
     if view.tenants:
         lines += ["", *_tenant_lines(view.tenants)]
     told = ", ".join(f"{count:,} {state}" for state, count in view.counts.items()) or "nothing was submitted yet"
@@ -65,13 +66,18 @@ def seen_words(cell: CellView, now_ms: int) -> str:
 
 def _tenant_lines(tenants: Sequence[TenantView]) -> list[str]:
     rows = [
-        [printable(each.name) or UNNAMED, f"{each.weight}", f"{each.share_ppm / 10_000:.1f}%", amounts(each.held),
+        [printable(each.name) or UNNAMED, f"{each.weight}", permille(part_permille(each)), amounts(each.held),
          quota_words(each), f"{each.waiting:,}"]
         for each in tenants
     ]  # fmt: skip
     return table(
         ("TENANT", "WEIGHT", "SHARE", "HOLDS", "QUOTA", "WAITING"), rows, (False, True, True, False, False, True)
     )
+
+
+def part_permille(tenant: TenantView) -> int:
+    """Part of the fleet that a tenant holds of its dominant resource. (Turns go by it and the weight: `share_ppm`.)"""
+    return min(1000, tenant.share_ppm * tenant.weight // 1000)
 
 
 def amounts(held: Mapping[str, int]) -> str:

@@ -507,6 +507,17 @@ class BootsTold(Event, frozen=True, array_like=True, gc=False, tag=87):
     """How long a boot is likely to take; 0: they are on."""
 
 
+class CapsTold(Event, frozen=True, array_like=True, gc=False, tag=88):
+    """How much another scheduler lets run together, and what work draws from that (`engine.caps`)."""
+
+    most: tuple[tuple[str, int], ...] | None
+    """All caps there are, by name; None: they are as before."""
+    rows: bytes = b""
+    """int32 workload rows."""
+    draws: tuple[tuple[tuple[str, int], ...], ...] = ()
+    """What each of them draws from now on."""
+
+
 class RunsTold(Event, frozen=True, array_like=True, gc=False, tag=89):
     """How long work ran before the cell looked on, as the accounting of the scheduler that decides has it: all that is
     known of it now."""
@@ -702,6 +713,7 @@ AnyEvent = (
     | Reestimated
     | BootsTold
     | RunsTold
+    | CapsTold
     | Exited
     | Intended
     | IntentAccepted

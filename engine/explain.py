@@ -46,6 +46,7 @@ PREEMPTED = "WaitingForPreempted"
 QUEUE_HELD = "QueueHeld"
 BEHIND = "BehindInQueue"
 ARRAY_LIMIT = "ArrayLimit"
+CAP = "OutsideLimit"
 BUDGET = "BudgetHold"
 NO_NODES = "NoMatchingNodes"
 QUOTA = "WaitingForQuota"
@@ -246,7 +247,7 @@ def _turned(state: State, row: int) -> tuple[Reason, ...]:
     return (Reason(token=TURNED, text=text),)
 
 
-_WITHOUT_A_TIME = frozenset((QUEUE_HELD, ARRAY_LIMIT, BUDGET, NO_NODES, QUOTA))
+_WITHOUT_A_TIME = frozenset((QUEUE_HELD, ARRAY_LIMIT, CAP, BUDGET, NO_NODES, QUOTA))
 
 
 class Room:
@@ -336,6 +337,8 @@ class Waiting:
             yield BEHIND
         if self._scheduler.at_array_limit(self._row):
             yield ARRAY_LIMIT
+        if self._state.caps.any and self._state.caps.stopping(self._row) is not None:
+            yield CAP
         if self._state.budgets.specs and self._state.budgets.stopping(self._state, self._row) is not None:
             yield BUDGET
         if self._own_reservation_keeps_it():
@@ -499,6 +502,16 @@ class Waiting:
             token=ARRAY_LIMIT,
             text=f"{w.array_running[array]} members of array {name} run, and at most {limit} may at once",
             unblock=f"one of them ends, or array {name} gets a higher limit",
+        )
+
+    def _cap(self) -> Iterator[Reason]:
+        full = self._state.caps.stopping(self._row)
+        assert full is not None
+        yield Reason(
+            token=CAP,
+            text=f"the limit {full.name} lets {full.most:,} run together: {full.used:,} are in use, and it takes "
+            f"{full.wanted:,}",
+            unblock=f"work that {full.name} counts ends, or the limit is raised in Slurm",
         )
 
     def _no_nodes(self) -> Iterator[Reason]:
@@ -690,6 +703,7 @@ _DESCRIBE: dict[str, Callable[[Waiting], Iterator[Reason]]] = {
     QUEUE_HELD: Waiting._held_queue,
     BEHIND: Waiting._behind,
     ARRAY_LIMIT: Waiting._array,
+    CAP: Waiting._cap,
     BUDGET: Waiting._budget,
     NO_NODES: Waiting._no_nodes,
     QUOTA: Waiting._quota,

@@ -6,6 +6,7 @@ from array import array
 from heapq import heappush
 from typing import TYPE_CHECKING
 
+from engine import caps
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE
@@ -80,3 +81,11 @@ def outside_said(state: State, event: ev.OutsideSaid) -> None:
 
 def runs_told(state: State, event: ev.RunsTold) -> None:
     state.past.tell(event.runs, event.until_ms)
+
+
+def caps_told(state: State, event: ev.CapsTold) -> None:
+    if event.most is not None:
+        state.caps.limit(event.most)
+        state.capacity.freed += 1
+    for row, draws in zip(array("i", event.rows), event.draws, strict=True):
+        caps.draw(state, row, draws)

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DatabaseError
 from engine import events as ev
 from engine import migrations, sqlite_store
 from engine.database import File, Place, place_of
+from engine.errors import JournalCorrupt
 from engine.journal_reading import batches, corrupt, head_of, link, newest_snapshot
 from engine.journal_tables import Estimate, Snapshot, table_of
 from engine.sqlite_store import FileStore
@@ -147,7 +148,13 @@ class Journal:
     def after(self, version: int, chain: int) -> Iterator[list[ev.AnyEvent]]:
         """The batches after a version, of which the chain is known. Verifies them; raises JournalCorrupt."""
         with self._store.reading() as connection:
-            yield from batches(connection, self.place, (version, chain), (self.version, self._chain))
+            try:
+                yield from batches(connection, self.place, (version, chain), (self.version, self._chain))
+            except JournalCorrupt:
+                # Where another engine has gone on with it, it ends elsewhere, and nothing is wrong with it.
+                if not isinstance(self._store, FileStore):
+                    self._store.refuse_if_taken()
+                raise
 
     def audit(self) -> Iterator[tuple[int, ev.AuditEntry]]:
         """(version, entry) of every executed plan, oldest first."""

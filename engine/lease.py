@@ -124,6 +124,11 @@ def _read(path: str) -> str:
         return ""
 
 
+def _awake_or_asleep_s() -> float:
+    """Seconds, also those in which this machine was suspended: others went on meanwhile."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class Look(NamedTuple):
     """What somebody who wants the lease has seen."""
 
@@ -254,7 +259,7 @@ class Lease:
         self.alive: Callable[[], bool] = lambda: True
         """When that says no, who holds it does not do its work any more: it is given back."""
         self.released = False
-        self._renewed_s = time.monotonic()
+        self._renewed_s = _awake_or_asleep_s()
         self._stop = threading.Event()
         self._connection: Any = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -264,7 +269,7 @@ class Lease:
     def is_held(self) -> bool:
         """Whether nobody can have taken it yet, by our own clock: what must be known before anything is done outside
         the database, where the fence does not reach."""
-        return not self.taken.is_set() and time.monotonic() - self._renewed_s < TTL_S - RENEW_S
+        return not self.taken.is_set() and _awake_or_asleep_s() - self._renewed_s < TTL_S - RENEW_S
 
     def _run(self) -> None:
         while not self._stop.wait(RENEW_S):
@@ -273,7 +278,7 @@ class Lease:
                 self.taken.set()
                 return
             try:
-                asked_s = time.monotonic()
+                asked_s = _awake_or_asleep_s()
                 if not self._renew():
                     self.taken.set()
                     return

@@ -177,6 +177,8 @@ def _count_bound(state: State, rows: Rows, sign: int) -> list[tuple[int, Vector,
         use[:] = [have + sign * more for have, more in zip(use, quantities, strict=True)]
         have, known = by_queue.get(queue, ([0] * WIDTH, [0]))
         by_queue[queue] = [a + b for a, b in zip(have, quantities, strict=True)], [known[0] + count]
+    for row in rows.tolist() if state.caps.any else ():
+        state.caps.count(row, sign)
     width = len(w.priority_value)
     numbers = np.bincount(queues * width + view(w.priority)[rows])
     for both in np.flatnonzero(numbers).tolist():

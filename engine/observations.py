@@ -89,12 +89,20 @@ class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
     """Of a failure: one of `engine.events.FAILURE_CAUSES`; of being put back: one of REQUEUE_CAUSES."""
     word: str = ""
     """Why it waits, or how it ended, as the scheduler says."""
+    draws: tuple[tuple[str, int], ...] = ()
+    """Caps that count it while it runs, by name, and how much of each it takes."""
 
 
 class WorkloadGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workload-gone"):
     """The scheduler does not know it any more, and how it ended was not seen."""
 
     id: str
+
+
+class CapsSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="caps"):
+    """How much the scheduler lets run together: all caps there are."""
+
+    most: tuple[tuple[str, int], ...]
 
 
 class PastSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="past"):
@@ -115,4 +123,5 @@ AnySeen = (
     | WorkloadSeen
     | WorkloadGone
     | PastSeen
+    | CapsSeen
 )

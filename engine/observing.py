@@ -66,6 +66,8 @@ class Observation:
         self.left_out: list[str] = []
         """One line for each thing that could not be taken as it was seen."""
         self._words: list[tuple[int, str]] = []
+        self._draws: dict[int, tuple[tuple[str, int], ...]] = {}
+        """By row: what it draws from caps, where that is news."""
 
     def events(self) -> Iterator[ev.AnyEvent]:
         for group in _grouped(self._command.seen):
@@ -78,6 +80,8 @@ class Observation:
                 except MusterError as error:
                     self.note(str(error))
         yield from self._said()
+        if self._draws:
+            yield ev.CapsTold(None, array("i", self._draws).tobytes(), tuple(self._draws.values()))
 
     def note(self, line: str) -> None:
         if len(self.left_out) < MOST_LEFT_OUT:
@@ -105,6 +109,8 @@ class Observation:
                 if any(r.spec.name == name for r in self._state.bookings.reservations):
                     self.changed[name] = None
                     yield ev.Unreserved(name)
+            case seen.CapsSeen(most=most):
+                yield ev.CapsTold(most)
             case seen.PastSeen(runs=runs, until_ms=until_ms):
                 yield ev.RunsTold(runs[-MOST_RUNS:], min(until_ms, self._now_ms))
 
@@ -250,6 +256,8 @@ class Observation:
         yield from self._towards(row, each)
         if self._state.outside.word_of(row) != each.word:
             self._words.append((row, each.word))
+        if not WorkloadState(w.state[row]).terminal and self._state.caps.draws(row) != each.draws:
+            self._draws[row] = each.draws
 
     def _check(self, spec: WorkloadSpec) -> None:
         w = self._state.workloads

@@ -226,6 +226,13 @@ class PostgresStore:
             self._end(time.monotonic())
             self.in_doubt = False
 
+    def refuse_if_taken(self) -> None:
+        """Raises JournalTaken where another engine writes by now."""
+        if self.lease.taken.is_set():
+            raise self._taken()
+        self._writers.dispose()
+        self._end(time.monotonic())  # a new connection, which is told
+
     def _end(self, deadline: float) -> End:
         while True:
             try:
@@ -321,7 +328,7 @@ def _socket_of(connection: Any) -> socket.socket:
 def prepare(place: Schema, seed: int, kind: Kind = OF_A_CELL) -> None:
     """Have the schema and the tables of a journal; nothing if they are there. Raises JournalError."""
     psycopg = postgres.driver()
-    database = postgres.pool(place, "lease")
+    database = postgres.pool(place, "writer")
     try:
         with database.connect() as connection:
             postgres.check_server(connection.connection.driver_connection, place)

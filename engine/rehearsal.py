@@ -22,6 +22,7 @@ import numpy as np
 from engine import commands as cmd
 from engine import edits as ed
 from engine import events as ev
+from engine.caps import draw
 from engine.child import Report
 from engine.columns import view
 from engine.control import Engine
@@ -395,9 +396,20 @@ class _Run:
         refused = [
             a for a in self.engine.commands([cmd.Submit(workloads=(s,)) for s in specs]) if isinstance(a, MusterError)
         ]
+        self._draw_alike(specs, at)
         if refused and not any(note.startswith("arrivals") for note in self.notes):
             self.notes.append(f"arrivals that the cell refuses are left out: {refused[0].problem}")
         return at
+
+    def _draw_alike(self, specs: list[WorkloadSpec], end: int) -> None:
+        """What arrived, up to `end`, counts for the same caps as what it is like."""
+        state = self.engine.state
+        if not state.caps.any:
+            return
+        for spec, (_, like) in zip(specs, self.arrivals[end - len(specs) : end], strict=True):
+            row = state.workloads.row_of.get(spec.id)
+            if row is not None and (draws := state.caps.draws(like)):
+                draw(state, row, draws)
 
     def _pass_until(self, to_ms: int) -> None:
         """With the edits that fall into it. Arrivals are taken a cycle at a time: the time may have passed already."""

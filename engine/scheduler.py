@@ -65,6 +65,8 @@ class Verdict(IntEnum):
     """The reservation it names has not begun."""
     BUDGET = 9
     """A budget that it spends is spent."""
+    CAP = 10
+    """More than the outside scheduler lets run together."""
 
 
 _OF_ROOM = (Verdict.NO_CAPACITY, Verdict.WOULD_DELAY)
@@ -296,7 +298,7 @@ class Scheduler:
                 continue
             if verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
                 closed.add(key[1])
-            elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):
+            elif verdict in (Verdict.ARRAY_LIMIT, Verdict.CAP) or (verdict in _OF_ROOM and alike):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
 
@@ -349,7 +351,8 @@ class Scheduler:
     def _batches_are_sure(self) -> bool:
         """Whether room, quota and order alone decide who starts next."""
         bookings = self.state.bookings
-        return self.reservation is None and not bookings.reservations and not bookings.clearings
+        bookable = not bookings.reservations and not bookings.clearings
+        return self.reservation is None and bookable and not self.state.caps.any
 
     def _is_strict(self, queue: int) -> bool:
         """Whether nothing of the queue starts before what is ahead of it."""
@@ -377,7 +380,7 @@ class Scheduler:
 
     def _gate(self, row: int) -> Verdict | None:
         """Why the workload is not even tried: its queue is closed, its array has its fill, its reservation has not
-        begun. None when it is."""
+        begun, a budget or a cap is used up. None when it is."""
         w = self.state.workloads
         if not self.state.queues.is_open(w.queue[row]):
             return Verdict.QUEUE_CLOSED
@@ -387,6 +390,8 @@ class Scheduler:
             return Verdict.NOT_YET
         if self.state.budgets.specs and self.state.budgets.stopping(self.state, row) is not None:
             return Verdict.BUDGET
+        if self.state.caps.any and self.state.caps.stopping(row) is not None:
+            return Verdict.CAP
         return None
 
     def at_array_limit(self, row: int) -> bool:

@@ -22,6 +22,7 @@ from engine.allocations import NONE, Allocations
 from engine.bookings import Bookings
 from engine.budgets import Budgets
 from engine.capacity import Capacity
+from engine.caps import Caps
 from engine.columns import Table, canonical, view
 from engine.constraints import Company
 from engine.deadlines import turns_at
@@ -84,6 +85,7 @@ class State(Table):
         self.intents = intents.Intents()
         self.outside = Outside()
         self.past = PastRuns()
+        self.caps = Caps()
         self.derive_all()
 
     def derive_all(self) -> None:
@@ -139,7 +141,7 @@ class State(Table):
         self.pending = Pending(by_class=self.policy != "fcfs")
         w = self.workloads
         rows = np.flatnonzero(view(w.state) == WorkloadState.QUEUED) if w.ids else np.zeros(0, np.int64)
-        if self.budgets.specs:
+        if self.budgets.specs or self.caps.any:
             for row in rows.tolist():
                 self.pending.add(self.pending_key(row), row)
         elif len(rows):
@@ -168,6 +170,7 @@ class State(Table):
             ("intents", self.intents),
             ("outside", self.outside),
             ("past", self.past),
+            ("caps", self.caps),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -198,7 +201,11 @@ class State(Table):
             tenant = STOPPED
         else:
             tenant = w.tenant[row] if self.queues.specs[queue].order == "fair" else NONE
-        return self.pending.key(w.priority[row], queue, -1 - (kept << 32 | kind) if kept else kind, tenant)
+        if self.caps.any and (draws := self.caps.set_number(row)):
+            kind = -1 - (draws << 96 | kept << 32 | kind)
+        elif kept:
+            kind = -1 - (kept << 32 | kind)
+        return self.pending.key(w.priority[row], queue, kind, tenant)
 
     def charge_of(self, row: int) -> Charge:
         """What the placed tasks of the workload cost its queue."""
@@ -280,6 +287,8 @@ class State(Table):
     def _count_bound(self, row: int, sign: int) -> None:
         w = self.workloads
         self.count_bound(w.priority[row], w.queue[row], w.cls[row], w.tenant[row], sign)
+        if self.caps.any:
+            self.caps.count(row, sign)
 
     def count_bound(self, priority: int, queue: int, cls: int, tenant: int, more: int) -> None:
         """So many more workloads of the sort are placed or running; fewer, when negative."""
@@ -788,6 +797,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Reestimated: fold_outside.reestimated,
     ev.BootsTold: fold_outside.boots_told,
     ev.RunsTold: fold_outside.runs_told,
+    ev.CapsTold: fold_outside.caps_told,
     ev.Intended: intents.intended,
     ev.IntentAccepted: intents.accepted,
     ev.IntentSent: intents.sent,

@@ -73,8 +73,8 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
 
 
 def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
-    """How acts would be carried to whoever decides, as it is reached now, and what shows that they are done, or why they
-    cannot be; a line for each kind of act. Nothing where Muster decides."""
+    """How acts would be carried to whoever decides, as it is reached now, and what shows that they are done, or why
+    they cannot be; a line for each kind of act. Nothing where Muster decides."""
     from engine.slurm.acts import read_back
 
     lines: dict[str, None] = {}

@@ -19,8 +19,8 @@ from engine.slurm.records import Job, Jobs, Node, Partition, Reservation, Reserv
 
 REASON = "muster"
 """Begins the reason of a drained node."""
-TIER = re.compile(r"(?P<qos>.*)\.tier-\d+")
-"""A priority class of the mirror: QOS and tier of the partition."""
+TIER = re.compile(r"(?P<qos>.*)\.tier-\d+(?:\.\d+)?")
+"""A priority class of the mirror: QOS, tier of the partition, and of what waits its rank."""
 Do = Literal[
     "cancel", "hold", "release", "requeue", "set qos", "set priority", "move", "drain", "resume", "power up",
     "power down", "down", "up", "inactive", "reserve", "unreserve",

@@ -66,6 +66,13 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         return self.used + self.wanted > self.most
 
 
+class Cap(msgspec.Struct, frozen=True):
+    """A limit on what runs together of one QOS, account or user, by the name that tells it apart."""
+
+    name: str
+    most: int
+
+
 class Limits:
     """All limits of a cluster, as accounting has them."""
 
@@ -76,6 +83,7 @@ class Limits:
         partitions: Iterable[Partition],
         cluster: str = "",
     ) -> None:
+        qos, associations = tuple(qos), tuple(associations)
         self._qos = {each.name: each for each in qos}
         self._partition_qos = {each.name: each.qos for each in partitions if each.qos}
         self._accounts: dict[str, Association] = {}
@@ -87,6 +95,9 @@ class Limits:
                 self._accounts[each.account] = each
             elif not each.partition or (each.account, each.user) not in self._users:
                 self._users[each.account, each.user] = each
+        self.made_of = qos, associations, self._partition_qos
+        """Equal ones limit alike."""
+        self._caps_of: dict[tuple[str, ...], tuple[tuple[Cap, str], ...]] = {}
 
     def stopping(self, job: Job, jobs: Iterable[Job]) -> tuple[Limit, ...]:
         """Limits that the job's reason is about, those first that it would exceed; none for another reason. `jobs`:
@@ -116,6 +127,51 @@ class Limits:
         for account in self._accounts.values():
             found += self._of_account(account, held, None)
         return tuple(found)
+
+    def draws(self, job: Job) -> tuple[tuple[str, int], ...]:
+        """Limits on what runs together that count the job while it runs, by name, and how much of each it takes."""
+        return tuple((cap.name, amount) for cap, over in self.caps(job) if (amount := amount_of(job, over)) > 0)
+
+    def holds_by_cap(self, job: Job) -> bool:
+        """Whether the limit that is the job's reason is one that a cap tells: then it is over when enough has ended."""
+        found = _CODE.match(job.reason)
+        if found is None or "Min" in found["rest"] or found["rest"].startswith(("PerJob", "PerNode")):
+            return False
+        kinds = _BY_CODE[found["over"]]
+        return any(over.split("/")[0] in kinds for _, over in self.caps(job))
+
+    def caps(self, job: Job) -> tuple[tuple[Cap, str], ...]:
+        """With what each is over."""
+        key = (job.account, job.user, job.qos, job.partition)
+        if key not in self._caps_of:
+            self._caps_of[key] = tuple(self._caps(job))
+        return self._caps_of[key]
+
+    def _caps(self, job: Job) -> Iterator[tuple[Cap, str]]:
+        """What a QOS limits is not limited by accounts (acct_policy.c), and a partition's QOS goes before the job's."""
+        partition = self._partition_qos.get(job.partition.split(",")[0], "")
+        done: set[tuple[str, str]] = set()
+        for name in dict.fromkeys((partition, job.qos)):
+            if (qos := self._qos.get(name)) is not None:
+                everybody = {**qos.tres_total, **_counts(qos.jobs_total, None)}
+                users = {**qos.tres_per_user, **_counts(qos.jobs_per_user, None)}
+                accounts = {**qos.tres_per_account, **_counts(qos.jobs_per_account, None)}
+                yield from _as_caps(f"QOS {name}", "", everybody, done, "all")
+                yield from _as_caps(f"QOS {name}", f" of user {job.user}", users, done, "user")
+                yield from _as_caps(f"QOS {name}", f" of account {job.account}", accounts, done, "account")
+        own = self._users.get((job.account, job.user))
+        account = self._accounts.get(job.account)
+        most = own.jobs_max if own is not None and _is_limit(own.jobs_max) else account.jobs_max if account else None
+        mine = f"user {job.user} in account {job.account}"
+        yield from _as_caps(mine, "", _counts(most, None), set(done), "user")
+        if own is not None:
+            yield from _as_caps(mine, "", {**own.tres_total, **_counts(own.jobs_total, None)}, set(done), "all")
+        seen: set[str] = set()
+        while account is not None and account.account not in seen:
+            seen.add(account.account)
+            total = {**account.tres_total, **_counts(account.jobs_total, None)}
+            yield from _as_caps(f"account {account.account}", "", total, set(done), "all")
+            account = self._accounts.get(account.parent)
 
     def _of(self, job: Job, held: list[Job]) -> Iterator[Limit]:
         names = dict.fromkeys([*(self._partition_qos.get(name, "") for name in job.partition.split(",")), job.qos])
@@ -213,6 +269,15 @@ def _limits(
             by=tuple(by[:MOST_USERS]),
             wanted=0 if job is None or over == SUBMITTED else amount_of(job, over),
         )
+
+
+def _as_caps(
+    of: str, whose: str, most: dict[str, int], done: set[tuple[str, str]], scope: str
+) -> Iterator[tuple[Cap, str]]:
+    for over, limit in most.items():
+        if limit >= 0 and (scope, over) not in done:
+            done.add((scope, over))
+            yield Cap(f"{of}: {over}{whose}", limit), over
 
 
 def _of_each_job(of: str, tres: dict[str, int], wall_s: int | None, job: Job | None) -> Iterator[Limit]:

@@ -18,7 +18,7 @@ from engine import observations as seen
 from engine.model import ArraySpec, Dependency, PriorityClassSpec, Resources, TaskGroup, WorkloadSpec
 from engine.slurm.hostlist import array_tasks
 from engine.slurm.left_out import Left
-from engine.slurm.limits import is_limit
+from engine.slurm.limits import Limits, is_limit
 from engine.slurm.machines import FEATURE, MOST_LABELS, Machines
 from engine.slurm.names import ident
 from engine.slurm.records import UNLIMITED, Job, Partition
@@ -51,8 +51,11 @@ class Asked(NamedTuple):
 class Jobs:
     """Jobs of one look, matched against the machines."""
 
-    def __init__(self, at: Machines, left: Left, now_s: int) -> None:
+    def __init__(self, at: Machines, left: Left, now_s: int, limits: Limits | None = None) -> None:
         self._at = at
+        self._limits = limits
+        self.caps: dict[str, int] = {}
+        """Those that count any of the jobs, and how much each lets run."""
         self._left = left
         self._now_s = now_s
         self._groups: dict[tuple[object, ...], TaskGroup] = {}
@@ -99,7 +102,14 @@ class Jobs:
             holds=self._holds(job) if phase in ("starting", "running") else (),
             cause=_CAUSES.get(job.state, ""),
             word=job.reason[:128],
+            draws=() if job.over else self._draws(job),
         )
+
+    def _draws(self, job: Job) -> tuple[tuple[str, int], ...]:
+        if self._limits is None:
+            return ()
+        self.caps |= {cap.name: cap.most for cap, _ in self._limits.caps(job)}
+        return self._limits.draws(job)
 
     def tier_of(self, job: Job) -> int:
         """Of the first partition that it asks for."""
@@ -243,7 +253,7 @@ class Jobs:
         # Slurm forgets a dependency once it is met.
         if job.reason in _NEVER or (job.dependency and job.reason in ("Dependency", "")):
             return "waiting", -1
-        if is_limit(job.reason):
+        if is_limit(job.reason) and not (self._limits is not None and self._limits.holds_by_cap(job)):
             return "waiting", -1
         return "queued", -1
 

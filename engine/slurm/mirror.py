@@ -25,6 +25,7 @@ from engine.slurm.boots import Boots
 from engine.slurm.errors import SlurmGone, SlurmRefused
 from engine.slurm.identity import Asked, Identities, number_of
 from engine.slurm.left_out import Left, LeftOut
+from engine.slurm.limits import Limits
 from engine.slurm.machines import Machines, machines
 from engine.slurm.mapping import Jobs, tasks_of
 from engine.slurm.order import Order
@@ -97,6 +98,9 @@ class Mirror:
         self._told: dict[str, seen.WorkloadSeen | None] = {}
         """By workload id: the last that was told of it; None of what the cell has from before."""
         self._told_machines: dict[tuple[str, str], seen.AnySeen] = {}
+        self._limits: Limits | None = None
+        self._limits_new = False
+        self._told_caps: dict[str, int] = {}
         self._glanced: dict[int, tuple[float, Job]] = {}
         """By job id: what glances found since the last whole list was asked for, and monotonic seconds when."""
         self._records: dict[str, Job] = {}
@@ -157,6 +161,11 @@ class Mirror:
     def partitions(self) -> tuple[Partition, ...]:
         return self._partitions
 
+    def limit_by(self, limits: Limits) -> None:
+        """From the next look on jobs count for these."""
+        if self._limits is None or self._limits.made_of != limits.made_of:
+            self._limits, self._limits_new = limits, True
+
     def machines_changed(self) -> None:
         """Partitions or reservations were changed: they are asked for with the next look."""
         self._machines_at = -1e9
@@ -206,8 +215,9 @@ class Mirror:
         told: list[seen.AnySeen] = []
         if heard.fresh_machines:
             told += self._new_machines()
-        if not answer.unchanged or told or self._missing:
-            # On other machines jobs are other workloads.
+        if not answer.unchanged or told or self._missing or self._limits_new:
+            # On other machines, or under other limits, jobs are other workloads.
+            self._limits_new = False
             jobs = [job for job, _ in self._names.values()] if answer.unchanged else self._newest(heard)
             told += self._new_jobs(jobs, left, whole=True)
             for line in answer.malformed:
@@ -280,6 +290,7 @@ class Mirror:
         self._order = Order(name for name, _, _ in known)
         self._told = dict.fromkeys(self._call(live_of))
         self._told_machines = {}
+        self._told_caps = {}
         self._arrays = set()
         self._names = {}
 
@@ -335,7 +346,7 @@ class Mirror:
     def _new_jobs(self, jobs: Iterable[Job], left: Left, *, whole: bool) -> list[seen.AnySeen]:
         """`whole`: these are all there are."""
         assert self._machines is not None
-        mapping = Jobs(self._machines, left, int(self._wall_s()))
+        mapping = Jobs(self._machines, left, int(self._wall_s()), self._limits)
         jobs = list(jobs)
         named = self._call(partial(_named, {token for job in jobs if (token := token_in(job))}))
         records: dict[str, Job] = {} if whole else dict(self._records)
@@ -383,7 +394,15 @@ class Mirror:
             self._order.keep(records.keys())
         self._names, self._records, self._ranks = every, records, ranks
         # Of what is told to have ended here nothing is lost by saying after it that it is gone.
-        return [*mapping.new_classes, *told, *facts, *(seen.WorkloadGone(id=name) for name in gone)]
+        caps = self._new_caps(mapping.caps, whole=whole)
+        return [*mapping.new_classes, *caps, *told, *facts, *(seen.WorkloadGone(id=name) for name in gone)]
+
+    def _new_caps(self, caps: dict[str, int], *, whole: bool) -> list[seen.AnySeen]:
+        """All that count anybody, where one of them is new or another limit than before."""
+        if all(self._told_caps.get(name) == most for name, most in caps.items()):
+            return []
+        self._told_caps = caps if whole else self._told_caps | caps
+        return [seen.CapsSeen(most=tuple(sorted(self._told_caps.items())))]
 
     def _ended(self, gone: list[str]) -> dict[str, Job]:
         """How those ended that the controller has forgotten meanwhile, as far as accounting knows."""

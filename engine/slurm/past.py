@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,10 @@ class Past:
             self.lacks = {"run times of before": str(error)}
         except UnreachableError:
             pass  # the engine is stopping
+        except Exception as error:
+            # A fault of ours costs the forecast what it could have learnt, no more.
+            traceback.print_exc()
+            self.lacks = {"run times of before": f"a defect of Muster's: {type(error).__name__}: {error}"}
 
     def learn(self) -> None:
         """Raises SlurmRefused where there is no accounting, SlurmUnavailable, UnreachableError."""

@@ -31,7 +31,9 @@ QUARANTINE_S = 75.0
 29 s, and a busy slurmctld serves what it has read even when nobody waits for it any more."""
 PURGED_S = 240.0
 """Slurm keeps an ended job in its list for MinJobAge, 300 s by default: beyond this one not listed may just have
-ended."""
+ended, unless the cluster is known to keep them for longer."""
+PURGED_SHARE = 0.8
+"""So much of a MinJobAge that is known counts."""
 
 Verdict = Literal["there", "lost", "wait", "unknown"]
 
@@ -84,8 +86,9 @@ class Index:
         return [job for job in found if not user or not job.user or job.user == user]
 
 
-def judge(sent: Sent, look: Look, found: Sequence[Job]) -> Found:
-    """What became of it. `found`: jobs of the list with its token."""
+def judge(sent: Sent, look: Look, found: Sequence[Job], ended_kept_s: float = 0.0) -> Found:
+    """What became of it. `found`: jobs of the list with its token. `ended_kept_s`: how long Slurm keeps an ended job in
+    its list, 0 where that is not known."""
     if found:
         return _there(found)
     age_s = look.at_s - sent.attempted_s
@@ -93,7 +96,7 @@ def judge(sent: Sent, look: Look, found: Sequence[Job]) -> Found:
         return Found("wait", why="the list is older than the attempt")
     if not sent.accepted and not sent.arrived:
         return Found("lost", why="it did not reach slurmctld")
-    if age_s - sent.down_s > PURGED_S:
+    if age_s - sent.down_s > (PURGED_SHARE * ended_kept_s or PURGED_S):
         return Found("unknown", why="it is not in Slurm's list, which would have dropped it by now if it had ended")
     if sent.accepted:
         return Found("lost", why="slurmctld has forgotten it")

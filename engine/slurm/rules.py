@@ -1,4 +1,4 @@
-"""What Slurm decides by besides machines and jobs, and no model of it knows: limits of QOS and accounts, fair share.
+"""What Slurm decides by besides machines and jobs: limits of QOS and accounts, fair share.
 
 Asked for more seldom than the rest: accounting answers slowly, and people change it by hand.
 """
@@ -49,6 +49,7 @@ class Rules:
             self._mirror.boots.timeout_s = next(iter(timeout), 0) or self._mirror.boots.timeout_s
             self.shares = self._optional("fair share", self._connection.shares, self.shares)[:MOST_SHOWN]
         self._limits = Limits(self._mirror.qos, self._associations, self._mirror.partitions, self._connection.cluster)
+        self._mirror.limit_by(self._limits)
         self.in_use = self._limits.all(self._mirror.jobs())[:MOST_SHOWN]
 
     def stopping(self, job: Job) -> tuple[Limit, ...]:

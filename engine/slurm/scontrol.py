@@ -80,14 +80,17 @@ class Commands:
 
     def resume_timeout_s(self) -> int:
         """How long slurmctld waits for a node to boot; 0 where it does not say."""
-        found = re.search(r"^ResumeTimeout\s*=\s*(\d+)", self._run("scontrol", ["show", "config"]), re.MULTILINE)
-        return int(found[1]) if found else 0
+        said = self._configured("ResumeTimeout")
+        return int(said) if said.isdecimal() else 0
 
     def boot(self) -> str:
         """When slurmctld started, as it says itself, to the second. 24.11 starts anew for a reconfigure, too."""
-        said = self._run("scontrol", ["show", "config"], timeout_s=PROBE_S)
-        found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", said, re.MULTILINE)
-        return found[1] if found else ""
+        return self._configured("BOOT_TIME")
+
+    def min_job_age_s(self) -> int | None:
+        """How long slurmctld keeps ended jobs in its list, 0 for good; None where it does not say."""
+        said = self._configured("MinJobAge")
+        return int(said) if said.isdecimal() else None
 
     def steps(self, job: int) -> tuple[Step, ...]:
         """Those of the job that run now."""
@@ -98,6 +101,12 @@ class Commands:
         columns = "Account,User,RawShares,NormShares,RawUsage,EffectvUsage,FairShare,LevelFS"
         lines = self._run("sshare", ["-P", "-n", "-a", "-o", columns]).splitlines()
         return _shares(lines)
+
+    def _configured(self, name: str) -> str:
+        """The first word of it, empty where the release does not say it."""
+        said = self._run("scontrol", ["show", "config"], timeout_s=PROBE_S)
+        found = re.search(rf"^{name}\s*=\s*(\S+)", said, re.MULTILINE)
+        return found[1] if found else ""
 
     def _path(self, command: str) -> str | None:
         if self.folder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -44,6 +45,7 @@ class FarSide(Protocol):
     def job(self, id_: int, /) -> Job: ...
     def cancel(self, id_: int, /) -> None: ...
     def history(self, since_s: int, /) -> Sequence[PastJob]: ...
+    def ended_kept_s(self) -> float: ...
 
 
 class Ledger(Protocol):
@@ -78,6 +80,8 @@ class Held(msgspec.Struct):
     """As `Sent` has them."""
     there_s: float = 0.0
     """Our clock: it was there. It is safe when it still is SAFE_S later."""
+    inherited: bool = False
+    """An earlier process saw it last, and none has looked since."""
     missed: bool = False
     """It was not under its id: it is to be looked for in the whole list."""
     wake_s: float = 0.0
@@ -126,6 +130,7 @@ class Submitter:
         self._unsaid: dict[int, IntentChange] = {}
         """What is not journalled yet."""
         self._list_after = 0.0
+        self._kept_s = 0.0
         self._down_since_s: float | None = None
         """Since when slurmctld is known not to run, as of the last look."""
         self.user = user
@@ -171,7 +176,7 @@ class Submitter:
         ago_s = max(0.0, (self._wall_ms() - intent.changed_ms) / 1000)
         return Held(
             number=intent.number, token=intent.token, spec=spec, phase=Phase(intent.phase), tries=intent.tries,
-            job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, there_s=now_s,
+            job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, there_s=now_s, inherited=True,
         )  # fmt: skip
 
     def _note(self, held: Held, phase: Phase, text: str = "") -> None:
@@ -205,14 +210,15 @@ class Submitter:
     # -- what became of those sent ------------------------------------------------------------------------------------
 
     def _unread(self, now_s: float) -> list[Held]:
-        """Accepted ones that are to be read under their ids: for the first time, or to see that they last."""
+        """Accepted ones that are to be read under their ids: for the first time, or to see that they last. Those of an
+        earlier process at once: where Muster is killed again and again, none of them would ever be due."""
         return [
             held
             for held in self._held.values()
             if held.phase == Phase.ACCEPTED
             and held.wake_s <= now_s
             and not held.missed
-            and (not held.submit_s or (now_s >= held.due_s and not held.tries))
+            and (not held.submit_s or ((held.inherited or now_s >= held.due_s) and not held.tries))
         ]
 
     def _doubtful(self, now_s: float) -> list[Held]:
@@ -223,7 +229,10 @@ class Submitter:
             if held.wake_s <= now_s
             and (
                 held.phase == Phase.SENT
-                or (held.phase == Phase.ACCEPTED and (held.missed or (held.tries > 0 and now_s >= held.due_s)))
+                or (
+                    held.phase == Phase.ACCEPTED
+                    and (held.missed or (held.tries > 0 and (held.inherited or now_s >= held.due_s)))
+                )
             )
         ]
         unread = self._unread(now_s)
@@ -240,10 +249,10 @@ class Submitter:
         look = Look(now_s, self._far.jobs().list)
         after_s = self._clock()
         self._list_after = after_s + LIST_SHARE * (after_s - now_s)
-        index = Index(look.jobs)
+        index, kept_s = Index(look.jobs), self._ended_kept_s()
         missing: list[tuple[Held, str]] = []
         for held in doubtful:
-            found = reconcile.judge(held.sent(), look, index.of(held.token, self.user))
+            found = reconcile.judge(held.sent(), look, index.of(held.token, self.user), kept_s)
             if found.verdict == "there" and found.job is not None:
                 self._cancel_surplus(held, found.surplus)
                 self._found(held, found.job, look.at_s)
@@ -256,6 +265,13 @@ class Submitter:
         if missing:
             self._ask_history(missing)
 
+    def _ended_kept_s(self) -> float:
+        """Asked until it is known: it is of slurm.conf."""
+        if not self._kept_s:
+            with suppress(SlurmUnavailable, SlurmRefused):
+                self._kept_s = self._far.ended_kept_s()
+        return self._kept_s
+
     def _reopen(self, held: Held, why: str) -> None:
         held.job = held.submit_s = 0
         held.tries += 1
@@ -267,7 +283,7 @@ class Submitter:
         """It was there at that time."""
         self.user = self.user or job.user
         before = held.job, held.submit_s, held.phase
-        held.job, held.submit_s, held.missed = job.array_id or job.id, job.submit_s, False
+        held.job, held.submit_s, held.missed, held.inherited = job.array_id or job.id, job.submit_s, False, False
         if held.phase == Phase.ACCEPTED and at_s >= held.due_s:
             self._note(held, Phase.DONE, held.told)
         elif before != (held.job, held.submit_s, Phase.ACCEPTED):

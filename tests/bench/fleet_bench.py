@@ -1,16 +1,17 @@
-"""How many submissions a second a fleet takes and its cells acknowledge, and how old what its page shows is.
+"""How a fleet does: how fast and how well it routes, how many submissions a second it takes and its cells acknowledge,
+and how old what its page shows is.
 
     python -m tests.bench.fleet_bench --jobs 600
 
-Two embedded cells and the fleet are processes of their own; clients submit one by one, or so many at once.
-`acknowledged` ends when the fleet's journal has them all, `in cells` when the last is in a cell's journal. For the age
-work is given to a cell itself, and the page is asked until it shows it.
+Cells, fleet and clients are processes and threads of their own. First a load over three cells that others use too, with
+what would have been best in truth (`tests.bench.fleet_routing_bench`). Then two empty cells: clients submit one by one,
+or so many at once; `in cells` ends when the last is in a cell's journal. For the age work is given to a cell itself,
+and the page is asked until it shows it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import threading
@@ -23,6 +24,7 @@ from console.fleet_paths import FleetPaths
 from console.remote_client import RemoteClient
 from engine.commands import Submit
 from engine.model import Resources, TaskGroup, WorkloadSpec
+from tests.bench import fleet_routing_bench
 from tests.bench.fleet_chaos import CELL, FLEET, Kept, _all_up, _await
 
 CLIENTS = 4
@@ -34,12 +36,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=600)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 100], help="workloads of one submission")
+    parser.add_argument("--speed", type=float, default=240.0, help="cell seconds a second while the load comes")
+    parser.add_argument("--seed", type=int, default=1, help="of the load")
+    parser.add_argument("--only", choices=("routing", "rates"), default="", help="this part alone")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fb-") as folder:
-        print(json.dumps(measured(Path(folder), arguments.jobs, arguments.at_once), indent=2))
+    rows: list[tuple[str, str]] = []
+    if arguments.only != "rates":
+        with tempfile.TemporaryDirectory(prefix="fr-") as folder:
+            rows += fleet_routing_bench.measured(Path(folder), arguments.jobs, arguments.seed, arguments.speed)
+    if arguments.only != "routing":
+        with tempfile.TemporaryDirectory(prefix="fb-") as folder:
+            rows += measured(Path(folder), arguments.jobs, arguments.at_once)
+    width = max(len(what) for what, _ in rows)
+    for what, found in rows:
+        print(f"{what:{width}}  {found}", flush=True)
 
 
-def measured(folder: Path, jobs: int, sizes: list[int]) -> dict[str, object]:
+def measured(folder: Path, jobs: int, sizes: list[int]) -> list[tuple[str, str]]:
     cells = {}
     for name in ("a", "b"):
         (folder / f"{name}.yaml").write_text(CELL.format(nodes=400))
@@ -52,14 +65,17 @@ def measured(folder: Path, jobs: int, sizes: list[int]) -> dict[str, object]:
                  folder / "fleet.log")  # fmt: skip
     try:
         _await(paths, _all_up, 60)
-        rates = {f"{size} at once": _rate(paths, f"s{size}-", jobs, size) for size in sizes}
-        return {"jobs": jobs, "clients": CLIENTS, **rates, "age_s": _ages(paths, folder / "a/engine.sock")}
+        rates = [
+            (f"{jobs:,} equal ones by {CLIENTS} clients, {size} at once", _rate(paths, f"s{size}-", jobs, size))
+            for size in sizes
+        ]
+        return [*rates, ("age of what is shown", _ages(paths, folder / "a/engine.sock"))]
     finally:
         for process in (fleet, *cells.values()):
             process.stop()
 
 
-def _rate(paths: FleetPaths, head: str, jobs: int, size: int) -> dict[str, float]:
+def _rate(paths: FleetPaths, head: str, jobs: int, size: int) -> str:
     request = Resources(cpu_milli=100, memory_mib=100)
     specs = [
         WorkloadSpec(id=f"{head}{i}", queue="research", groups=(TaskGroup(request=request),), estimate_ms=86_400_000)
@@ -84,15 +100,13 @@ def _rate(paths: FleetPaths, head: str, jobs: int, size: int) -> dict[str, float
     acknowledged_s = time.perf_counter() - began
     _await(paths, lambda view: not {"waiting", "sending"} & view.counts.keys(), SETTLED_S)
     there_s = time.perf_counter() - began
-    return {
-        "acknowledged_per_s": round(jobs / acknowledged_s, 1),
-        "in_cells_per_s": round(jobs / there_s, 1),
-        "submission_p50_ms": round(statistics.median(took_ms), 1),
-        "submission_max_ms": round(max(took_ms), 1),
-    }
+    return (
+        f"{jobs / acknowledged_s:,.1f}/s acknowledged, {jobs / there_s:,.1f}/s in cells; "
+        f"a submission p50 {statistics.median(took_ms):,.0f} ms, longest {max(took_ms):,.0f} ms"
+    )
 
 
-def _ages(paths: FleetPaths, cell: Path) -> dict[str, float]:
+def _ages(paths: FleetPaths, cell: Path) -> str:
     """Seconds from when a cell has taken work until the fleet says that more of it is in use; and how old the page says
     that its figures are."""
     after: list[float] = []
@@ -109,11 +123,10 @@ def _ages(paths: FleetPaths, cell: Path) -> dict[str, float]:
             after.append(time.perf_counter() - began)
             view = client.view()
             shown.append(max(view.now_ms - each.seen_ms for each in view.cells) / 1000)
-    return {
-        "change_shown_median": round(statistics.median(after), 2),
-        "change_shown_max": round(max(after), 2),
-        "told_age_max": round(max(shown), 2),
-    }
+    return (
+        f"a change is shown after {statistics.median(after):.2f} s, at the longest {max(after):.2f} s; "
+        f"told to be at most {max(shown):.2f} s old"
+    )
 
 
 def _used(client: FleetClient) -> int:

@@ -1,6 +1,6 @@
 """How well a fleet routes: a load is submitted to it as time passes, over three cells that others use too.
 
-Cells, fleet and clients are processes and threads of their own; cells run at SPEED cell seconds a second. Afterwards
+Cells, fleet and clients are processes and threads of their own; cells run at `speed` cell seconds a second. Afterwards
 every cell is run once more in memory with the true run times (`tests.bench.fleet_truth`): as it was, with one
 submission moved to it from elsewhere, and with the same load sent to the cells in turn, or to the largest alone.
 """
@@ -30,7 +30,6 @@ from engine.query import Query
 from tests.bench.fleet_chaos import Kept, _all_up, _await
 from tests.bench.fleet_truth import Arrival, cell_in, starts
 
-SPEED = 240.0
 MINUTE_MS = 60_000
 NODES = {"large": 16, "middle": 8, "small": 8}
 OTHERS = {"large": 0.55, "middle": 0.15, "small": 0.4}
@@ -89,7 +88,7 @@ def _job(draw: random.Random, name: str) -> WorkloadSpec:
     )  # fmt: skip
 
 
-def measured(folder: Path, jobs: int, seed: int) -> list[tuple[str, str]]:
+def measured(folder: Path, jobs: int, seed: int, speed: float) -> list[tuple[str, str]]:
     """What, and how much."""
     draw = random.Random(seed)
     total = 8 * sum(NODES.values())
@@ -102,17 +101,17 @@ def measured(folder: Path, jobs: int, seed: int) -> list[tuple[str, str]]:
         )
         for name, part in OTHERS.items()
     }
-    live = Live(folder, wanted, others)
+    live = Live(folder, wanted, others, speed)
     sent, where, shapes_s = live.run(seed)
-    truth = Truth(folder, wanted, others, sent)
-    return [*_routing(sent, where, shapes_s), *truth.rows(draw), ("cell seconds a second", f"{SPEED:g}")]
+    truth = Truth(folder, wanted, others, sent, speed)
+    return [*_routing(sent, where, shapes_s), *truth.rows(draw), ("cell seconds a second", f"{speed:g}")]
 
 
 class Live:
     """The processes, and who submits."""
 
-    def __init__(self, folder: Path, wanted: list[Arrival], others: dict[str, list[Arrival]]) -> None:
-        self.folder, self.wanted, self.others = folder, wanted, others
+    def __init__(self, folder: Path, wanted: list[Arrival], others: dict[str, list[Arrival]], speed: float) -> None:
+        self.folder, self.wanted, self.others, self.speed = folder, wanted, others, speed
         self.paths = FleetPaths(folder / "f", folder / "f/fleet.db", folder / "f/fleet.sock", folder / "f/fleet.pid")
 
     def run(self, seed: int) -> tuple[dict[str, Sent], dict[str, list[str]], float]:
@@ -131,7 +130,7 @@ class Live:
             sent: dict[str, Sent] = {}
             with ThreadPoolExecutor(CLIENTS) as clients:
                 for each in self.wanted:
-                    _wait_until(began, each.at_ms)
+                    self._wait_until(began, each.at_ms)
                     clients.submit(self._submit, each.spec, began, sent)
             for thread in feeding:
                 thread.join()
@@ -151,14 +150,14 @@ class Live:
     def _cell(self, name: str, nodes: int) -> Kept:
         (self.folder / f"{name}.yaml").write_text(CELL.format(nodes=nodes))
         words = ["serve", "--cell", name, "--cell-file", str(self.folder / f"{name}.yaml"), "--approval", "solo"]
-        words += ["--speed", str(SPEED), "--data", str(self.folder / name)]
+        words += ["--speed", str(self.speed), "--data", str(self.folder / name)]
         return Kept(name, words, self.folder / f"{name}.log")
 
     def _feed(self, name: str, began: float) -> None:
         """What others submit to a cell itself."""
         with closing(RemoteClient(str(self._socket(name)))) as client:
             for each in self.others[name]:
-                _wait_until(began, each.at_ms)
+                self._wait_until(began, each.at_ms)
                 client.command(Submit(workloads=(each.spec,)))
 
     def _submit(self, spec: WorkloadSpec, began: float, sent: dict[str, Sent]) -> None:
@@ -174,13 +173,16 @@ class Live:
                     break
                 except MusterError:
                     time.sleep(0.2)  # the same again is safe
-        at_ms = round((asked - began) * 1000 * SPEED)
+        at_ms = round((asked - began) * 1000 * self.speed)
         sent[spec.id] = Sent(at_ms, (time.monotonic() - asked) * 1000, found.cell)
 
     def _ids(self, name: str) -> set[str]:
         with closing(RemoteClient(str(self._socket(name)))) as client:
             rows = client.query(Query(kind="workloads", columns=("id",), limit=10_000)).rows
         return {row[0] for row in rows}
+
+    def _wait_until(self, began: float, at_ms: int) -> None:
+        time.sleep(max(0.0, began + at_ms / 1000 / self.speed - time.monotonic()))
 
     def _shapes(self, seed: int) -> float:
         """Seconds until fifty shapes of one batch are in cells."""
@@ -193,10 +195,6 @@ class Live:
             while any(client.submission(spec.id).state in ("waiting", "sending") for spec in specs):
                 time.sleep(0.05)
         return time.monotonic() - began
-
-
-def _wait_until(began: float, at_ms: int) -> None:
-    time.sleep(max(0.0, began + at_ms / 1000 / SPEED - time.monotonic()))
 
 
 def _routing(sent: dict[str, Sent], where: dict[str, list[str]], shapes_s: float) -> list[tuple[str, str]]:
@@ -216,15 +214,16 @@ class Truth:
     """The cells once more, with what really was."""
 
     def __init__(
-        self, folder: Path, wanted: list[Arrival], others: dict[str, list[Arrival]], sent: dict[str, Sent]
+        self, folder: Path, wanted: list[Arrival], others: dict[str, list[Arrival]], sent: dict[str, Sent], speed: float
     ) -> None:
+        self.speed = speed
         self.cells = {name: cell_in(folder / f"{name}.yaml") for name in NODES}
         self.others, self.sent = others, sent
         self.jobs = [Arrival(sent[each.spec.id].at_ms, each.spec) for each in wanted]
 
     def rows(self, draw: random.Random) -> list[tuple[str, str]]:
         routed = {name: each.cell for name, each in self.sent.items()}
-        took = {name: round(each.took_ms * SPEED) for name, each in self.sent.items()}
+        took = {name: round(each.took_ms * self.speed) for name, each in self.sent.items()}
         late = self._waits(routed, took)
         names = [each.spec.id for each in self.jobs]
         one = max(NODES, key=lambda name: NODES[name])

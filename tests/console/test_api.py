@@ -111,6 +111,7 @@ def test_of_a_large_cell_a_reader_sees_what_another_wrote_if_they_ask_for_it(mon
 # -- once -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_a_submission_sent_twice_takes_effect_once(http: httpx.Client) -> None:
     first = keyed(http, "k1", submission("a"))
     again = keyed(http, "k1", submission("a"))
@@ -131,6 +132,7 @@ def test_what_was_refused_may_be_tried_again_with_its_key(http: httpx.Client) ->
     assert keyed(http, "k", wanted).status_code == 200
 
 
+@pytest.mark.both_databases
 def test_definitions_and_proposals_are_done_once_too(http: httpx.Client, loop: EngineLoop) -> None:
     queue = msgspec.json.encode(AddQueues(queues=(QueueSpec(name="night"),)))
     assert keyed(http, "q", queue).json() == keyed(http, "q", queue).json()
@@ -167,6 +169,7 @@ def test_a_key_that_is_none_is_refused(http: httpx.Client, key: str) -> None:
     assert "idempotency-key" in answer.json()["problem"]
 
 
+@pytest.mark.both_databases
 def test_keys_outlive_the_engine_and_what_was_cut_off_is_not_done_again(tmp_path: Path) -> None:
     journal = tmp_path / "journal.db"
     with ExitStack() as first:

@@ -21,7 +21,8 @@ from console.document import read_document
 from console.fleet_client import FleetClient
 from console.fleet_file import fleet_of, read_fleet
 from console.fleet_pages import pages, submission_pages
-from console.fleet_shown import FleetEvent
+from console.fleet_shown import FleetEvent, TenantView
+from console.fleet_text import status_lines
 from console.remote_client import RemoteClient
 from console.screens.detail_pane import DetailPane
 from console.sockets import bind_unix
@@ -238,6 +239,16 @@ async def test_where_there_is_no_fleet_the_page_says_how_to_have_one(
     async with console(FakeClient()) as pilot:
         await press(pilot, "g", "x")
         await until(pilot, lambda: "muster fleet serve --file fleet.yaml" in shown(pilot))
+
+
+def test_the_shell_and_the_page_tell_the_same_part_of_a_tenant(served: Served) -> None:
+    holds = TenantView(name="t", weight=2, quota={}, held={"gpu_milli": 500_000}, share_ppm=125_000, waiting=0)
+    view = msgspec.structs.replace(served.fleet.view(), tenants=(holds,))
+    (told,) = [line for line in status_lines(view) if line.lstrip().startswith("t ")]
+    left, _ = pages(view, 80)
+    (section,) = [section for section in left if section.title == "Tenants"]
+    drawn = "".join(text for text, _ in section.lines[0].spans)
+    assert re.findall(r"\d+%", told) == re.findall(r"\d+%", drawn) == ["25%"]
 
 
 def test_nothing_that_others_wrote_acts_on_the_terminal(served: Served) -> None:

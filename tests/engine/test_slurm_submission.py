@@ -105,3 +105,46 @@ def test_what_the_mirror_does_not_find_any_more_is_submitted_anew_at_once(missin
     [intent] = engine.state.intents.open.values()
     # Else it is when the job should be safe.
     assert (intent.tries, len(live(slurm, intent.token))) == ((1, 1) if missing else (0, 0))
+
+
+def test_what_slurm_forgot_is_submitted_anew_however_often_muster_is_killed() -> None:
+    slurm = MadeUpSlurm(random.Random(1), runs=False)
+    engine = outside_cell()
+    engine.advance(slurm.wall_ms())
+    engine.command(job("w"))
+    driver = submitter(engine, slurm)
+    driver.turn()
+    driver.turn()  # read back
+    slurm.crash()
+    slurm.restart()
+    for _ in range(3):
+        slurm.pass_time(5.0)
+        engine.advance(slurm.wall_ms())
+        driver = submitter(engine, slurm)  # each lives for less than it takes a job to be safe
+        driver.turn()
+        driver.turn()
+    [intent] = engine.state.intents.open.values()
+    assert (intent.tries, len(live(slurm, intent.token))) == (1, 1)
+
+
+@pytest.mark.parametrize(("ended_kept_s", "phase"), [(86_400.0, Phase.DONE), (0.0, Phase.IN_DOUBT)])
+def test_what_is_found_lost_late_is_submitted_anew_where_slurm_keeps_what_ended_for_longer(
+    ended_kept_s: float, phase: Phase
+) -> None:
+    slurm = MadeUpSlurm(random.Random(1), runs=False)
+    slurm.says_ended_kept_s = ended_kept_s
+    engine = outside_cell()
+    engine.advance(slurm.wall_ms())
+    engine.command(job("w"))
+    driver = submitter(engine, slurm)
+    driver.turn()
+    driver.turn()  # read back
+    slurm.crash()
+    slurm.restart()
+    slurm.pass_time(400.0)
+    for _ in range(60):
+        engine.advance(slurm.wall_ms())
+        driver.turn()
+        slurm.pass_time(1.0)
+    [intent] = engine.state.intents.ended
+    assert intent.phase == phase

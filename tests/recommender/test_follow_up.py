@@ -109,6 +109,7 @@ def test_a_reason_is_one_line_of_plain_text() -> None:
             shelf.reject(suggestion(), "ada", reason, NOW)
 
 
+@pytest.mark.both_databases
 def test_a_restart_forgets_no_rejection_and_no_promise(tmp_path: Path) -> None:
     records = Records(tmp_path / "rows.db")
     shelf = rejected(Shelf(Kept(records)))
@@ -124,6 +125,7 @@ def test_a_restart_forgets_no_rejection_and_no_promise(tmp_path: Path) -> None:
     records.close()
 
 
+@pytest.mark.both_databases
 def test_old_promises_make_room_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recommender.shelf.MOST_FOLLOWED", 3)
     records = Records(tmp_path / "rows.db")

@@ -232,6 +232,7 @@ def test_silence_is_marked_stale() -> None:
     assert [key.stale for key in told_of(kept)] == [True]
 
 
+@pytest.mark.both_databases
 def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     first = Telemetry(Records(path))
@@ -249,6 +250,7 @@ def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
     again.records.close()
 
 
+@pytest.mark.both_databases
 def test_a_damaged_piece_reads_as_a_gap(tmp_path: Path) -> None:
     kept = Telemetry(Records(tmp_path / "journal.db"))
     kept.add([sample(minute, 1.0) for minute in (0, 400)])

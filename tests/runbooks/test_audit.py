@@ -31,6 +31,8 @@ from runbooks.verify import CHAIN, SIGNATURE, Trust
 from tests.support.audit_logs import ALICE, BOB, START_MS, Log, make_log, open_log, signer, tampered
 from tests.support.cells import small_cell
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture(params=["file", "memory"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:

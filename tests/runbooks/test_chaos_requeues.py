@@ -13,6 +13,13 @@ OWN = (
 )
 
 
+NOT_LAUNCHED = [
+    "[2026-11-22T13:00:37.279] debug:  _job_requeue_op: Holding JobId=7, requeue-hold exit",
+    "[2026-11-22T13:00:37.279] debug:  _job_requeue_op: JobId=7 state 0x8000 reason 16 priority 0",
+    "[2026-11-22T13:00:37.336] Requeuing JobId=7",
+]
+
+
 def asked(second: int) -> str:
     return f"[2026-11-22T13:00:{second:02}.685] debug:  _job_requeue_op: JobId=7 state 0x8000 reason 0 priority 125"
 
@@ -39,7 +46,11 @@ def test_a_requeue_that_slurmctld_forgot_may_be_asked_for_again() -> None:
 def test_a_requeue_of_slurms_own_is_known_by_its_log_and_only_so() -> None:
     assert faults([TAKEN, asked(10), OWN], 2, 1, []) == []
     assert faults([TAKEN, OWN], 1, 0, []) == []
-    assert "put back 2 times" in faults([TAKEN, asked(10)], 2, 1, [])[0]
+    assert faults([TAKEN, asked(10), *NOT_LAUNCHED], 2, 1, []) == []
+    assert faults([TAKEN, asked(10), *NOT_LAUNCHED], 3, 1, [])
+    assert faults([TAKEN, asked(10), asked(30), *NOT_LAUNCHED], 3, 1, [])
+    carried_out = TAKEN.replace(TAKEN[26:], "Requeuing JobId=7")
+    assert "put back 2 times" in faults([TAKEN, asked(10), carried_out], 2, 1, [])[0]
 
 
 def test_what_was_told_of_another_job_that_had_the_id_does_not_count() -> None:

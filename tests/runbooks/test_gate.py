@@ -21,6 +21,8 @@ from runbooks.readings import MAX_TARGETS
 from tests.support.gate_cells import HOUR, START, Clock, Watched, busy_engine, effects, work
 from tests.support.gates import ME, Person, asked, gate_of
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def clock() -> Clock:

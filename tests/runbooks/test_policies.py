@@ -23,6 +23,8 @@ from runbooks.policy_tables import NONCE, VERSION
 from runbooks.policy_view import caller_of, check, two_people, view_of
 from tests.support.people import ALICE, BOB, CAROL, DAVE, ERIN, FAITH, NOW_MS, OTTO, actor, key_of, person, sign, team
 
+pytestmark = pytest.mark.both_databases
+
 OWNER_HERE = Actor(subject=OWNER, account=OWNER)
 HOUR = 3_600_000
 

@@ -62,8 +62,11 @@ def journal(original: Path, tmp_path: Path) -> Path:
 def checked(*paths: Path, **known: Any) -> tuple[int, Report]:
     """(exit code, report of the first file)"""
     spoken = known.pop("words", "")
-    code, reports = verify.verify([kept(path) for path in paths], Trust(**known), spoken=spoken)
-    return code, reports[0] if is_server() else next(report for report in reports if report.name == str(paths[0]))
+    if is_server() and paths[0].suffix == ".db":
+        code, reports = verify.verify([kept(path) for path in paths], Trust(**known), spoken=spoken)
+        return code, reports[0]
+    code, reports = verify.verify(paths, Trust(**known), spoken=spoken)
+    return code, next(report for report in reports if report.name == str(paths[0]))
 
 
 def first_bad(path: Path, **known: Any) -> tuple[int, int | None]:

@@ -168,6 +168,8 @@ def _act_faults(acts: Iterable[Intent], proposals: Sequence[Any]) -> Iterator[st
             wishes[proposal.reason] += 1
             act = proposal.plan.steps[0].act
             carried[act.action, act.targets] += 1
+        if proposal.state == "failed" and "cannot" in proposal.note:
+            yield f"what was approved was refused: {proposal.id}: {proposal.note}"
     for key in intents.keys() | carried.keys():
         if intents[key] != carried[key]:
             yield f"acted twice: {key[0]} of {key[1][0]}: {intents[key]} intents, {carried[key]} plans carried out"

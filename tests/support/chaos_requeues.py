@@ -20,7 +20,11 @@ takes its time on a busy machine."""
 _LINE = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?\] (.*)")
 _JOB = re.compile(r"\bJobId=(\d+)\b")
 _TAKEN = "_slurm_rpc_submit_batch_job: JobId="
-_ASKED = "_job_requeue_op: JobId="
+_DONE = "_job_requeue_op: JobId="
+_ASKED = re.compile(r"_job_requeue_op: JobId=\d+ state \w+ reason 0 ")
+"""Slurm's own give a reason, such as that the job could not be launched beside its forgotten self."""
+_CARRIED_OUT = "Requeuing JobId="
+"""Of either kind, beside a line that tells which."""
 
 
 class Requeues(msgspec.Struct):
@@ -42,11 +46,16 @@ def requeues_in(log: str) -> dict[str, Requeues]:
         at_s = time.mktime(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S")) + float(match[2] or 0)
         if _TAKEN in line:
             found[job[1]] = Requeues()
-        elif _ASKED in line:
+        elif _ASKED.search(line):
             found[job[1]].asked_s.append(at_s)
-        elif "requeu" in match[3].lower():
+        elif _DONE in line or _is_own(match[3]):
             found[job[1]].own.append(match[3])
     return found
+
+
+def _is_own(said: str) -> bool:
+    """A line about a requeue of which no other tells."""
+    return "requeu" in said.lower() and not said.startswith(_CARRIED_OUT) and "_job_requeue_op" not in said
 
 
 def faults_of(

@@ -38,6 +38,7 @@ class MadeUpSlurm:
         self.now = 1000.0
         self.up = True
         self.since = 900
+        self.says_ended_kept_s = 0.0
         self.says_boot = True
         """Whether it tells when it started: only by Slurm's own commands."""
         self.next_id = 1
@@ -164,6 +165,9 @@ class MadeUpSlurm:
     def cancel(self, id: int) -> None:
         self._put(msgspec.structs.replace(self.job(id), state="CANCELLED", end_s=int(self.now)))
 
+    def ended_kept_s(self) -> float:
+        return self.says_ended_kept_s
+
     def boot(self) -> str:
         self._refuse_when_down()
         return str(self.since) if self.says_boot else ""
@@ -181,7 +185,7 @@ class Connection:
 
     def __init__(self, slurm: MadeUpSlurm) -> None:
         self.submit, self.job, self.cancel = slurm.submit, slurm.job, slurm.cancel
-        self.diag, self.history = slurm.diag, slurm.history
+        self.diag, self.history, self.ended_kept_s = slurm.diag, slurm.history, slurm.ended_kept_s
         self._slurm = slurm
 
     def jobs(self, since: int | None = None) -> Jobs:

@@ -50,8 +50,8 @@ class SlurmRoom:
     def submit(self, name: str, argv: tuple[str, ...] = ("sleep", "300"), **fields: object) -> None:
         group = TaskGroup(request=Resources(cpu_milli=1000, memory_mib=50))
         spec = WorkloadSpec(
-            id=name, queue="batch", groups=(group,), run=RunSpec(argv=argv, cwd=str(self.cluster.folder / "jobs")),
-            **fields,  # type: ignore[arg-type]
+            id=name, groups=(group,), run=RunSpec(argv=argv, cwd=str(self.cluster.folder / "jobs")),
+            **{"queue": "batch", **fields},  # type: ignore[arg-type]
         )  # fmt: skip
         self.loop.call(lambda engine: engine.command(Submit(workloads=(spec,))))
 
