@@ -19,9 +19,11 @@ test: $(STAMP)  ## the tests, without the ones marked thorough or slow, and with
 test-thorough: $(STAMP)  ## all but the ones marked slow
 	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
-# The parts of the tests that keep something; a decision of the engine in memory is the same wherever its cell is kept.
-ON_POSTGRES = tests/runbooks tests/recommender tests/engine tests/console/test_kept_where.py tests/console/test_tokens.py \
-  tests/console/test_telemetry.py tests/console/test_idempotency.py tests/console/test_proposals.py
+# The tests that keep something: what an engine in memory decides is the same wherever its cell is kept.
+ON_POSTGRES = tests/runbooks tests/recommender \
+  $(shell grep -l -e 'Engine.open.path' -e 'Engine.open.tmp_path' -e ' Records.' tests/engine/*.py) \
+  $(addprefix tests/console/test_,agents.py api.py audit.py client_contract.py flows.py identity.py kept_where.py \
+  presence.py proposals.py server.py telemetry.py tokens.py)
 
 test-postgres: $(STAMP)  ## what `make test` runs and keeps something, on a PostgreSQL server of its own
 	$(BIN)/python -m pytest --database postgres -m "not slow and not thorough" -n auto --dist loadfile $(ON_POSTGRES)

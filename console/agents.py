@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -80,10 +80,13 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     """Where those stand whose pools the token of this request is not for."""
 
 
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+
+
 class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    row: int
-    epoch: int
-    number: int
+    row: _Int32
+    epoch: _Int32
+    number: _Int32
     tasks: tuple[SampleOf, ...] = ()
     usage: tuple[UsageOf, ...] = ()
 

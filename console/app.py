@@ -278,6 +278,8 @@ class MusterApp(App[None]):
             f"{event.size.width:d}x{event.size.height:d} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least"
         )
         self.drawing.top()
+        if self.navigator.current is not None:
+            self.feed.tail(self.navigator.current.TAILS)
 
     # --- the line to the engine
 

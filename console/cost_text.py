@@ -134,6 +134,8 @@ def hours_chart(detail: Spending, width: int, rows: int) -> Section:
     first = next((index for index, (_, rate) in enumerate(detail.rates) if rate is not None), None)
     if first is None:
         return Section("Cost per hour", (text_line("nothing was measured yet", "dim"),))
+    if not any(rate for _, rate in detail.rates) and not detail.overview.cost_microusd_hour:
+        return Section("Cost per hour", unpriced(width))
     points = detail.rates[first:]
     values = [rate for _, rate in points]
     top = round_top(max(rate or 0 for rate in values))
@@ -142,6 +144,16 @@ def hours_chart(detail: Spending, width: int, rows: int) -> Section:
     axis = time_axis(points[0][0], points[-1][0] + HOUR_MS, max(1, width - indent), indent)
     lines = [*framed(drawn, top, dollars), *axis]
     return Section("Cost per hour, of all nodes", tuple(Line(spans) for spans in lines), "mean of each hour")
+
+
+def unpriced(width: int) -> tuple[Line, ...]:
+    """Instead of a chart of nothing: that no node has a price, and where one is set."""
+    told = (
+        ("nothing is priced: no pool has a price, so nothing is charged and no budget fills", ""),
+        (":set-price POOL 12.5 sets what a node of a pool costs by the hour, in dollars, from now on", "dim"),
+        ("in a cell file it is price_usd_hour of a pool: muster define", "dim"),
+    )
+    return tuple(text_line(cut(text, width), tone) for text, tone in told)
 
 
 # -- sections ---------------------------------------------------------------------------------------------------------

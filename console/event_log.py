@@ -17,7 +17,7 @@ EVENT_HEADINGS = (
     Heading("subject", "SUBJECT", most=40),
     Heading("detail", "DETAIL", most=200),
 )
-_EVENT_TONES = {
+EVENT_TONES = {
     "failed": "bad", "down": "bad", "cancelled": "warn", "requeued": "warn", "held": "warn", "draining": "warn",
     "cordoned": "warn", "drained": "warn", "finished": "ok", "running": "ok", "started": "ok", "placed": "info",
     "suspended": "warn", "resumed": "info", "suspect": "warn", "swapped": "warn",
@@ -63,6 +63,10 @@ class EventLog:
         newest = takewhile(lambda each: each[0] > serial, list(self._kept))
         return sum(matches(terms, values_of(item, self.at_ms)) for _, item in newest)
 
+    def newest(self, most: int) -> list[Change]:
+        """The last that happened, newest first."""
+        return [item for _, item in islice(list(self._kept), most)]
+
     def about(self, subject: str, most: int) -> list[Change]:
         """The newest that happened to one thing."""
         return list(islice((item for _, item in list(self._kept) if item.subject == subject), most))
@@ -82,7 +86,7 @@ def _event_row(serial: int, item: Change) -> Row:
     what = printable(item.what)
     cells = (
         (timestamp(item.at_ms), "dim"),
-        (what, _EVENT_TONES.get(what, "")),
+        (what, EVENT_TONES.get(what, "")),
         (printable(item.subject), ""),
         (printable(item.detail), "dim"),
     )

@@ -22,7 +22,7 @@ FRESH_S = 5.0
 """How long an answer of a cell holds for other work of the same shape."""
 MOST_DELAYED = 10
 """Submissions sent on one answer of a cell that does not start them at once."""
-MOST_SHAPES = 8
+MOST_SHAPES = 16
 """Asked of a cell in one question: they share the time of its twin."""
 ASKED_KEPT_S = 60.0
 GRACE_S = 0.2

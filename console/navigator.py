@@ -273,7 +273,7 @@ class Navigator:
 def new_page(name: ScreenName, argument: str, connect: Connect, log: EventLog) -> Pane:
     """A page that is on no screen yet. Raises FilterError for a list through a filter that cannot be read."""
     if name == "overview":
-        return OverviewPane(connect)
+        return OverviewPane(connect, log)
     module, class_name, takes = _PAGES[name]
     page = getattr(importlib.import_module(f"console.screens.{module}"), class_name)
     given = {"": (), "log": (log,), "argument": (argument,)}[takes]

@@ -133,6 +133,8 @@ def eta_lines(view: StartEstimate) -> list[str]:
     arrivals = "with arrivals like of late" if view.arrivals else "without new arrivals"
     basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead, {arrivals}"
     pairs.append(("rests on", f"{basis}; {printable(view.basis)}" if view.basis else basis))
+    if view.leaves_out:
+        pairs.append(("leaves out", printable(view.leaves_out)))
     lines = [f"{printable(view.id)} is {view.state}", *facts(pairs)]
     return [
         *lines,

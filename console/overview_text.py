@@ -18,6 +18,7 @@ from console.overview_findings import (
     of_the_cell,
     pool_filter,
 )
+from console.overview_lately import Lately
 from console.overview_queues import QueueRow, blocked, objectives, queues
 from console.quota_bars import BOOTING, BORROWED, BURST, DOWN, IDLE, OUT, USED, Part, bar
 from console.text import cut, duration, fit, permille, printable
@@ -54,6 +55,7 @@ class Glance(NamedTuple):
     """Plans that were begun and do not go on."""
     proposals: tuple[Proposal, ...] = ()
     """The first of those that wait."""
+    lately: Lately = Lately()
 
     @property
     def version(self) -> int:

@@ -137,7 +137,8 @@ class Presence:
 
     def keep(self, actor: Actor, session: str) -> bool:
         """A console that is told the news as they come is there for as long as it takes them. Whether it is known.
-        Raises RefusedError for a session that is another account's."""
+        Raises RefusedError for a session that is another account's, SpecError for what is none."""
+        _check_session(session)
         with self._lock:
             known = self._consoles.get(session)
             if known is None:
@@ -198,9 +199,13 @@ class Presence:
         return bool(silent)
 
 
-def _check(ask: PresenceAsk) -> None:
-    if len(ask.session) != SESSION or any(char not in "0123456789abcdef" for char in ask.session):
+def _check_session(session: str) -> None:
+    if len(session) != SESSION or any(char not in "0123456789abcdef" for char in session):
         raise SpecError("session", "is not 32 hex digits", "Draw them at random when the console begins")
+
+
+def _check(ask: PresenceAsk) -> None:
+    _check_session(ask.session)
     for name, text, most in (("page", ask.page, MOST_PAGE), ("thing", ask.thing, MOST_THING), ("says", ask.says, 64)):
         if len(text) > most:
             raise SpecError(name, f"is longer than {most} characters", "Give its name")

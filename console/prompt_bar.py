@@ -34,8 +34,10 @@ class PromptInput(Input):
 
 
 class PromptBar(Vertical):
-    """The `/` or `:` bar: an input, and below it either what Tab would give or what is wrong and where. It is kept while
-    it is closed: to build it takes longer than to draw it."""
+    """The `/` or `:` bar: an input, and below it either what Tab would give or what is wrong and where.
+
+    It is kept while it is closed: to build it takes longer than to draw it.
+    """
 
     DEFAULT_CSS = """
     PromptBar { height: 2; dock: bottom; background: $panel; layout: vertical; }

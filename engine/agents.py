@@ -8,7 +8,7 @@ memory alone and begins anew after a restart; agents whose tokens are not known 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,12 +34,15 @@ SKEW_MS = 5_000
 _SILENT = (NodeState.SUSPECT, NodeState.DOWN)
 
 
+_Quantity = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class UsageOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What all tasks of a workload on the node use together."""
 
     workload: str
-    cpu_milli: int
-    memory_mib: int
+    cpu_milli: _Quantity
+    memory_mib: _Quantity
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):

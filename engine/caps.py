@@ -1,4 +1,4 @@
-"""Caps on what runs together, as a scheduler that decides outside has them: of a quality of service, an account, a user.
+"""Caps on what runs together, as a scheduler that decides outside has them: of a QOS, an account, a user.
 
 A cap is a name and how much may be in use at once; what a workload draws from which caps is told with it. Who runs is
 counted, so that in a fork of a mirror nothing is started over a cap. In the mirror itself nothing is started anyway.

@@ -355,7 +355,8 @@ class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
     submit_s: int = 0
     text: str = ""
     boot: str = ""
-    """As `engine.intents.Intent`."""
+    before: str = ""
+    """These as `engine.intents.Intent`."""
 
 
 class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):

@@ -27,6 +27,7 @@ from engine.outlook import (
     StartFigure,
     Trial,
 )
+from engine.outside_words import not_foretold
 from engine.rehearsal import Conditions, Covered, Sample
 from engine.run_times import RunTimes
 from engine.what_if import NEVER, Job, Pairs, ids_of, interval, movers, run_all, start_of
@@ -75,6 +76,7 @@ def estimate(
             arrivals=ask.arrivals,
             drivers=(*gates, *_ends(main), *_ahead(engine, row, main)),
             basis=run_times.basis() if run_times is not None else "",
+            leaves_out=not_foretold(state, row),
         )
 
     def heard(job: int, what: Sample | Covered) -> None:

@@ -558,7 +558,8 @@ class IntentAccepted(Event, frozen=True, array_like=True, gc=False, tag=91):
     """When that job came, as it says: an id alone may be given again."""
     text: str = ""
     boot: str = ""
-    """As `engine.intents.Intent`."""
+    before: str = ""
+    """These as `engine.intents.Intent`."""
 
 
 class IntentSent(Event, frozen=True, array_like=True, gc=False, tag=94):

@@ -107,6 +107,8 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     """What was said of it, the newest last."""
     boot: str = ""
     """Which run of the other scheduler it was read back from, by that one's word; empty: not known."""
+    before: str = ""
+    """How that was set before, which it sets, where it was the same of all; empty: not known."""
 
 
 class Intents(Table):
@@ -339,9 +341,8 @@ def settle(state: State, command: cmd.SettleIntents) -> Checked:
     numbers: list[str] = []
     for change in command.changes:
         intent = state.intents.open.get(change.number)
-        same = intent is not None and all(
-            getattr(change, name) == getattr(intent, name) for name in ("phase", "job", "submit_s", "text", "boot")
-        )
+        told = ("phase", "job", "submit_s", "text", "boot", "before")
+        same = intent is not None and all(getattr(change, name) == getattr(intent, name) for name in told)
         if intent is None or same:
             continue
         numbers.append(f"i{change.number}")
@@ -350,7 +351,8 @@ def settle(state: State, command: cmd.SettleIntents) -> Checked:
         elif change.phase == Phase.SENT:
             events.append(ev.IntentSent(change.number))
         elif change.phase == Phase.ACCEPTED:
-            events.append(ev.IntentAccepted(change.number, change.job, change.submit_s, change.text, change.boot))
+            known = (change.job, change.submit_s, change.text, change.boot, change.before)
+            events.append(ev.IntentAccepted(change.number, *known))
         else:
             events.append(ev.IntentSettled(change.number, change.phase, change.text))
     return events, tuple(numbers)
@@ -395,7 +397,7 @@ def sent(state: State, event: ev.IntentSent) -> None:
 def accepted(state: State, event: ev.IntentAccepted) -> None:
     _replace(
         state, event.number, phase=Phase.ACCEPTED, job=event.job, submit_s=event.submit_s, text=event.text,
-        boot=event.boot,
+        boot=event.boot, before=event.before,
     )  # fmt: skip
 
 

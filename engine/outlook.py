@@ -187,6 +187,9 @@ class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer
     """Most frequent first."""
     basis: str = ""
     """What run times were drawn from, in words; empty where that goes without saying."""
+    leaves_out: str = ""
+    """What holds it and no forecast knows, in words; empty where nothing does. Holds an outside scheduler's own word:
+    untrusted."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

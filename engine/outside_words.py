@@ -6,6 +6,7 @@ import re
 
 from engine.model import WorkloadState
 from engine.query import Reason
+from engine.slurm.limits import is_limit
 from engine.slurm.reasons import said
 from engine.state import State
 
@@ -35,6 +36,17 @@ def outside_reasons(state: State, row: int) -> tuple[Reason, ...]:
     if known is None:
         return (Reason(token=token, text=f"Slurm says {word}"),)
     return (Reason(token=token, text=f"Slurm says {word}: {known.text}", unblock=known.helps),)
+
+
+def not_foretold(state: State, row: int) -> str:
+    """The limit of the scheduler that holds it, where no forecast knows when that lets go; empty for all others."""
+    word = outside_token(state, row)
+    if not word or state.workloads.state[row] != WorkloadState.WAITING or not is_limit(word):
+        return ""
+    return (
+        f"{word} holds it, which no forecast knows: it tells no start, and there is none before that limit or what is "
+        "asked for is changed, or what it counts has decayed"
+    )
 
 
 def without_cycle(own: tuple[Reason, ...]) -> tuple[Reason, ...]:

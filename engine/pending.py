@@ -14,9 +14,9 @@ import numpy as np
 
 Key = tuple[int, int, int, int]
 """(priority class row, queue row, kind, tenant). Like workloads are of one kind: their class row, or, where they kept
-work or draw on caps, a negative number for those of a class that kept as much and draw the same; 0 for all where the policy is strictly first come, first
-served. The tenant counts only in queues that are fair to tenants; -1 elsewhere. It is STOPPED for work that no budget
-lets start."""
+work or draw on caps, a negative number for those of a class that kept as much and draw the same; 0 for all where the
+policy is strictly first come, first served. The tenant counts only in queues that are fair to tenants; -1 elsewhere.
+It is STOPPED for work that no budget lets start."""
 STOPPED = -2
 Column = np.ndarray[Any, np.dtype[Any]]
 

@@ -240,7 +240,8 @@ class Learnt(RunTimes):
         runs = self._known.get((-1, -1), 0)
         if runs >= LEAST_SAMPLES:
             past = f", {self._past:,} of them before the mirror, by accounting" if self._past else ""
-            return f"run times as {runs:,} finished runs had them{past}: of the same name, else as parts of the time limits"
+            how = "of the same name, else as parts of the time limits"
+            return f"run times as {runs:,} finished runs had them{past}: {how}"
         few = f"of {runs:,} finished runs, which are few, and " if runs else "of no finished run: "
         return f"run times {few}anything up to each time limit"
 

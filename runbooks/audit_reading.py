@@ -78,6 +78,11 @@ class AuditReader:
             told = str(getattr(error, "orig", error))
             raise JournalError(f"the audit cannot be read: {told}", "Run `muster audit verify`") from error
 
+    def close(self) -> None:
+        """Let its connections go."""
+        if self._database is not None:
+            self._database.dispose()
+
 
 # -- pages ------------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from runbooks import catalog, effects
 from runbooks.checks import Verdict
 from runbooks.effects import Done
 from runbooks.plan import Act, Target
+from runbooks.readings import qos_of
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -41,10 +42,16 @@ def _reserved(act: Act, before: Target, now: Target) -> bool:
     )
 
 
+def _of_qos(act: Act, before: Target, now: Target) -> bool:
+    """A class of the mirror is of a QOS; its tier is the partition's, and its rank that of what waits."""
+    return qos_of(now.was) == (qos_of(act.to) or act.to)
+
+
 DONE: dict[str, Done] = {
     "cordon": effects.becomes("cordoned", "draining"),
     "drain_queue": effects.empty_and("held", "draining"),
     "reserve": _reserved,
+    "set_priority": _of_qos,
 }
 """Where an effect looks otherwise than in a cell that Muster decides on."""
 NOT_OBSERVED = frozenset(("set_job_priority", "power_up", "power_down"))
@@ -120,10 +127,12 @@ def verdict(intent: Intent | None, act: Act, before: Target, now: Target, *, in_
     if intent is None:
         return "success" if done else "failure"
     phase = Phase(intent.phase)
-    if phase in (Phase.REFUSED, Phase.EXPIRED, Phase.IN_DOUBT):
+    if phase in (Phase.REFUSED, Phase.EXPIRED, Phase.IN_DOUBT, Phase.UNDONE, Phase.RETRIED):
         return "failure"
     carried = phase in (Phase.ACCEPTED, Phase.DONE, Phase.NEEDLESS)
-    if carried and (done or act.action in NOT_OBSERVED):
+    # Where QOS do not preempt, the cell holds no QOS.
+    unseen = act.action in NOT_OBSERVED or (act.action == "set_qos" and not now.was)
+    if carried and (done or unseen):
         return "success"
     return "inconclusive" if in_time else "failure"
 

@@ -34,8 +34,8 @@ MOST_ROWS = 10_000
 STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
 """What ends an attempt, in a workload's history."""
 
-QOS_CLASS = re.compile(r"(.+)\.tier-\d+")
-"""QOS and tier of a partition, as `engine.slurm.mapping` puts them together."""
+QOS_CLASS = re.compile(r"(.+)\.tier-\d+(?:\.\d+)?")
+"""QOS and tier of a partition, and the rank of what waits, as `engine.slurm.mapping` puts them together."""
 
 
 def difference(row: Action, shown: Target, now: Target) -> Difference | None:

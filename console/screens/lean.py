@@ -69,6 +69,14 @@ class LeanScroll(LeanLines, ScrollView):
         elif self.is_mounted and self.size:
             self._scroll_update(size)
 
+    def _scroll_update(self, virtual_size: Size) -> None:
+        """The bars of what was scrolled before it had any say where it is, too."""
+        super()._scroll_update(virtual_size)
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.position = self.scroll_y
+        if self.show_horizontal_scrollbar:
+            self.horizontal_scrollbar.position = self.scroll_x
+
 
 class Covered(_Lines):
     """For a container that what it holds covers whole: it is never drawn, whatever comes and goes in it. Stands before

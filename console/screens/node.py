@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class NodePane(DetailPane[NodeDetail]):
     NAME = "node"
+    THIRD = True
     TARGETS = "node"
 
     def __init__(self, connect: Connect, node_id: str) -> None:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 from console.details import Section
 from console.feed import in_thread
+from console.overview_lately import Lately, lately, questions, third_column
 from console.overview_queues import question, worst_first
 from console.overview_text import Beside, Glance, overview_columns
-from console.screens.detail_pane import DetailPane
+from console.screens.detail_pane import VERY_WIDE, DetailPane
 from console.screens.pane import Connect
 from console.text import printable
 from engine.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
     from console.client import Client
+    from console.event_log import EventLog
 
 BESIDE_S = 20.0
 """Wall seconds between questions that take longer to answer."""
@@ -25,9 +27,11 @@ HOURS_AHEAD = 24
 class OverviewPane(DetailPane[Glance]):
     NAME = "overview"
     ALWAYS_TWO = True
+    THIRD = True
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, log: EventLog) -> None:
         super().__init__(connect)
+        self._log = log
         self._left.leads_with_first = True  # what is most urgent
         self._beside = Beside()
         self._beside_at = float("-inf")
@@ -36,17 +40,36 @@ class OverviewPane(DetailPane[Glance]):
     @property
     def copyable(self) -> str:
         """The id that the line under the cursor is about."""
-        link = (self._left if self._left.has_focus else self._right).link
+        link = next((view.link for view in self._views if view.has_focus), "")
         page, _, name = link.partition(" ")
         return name if page in ("workload", "node", "queue", "proposal") else ""
+
+    @property
+    def TAILS(self) -> bool:  # type: ignore[override]
+        """What has just happened is told where there is a third column."""
+        return self.app.size.width >= VERY_WIDE
 
     def ask(self, client: Client) -> Glance:
         health = client.health()
         waiting = client.proposals(("awaiting",), 4) if health.awaiting else ()
-        return Glance(client.overview(), worst_first(client.query(question())), health.awaiting, health.stuck, waiting)
+        told = Lately()
+        if self._third.display:
+            told = lately(*(client.query(question) for question in questions()))
+        queues = worst_first(client.query(question()))
+        return Glance(client.overview(), queues, health.awaiting, health.stuck, waiting, told)
 
     def columns(self, detail: Glance, width: int) -> tuple[list[Section], list[Section]]:
         return overview_columns(detail, width, self.size.height, self._beside)
+
+    def third(
+        self, detail: Glance, left: list[Section], right: list[Section], width: int
+    ) -> tuple[list[Section], list[Section], list[Section]]:
+        events = self._log.newest(self.size.height)
+        return left, right, third_column(detail.lately, events, width, self.size.height)
+
+    def on_resize(self) -> None:
+        if self._third.display != (self.size.width >= VERY_WIDE):
+            self.call_after_refresh(self.reload)
 
     def reload(self) -> None:
         super().reload()

@@ -32,6 +32,7 @@ _ROW = (
 
 class QueuePane(DetailPane[Known]):
     NAME = "queue"
+    THIRD = True
     TARGETS = "queue"
 
     def __init__(self, connect: Connect, name: str) -> None:

@@ -37,6 +37,7 @@ OVER = ("finished", "failed", "cancelled")
 
 class WorkloadPane(DetailPane[WorkloadDetail]):
     NAME = "workload"
+    THIRD = True
     TAILS = True
     TARGETS = "workload"
 

@@ -47,6 +47,7 @@ BOOT_EVERY_S = 2.0
 MOST_AGAIN = 5
 """So often at most is done again what slurmctld forgot."""
 MOST_TOLD = 5
+LONGEST_SETTING = 200
 UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")
 FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
 """What nobody can undo: a job that is as it was before was forgotten to be so."""
@@ -86,6 +87,8 @@ class Held(msgspec.Struct):
     wake_s: float = 0.0
     boot: str = ""
     """Run of slurmctld in which all of it was so."""
+    before: str = ""
+    """As `engine.intents.Intent`, of an earlier process."""
     again: int = 0
     """How often it was done again."""
     sent_before: bool = False
@@ -162,6 +165,7 @@ class Actor:
             if not isinstance(command, cmd.Submit):
                 self._held[intent.number] = Held(
                     number=intent.number, command=command, phase=Phase(intent.phase), boot=intent.boot,
+                    before=intent.before,
                     # What is done again has its time anew.
                     at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries,
                     sent_before=intent.phase == Phase.SENT,
@@ -169,7 +173,9 @@ class Actor:
 
     def _note(self, held: Held, phase: Phase, text: str = "") -> None:
         held.phase = phase
-        self._unsaid.append(IntentChange(number=held.number, phase=phase, text=text[:500], boot=held.boot))
+        self._unsaid.append(
+            IntentChange(number=held.number, phase=phase, text=text[:500], boot=held.boot, before=held.before)
+        )
         if phase.settled:
             del self._held[held.number]
 
@@ -208,7 +214,7 @@ class Actor:
 
     def _parts(self, held: Held) -> list[Part]:
         steps = acts.steps_of(held.command, held.number, self._far, self._job_of)
-        return [Part(step, meant) for step, meant in steps]
+        return [Part(step, meant, before=held.before) for step, meant in steps]
 
     def _do(self, held: Held) -> None:
         """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
@@ -280,7 +286,7 @@ class Actor:
         elif not held.tried:
             self._note(held, Phase.NEEDLESS, _few([part.text for part in held.parts]))
         else:
-            held.boot = self._boot
+            held.boot, held.before = self._boot, _common([part.before for part in held.parts if part.step.needed])
             held.so_s = held.wake_s = self._clock()
             held.wake_s += SAFE_S
             texts = [part.refused or part.text for part in held.parts]
@@ -351,7 +357,7 @@ class Actor:
             return "somebody has undone it: slurmctld has run on since"
         others = [part.setting for part in undone if part.standing != "missing" and not self._is_as_before(part)]
         if others:
-            return f"slurmctld was started anew since, but it is not as it was before: {_few(others)}"
+            return f"slurmctld was started anew since, but nothing tells that it was so before: {_few(others)}"
         return ""
 
     def _is_as_before(self, part: Part) -> bool:
@@ -398,6 +404,10 @@ class Actor:
         else:
             open_ = [part.text or part.step.target for part in held.parts or () if self._is_left(part)]
             self._note(held, Phase.IN_DOUBT, f"not seen to be done within {GIVE_UP_MS // 1000} s: {_few(open_)}; {why}")
+
+
+def _common(settings: list[str]) -> str:
+    return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
 
 
 def _few(texts: list[str]) -> str:

@@ -246,8 +246,8 @@ class Mirror:
         return [job for job in heard.answer.list if job.id not in newer] + list(newer.values())
 
     def glance(self, tracked: Iterable[int] = (), *, states: bool = True) -> Looked:
-        """Ask for the states of jobs alone, and for those that moved or are `tracked`, these first, by themselves: cheap
-        where the whole list is long. Without `states` for those that are tracked alone. Raises as `look`."""
+        """Ask for the states of jobs alone, and for those that moved or are `tracked`, these first, by themselves:
+        cheap where the whole list is long. Without `states` for those that are tracked alone. Raises as `look`."""
         began = time.monotonic()
         states_now = self._connection.job_states() if states else ()
         moved = dict.fromkeys(each.id for each in states_now if self._moved(each))

@@ -230,7 +230,12 @@ def _ms(took: Sequence[float], part: int) -> float:
     return float(np.percentile(took, part)) * 1000 if took else float("nan")
 
 
-def api(nodes: int = NODES, workloads: int = WORKLOADS, per_s: int = PER_S) -> Iterator[dict[str, Any]]:
+PHASES = ("reads", "details", "steady", "submissions", "followers")
+
+
+def api(
+    nodes: int = NODES, workloads: int = WORKLOADS, per_s: int = PER_S, phases: Sequence[str] = PHASES
+) -> Iterator[dict[str, Any]]:
     """Reads, submissions and streams, each alone and then together."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="mu-", dir="/tmp") as folder:
@@ -241,7 +246,7 @@ def api(nodes: int = NODES, workloads: int = WORKLOADS, per_s: int = PER_S) -> I
         server.start()
         try:
             _wait_for(path)
-            for what in ("reads", "details", "steady", "submissions", "followers"):
+            for what in phases:
                 yield _phase(spawn, str(path), what, server.pid or 0)
         finally:
             server.terminate()
@@ -327,6 +332,7 @@ if __name__ == "__main__":
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--workloads", type=int, default=WORKLOADS)
     parser.add_argument("--per-second", type=int, default=PER_S)
+    parser.add_argument("--only", choices=PHASES, nargs="+", default=PHASES, help="these phases")
     options = parser.parse_args()
-    for row in api(options.nodes, options.workloads, options.per_second):
+    for row in api(options.nodes, options.workloads, options.per_second, options.only):
         print(f"{row['at']:14}{row['result']}\n  {row['reference']}", flush=True)

@@ -4,7 +4,8 @@
 
 A real `muster serve --slurm --slurm-act` on a file or a PostgreSQL server of its own; a loopback cluster of `slurm-up`;
 clients in another process, which submit with a key, and repeat that until it is acknowledged, and which propose and
-approve holds, releases, requeues and cancels. A monkey ends the engine, PostgreSQL, slurmctld or slurmrestd by SIGKILL,
+approve holds, releases, priorities, requeues and cancels of jobs, cordons and uncordons of a node, and that a partition
+is held and opened. A monkey ends the engine, PostgreSQL, slurmctld or slurmrestd by SIGKILL,
 or cuts one of the three lines between them, and starts anew what was killed, as systemd would; nobody does anything
 else.
 
@@ -34,7 +35,7 @@ from console.remote_client import RemoteClient
 from engine.errors import MusterError
 from engine.query import Query
 from tests.support import postgres
-from tests.support.chaos_checks import judged
+from tests.support.chaos_checks import Seen, judged
 from tests.support.cutting_proxy import CuttingProxy, Mode
 from tests.support.database_line import Line
 from tests.support.slurm_cluster import SlurmCluster, own
@@ -335,6 +336,7 @@ def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str
         scene.end_clients()
     settled_s = scene.await_settled()
     jobs, rows = jobs_and_rows(scene)
+    machines = machines_of(scene.cluster)
     scene.stop_engine()
     shutil.copy(scene.cluster.folder / "log/slurmctld.log", scene.folder)
     audit = subprocess.run(
@@ -342,7 +344,8 @@ def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str
         text=True, env=scene.environment, timeout=120, check=False,
     )  # fmt: skip
     log = (scene.folder / "slurmctld.log").read_text("utf-8", "replace")
-    verdict = judged(scene.place, scene.told.read_text(), jobs, rows, log, monkey.killed_slurmctld_s)
+    seen = Seen(jobs, machines, rows, log, monkey.killed_slurmctld_s)
+    verdict = judged(scene.place, scene.told.read_text(), seen)
     if audit.returncode:
         verdict.faults.append(f"muster audit verify: {audit.stdout[-500:]} {audit.stderr[-500:]}")
     recoveries.sort()
@@ -373,10 +376,18 @@ def jobs_and_rows(scene: Scene) -> tuple[list[list[str]], dict[str, str]]:
 
 
 def listed(cluster: SlurmCluster) -> list[list[str]]:
-    """Of each job: id, state, reason, restarts, comment."""
-    words = "JobID:20,State:20,Reason:40,RestartCnt:8,Comment:80"
+    """Of each job: id, state, reason, restarts, priority, comment."""
+    words = "JobID:20,State:20,Reason:40,RestartCnt:8,PriorityLong:12,Comment:80"
     lines = cluster.run("squeue", "-h", "-a", "-t", "all", "-O", words).splitlines()
-    return sorted([line[:20], line[20:40], line[40:80], line[80:88], line[88:]] for line in lines)
+    return sorted([line[:20], line[20:40], line[40:80], line[80:88], line[88:100], line[100:]] for line in lines)
+
+
+def machines_of(cluster: SlurmCluster) -> dict[str, str]:
+    """Node or partition -> its state, as Slurm writes it."""
+    nodes = cluster.run("sinfo", "-h", "-N", "-a", "-o", "%N %T").split()
+    partitions = cluster.run("sinfo", "-h", "-a", "-o", "%R %a").split()
+    return {name: state.lower() for words in (nodes, partitions)
+            for name, state in zip(words[::2], words[1::2], strict=True)}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 two cells?
 
     python -m tests.bench.fleet_chaos --jobs 400 --kills 30
+    python -m tests.bench.fleet_chaos --jobs 400 --kills 30 --database postgres
 
 Clients submit one by one and repeat a submission until it is acknowledged, as `muster fleet submit` tells people to.
-Meanwhile a cell or the fleet is ended by SIGKILL, or a cell is stopped for longer than it is waited for. At the end
-every acknowledged id must be in exactly one cell.
+Meanwhile a cell or the fleet is ended by SIGKILL, or a cell is stopped for longer than it is waited for; where the
+fleet's journal is in PostgreSQL, that server too. At the end every acknowledged id must be in exactly one cell.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from console.remote_client import RemoteClient
 from engine.errors import MusterError
 from engine.model import Resources, TaskGroup, WorkloadSpec
 from engine.query import Query
+from tests.support import postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 CELL = """\
@@ -88,19 +90,51 @@ class Kept:
             self.process.wait()
 
 
+class KeptServer:
+    """A PostgreSQL server of the run's own, for the fleet's journal."""
+
+    name = "database"
+
+    def __init__(self) -> None:
+        self._server = postgres.Server()
+        self.url = self._server.cell()
+        self.ended = 0
+
+    def kill(self) -> None:
+        self._server.kill()
+        self.ended += 1
+
+    def start_again(self) -> None:
+        self._server.start()
+
+    def pause(self, seconds: float) -> None:
+        self._server.hold()
+        time.sleep(seconds)
+        self._server.go_on()
+
+    def stop(self) -> None:
+        self._server.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=400)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--database", choices=("file", "postgres"), default="file", help="of the fleet's journal")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fc-") as folder:
-        found = measured(Path(folder), arguments.jobs, arguments.kills, arguments.seed)
+        server = KeptServer() if arguments.database == "postgres" else None
+        try:
+            found = measured(Path(folder), arguments.jobs, arguments.kills, arguments.seed, server)
+        finally:
+            if server is not None:
+                server.stop()
     print(json.dumps(found, indent=2))
     raise SystemExit(1 if found["lost"] or found["doubled"] else 0)
 
 
-def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object]:
+def measured(folder: Path, jobs: int, kills: int, seed: int, server: KeptServer | None = None) -> dict[str, object]:
     """What became of so many submissions while so many processes were ended."""
     draw = random.Random(seed)
     cells = {}
@@ -112,6 +146,7 @@ def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object
     (folder / "fleet.yaml").write_text(FLEET.format(cells=lines))
     paths = FleetPaths(folder / "f", folder / "f/fleet.db", folder / "f/fleet.sock", folder / "f/fleet.pid")
     arguments = ["fleet", "serve", "--file", str(folder / "fleet.yaml"), "--fleet", str(paths.folder)]
+    arguments += ["--database", server.url] if server is not None else []
     fleet = Kept("fleet", arguments, folder / "fleet.log")
     began = time.monotonic()
     try:
@@ -123,7 +158,7 @@ def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object
         for thread in submitting:
             thread.start()
         for _ in range(kills):
-            _harm(draw, cells, fleet)
+            _harm(draw, cells, fleet, server)
         for thread in submitting:
             thread.join()
         took_s = time.monotonic() - began
@@ -139,16 +174,16 @@ def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object
         "lost": sum(count == 0 for count in counts.values()),
         "doubled": sum(count > 1 for count in counts.values()),
         "in_cells": {name: len(there) for name, there in where.items()},
-        "killed": {process.name: process.ended for process in (fleet, *cells.values())},
+        "killed": {process.name: process.ended for process in (fleet, *cells.values(), *([server] if server else []))},
         "seconds": round(took_s, 1),
         "settled_after_seconds": round(time.monotonic() - began - took_s, 1),
     }
 
 
-def _harm(draw: random.Random, cells: dict[str, Kept], fleet: Kept) -> None:
-    """Ends one process at a random moment, or stops a cell for a while."""
+def _harm(draw: random.Random, cells: dict[str, Kept], fleet: Kept, server: KeptServer | None) -> None:
+    """Ends one process at a random moment, or stops a cell or the server for a while."""
     time.sleep(draw.uniform(0.3, 1.5))
-    victim = draw.choice([fleet, *cells.values(), *cells.values()])
+    victim = draw.choice([fleet, *cells.values(), *cells.values(), *([server] * 2 if server else [])])
     if victim is not fleet and draw.random() < 0.25:
         victim.pause(draw.uniform(2.0, 4.0))
         return

@@ -73,8 +73,8 @@ def beats(known: dict[str, Any], number: int, skew_ms: int = 0) -> dict[str, byt
 def test_an_agent_registers_and_calls(http: httpx.Client, loop: EngineLoop, packed: bool) -> None:
     known = post(http, "register", {"nodes": ["g0", "g1", "g0"]}, packed=packed)
     assert (list(known["nodes"]), list(known["refused"]), known["heartbeat_every_s"]) == (["g0", "g1"], [], 10.0)
-    assert post(http, "heartbeats", beats(known, 1), packed=packed) == {"renewed": 2, "repeated": 0, "refused": []}
-    assert post(http, "heartbeats", beats(known, 1), packed=packed) == {"renewed": 0, "repeated": 2, "refused": []}
+    assert post(http, "heartbeats", beats(known, 1), packed=packed) == {"renewed": 2, "repeated": 0, "refused": [], "forbidden": []}
+    assert post(http, "heartbeats", beats(known, 1), packed=packed) == {"renewed": 0, "repeated": 2, "refused": [], "forbidden": []}
     again = post(http, "register", {"nodes": ["g1"]}, packed=packed)
     assert post(http, "heartbeats", beats(known, 2), packed=packed) == {"renewed": 1, "repeated": 0, "refused": [1]}
     assert post(http, "heartbeats", beats(again, 1), packed=packed)["renewed"] == 1
@@ -111,7 +111,7 @@ def test_progress_and_use_are_told_and_a_straggler_is_a_suggestion(http: httpx.C
             }
             for task, (row, epoch) in enumerate(zip(known["rows"], known["epochs"], strict=True))
         ]
-        assert post(http, "status", {"reports": reports}) == {"taken": 4, "refused": []}
+        assert post(http, "status", {"reports": reports}) == {"taken": 4, "refused": [], "forbidden": []}
     found = http.get("/v1/recommendations").json()["open"][0]["suggestion"]
     assert (found["action"], found["targets"]) == ("drain", ["g1"])
     assert "0.5 of the gang's median, 3 samples" in found["finding"]

@@ -4,6 +4,8 @@ is submitted goes where it may and should, runs once, and is followed to its end
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,11 +17,11 @@ import pytest
 
 from console.fleet_client import FleetClient
 from console.fleet_paths import FleetPaths
-from console.fleet_shown import FleetView, Submission
+from console.fleet_shown import CellView, FleetView, Submission
 from console.remote_client import RemoteClient
-from engine.errors import MusterError
+from engine.errors import MusterError, SpecError
 from engine.model import ArraySpec, Resources, RunSpec, TaskGroup, WorkloadSpec
-from tests.bench.fleet_chaos import Kept, _ids
+from tests.bench.fleet_chaos import ROOT, Kept, _ids
 from tests.support.slurm_cluster import SlurmCluster, own
 
 pytestmark = [
@@ -97,6 +99,25 @@ class Three:
             time.sleep(0.1)
         raise AssertionError(f"not in {within_s:.0f} s: {told}")
 
+    def all(self) -> tuple[Submission, ...]:
+        with closing(FleetClient(self.paths.socket, patience_s=60)) as client:
+            return client.page(limit=1_000).items
+
+    def muster(self, *words: str, well: bool = True) -> subprocess.CompletedProcess[str]:
+        """As somebody types it."""
+        command = [sys.executable, "-m", "console.cli", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode == 0) == well, done.stderr
+        return done
+
+    def price(self, cell: str, usd: int) -> None:
+        """What a node of each of its pools costs from now on."""
+        where = str(self.folder / cell / "engine.sock")
+        with closing(RemoteClient(where)) as client:
+            pools = [pool.name for pool in client.overview().pools]
+        for pool in pools:
+            self.muster("set-price", pool, str(usd), "--connect", where, "--yes")
+
     def ended(self, *names: str) -> None:
         self.until(lambda _: all(self.found(name).state == "ended" for name in names))
 
@@ -164,6 +185,76 @@ def _held(view: FleetView, tenant: str) -> int:
     return next(each.held.get("cpu_milli", 0) for each in view.tenants if each.name == tenant)
 
 
+def test_the_cheaper_slurm_is_taken_where_both_start_it_at_once(three: Three) -> None:
+    for i, (old_usd, new_usd, cheaper) in enumerate(((4, 1, "new"), (1, 4, "old"))):
+        three.price("old", old_usd)
+        three.price("new", new_usd)
+        # Another estimate is another shape, of which nothing was said yet.
+        (there,) = three.submit(job(f"cheap{i}", estimate_ms=3_600_000 + i), cells=("old", "new"))
+        assert there.decision is not None
+        rows = {row.cell: row for row in there.decision.rows}
+        costs = {name: row.cost_microusd or 0 for name, row in rows.items() if not row.guessed}
+        assert costs.keys() == {"old", "new"}, there.decision
+        assert there.cell == cheaper == min(costs, key=lambda name: costs[name])
+        assert "less in cost and waiting" in there.why
+    three.ended("cheap0", "cheap1")
+
+
+def test_what_waits_for_its_tenants_quota_is_taken_back(three: Three) -> None:
+    (there,) = three.submit(job("most", "sleep 300", cpus=60, tenant="acme"), cells=("new",))
+    assert there.cell == "new"
+    (waits,) = three.submit(job("back", cpus=50, tenant="acme"), cells=("old", "new"))
+    assert (waits.state, waits.waits) == ("waiting", "quota")
+    done = three.muster("fleet", "withdraw", "back", "--fleet", str(three.paths.folder))
+    assert done.stdout.split() == ["back"]
+    assert three.found("back").state == "withdrawn"
+    in_cell = three.muster("fleet", "withdraw", "most", "--fleet", str(three.paths.folder), well=False)
+    assert "cancel most" in in_cell.stderr
+    three.until(lambda _: three.found("most").cell_state == "running")
+    three.muster("cancel", "most", "--connect", str(three.folder / "new/engine.sock"), "--yes")
+    three.ended("most")
+    assert "most" not in three.clusters["new"].run("squeue", "--noheader", "-o", "%j")
+
+
+def test_where_data_may_not_be_nothing_goes_and_that_is_said_at_once(three: Three) -> None:
+    for spec, cells, told in (
+        (job("no1", tenant="clinic"), ("new",), "work of clinic stays in eu, and this is us"),
+        (job("no2", tags={"dataset": "patients"}), ("new",), "patients is in old and is not read from elsewhere"),
+    ):
+        with pytest.raises(SpecError, match=told):
+            three.submit(spec, cells=cells)
+    assert not {"no1", "no2"} & {each.id for each in three.all()}
+
+
+@pytest.mark.parametrize("what", ["slurmctld", "engine"])
+def test_a_cell_that_is_down_is_shown_and_routed_around(three: Three, what: str) -> None:
+    cluster = three.clusters["old"]
+    if what == "slurmctld":
+        cluster.kill(what)
+    else:
+        three.processes["old"].kill()
+    try:
+        view = three.until(lambda view: _cell(view, "old").state == "down")
+        assert ("Slurm" if what == "slurmctld" else "no engine answers") in _cell(view, "old").why
+        began = time.monotonic()
+        there, waits = three.submit(
+            job(f"around-{what}"),
+            job(f"only-old-{what}", tags={"dataset": "patients"}),
+        )
+        assert time.monotonic() - began < 20
+        assert there.cell in ("new", "home")
+        assert (waits.state, waits.waits) == ("waiting", "cells")
+    finally:
+        cluster.start(what) if what == "slurmctld" else three.processes["old"].start_again()
+    three.until(lambda view: _cell(view, "old").state == "up")
+    three.ended(f"only-old-{what}")
+    assert three.found(f"only-old-{what}").cell == "old"
+
+
+def _cell(view: FleetView, name: str) -> CellView:
+    return next(cell for cell in view.cells if cell.name == name)
+
+
 LONGER_THAN_FORGOTTEN_S = 8
 """slurmctld saves its jobs every 5 s. One that starts and ends within what a crash made it forget is run again: that
 nobody can prevent (docs/slurm.md)."""
@@ -192,6 +283,9 @@ def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(thr
     for client in clients:
         client.join()
     three.until(lambda view: not {"waiting", "sending", "routed"} & {three.found(name).state for name in ids}, 120)
+    # What slurmctld forgot to have started it kills half way and starts once more, minutes later: it ends once.
+    clusters = three.clusters.values()
+    three.until(lambda _: not any("job_k" in cluster.run("squeue", "-h", "-o", "%j") for cluster in clusters), 240)
     lines = Counter(ran.read_text().splitlines())
     odd = [name for name in ids if lines[f"ended {name}"] != 1]
     assert not odd, "\n".join(_evidence(three, name, lines) for name in odd)

@@ -15,6 +15,8 @@ from textual.pilot import Pilot
 from console.app import MusterApp
 from console.screens.detail_pane import DetailPane
 from console.screens.fleet import FleetPane
+from console.screens.lines import OneLine
+from console.screens.log_view import LogView
 from console.screens.mirror import MirrorPane
 from tests.console import fake_drafts, fake_far, fake_gate
 from tests.console.test_app import hint, line, until
@@ -172,6 +174,30 @@ def test_pages_past_the_cell(
     client = fake_far.staged_far(staged())
     console = MusterApp(lambda: client, title="demo", clock=lambda: 0.0, theme="dark")
     assert snap_compare(console, terminal_size=size, run_before=FAR[name])
+
+
+@pytest.mark.parametrize("size", [SMALL, pytest.param(USUAL, marks=pytest.mark.thorough)], ids=["80x24", "140x40"])
+def test_output_of_a_process(snap_compare: Shot, size: tuple[int, int]) -> None:
+    """Of one that has ended: nothing is asked again, and nothing comes while it is looked at."""
+    client = staged()
+    client.written = b"".join(b"step %05i  loss %.4f\n" % (step, 4 / (1 + step / 90)) for step in range(400))
+    client.written += "\x1b[31mdone\x1b[0m, written to /data/日本/ckpt-400 \x1b]0;owned\x07\n".encode()
+    client.ended = True
+
+    async def run(pilot: Pilot[None]) -> None:
+        console: Any = pilot.app
+        await until(pilot, lambda: console.connected and line(pilot, "title"), 30)
+        console.steering.run("output wl-000003")
+        await until(pilot, lambda: "ended" in line(pilot, "title"), 30)
+        page = console.navigator.current
+        head, view = page.query_one(OneLine), page.query_one(LogView)
+        # The lines, then what is known of the process; and the end is in view once the page has its size.
+        await until(pilot, lambda: "process 4242" in "".join(text for text, _, _ in head._left), 30)
+        await until(pilot, lambda: view.scroll_offset.y + view.size.height == len(view.lines), 30)
+        await pilot.pause(0.1)
+
+    console = MusterApp(lambda: client, title="demo", clock=lambda: 0.0, theme="dark")
+    assert snap_compare(console, terminal_size=size, run_before=run)
 
 
 def test_filter_bar_with_an_error(snap_compare: Shot) -> None:

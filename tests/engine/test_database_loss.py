@@ -305,7 +305,7 @@ def test_a_standby_makes_no_cell(server: postgres.Server) -> None:
         stop.set()
 
     assert stand_by(place, stop, say) is None
-    assert "there is no cell yet" in told[0]
+    assert "nothing was begun yet" in told[0]
     with psycopg.connect(server.url()) as connection:
         assert not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'of-no-cell'").fetchall()
 

@@ -15,6 +15,8 @@ from cells import small_cell, submit, workload
 from engine.control import Engine
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
 
+pytestmark = pytest.mark.about_files("damage is done to it; test_databases.py does so to both")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -653,6 +653,7 @@ def test_whatever_happens_the_log_verifies(tmp_path: Path, seed: int) -> None:
     assert (code, [report.problems for report in reports if report.problems]) == (0, [])
     reader = AuditReader(path, lambda ask: ask)
     assert reader.read(lambda connection: page(connection, AuditQuery())).last == reports[-1].last
+    reader.close()
 
 
 def test_a_key_that_was_taken_over_by_nobody_is_named_by_its_record(tmp_path: Path) -> None:

@@ -53,6 +53,63 @@ def test_what_the_cell_does_not_hold_is_shown_by_what_was_read_there() -> None:
     assert outside.verdict(intent(Phase.SENT), act, node, node, in_time=True) == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("act", "was", "verdict"),
+    [
+        # What waits has a rank behind its class, which is nobody's wish.
+        (Act(action="set_qos", targets=("w",), to="high"), "high", "success"),
+        (Act(action="set_qos", targets=("w",), to="high"), "normal", "inconclusive"),
+        (Act(action="set_qos", targets=("w",), to="high"), "", "success"),  # QOS do not preempt: no class tells one
+        (Act(action="set_priority", targets=("w",), to="high.tier-1.03"), "high.tier-1.01", "success"),
+        (Act(action="set_priority", targets=("w",), to="high.tier-1"), "normal.tier-1.01", "inconclusive"),
+    ],
+)
+def test_the_qos_of_what_waits_is_read_from_its_class(act: Act, was: str, verdict: str) -> None:
+    before, now = (Target(id="w", state="queued", was=told) for told in ("old", was))
+    assert outside.verdict(intent(Phase.ACCEPTED), act, before, now, in_time=True) == verdict
+
+
+@pytest.mark.parametrize(("name", "qos"), [("high.tier-10.01", "high"), ("a.b.tier-1", "a.b"), ("tier-10.02", "")])
+def test_a_class_of_the_mirror_tells_its_qos(name: str, qos: str) -> None:
+    from engine.slurm.acts import TIER
+    from runbooks.readings import qos_of
+
+    assert qos_of(name) == qos
+    found = TIER.fullmatch(name)
+    assert (found["qos"] if found else "") == qos
+
+
+def test_it_is_said_how_an_act_would_be_carried_and_what_is_read_back() -> None:
+    engine = outside_cell()
+    node = engine.state.capacity.node_ids[0]
+    person = Person(gate_of(engine, SOLO))
+    assert person.propose("cordon", [node]).carried == (
+        "cordon goes to Slurm, which has not answered yet; "
+        "read back there, and once more 20 s later: the node is DRAIN",
+    )
+    engine.ways, engine.far = {cmd.Cordon: "REST v0.0.42"}, "Slurm 24.11.5 at https://head"
+    shown = person.propose("cordon", [node])
+    assert shown.carried[0].startswith("cordon goes by REST v0.0.42 to Slurm 24.11.5 at https://head; read back")
+    engine.lacks = {cmd.Cordon: "REST v0.0.38 cannot change nodes"}
+    found = person.gate.proposal(shown.id)
+    assert found.carried == ("cordon cannot be carried now: REST v0.0.38 cannot change nodes",)
+    assert found.digest == shown.digest, "how it is carried is no part of the plan"
+    assert outside.carried(Engine.open(None), (HOLD,)) == ()
+
+
+def test_every_ability_of_a_cluster_is_told_as_a_way() -> None:
+    from engine.slurm.capabilities import COMMAND, REST, Ability, Capabilities
+    from engine.slurm.driver import lacks_of, ways_of
+
+    none = Ability("", "it is only read")
+    can = dict.fromkeys(Capabilities.__struct_fields__, REST) | {"requeue": COMMAND, "reservation_write": none}
+    ways = ways_of(Capabilities(**can), "v0.0.42")
+    assert ways[cmd.Drain] == "scontrol and REST v0.0.42"
+    assert (ways[cmd.Hold], ways[cmd.Requeue]) == ("REST v0.0.42", "scontrol")
+    assert lacks_of(Capabilities(**can)).keys() == {cmd.Reserve, cmd.Unreserve}
+    assert not ways.keys() & {cmd.Reserve, cmd.Unreserve}
+
+
 def test_the_line_says_what_slurm_said() -> None:
     assert outside.line(intent(Phase.REFUSED, "job 7: no")) == "i3 to Slurm is refused: job 7: no"
     assert outside.line(None) == ""

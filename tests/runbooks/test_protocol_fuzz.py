@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from effort import THOROUGH
 
 from tests.support.protocol_world import World
 from tests.support.records import problems
@@ -33,8 +34,9 @@ def run(seeds: range, folder: Path) -> tuple[Counter[str], int]:
 
 
 def test_nothing_happens_that_was_not_approved(tmp_path: Path) -> None:
-    done, effects = run(range(3), tmp_path)
-    assert effects > 15, "else nothing was tried"
+    worlds = 3 if THOROUGH else 1
+    done, effects = run(range(worlds), tmp_path)
+    assert effects > 5 * worlds, "else nothing was tried"
     assert all(done[name] for name in ("propose", "vote", "approve", "revise"))
 
 

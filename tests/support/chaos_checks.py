@@ -17,6 +17,7 @@ from engine.events import Intended, IntentReopened, IntentSettled
 from engine.intents import Intent, Phase, subjects_of, wanted
 from engine.slurm.submission import COMMENT
 from runbooks.audit import Audit
+from runbooks.doubt import ACTIONS
 from runbooks.gate import Gate, wall_ms
 from runbooks.policies import Policies
 from runbooks.policy import SOLO
@@ -42,15 +43,27 @@ class Job(msgspec.Struct, frozen=True):
     state: str
     reason: str
     restarts: int
+    priority: str
     token: str
 
 
-def judged(
-    place: str, told: str, listed: Sequence[Sequence[str]], rows: dict[str, str], log: str, killed_s: Sequence[float]
-) -> Verdict:
-    """`listed`: id, state, reason, restarts and comment of every job. `rows`: workload -> state as mirrored. `log`:
-    slurmctld's. `killed_s`: when slurmctld was killed, Unix seconds."""
-    jobs = [_job(words) for words in listed]
+class Seen(msgspec.Struct, frozen=True):
+    """What there was at the end."""
+
+    listed: Sequence[Sequence[str]]
+    """Id, state, reason, restarts, priority and comment of every job."""
+    machines: dict[str, str]
+    """Node or partition -> its state, as Slurm writes it."""
+    rows: dict[str, str]
+    """Workload -> state as mirrored."""
+    log: str
+    """slurmctld's."""
+    killed_s: Sequence[float]
+    """When slurmctld was killed, Unix seconds."""
+
+
+def judged(place: str, told: str, seen: Seen) -> Verdict:
+    jobs = [_job(words) for words in seen.listed]
     words = [line.split(" ", 3) for line in told.splitlines()]
     kept = [word[1] for word in words if word[0] == "kept"]
     faults = list(_journal_faults(place))
@@ -72,10 +85,11 @@ def judged(
         faults += _submission_faults(kept, wishes, phases, by_token)
         faults += _act_faults(acts, proposals)
         named = {name: by_token[token] for name, token in token_of.items()}
-        requeues = requeues_in(log)
+        requeues = requeues_in(seen.log)
         faults += _outcome_faults(acts, phases, named)
-        faults += _requeue_faults(acts, named, requeues, killed_s)
-        faults += _mirror_faults(named, rows)
+        faults += _machine_faults(acts, phases, seen.machines)
+        faults += _requeue_faults(acts, named, requeues, seen.killed_s)
+        faults += _mirror_faults(named, seen.rows)
         faults += [f"intent {number} is still under way" for number in intents.keys() - phases.keys()]
         counts = {
             "acknowledged": len(kept),
@@ -88,6 +102,7 @@ def judged(
             "plans approved": sum(word[0] == "approved" for word in words),
             "plans": dict(Counter(proposal.state for proposal in proposals)),
             "acts carried": len(acts),
+            "acts by kind": dict(Counter(ACTIONS[type(wanted(act))] for act in acts)),
             "acts settled as": dict(Counter(phases[act.number].label for act in acts if act.number in phases)),
             "submissions settled as": dict(Counter(phases[w.number].label for w in wishes if w.number in phases)),
             "in doubt": [
@@ -104,9 +119,9 @@ def judged(
 
 
 def _job(words: Sequence[str]) -> Job:
-    id_, state, reason, restarts, comment = (word.strip() for word in words)
+    id_, state, reason, restarts, priority, comment = (word.strip() for word in words)
     found = COMMENT.search(comment)
-    return Job(id_, state, reason, int(restarts or 0), found[1] if found else "")
+    return Job(id_, state, reason, int(restarts or 0), priority, found[1] if found else "")
 
 
 def _gate(engine: Engine) -> Gate:
@@ -160,7 +175,7 @@ def _submission_faults(
 
 def _act_faults(acts: Iterable[Intent], proposals: Sequence[Any]) -> Iterator[str]:
     """Each proposal that was carried out is one intent, and each intent is of one; no wish was carried out twice."""
-    intents = Counter((str(wanted(act).__struct_config__.tag), subjects_of(wanted(act))) for act in acts)
+    intents = Counter((str(ACTIONS[type(wanted(act))]), subjects_of(wanted(act))) for act in acts)
     carried: Counter[tuple[str, tuple[str, ...]]] = Counter()
     wishes: Counter[str] = Counter()
     for proposal in proposals:
@@ -192,10 +207,29 @@ def _outcome_faults(acts: Iterable[Intent], phases: dict[int, Phase], jobs: dict
                 cmd.Hold: job.reason.startswith("JobHeld") or job.state == "CANCELLED",
                 cmd.Release: not job.reason.startswith("JobHeld"),
                 cmd.Cancel: job.state == "CANCELLED",
+                cmd.SetJobPriority: job.priority == str(getattr(command, "priority", "")),
             }.get(type(command), True)
             if not so:
                 told = f"{type(command).__name__} of {name} was done"
                 yield f"not so: {told}, and job {job.id} is {job.state} {job.reason}"
+
+
+def _machine_faults(acts: Iterable[Intent], phases: dict[int, Phase], machines: dict[str, str]) -> Iterator[str]:
+    """What was done last to a node or a partition is so."""
+    last: dict[str, Intent] = {}
+    for act in sorted(acts, key=lambda act: act.number):
+        if isinstance(wanted(act), (cmd.Cordon, cmd.Uncordon, cmd.HoldQueues, cmd.OpenQueues)):
+            last[subjects_of(wanted(act))[0]] = act
+    for name, act in last.items():
+        if phases.get(act.number) not in (Phase.DONE, Phase.NEEDLESS):
+            continue
+        command, state = wanted(act), machines[name]
+        so = {
+            cmd.Cordon: state.startswith("drain"), cmd.Uncordon: not state.startswith("drain"),
+            cmd.HoldQueues: state == "down", cmd.OpenQueues: state == "up",
+        }[type(command)]  # fmt: skip
+        if not so:
+            yield f"not so: {type(command).__name__} of {name} was done, and it is {state}"
 
 
 def _requeue_faults(

@@ -29,6 +29,8 @@ PACE_S = 1.2
 """Between two submissions of one client, on average."""
 WAITS_MS = 6 * 3_600_000
 """Most jobs wait for a time that does not come: what Slurm knows of them stays in its list."""
+MACHINES = (("cordon", "gpu001"), ("hold_queue", "gpu"), ("uncordon", "gpu001"), ("open_queue", "gpu"))
+"""In turn, of what no job here needs."""
 DONE = ("verified", "failed", "rolled_back", "rollback_failed", "rejected", "stale", "expired", "cancelled", "paused")
 UNKNOWN = "not known"
 """In a refusal: the engine ended in the midst of it."""
@@ -91,7 +93,8 @@ class Person:
 
     def propose(self, action: Any, name: str, wish: str) -> Proposal | None:
         """The one proposal of that wish, which its reason names; None where it was refused."""
-        request = asks(action, (name,), wish)
+        more = {"to": str(self.rng.randint(1000, 9999))} if action == "set_job_priority" else {}
+        request = asks(action, (name,), wish, **more)
         for again in range(20):
             try:
                 return self._decoded(self.ask("POST", "/v1/propose", request, key=f"{wish}/{again}"))
@@ -147,6 +150,9 @@ class Person:
                 if self.submit(name, runs=runs):
                     jobs[name] = self._acts(runs)
             self._act(jobs, under_way)
+        self._finish(under_way)
+
+    def _finish(self, under_way: dict[str, str]) -> None:
         give_up = time.monotonic() + FINISH_S
         while under_way and time.monotonic() < give_up:
             time.sleep(0.5)
@@ -156,7 +162,27 @@ class Person:
         """In this order: the last is popped first."""
         if runs:
             return self.rng.choice((["cancel", "requeue"], ["requeue"], ["cancel"]))
-        return self.rng.choice((["hold"], ["release", "hold"], ["hold", "release", "hold"], ["cancel", "hold"]))
+        return self.rng.choice(
+            (["hold"], ["release", "hold"], ["hold", "release", "hold"], ["cancel", "hold"], ["set_job_priority"])
+        )
+
+    def look_after_machines(self) -> None:
+        """One act after the other, the next when the last has ended."""
+        under_way: dict[str, str] = {}
+        number = 0
+        while not self._stop.wait(self.rng.uniform(0.5, 1.5)):
+            self._look(under_way)
+            if under_way:
+                continue
+            action, target = MACHINES[number % len(MACHINES)]
+            proposal = self.propose(action, target, f"{self.name} {number} {action}")
+            number += 1
+            if proposal is not None:
+                self.say("proposed", proposal.id, action, target)
+                if self.approve(proposal):
+                    self.say("approved", proposal.id)
+                    under_way[target] = proposal.id
+        self._finish(under_way)
 
     def _act(self, jobs: dict[str, list[str]], under_way: dict[str, str]) -> None:
         self._look(under_way)
@@ -199,6 +225,8 @@ def main(url: str, told_path: str, seed: str) -> None:
     actors = [Person(url, told, stop, f"a{seed}-{i}") for i in range(ACTORS)]
     threads = [threading.Thread(target=person.submit_all_day) for person in submitters]
     threads += [threading.Thread(target=person.act_all_day) for person in actors]
+    keeper = Person(url, told, stop, f"m{seed}")
+    threads.append(threading.Thread(target=keeper.look_after_machines))
     for thread in threads:
         thread.start()
     for thread in threads:

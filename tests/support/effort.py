@@ -13,7 +13,7 @@ THOROUGH = bool(os.environ.get("TESTS_THOROUGH"))
 
 def examples(most: int) -> int:
     """Random cases of a property test."""
-    return most if THOROUGH else max(most // 4, 5)
+    return most if THOROUGH else max(most // 10, 3)
 
 
 def some(rows: Sequence[T], every: int) -> Sequence[T]:

@@ -118,7 +118,9 @@ def on_server(*, durable: bool) -> Iterator[None]:
     global _here
     from engine import control, journal, records
     from engine.postgres_store import prepare
+    from runbooks import audit_reading
 
+    made_reader = audit_reading.AuditReader.__init__
     made_records, open_engine = records.Records.__init__, control.Engine.open.__func__  # type: ignore[attr-defined]
     open_journal = journal._opened
 
@@ -126,6 +128,10 @@ def on_server(*, durable: bool) -> Iterator[None]:
         store = open_journal(place, *more)
         here.opened.append(store)
         return store
+
+    def read(self: audit_reading.AuditReader, *arguments: Any) -> None:
+        made_reader(self, *arguments)
+        here.opened.append(self)
 
     def keep(self: records.Records, where: Any, *more: Any, **named: Any) -> None:
         place = here.fresh() if where is None else place_of(where)
@@ -144,6 +150,7 @@ def on_server(*, durable: bool) -> Iterator[None]:
         here = _here = OnServer()
         patch.setattr(journal, "_opened", opened)
         patch.setattr(records.Records, "__init__", keep)
+        patch.setattr(audit_reading.AuditReader, "__init__", read)
         patch.setattr(control.Engine, "open", classmethod(open_))
         patch.setattr(control, "Memory", Rows)
         try:

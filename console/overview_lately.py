@@ -1,0 +1,127 @@
+"""Who waits longest, which nodes are lost and what has just happened: the third column of the overview, where there is
+room for one. No Textual in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from console.details import Line, Section, plural, text_line
+from console.event_log import EVENT_TONES
+from console.query import parse_filter
+from console.text import NONE, duration, fit, milli, printable, timestamp
+from console.theme import state_look
+from engine.query import Change, Page, Query
+
+MOST_WAITING, MOST_OUT = 12, 8
+"""Asked for."""
+LEAST_EVENTS = 3
+_WAITING = ("id", "queue", "gpu", "cpu", "wait", "reason")
+_QUEUED = parse_filter("workloads", "state:queued")
+_OUT = parse_filter("nodes", "state:down state:suspect")
+_NODES = ("id", "state", "pool", "rack", "workloads")
+
+
+class Waiting(NamedTuple):
+    """Work that has waited longest."""
+
+    id: str
+    queue: str
+    asks: str
+    wait_ms: int
+    reason: str
+
+
+class Out(NamedTuple):
+    """A node that is lost, or silent."""
+
+    id: str
+    state: str
+    pool: str
+    rack: str
+    workloads: int
+
+
+class Lately(NamedTuple):
+    """What the third column tells besides what has just happened."""
+
+    waiting: tuple[Waiting, ...] = ()
+    queued: int = 0
+    out: tuple[Out, ...] = ()
+    nodes_out: int = 0
+
+
+def questions() -> tuple[Query, Query]:
+    """For work that waits, and for nodes that are lost or silent."""
+    return (
+        Query(kind="workloads", where=_QUEUED, columns=_WAITING, sort=("-wait",), limit=MOST_WAITING),
+        Query(kind="nodes", where=_OUT, columns=_NODES, sort=("-state", "id"), limit=MOST_OUT),
+    )
+
+
+def lately(waiting: Page, out: Page) -> Lately:
+    return Lately(
+        tuple(_waiting(dict(zip(waiting.columns, row, strict=True))) for row in waiting.rows),
+        waiting.matched,
+        tuple(Out(*(row[out.columns.index(name)] or "" for name in _NODES)) for row in out.rows),
+        out.matched,
+    )
+
+
+def _waiting(row: dict[str, Any]) -> Waiting:
+    asks = f"{milli(row['gpu'])} GPU" if row["gpu"] else f"{milli(row['cpu'] or 0)} CPU"
+    return Waiting(row["id"], row["queue"] or "", asks, row["wait"] or 0, row["reason"] or "")
+
+
+def third_column(told: Lately, events: Sequence[Change], width: int, height: int) -> list[Section]:
+    """Work and nodes first; what happened takes the lines that are left."""
+    waits = [_waits(each, width) for each in told.waiting[: max(3, height // 4)]] or [text_line("nothing waits", "dim")]
+    outs = [_out(each, width) for each in told.out[: max(2, height // 6)]]
+    sections = [Section("Waits longest", tuple(waits), f"{told.queued:,} queued")]
+    if outs:
+        note = f"{told.nodes_out:,} {plural('node', told.nodes_out)}"
+        sections.append(Section("Down or silent", tuple(outs), note))
+    left = height - sum(len(section.lines) + 2 for section in sections) - 1
+    happened = [_event(each, width) for each in events[: max(LEAST_EVENTS, left)]] or [text_line("nothing yet", "dim")]
+    sections.append(Section("Just happened", tuple(happened), "newest first"))
+    return sections
+
+
+def _waits(each: Waiting, width: int) -> Line:
+    room = max(12, width - 9 - 10)
+    named, queue, why = room * 4 // 12, room * 3 // 12, room - room * 4 // 12 - room * 3 // 12
+    spans = (
+        (fit(printable(each.id), named - 1) + " ", "link"),
+        (fit(printable(each.queue), queue - 1) + " ", ""),
+        (f"{each.asks:>9} ", ""),
+        (f"{duration(each.wait_ms):>8} ", "dim"),
+        (fit(printable(each.reason) or NONE, why), "dim"),
+    )
+    return Line(spans, f"workload {printable(each.id)}")
+
+
+def _out(each: Out, width: int) -> Line:
+    glyph, tone = state_look(each.state)
+    where = "  ".join(printable(part) for part in (each.pool, each.rack) if part)
+    runs = f"{each.workloads:,} at work" if each.workloads else "empty"
+    name = max(8, width // 3)
+    spans = (
+        (f"{glyph} ", tone),
+        (fit(printable(each.id), name) + " ", "link"),
+        (fit(printable(each.state), 10) + " ", tone),
+        (fit(runs, 14) + " ", ""),
+        (fit(where, max(4, width - name - 30)), "dim"),
+    )
+    return Line(spans, f"node {printable(each.id)}")
+
+
+def _event(each: Change, width: int) -> Line:
+    what = printable(each.what)
+    subject = max(8, width // 3)
+    spans = (
+        (timestamp(each.at_ms, date=False) + " ", "dim"),
+        (fit(what, 11) + " ", EVENT_TONES.get(what, "")),
+        (fit(printable(each.subject), subject) + " ", ""),
+        (fit(printable(each.detail), max(4, width - subject - 26)), "dim"),
+    )
+    return Line(spans, f"open {printable(each.subject)}" if each.subject else "")
