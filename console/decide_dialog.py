@@ -137,7 +137,7 @@ class DecideDialog(AskingDialog):
     # --- what others do meanwhile
 
     def _look_again(self) -> None:
-        self.run_worker(self._looked(), exclusive=True, group="look")
+        self.run_worker(self._looked, exclusive=True, group="look")
 
     async def _looked(self) -> None:
         assert self._look is not None

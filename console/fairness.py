@@ -17,6 +17,7 @@ from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
     from engine.query import BurstReport, DecisionReport, FairnessReport, VertexReport
+    from engine.slurm.accounting import Share
 
 SHOWN_DECISIONS = 10
 _TITLES = ("QUEUE", "WEIGHT", "USED", "QUOTA", "BORROWED", "LENT", "DESERVES", "SHARE", "PAST", "BURST")
@@ -27,9 +28,42 @@ def fairness(arguments: argparse.Namespace) -> None:
     """Shares now and over the past, and the last starts with what decided between them and the next in line."""
     with closing(connect(arguments)) as client:
         report = client.fairness()
+        # Where Slurm decides it is Slurm's shares that decide.
+        shares = client.mirror().shares
     if arguments.queue:
         report = only(report, arguments.queue)
-    write_json(report) if arguments.json else write_lines(fairness_lines(report))
+    if arguments.json:
+        write_json(msgspec.to_builtins(report) | {"slurm_shares": shares} if shares else report)
+    else:
+        write_lines(fairness_lines(report) + slurm_lines(shares))
+
+
+def slurm_lines(shares: Sequence[Share]) -> list[str]:
+    """Slurm's own fair share of accounts and users, those with the least factor, who go last, at the end; nothing where
+    Slurm does not decide."""
+    if not shares:
+        return []
+    ordered = sorted((each for each in shares if each.user), key=lambda each: -(each.factor or 0.0))
+    accounts = [each for each in shares if not each.user]
+    return [
+        "",
+        "fair share in Slurm, which decides: accounts, then users, first who goes first by it (sshare)",
+        *table(
+            ("ACCOUNT", "USER", "SHARE", "USED", "FACTOR"),
+            [_slurm_row(each) for each in (*accounts, *ordered)],
+            (False, False, True, True, True),
+        ),
+    ]
+
+
+def _slurm_row(each: Share) -> list[str]:
+    return [
+        printable(each.account),
+        printable(each.user) or NONE,
+        NONE if each.shares_normalized is None else f"{each.shares_normalized:.1%}",
+        NONE if each.usage_effective is None else f"{each.usage_effective:.1%}",
+        NONE if each.factor is None else f"{each.factor:.3f}",
+    ]
 
 
 def only(report: FairnessReport, name: str) -> FairnessReport:

@@ -17,21 +17,14 @@ from contextlib import suppress
 
 import msgspec
 
-from console.fleet_cell import ASKED, DOUBT, NOT_ASKED, CellLine, Connect, Standing
+from console.fleet_cell import ASKED, DOUBT, CellLine, Connect, Standing
 from console.fleet_journal import FleetJournal
-from console.fleet_shown import (
-    CellView,
-    FleetEvent,
-    FleetView,
-    State,
-    Submission,
-    SubmissionsPage,
-    TenantView,
-)
+from console.fleet_shown import FleetEvent, FleetView, State, Submission, SubmissionsPage
+from console.fleet_views import Held, cell_view, tenant_views
 from console.version import VERSION
-from engine.cells import Terms, Waiting, asked_of, fair_order, over_quota, share_ppm, terms_of
+from engine.cells import Terms, Waiting, asked_of, fair_order, over_quota, terms_of
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
-from engine.fleets import FleetSpec, TenantShare, check_fleet
+from engine.fleets import FleetSpec, check_fleet
 from engine.model import RESOURCES, WorkloadSpec, check_workload
 
 MOST_SHOWN = 100
@@ -40,8 +33,6 @@ GONE = "not there any more"
 """Of what a cell has acknowledged and does not know: its journal is another, or was put back."""
 UNSEEN = ("", ASKED, DOUBT)
 """States of what a cell has acknowledged and does not show yet."""
-Held = dict[str, dict[str, int]]
-"""Tenant -> resource -> quantity."""
 
 
 def wall_ms() -> int:
@@ -170,14 +161,20 @@ class Fleet:
             held = self.held()
             waiting = [each for each in self.open.values() if each.state == "waiting"]
             order = self.in_turn(waiting, held)
+            there: dict[str, list[Submission]] = {}
+            for each in self.open.values():
+                there.setdefault(each.cell, []).append(each)
             return FleetView(
                 name=self.spec.name,
                 now_ms=wall_ms(),
                 pid=os.getpid(),
                 software=VERSION,
                 error=self.error or self.fault,
-                cells=tuple(self._cell(line) for line in self.lines.values()),
-                tenants=self._tenants(held, waiting),
+                cells=tuple(
+                    cell_view(line, self.closed.get(name), there.get(name, []), self.spec)
+                    for name, line in self.lines.items()
+                ),
+                tenants=tenant_views(self.spec, held, self.capacity(), waiting, self.lines),
                 kept_in=str(self.journal.place),
                 counts={state: count for state, count in sorted(self.counts.items()) if count},
                 waiting=tuple(self.open[name] for name in order[:MOST_SHOWN]),
@@ -191,61 +188,6 @@ class Fleet:
                 f"the fleet has no '{submission_id[:80]}'", "It may have been submitted to a cell itself"
             )
         return found
-
-    def _cell(self, line: CellLine) -> CellView:
-        here = [each for each in self.open.values() if each.cell == line.link.name]
-        closed, seen = self.closed.get(line.link.name), line.seen
-        view = CellView(
-            name=line.link.name,
-            state="down" if line.error else "closed" if closed is not None else "up",
-            why=line.error or closed or "",
-            connect=line.link.connect,
-            region=line.link.region,
-            residency=line.link.residency,
-            datasets=tuple(data.name for data in self.spec.datasets if line.link.name in data.cells),
-            fleet_open=len(here),
-            unsettled=sum(each.state == "sending" for each in here),
-        )
-        if seen is None:
-            return msgspec.structs.replace(view, state="unknown" if line.error in ("", NOT_ASKED) else "down")
-        of = seen.overview
-        return msgspec.structs.replace(
-            view,
-            state="down" if view.state == "up" and seen.shut else view.state,
-            why=view.why or seen.shut,
-            decided_by="" if seen.mirror.state == "none" else "slurm",
-            seen_ms=seen.wall_ms,
-            version=of.version,
-            capacity=of.capacity,
-            used=of.used,
-            nodes=sum(pool.nodes for pool in of.pools),
-            ready=sum(pool.ready for pool in of.pools),
-            running=of.states.get("running", 0) + of.states.get("placed", 0),
-            queued=of.states.get("queued", 0),
-            wait_p95_ms=of.wait_p95_ms,
-            cost_microusd_hour=of.cost_microusd_hour,
-        )
-
-    def _tenants(self, held: Held, waiting: Sequence[Submission]) -> tuple[TenantView, ...]:
-        known = {tenant.name: tenant for tenant in self.spec.tenants}
-        capacity = self.capacity()
-        names = [*known, *sorted(name for name in held if name not in known)]
-        return tuple(
-            TenantView(
-                name=name,
-                weight=self._weights.get(name, 1),
-                quota=known.get(name, TenantShare(name="none")).quota,
-                held=held.get(name, {}),
-                share_ppm=share_ppm(held.get(name, {}), capacity, self._weights.get(name, 1)),
-                waiting=sum(each.tenant == name for each in waiting),
-                by_cell={
-                    cell: line.seen.overview.tenants[name]
-                    for cell, line in self.lines.items()
-                    if line.seen is not None and name in line.seen.overview.tenants
-                },
-            )
-            for name in names
-        )
 
     # -- for whoever routes; with `moved` held
 

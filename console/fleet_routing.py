@@ -12,10 +12,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import msgspec
 
-from console.fleet import Fleet, Held, event, wall_ms
+from console.fleet import Fleet, event, wall_ms
 from console.fleet_cell import Sent
 from console.fleet_offers import Offers, Wanted, shape_of
 from console.fleet_shown import FleetEvent, Submission
+from console.fleet_views import Held
 from engine.cells import CellFacts, Decision, Offer, Terms, asked_of, barred, decide, over_quota
 from engine.errors import JournalError, SpecError
 from engine.model import WorkloadSpec

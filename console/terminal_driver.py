@@ -20,6 +20,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import AppFocus, Key, Resize
 from textual.message import Message
 
+from console.ascii_signs import signs_for
 from console.terminal_watch import watch
 from console.thrift import Thrift
 
@@ -36,11 +37,12 @@ _ESC = b"\x1b"
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, with the two differences."""
+    """Textual's driver, with those differences; and no sign is written that the terminal does not have."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
         super().__init__(*arguments, **named)  # type: ignore[arg-type]
         self._thrift = Thrift()
+        self._signs = signs_for(self._file.encoding)
         self._entered = False
         if "ESCDELAY" not in os.environ:
             constants.ESCAPE_DELAY = ESC_S  # type: ignore[misc]
@@ -66,7 +68,8 @@ class TerminalDriver(LinuxDriver):
         return self._writer_thread is not None and not self._writer_thread._queue.empty()
 
     def write(self, data: str) -> None:
-        super().write(self._thrift.passed_on(data))
+        written = self._thrift.passed_on(data)
+        super().write(written if self._signs is None else written.translate(self._signs))
 
     def start_application_mode(self) -> None:
         self._entered = True

@@ -30,6 +30,8 @@ _CONNECTION: dict[str, Any] = {
     "tcp_user_timeout": SILENT_S * 1000,
 }
 """Where the URL says nothing else."""
+_ISOLATION = {"default_transaction_isolation": "read committed"}
+"""Whatever the database's owner likes: the fence is what keeps writers apart, and rows that it guards are locked."""
 _SESSION: dict[Kind, dict[str, str]] = {
     # In the midst of a transaction a plan may be rehearsed, which takes as long as it takes. Who takes over does not
     # wait for a session that was forgotten there: it ends it.
@@ -106,7 +108,7 @@ def session(place: Schema, kind: Kind, owner: str = "") -> Any:
         place.conninfo, autocommit=True, **options, application_name=f"muster {kind} {owner}".strip()
     )
     try:
-        settings = {"search_path": _quoted(place.name), "timezone": "UTC", **_SESSION[kind]}
+        settings = {"search_path": _quoted(place.name), "timezone": "UTC", **_ISOLATION, **_SESSION[kind]}
         if kind == "writer" and made.execute("SHOW synchronous_commit").fetchone()[0] in ("off", "local"):
             settings["synchronous_commit"] = "on"
         words = ", ".join(["set_config(%s, %s, false)"] * len(settings))

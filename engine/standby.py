@@ -56,9 +56,13 @@ class Follower:
             self._state, self._end = None, (0, 0)
             raise postgres.refused(self.place, "follow", error) from error
 
+    def close(self) -> None:
+        """Let its connection go. What it knows stays."""
+        self._reader.dispose()
+
     def finish(self, journal: Journal) -> State:
         """The state at the journal's end, now that nobody else writes it. Raises JournalError."""
-        self._reader.dispose()
+        self.close()
         body, rest = (None, journal.after(*self._end)) if self._state is not None else journal.load()
         state = self._state or State()
         if body is not None:
@@ -86,7 +90,10 @@ def stand_by(place: Schema, stop: threading.Event, say: Callable[[str], None]) -
         follower.catch_up()
         return f" at version {follower.version:,}"
 
-    lease = wait_for(place, stop, say, follow)
+    try:
+        lease = wait_for(place, stop, say, follow)
+    finally:
+        follower.close()
     return None if lease is None else StoodBy(lease, follower)
 
 

@@ -111,13 +111,14 @@ def intent_of(engine: Engine, act: Act, since_ms: int) -> Intent | None:
     """The intent that the act left, not before that cell time; None where it leaves none."""
     wanted = msgspec.msgpack.encode(catalog.command(act))
     intents = engine.state.intents
-    for kept in (reversed(intents.open.values()), reversed(intents.ended)):
-        for intent in kept:
-            if intent.at_ms < since_ms:
-                break
-            if intent.command == wanted:
-                return msgspec.convert(intent, Intent)
-    return None
+    for intent in reversed(intents.open.values()):
+        if intent.at_ms < since_ms:
+            break
+        if intent.command == wanted:
+            return msgspec.convert(intent, Intent)
+    # Those were settled in another order than they were wanted in.
+    settled = [each for each in intents.ended if each.at_ms >= since_ms and each.command == wanted]
+    return msgspec.convert(max(settled, key=lambda each: each.number), Intent) if settled else None
 
 
 def verdict(intent: Intent | None, act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:

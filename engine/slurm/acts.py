@@ -26,8 +26,8 @@ Do = Literal[
     "power down", "down", "up", "inactive", "reserve", "unreserve",
 ]  # fmt: skip
 Standing = Literal["done", "to do", "changing", "gone", "missing"]
-"""changing: a job that is on its way out, to its end or to be put back. gone: there is nothing to be done to it any
-more. missing: Slurm does not know the job; one that was submitted through Muster a moment ago may come back."""
+"""changing: a job that is on its way out, or a node that is not heard of yet. gone: there is nothing to be done to it
+any more. missing: Slurm does not know the job; one that was submitted through Muster a moment ago may come back."""
 TOPIC: dict[Do, str] = {
     "hold": "priority", "release": "priority", "set priority": "priority", "set qos": "QOS", "move": "partition",
     "drain": "use", "resume": "use", "power up": "power", "power down": "power",
@@ -248,6 +248,8 @@ def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:
 
 
 def _look_at_node(step: Step, node: Node) -> Standing:
+    if step.do == "resume" and node.state == "UNKNOWN":
+        return "changing"  # slurmctld was just started, has not heard of it yet, and refuses to resume it
     done = {
         "drain": "DRAIN" in node.flags,
         "resume": node.state != "DOWN" and not node.flags & {"DRAIN", "FAIL"},

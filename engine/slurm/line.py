@@ -28,6 +28,8 @@ from engine.slurm.tokens import TokenFile
 if TYPE_CHECKING:
     import httpx
 
+    from engine.slurm.cutting import Cutter
+
 IN_FLIGHT = 6
 """More workers only lengthen slurmctld's tail (measured: 32 give half the rate of 8)."""
 CONNECT_S = 2.0
@@ -112,11 +114,19 @@ class Line:
         self._kept.close()
         self._fresh.close()
 
-    def get(self, path: str, query: dict[str, str] | None = None, *, read_s: float | None = None) -> tuple[int, bytes]:
-        """Status and body. SlurmUnavailable when nobody answers: with `arrived` false, as a read changes nothing."""
+    def get(
+        self,
+        path: str,
+        query: dict[str, str] | None = None,
+        *,
+        read_s: float | None = None,
+        cutter: Callable[[], Cutter[Any]] | None = None,
+    ) -> tuple[int, bytes]:
+        """Status and body. SlurmUnavailable when nobody answers: with `arrived` false, as a read changes nothing. With
+        `cutter` one of its making takes the body as it comes, and what it leaves is the body."""
         self._look_first()
         try:
-            return self._ask("GET", path, query or {}, None, read_s)
+            return self._ask("GET", path, query or {}, None, read_s, cutter)
         except SlurmUnavailable as error:
             error.arrived = False
             raise
@@ -158,16 +168,22 @@ class Line:
             return False
 
     def _ask(
-        self, method: str, path: str, query: dict[str, str], body: bytes | None, read_s: float | None
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: bytes | None,
+        read_s: float | None,
+        cutter: Callable[[], Cutter[Any]] | None = None,
     ) -> tuple[int, bytes]:
         try:
             try:
                 client = self._kept if method == "GET" else self._fresh
-                answer = self._once(client, method, path, query, body, read_s or self.read_s)
+                answer = self._once(client, method, path, query, body, read_s or self.read_s, cutter)
             except _Cut:
                 if method != "GET":
                     raise
-                answer = self._once(self._fresh, method, path, query, body, read_s or self.read_s)
+                answer = self._once(self._fresh, method, path, query, body, read_s or self.read_s, cutter)
         except SlurmUnavailable as error:
             self.failed(error.problem)
             raise
@@ -175,7 +191,14 @@ class Line:
         return answer
 
     def _once(
-        self, client: httpx.Client, method: str, path: str, query: dict[str, str], body: bytes | None, read_s: float
+        self,
+        client: httpx.Client,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: bytes | None,
+        read_s: float,
+        cutter: Callable[[], Cutter[Any]] | None = None,
     ) -> tuple[int, bytes]:
         import httpx
 
@@ -188,7 +211,7 @@ class Line:
             )
             response = client.send(request, stream=True)
             try:
-                return response.status_code, self._body(response)
+                return response.status_code, self._body(response, cutter() if cutter is not None else None)
             finally:
                 response.close()
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
@@ -219,7 +242,7 @@ class Line:
             headers["X-SLURM-USER-NAME"] = self.user
         return headers
 
-    def _body(self, response: httpx.Response) -> bytes:
+    def _body(self, response: httpx.Response, cutter: Cutter[Any] | None) -> bytes:
         chunks: list[bytes] = []
         size, until = 0, self._clock() + LONGEST_ANSWER_S
         for chunk in response.iter_bytes():
@@ -230,8 +253,11 @@ class Line:
                 )
             if self._clock() > until:
                 raise SlurmUnreadable(f"{self.place} took more than {LONGEST_ANSWER_S:.0f} s for an answer")
-            chunks.append(chunk)
-        return b"".join(chunks)
+            if cutter is not None:
+                cutter.feed(chunk)
+            else:
+                chunks.append(chunk)
+        return b"".join(chunks) if cutter is None else cutter.rest()
 
 
 class _Cut(SlurmUnavailable):

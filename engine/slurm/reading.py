@@ -11,6 +11,7 @@ import msgspec
 
 from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share, Step
 from engine.slurm.answers import Answer
+from engine.slurm.cutting import Cutter
 from engine.slurm.dialects import accounts, history, jobs, nodes
 from engine.slurm.dialects.entry import number_in, read_all
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
@@ -32,10 +33,20 @@ class Reading(Session):
     def jobs(self, since: int | None = None) -> Jobs:
         """All jobs the controller holds. `since`: the `last_update` of an earlier answer; when nothing changed after
         it, the answer is `unchanged` and cheap, otherwise it is whole."""
-        answer, next_since = self._list("listing jobs", "jobs", since)
+        made: list[Cutter[Job]] = [Cutter("jobs", jobs.job)]
+
+        def cutter() -> Cutter[Job]:
+            # Asked again, it begins again.
+            made[0] = Cutter("jobs", jobs.job)
+            return made[0]
+
+        answer, next_since = self._list("listing jobs", "jobs", since, cutter)
         if answer is None:
             return Jobs(unchanged=True, last_update=next_since)
-        found, bad = read_all(answer.entries("jobs"), jobs.job, "job")
+        cut, left = made[0], answer.entries("jobs")
+        last, bad = read_all(left, jobs.job, "job", after=cut.count)
+        found = (*cut.found, *last)
+        bad = (*(f"job {at} of {cut.count + len(left)}: {why}" for at, why in cut.bad), *bad)
         if not self.cluster and found:
             self.cluster = found[0].cluster
         return Jobs(list=found, last_update=next_since, malformed=bad)
@@ -174,12 +185,14 @@ class Reading(Session):
                 continue
         return found
 
-    def _list(self, what: str, path: str, since: int | None) -> tuple[Answer | None, int]:
+    def _list(
+        self, what: str, path: str, since: int | None, cutter: Callable[[], Cutter[Job]] | None = None
+    ) -> tuple[Answer | None, int]:
         """The answer and the next `since`; None for unchanged. slurmctld itself takes a second off the time it is given
         (`last_update - 1 >= last_job_update`), so a change within the second of an answer is told with the next."""
         before = time.time()
         query = {"update_time": self.dialect.since(since)} if since else None
-        answer = self.ask(what, path, query, read_s=LISTS_LONGER * self.line.read_s)
+        answer = self.ask(what, path, query, read_s=LISTS_LONGER * self.line.read_s, cutter=cutter)
         if answer is None or (since and _says_unchanged(answer)):
             return None, since or 0
         return answer, number_in(answer.value("last_update")) or int(before + self.offset_s())

@@ -3,8 +3,8 @@
 Slurm alone is at most once: jobs that were accepted vanish when slurmctld is killed before it has saved them, and their
 ids are given to others. Sending again what is not heard of is at least once: a job that was only slow in coming would
 run twice. Exactly once needs to know, before anything is sent again, that nothing of it is there and that nothing of it
-can still come. Which slurmctld it is that answers nobody says reliably (the time since when it counts its statistics is
-0 for the first minutes of each), so nothing here goes by that:
+can still come. Which slurmctld it is that answers REST does not say reliably (the time since when it counts its
+statistics is 0 for the first minutes of each), so nothing here goes by that; acts do, where `scontrol` tells:
 
 - A job is safe when it is there at two times SAFE_S apart: if slurmctld lived on, it has saved it meanwhile; and if it
   was restarted, it had saved it before.

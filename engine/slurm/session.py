@@ -13,6 +13,7 @@ import msgspec
 
 from engine.slurm.answers import Answer, decoded, require, split
 from engine.slurm.capabilities import Capabilities, capabilities
+from engine.slurm.cutting import Cutter
 from engine.slurm.dialects.dialect import Dialect
 from engine.slurm.dialects.entry import number_in
 from engine.slurm.dialects.v38 import V38
@@ -111,10 +112,12 @@ class Session:
         *,
         database: bool = False,
         read_s: float | None = None,
+        cutter: Callable[[], Cutter[Any]] | None = None,
     ) -> Answer | None:
-        """The answer to a GET; None for "nothing changed" (304). Raises what the answer means."""
+        """The answer to a GET, without what a cutter took from it; None for "nothing changed" (304). Raises what the
+        answer means."""
         full = self._path(path, database)
-        status, body = self._with_token(lambda: self.line.get(full, query, read_s=read_s))
+        status, body = self._with_token(lambda: self.line.get(full, query, read_s=read_s, cutter=cutter))
         if status == 304:
             return None
         answer = self._split(status, body)

@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from console.remote_client import RemoteClient
 from engine.errors import MusterError
@@ -68,8 +69,20 @@ def main() -> None:
         found = played(scene, random.Random(given.seed), given.rounds, given.seed)
     for name, value in found.items():
         print(f"{name:>34}  {value}", file=sys.stderr)
+    print(row_of(found, given.seed), file=sys.stderr)
     print(json.dumps(found))
     raise SystemExit(1 if found["faults"] else 0)
+
+
+def row_of(found: dict[str, Any], seed: int) -> str:
+    """For the table in docs/measured.md."""
+    recovered = f"{found['recovered after s, median']} s, {found['recovered after s, longest']} s"
+    cells = [
+        f"{found['database']}, seed {seed}", found["harms"], found["kills"], f"{found['acknowledged']:,}",
+        found["lost"], found["doubled"], found["acts carried"], found["done again"], len(found["in doubt"]), recovered,
+        len(found["faults"]),
+    ]  # fmt: skip
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
 class Scene:
@@ -318,7 +331,7 @@ class Monkey:
         time.sleep(self.rng.uniform(least_s, most_s))
 
 
-def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str, object]:
+def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str, Any]:
     """The whole play, and what is found afterwards."""
     monkey = Monkey(scene, rng)
     recoveries: list[float] = []

@@ -69,14 +69,18 @@ def beats(known: dict[str, Any], number: int, skew_ms: int = 0) -> dict[str, byt
     }
 
 
+def taken(renewed: int, repeated: int, refused: list[int]) -> dict[str, Any]:
+    return {"renewed": renewed, "repeated": repeated, "refused": refused, "forbidden": []}
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_an_agent_registers_and_calls(http: httpx.Client, loop: EngineLoop, packed: bool) -> None:
     known = post(http, "register", {"nodes": ["g0", "g1", "g0"]}, packed=packed)
     assert (list(known["nodes"]), list(known["refused"]), known["heartbeat_every_s"]) == (["g0", "g1"], [], 10.0)
-    assert post(http, "heartbeats", beats(known, 1), packed=packed) == {"renewed": 2, "repeated": 0, "refused": [], "forbidden": []}
-    assert post(http, "heartbeats", beats(known, 1), packed=packed) == {"renewed": 0, "repeated": 2, "refused": [], "forbidden": []}
+    assert post(http, "heartbeats", beats(known, 1), packed=packed) == taken(2, 0, [])
+    assert post(http, "heartbeats", beats(known, 1), packed=packed) == taken(0, 2, [])
     again = post(http, "register", {"nodes": ["g1"]}, packed=packed)
-    assert post(http, "heartbeats", beats(known, 2), packed=packed) == {"renewed": 1, "repeated": 0, "refused": [1]}
+    assert post(http, "heartbeats", beats(known, 2), packed=packed) == taken(1, 0, [1])
     assert post(http, "heartbeats", beats(again, 1), packed=packed)["renewed"] == 1
     assert loop.call(lambda engine: engine.overview()).watched == 2
 

@@ -95,6 +95,7 @@ def exported(client: Client, **wanted: Any) -> str:
 # -- the same from both clients ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.about_files("the shell and the verifier are told its path")
 def test_an_act_is_a_story_that_can_be_read_checked_and_taken_along(cell: Cell, tmp_path: Path, journal: Path) -> None:
     cordon(cell.client)
     told = rows(cell.client, proposal="P-1")
@@ -112,6 +113,7 @@ def test_an_act_is_a_story_that_can_be_read_checked_and_taken_along(cell: Cell, 
     assert verify.verify([proof], verify.Trust())[0] == 0
 
 
+@pytest.mark.about_files("the shell and the verifier are told its path")
 def test_a_reason_is_erased_on_request(cell: Cell, journal: Path) -> None:
     cordon(cell.client)
     ref = next(text.ref for row in rows(cell.client) for text in row.private)
@@ -124,6 +126,7 @@ def test_a_reason_is_erased_on_request(cell: Cell, journal: Path) -> None:
         cell.client.redact_audit(ref, "asked for")
 
 
+@pytest.mark.about_files("records are sealed beside it")
 def test_old_records_are_sealed(cell: Cell, journal: Path) -> None:
     cordon(cell.client)
     cell.client.anchor_audit()
@@ -138,6 +141,7 @@ def test_old_records_are_sealed(cell: Cell, journal: Path) -> None:
     assert exported(cell.client).startswith('{"muster_audit":"log"')
 
 
+@pytest.mark.about_files("records are sealed beside it")
 def test_what_cannot_be_is_refused_alike(cell: Cell) -> None:
     with pytest.raises(SpecError):
         cell.client.audit_page(AuditQuery(limit=0))
@@ -164,6 +168,7 @@ def test_a_read_only_session_changes_nothing(loop: EngineLoop) -> None:
         client.close()
 
 
+@pytest.mark.about_files("a cell in memory has none, nor a server")
 def test_a_cell_in_memory_has_an_audit_too() -> None:
     with running_loop() as loop:
         client = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
@@ -177,6 +182,7 @@ def test_a_cell_in_memory_has_an_audit_too() -> None:
 # -- the shell --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.about_files("the shell and the verifier are told its path")
 def test_the_commands_work_together(
     served: Cell, journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +224,7 @@ def test_the_commands_work_together(
     said("verify", "a.jsonl", "--key", "x", code=2)
 
 
+@pytest.mark.about_files("the shell and the verifier are told its path")
 def test_a_log_that_was_tampered_with_is_named_on_the_shell(
     loop: EngineLoop, journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +235,7 @@ def test_a_log_that_was_tampered_with_is_named_on_the_shell(
     assert "BAD: record 4 is missing" in capsys.readouterr().out
 
 
+@pytest.mark.about_files("the shell and the verifier are told its path")
 def test_the_journal_and_the_audit_tell_of_the_same_acts(loop: EngineLoop, journal: Path) -> None:
     client = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
     cordon(client)
@@ -254,6 +262,7 @@ def test_the_journal_and_the_audit_tell_of_the_same_acts(loop: EngineLoop, journ
     assert run(["audit", "verify", str(journal)]) == verify.CHAIN
 
 
+@pytest.mark.about_files("the shell and the verifier are told its path")
 def test_an_act_that_the_engine_never_did_is_named(loop: EngineLoop, journal: Path) -> None:
     gate = gate_of(loop.engine)
     data = {"key": "x:1:0", "action": "cordon", "version": 3}

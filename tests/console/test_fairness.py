@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from console.fairness import fairness_lines, only, share
+from console.fairness import fairness_lines, only, share, slurm_lines
 from engine.errors import NotFoundError
+from engine.slurm.accounting import Share
 from tests.console.fake_client import FakeClient
 
 
@@ -50,3 +51,17 @@ def test_small_shares_can_be_told_apart() -> None:
 def test_names_of_strangers_cannot_act_on_the_terminal() -> None:
     text = "\n".join(fairness_lines(FakeClient(hostile=True).fairness()))
     assert not set(text) & {"\x1b", "\x07", "\u202e", "\u2066"}
+
+
+def test_where_slurm_decides_its_own_shares_are_told_who_goes_first_first() -> None:
+    shares = (
+        Share(account="lab", shares_normalized=0.5, usage_effective=0.75),
+        Share(account="lab", user="bob", shares_normalized=0.1, usage_effective=0.6, factor=0.2),
+        Share(account="lab", user="\x1b[2Jann", factor=0.9),
+    )
+    lines = [" ".join(line.split()) for line in slurm_lines(shares)]
+    assert lines[2:4] == ["ACCOUNT USER SHARE USED FACTOR", "lab – 50.0% 75.0% –"]
+    assert lines[4].endswith("ann – – 0.900")
+    assert lines[5] == "lab bob 10.0% 60.0% 0.200"
+    assert "\x1b" not in "".join(lines)
+    assert slurm_lines(()) == []

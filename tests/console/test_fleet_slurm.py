@@ -50,7 +50,7 @@ datasets:
   - {name: patients, cells: [old]}
   - {name: images, cells: [new], size: 100GiB, elsewhere: read}
 transfer: {rate: 100MiB/s}
-routing: {bind_within: 1h, bind_after: 0s, answer_within: 8s}
+routing: {bind_within: 1h, bind_after: 0s, answer_within: 30s}
 """
 
 
@@ -192,8 +192,8 @@ def test_the_cheaper_slurm_is_taken_where_both_start_it_at_once(three: Three) ->
         # Another estimate is another shape, of which nothing was said yet.
         (there,) = three.submit(job(f"cheap{i}", estimate_ms=3_600_000 + i), cells=("old", "new"))
         assert there.decision is not None
-        rows = {row.cell: row for row in there.decision.rows}
-        costs = {name: row.cost_microusd or 0 for name, row in rows.items() if not row.guessed}
+        rows = [row for row in there.decision.rows if not row.why_not and not row.guessed]
+        costs = {row.cell: row.cost_microusd or 0 for row in rows}
         assert costs.keys() == {"old", "new"}, there.decision
         assert there.cell == cheaper == min(costs, key=lambda name: costs[name])
         assert "less in cost and waiting" in there.why
@@ -211,7 +211,8 @@ def test_what_waits_for_its_tenants_quota_is_taken_back(three: Three) -> None:
     in_cell = three.muster("fleet", "withdraw", "most", "--fleet", str(three.paths.folder), well=False)
     assert "cancel most" in in_cell.stderr
     three.until(lambda _: three.found("most").cell_state == "running")
-    three.muster("cancel", "most", "--connect", str(three.folder / "new/engine.sock"), "--yes")
+    where = str(three.folder / "new/engine.sock")
+    three.muster("cancel", "most", "--connect", where, "--yes", "--reason", "not needed")
     three.ended("most")
     assert "most" not in three.clusters["new"].run("squeue", "--noheader", "-o", "%j")
 
@@ -236,13 +237,14 @@ def test_a_cell_that_is_down_is_shown_and_routed_around(three: Three, what: str)
     try:
         view = three.until(lambda view: _cell(view, "old").state == "down")
         assert ("Slurm" if what == "slurmctld" else "no engine answers") in _cell(view, "old").why
-        began = time.monotonic()
         there, waits = three.submit(
             job(f"around-{what}"),
             job(f"only-old-{what}", tags={"dataset": "patients"}),
         )
-        assert time.monotonic() - began < 20
         assert there.cell in ("new", "home")
+        assert there.decision is not None
+        (row,) = [row for row in there.decision.rows if row.cell == "old"]
+        assert (bool(row.why_not), row.for_good) == (True, False)  # it was not asked
         assert (waits.state, waits.waits) == ("waiting", "cells")
     finally:
         cluster.start(what) if what == "slurmctld" else three.processes["old"].start_again()

@@ -450,6 +450,7 @@ def locked(lab: Lab, journal: Path, after: ExitStack) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("break_it", [read_only, full, pytest.param(locked, marks=pytest.mark.thorough)])
+@pytest.mark.about_files("what keeps it from being written")
 def test_where_nothing_can_be_recorded_nothing_is_done_and_all_can_be_looked_at(
     after: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     break_it: Callable[[Lab, Path, ExitStack], Callable[[], None]],

@@ -208,6 +208,7 @@ def fill(archive: Archive) -> None:
         archive.import_samples(SampleBatch(source="elsewhere", series=(row,)))
 
 
+@pytest.mark.about_files("what keeps it from being written")
 def test_what_ended_while_nothing_could_be_written_is_kept_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,7 @@ def test_what_ended_while_nothing_could_be_written_is_kept_afterwards(
         assert total(telemetry, "finished") == len(telemetry.runs(0, 2**50, 10)) == 2
 
 
+@pytest.mark.about_files("what keeps it from being written")
 def test_a_full_disk_ends_the_keeping_by_its_reason_and_not_the_cell(tmp_path: Path) -> None:
     with kept_cell(tmp_path / "journal.db") as (loop, telemetry, collector):
         collector.collect()

@@ -24,9 +24,9 @@ from engine import lease as leases
 from engine import postgres_store
 from engine.control import Engine
 from engine.database import Schema, create_some, place_of
-from engine.errors import JournalError
+from engine.errors import JournalError, JournalFormat
 from engine.lease import Candidate, Holder
-from engine.standby import Follower, StoodBy
+from engine.standby import Follower, StoodBy, stand_by
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
 
@@ -229,3 +229,19 @@ def test_a_takeover_ends_the_session_that_stands_in_its_way(place: Schema, monke
             time.sleep(0.1)
         candidate.lease().release()
     store.close()
+
+
+def test_a_standby_of_an_older_muster_keeps_nobody_from_the_lease(place: Schema) -> None:
+    """While the newer one writes it is refused as it stands by; where nobody does it gives the lease back."""
+    engine = Engine.open(place)
+    told_by(place.conninfo, place.name, "INSERT INTO migration (number, name, at_ms) VALUES (999, 'of tomorrow', 0)")
+    with pytest.raises(JournalFormat, match="newer Muster"):
+        stand_by(place, threading.Event(), lambda news: None)
+    engine.close()
+    stood_by = stand_by(place, threading.Event(), lambda news: None)
+    assert stood_by is not None
+    with pytest.raises(JournalFormat, match="newer Muster"):
+        Engine.open(place, stood_by=stood_by)
+    candidate = Candidate(place)
+    assert candidate.look().taken
+    candidate.stand_no_more()

@@ -511,6 +511,17 @@ def test_a_crash_between_the_act_and_the_word_of_which_slurmctld_it_was_is_notic
     assert (room.phase(number)[0], room.slurm.jobs[1].held) == (Phase.DONE, True)
 
 
+def test_a_node_that_a_new_slurmctld_has_not_heard_of_yet_is_resumed_when_it_has(room: Room) -> None:
+    """Before that it refuses to."""
+    room.slurm.node_named["n1"] = Node(name="n1", state="UNKNOWN", flags=frozenset(("DRAIN",)))
+    number = room.want(cmd.Uncordon(ids=("n1",)))
+    room.turn()
+    assert (room.phase(number)[0], room.slurm.done) == (Phase.SENT, [])
+    room.slurm.node_named["n1"] = Node(name="n1", state="IDLE", flags=frozenset(("DRAIN",)))
+    room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.done) == (Phase.ACCEPTED, ["RESUME n1"])
+
+
 def test_the_same_wanted_twice_outlasts_a_crash_that_forgot_the_first(room: Room) -> None:
     job = room.job()
     room.slurm.pass_time(6)

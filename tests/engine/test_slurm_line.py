@@ -185,7 +185,7 @@ def test_a_silent_line_ends_by_its_time() -> None:
                 slurm.jobs()
                 proxy.cut()
                 proxy.mode = "stall"
-                with pytest.raises(SlurmUnavailable, match=r"no answer in 0|broke|to its end"):
+                with pytest.raises(SlurmUnavailable, match=r"no answer in|broke|to its end"):
                     slurm.jobs()
         finally:
             proxy.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -64,6 +65,25 @@ class Followed:
     def state(self, name: str) -> str:
         found = self.workload(name)
         return "" if found is None else found.state
+
+    def tokens(self, name: str) -> list[str]:
+        found = self.workload(name)
+        return [] if found is None else [reason.token for reason in found.reasons]
+
+    def estimate(self, name: str) -> int:
+        found = self.workload(name)
+        return 0 if found is None else found.estimate_ms
+
+    def starts_at(self, name: str) -> int:
+        """The latest of the likely starts, cell milliseconds."""
+        ask = AskStart(id=name, seeds=4, arrivals=False, horizon_ms=7_200_000)
+        status = self.loop.call(lambda _: self.loop.twins.start(ask))
+        while status.state == "running":
+            status = self.loop.twins.wait(status.id, status.serial, 5)
+        assert isinstance(status.answer, StartEstimate), status.error
+        assert status.answer.start is not None
+        assert status.answer.start.p90_ms is not None
+        return status.answer.start.p90_ms
 
     def _tidy(self) -> None:
         with contextlib.suppress(AssertionError):  # a controller that a test has killed
@@ -154,6 +174,31 @@ def test_the_twin_tells_when_a_job_starts_that_waits_for_nodes(followed: Followe
     assert status.answer.start is not None
     assert status.answer.start.p50_ms is not None
     assert status.answer.start.p50_ms > status.at_ms
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_limit_a_changed_time_limit_and_the_past_are_in_the_forecast(release: str) -> None:
+    with ExitStack() as after:
+        cluster = after.enter_context(shared(release))
+        name = f"two{os.getpid()}"
+        cluster.run("sacctmgr", "-i", "add", "qos", name, "set", "GrpTRES=cpu=2")
+        after.callback(cluster.run, "sacctmgr", "-i", "delete", "qos", name)
+        cluster.run("sacctmgr", "-i", "modify", "account", "research", "set", f"qos+={name}")
+        after.callback(cluster.run, "sacctmgr", "-i", "modify", "account", "research", "set", f"qos-={name}")
+        followed = Followed(cluster, after)
+        like = ("-A", "research", "-q", name, "-c", "2", "-J", "limited")
+        first, second = followed.submit(*like), followed.submit(*like)
+        soon(lambda: followed.state(first) == "running")
+        # Why it waits Slurm says with the next look of its scheduler, and limits are asked for beside the jobs.
+        soon(lambda: "OutsideLimit" in followed.tokens(second), 40)
+        assert followed.state(second) == "queued"
+        before = followed.starts_at(second)
+        assert before > followed.loop.call(lambda engine: engine.now_ms)
+
+        cluster.run("scontrol", "update", f"jobid={first}", "TimeLimit=1")
+        soon(lambda: followed.estimate(first) == 60_000)
+        assert followed.starts_at(second) < before
+        soon(lambda: followed.loop.call(lambda engine: engine.state.past.until_ms) > 0, 40)
 
 
 @pytest.mark.slow

@@ -167,3 +167,19 @@ def test_the_way_back_of_what_only_slurm_has() -> None:
     assert wording.inverse(qos, (Target(id="w", state="queued"),)).startswith("Cannot be undone")
     power = Act(action="power_down", targets=("n",))
     assert inverse_of(power, (Target(id="n", state="ready"),)) == (Act(action="power_up", targets=("n",)),)
+
+
+def test_an_intent_is_found_though_an_older_one_was_settled_after_it() -> None:
+    engine = outside_cell()
+    engine.advance(1000)
+    queue = next(iter(engine.state.queues.row_of))
+    engine.command(cmd.HoldQueues(names=(queue,)))
+    engine.advance(2000)
+    act = Act(action="open_queue", targets=(queue,))
+    engine.command(catalog.command(act))
+    older, ours = engine.state.intents.open
+    for number in (ours, older):
+        engine.command(cmd.SettleIntents(changes=(cmd.IntentChange(number=number, phase=Phase.DONE),)))
+    found = outside.intent_of(engine, act, 1500)
+    assert found is not None
+    assert found.number == ours

@@ -14,7 +14,7 @@ from slurm_room import SlurmRoom, room
 
 from engine.commands import AnswerIntent
 from engine.intents import Phase
-from engine.slurm import actor, evidence
+from engine.slurm import evidence
 
 pytestmark = pytest.mark.thorough
 releases = pytest.mark.parametrize("release", list(RELEASES))
@@ -106,13 +106,12 @@ def test_a_cloud_node_boots_runs_work_and_is_stopped(release: str) -> None:
 
 
 @releases
-def test_what_somebody_undoes_is_shown_to_a_person_with_what_slurm_says(
-    release: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actor, "SAFE_S", 2.0)
+def test_what_somebody_undoes_is_shown_to_a_person_with_what_slurm_says(release: str) -> None:
     with own(release) as cluster, room(cluster) as slurm:
         assert slurm.do("cordon", "cpu002") == "verified"
         cluster.run("scontrol", "update", "NodeName=cpu002", "State=RESUME")
+        for held in slurm.driver.actor._held.values():
+            held.wake_s = 0.0  # as if the 20 s were over
         soon(lambda: slurm.loop.call(lambda engine: engine.intents()).in_doubt == 1)
         intent = slurm.loop.call(lambda engine: engine.state.intents.ended[-1])
         found = evidence.look(slurm.connection, intent, slurm.mirror.job_of, 0)

@@ -77,6 +77,7 @@ def judged(place: str, told: str, seen: Seen) -> Verdict:
         phases = {event.number: Phase(event.phase) for event in events if isinstance(event, IntentSettled)}
         wishes = [intent for intent in intents.values() if isinstance(wanted(intent), cmd.Submit)]
         acts = [intent for intent in intents.values() if not isinstance(wanted(intent), cmd.Submit)]
+        submissions = {intent.number for intent in wishes}
         by_token: dict[str, list[Job]] = defaultdict(list)
         for job in jobs:
             by_token[job.token].append(job)
@@ -96,7 +97,8 @@ def judged(place: str, told: str, seen: Seen) -> Verdict:
             "jobs": len(jobs),
             "lost": sum(fault.startswith("lost") for fault in faults),
             "doubled": sum(fault.startswith("doubled") for fault in faults),
-            "carried again": sum(isinstance(event, IntentReopened) for event in events),
+            "submitted anew": sum(isinstance(e, IntentReopened) and e.number in submissions for e in events),
+            "done again": sum(isinstance(e, IntentReopened) and e.number not in submissions for e in events),
             "requeued by Slurm itself": sum(len(requeues[job.id].own) for job in jobs if job.id in requeues),
             "second copies cancelled": sum(len(found) - 1 for token, found in by_token.items() if token and found),
             "plans approved": sum(word[0] == "approved" for word in words),

@@ -187,14 +187,14 @@ def in_seconds(minutes: int | None) -> int | None:
 
 
 def read_all(
-    raws: Sequence[msgspec.Raw], read: Callable[[msgspec.Raw], T], kind: str
+    raws: Sequence[msgspec.Raw], read: Callable[[msgspec.Raw], T], kind: str, *, after: int = 0
 ) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """What could be read, and a line for each entry that could not be at all."""
+    """What could be read, and a line for each entry that could not be at all. `after`: so many were read before."""
     good: list[T] = []
     bad: list[str] = []
     for at, raw in enumerate(raws):
         try:
             good.append(read(raw))
         except (ValueError, TypeError, RecursionError) as error:
-            bad.append(f"{kind} {at + 1} of {len(raws)}: {str(error)[:200]}")
+            bad.append(f"{kind} {after + at + 1} of {after + len(raws)}: {str(error)[:200]}")
     return tuple(good), tuple(bad)
