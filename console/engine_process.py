@@ -53,6 +53,7 @@ from recommender.shelf_tables import Kept
 from recommender.telemetry import Telemetry, clock_of
 from runbooks.anchors import Anchor
 from runbooks.audit import Audit, signer_at
+from runbooks.doubt import recorded_again
 from runbooks.gate import Gate, wall_ms
 from runbooks.identity import SYSTEM
 from runbooks.model_drafter import ModelDrafter
@@ -194,7 +195,7 @@ def _serve(served: Served, engine: Engine) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, shelf)
-        slurm = SlurmCell(loop, cluster)
+        slurm = SlurmCell(loop, cluster, lambda engine, changes: recorded_again(engine, gate, changes))
         client = LocalClient(
             loop,
             gate,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from engine.slurm.accounting import Step
     from engine.slurm.connection import SlurmConnection
-    from engine.slurm.driver import Driver
+    from engine.slurm.driver import Driver, Recorded
     from engine.slurm.mirror import Mirror
     from engine.slurm.records import Job
     from engine.slurm.watch import Watcher
@@ -34,6 +34,9 @@ LEFT = MirrorReport(
     error="this engine was not told where the cluster is: muster serve --cell NAME --slurm WHERE",
 )
 """Of a cell that is Slurm's, and whose engine knows nothing of a cluster."""
+EVIDENCE_S = 3.0
+EVIDENCE_SHARE = 20
+"""What Slurm shows of an intent is asked for again after so long, and after so many times as long as it took."""
 KEPT = "slurm.json"
 """File in the cell's folder."""
 
@@ -77,12 +80,14 @@ def of_cell(engine: Engine, at: SlurmAt | None, folder: Path | None) -> SlurmAt 
 class SlurmCell:
     """The mirror of one engine loop; with `at` None there is none."""
 
-    def __init__(self, loop: EngineLoop, at: SlurmAt | None) -> None:
+    def __init__(self, loop: EngineLoop, at: SlurmAt | None, recorded: Recorded = lambda engine, changes: None) -> None:
         self.at = at
         self._engine = loop.engine
         self.connection: SlurmConnection | None = None
         self.mirror: Mirror | None = None
         self.watcher: Watcher | None = None
+        self._evidence: dict[int, tuple[float, FarLook]] = {}
+        """Number of the last intent that was looked at -> until when, by the monotonic clock, that will do."""
         self.driver: Driver | None = None
         """Where Muster may act on the cluster."""
         if at is None:
@@ -100,7 +105,7 @@ class SlurmCell:
             loop.engine.acts = True
             self.driver = Driver(
                 self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing,
-                knows_jobs=self.mirror.has_looked,
+                knows_jobs=self.mirror.has_looked, recorded=recorded,
             )  # fmt: skip
 
     def start(self) -> None:
@@ -142,12 +147,21 @@ class SlurmCell:
         return Mirrored.of(workload_id, job, limits, self._steps(job))
 
     def evidence(self, intent: Intent) -> FarLook | None:
-        """What Slurm shows now of what was wanted of it; None where no cluster is known."""
+        """What Slurm shows now of what was wanted of it, or showed seconds ago: a page asks again and again, and Slurm
+        may have to tell all of its jobs for it. None where no cluster is known."""
         if self.connection is None or self.mirror is None:
             return None
         from engine.slurm.evidence import look
 
-        return look(self.connection, intent, self.mirror.job_of, time.time_ns() // 1_000_000)
+        kept = self._evidence.get(intent.number)
+        if kept is not None and time.monotonic() < kept[0]:
+            return kept[1]
+        began = time.monotonic()
+        found = look(self.connection, intent, self.mirror.job_of, time.time_ns() // 1_000_000)
+        ended = time.monotonic()
+        self._evidence.clear()
+        self._evidence[intent.number] = ended + max(EVIDENCE_S, EVIDENCE_SHARE * (ended - began)), found
+        return found
 
     def shown(self, ids: Sequence[str]) -> None:
         """A list of workloads is on somebody's screen: they are kept fresh for a while."""

@@ -9,6 +9,7 @@ and voted on; `IntentDetail.act` is what to propose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
@@ -22,13 +23,13 @@ from runbooks import books, catalog, policy, readings
 from runbooks.admission import tag_of, touched_by
 from runbooks.books import EFFECT, VOTE, Row
 from runbooks.compose import scope_of
-from runbooks.identity import WHOLE, Actor, Scope
+from runbooks.identity import SYSTEM, WHOLE, Actor, Scope
 from runbooks.intent_shown import LEAST_REASON, IntentAnswer, IntentDetail
 from runbooks.plan import Act, ActionName, Plan, Tier
 
 if TYPE_CHECKING:
     from engine.commands import Receipt
-    from engine.control import Engine
+    from engine.control import Beside, Engine
     from runbooks.gate import Gate
 
 MOST_NAMES = 50
@@ -121,6 +122,28 @@ def left_by(connection: Connection, intent: Intent) -> tuple[Row, Plan] | None:
 def _votes(connection: Connection, row: Row) -> tuple[str, ...]:
     of_plan = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.verdict == "approve")
     return tuple(connection.execute(select(VOTE.c.subject).where(of_plan).order_by(VOTE.c.id)).scalars())
+
+
+# -- what Muster does again by itself ---------------------------------------------------------------------------------
+
+
+def recorded_again(engine: Engine, gate: Gate, changes: Sequence[cmd.IntentChange]) -> Beside | None:
+    """The records of acts that the other scheduler forgot, and that are done again under their first approval."""
+    known = [(change, engine.state.intents.known(change.number)) for change in changes if change.phase == Phase.OPEN]
+    again = [(change, wanted(intent)) for change, intent in known if intent is not None and intent.phase != Phase.OPEN]
+    again = [(change, command) for change, command in again if not isinstance(command, cmd.Submit)]
+    if not again:
+        return None
+
+    def beside(connection: Connection) -> None:
+        for change, command in again:
+            data = {
+                "intent": change.number, "command": tag_of(command), "targets": list(subjects_of(command))[:MOST_NAMES],
+                "why": change.text,
+            }  # fmt: skip
+            gate.audit.append(connection, "intent.again", SYSTEM, data=data)
+
+    return beside
 
 
 # -- a word on it -----------------------------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ class Part(msgspec.Struct):
 
     def see(self, seen: acts.Seen) -> None:
         self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
+        if self.step.do == "requeue" and self.standing == "to do" and self.before not in ("", self.setting):
+            self.standing = "done"  # it was put back since; that it began before then is another clock's word
 
 
 class Held(msgspec.Struct):

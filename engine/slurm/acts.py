@@ -15,6 +15,7 @@ import msgspec
 
 from engine import commands as cmd
 from engine.slurm.errors import SlurmGone
+from engine.slurm.identity import SKEW_S
 from engine.slurm.records import Job, Jobs, Node, Partition, Reservation, ReservationWish
 
 REASON = "muster"
@@ -30,7 +31,7 @@ Standing = Literal["done", "to do", "changing", "gone", "missing"]
 any more. missing: Slurm does not know the job; one that was submitted through Muster a moment ago may come back."""
 TOPIC: dict[Do, str] = {
     "hold": "priority", "release": "priority", "set priority": "priority", "set qos": "QOS", "move": "partition",
-    "drain": "use", "resume": "use", "power up": "power", "power down": "power",
+    "requeue": "run", "drain": "use", "resume": "use", "power up": "power", "power down": "power",
     "down": "state", "up": "state", "inactive": "state", "reserve": "reservation", "unreserve": "reservation",
 }  # fmt: skip
 """What sets something -> what it sets: of two that set the same, the later holds."""
@@ -239,7 +240,7 @@ def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:
     done = {
         "hold": job.held,
         "release": not job.held,
-        "requeue": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s),
+        "requeue": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s + SKEW_S),
         "set qos": job.qos == step.value,
         "set priority": str(job.priority) == step.value,
         "move": job.partition == step.value,

@@ -18,6 +18,8 @@ from engine.slurm.answers import NOT_PLAIN_JSON
 
 T = TypeVar("T")
 _NEXT = re.compile(rb"\}(\s*,\s*\{\s*\"[^\"\\]{1,100}\"\s*:)")
+MOST_FAILS = 1_000
+"""After so many wrong guesses in a row it is no longer tried: an entry is not such JSON as can be told to be whole."""
 _IS_JSON = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -35,6 +37,8 @@ class Cutter(Generic[T]):
         """From the end of an entry to the first key of the next."""
         self._searched = 0
         """Up to where in `_held` no end was found."""
+        self._fails = 0
+        """Guesses in a row that were wrong."""
         self.found: list[T] = []
         self.bad: list[tuple[int, str]] = []
         """Of each entry that could not be read at all, which it is, from 1 on, and why."""
@@ -47,14 +51,14 @@ class Cutter(Generic[T]):
                 return
             self._before = bytes(self._held[: begins.end()])
             del self._held[: begins.end()]
-        if not self._between and not self._learn():
+        if self._fails > MOST_FAILS or (not self._between and not self._learn()):
             return
         cut, mark = 0, b"}" + self._between
-        while (end := self._held.find(mark, self._searched)) >= 0:
+        while self._fails <= MOST_FAILS and (end := self._held.find(mark, self._searched)) >= 0:
             self._searched = end + 1
             if self._take(bytes(self._held[cut : end + 1])):
                 cut = end + 1 + self._between.index(b"{")
-        self._searched = max(self._searched, len(self._held) - len(mark) + 1) - cut
+        self._searched = max(self._searched, len(self._held) - len(mark) + 1, cut) - cut
         del self._held[:cut]
 
     @property
@@ -89,5 +93,7 @@ class Cutter(Generic[T]):
         try:
             _IS_JSON.decode(text)
         except NOT_PLAIN_JSON:
+            self._fails += 1
             return False
+        self._fails = 0
         return True

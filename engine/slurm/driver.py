@@ -11,7 +11,7 @@ from typing import Any
 
 from engine import commands as cmd
 from engine.commands import IntentChange, SettleIntents
-from engine.control import Engine
+from engine.control import Beside, Engine
 from engine.errors import JournalError, UnreachableError
 from engine.intents import Intent, Phase
 from engine.loop import EngineLoop
@@ -31,18 +31,23 @@ PAUSE_S = 0.02
 TROUBLE_S = 2.0
 
 
+Recorded = Callable[[Engine, Sequence[IntentChange]], Beside | None]
+"""What is to be written in the transaction of such changes; None: nothing."""
+
+
 class EngineLedger:
     """The journalled side, on the engine's thread."""
 
-    def __init__(self, loop: EngineLoop) -> None:
+    def __init__(self, loop: EngineLoop, recorded: Recorded = lambda engine, changes: None) -> None:
         self._loop = loop
+        self._recorded = recorded
 
     def new(self, after: int) -> list[Intent]:
         return self._loop.call(lambda engine: newer(engine, after))
 
     def settle(self, changes: Sequence[IntentChange]) -> None:
         command = SettleIntents(changes=tuple(changes))
-        self._loop.call(lambda engine: engine.command(command))
+        self._loop.call(lambda engine: engine.command(command, beside=self._recorded(engine, command.changes)))
 
     def carried_since(self, number: int) -> list[Intent]:
         return self._loop.call(lambda engine: carried_since(engine, number))
@@ -84,6 +89,7 @@ class Driver:
         acted: Acted = lambda *, machines: None,
         missing: Callable[[], Collection[str]] = lambda: (),
         knows_jobs: Callable[[], bool] = lambda: True,
+        recorded: Recorded = lambda engine, changes: None,
         place_of: Callable[[WorkloadSpec], Place] | None = None,
     ) -> None:
         self._far = far
@@ -91,7 +97,7 @@ class Driver:
         self._learnt = False
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slurm-submit")
-        ledger = EngineLedger(loop)
+        ledger = EngineLedger(loop, recorded)
 
         def job_id(workload: str) -> int:
             job = job_of(workload)

@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -40,16 +41,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the load")
     parser.add_argument("--only", choices=("routing", "rates"), default="", help="this part alone")
     arguments = parser.parse_args()
-    rows: list[tuple[str, str]] = []
     if arguments.only != "rates":
         with tempfile.TemporaryDirectory(prefix="fr-") as folder:
-            rows += fleet_routing_bench.measured(Path(folder), arguments.jobs, arguments.seed, arguments.speed)
+            _tell(fleet_routing_bench.measured(Path(folder), arguments.jobs, arguments.seed, arguments.speed))
     if arguments.only != "routing":
         with tempfile.TemporaryDirectory(prefix="fb-") as folder:
-            rows += measured(Path(folder), arguments.jobs, arguments.at_once)
-    width = max(len(what) for what, _ in rows)
+            _tell(measured(Path(folder), arguments.jobs, arguments.at_once))
+
+
+def _tell(rows: Iterable[tuple[str, str]]) -> None:
     for what, found in rows:
-        print(f"{what:{width}}  {found}", flush=True)
+        print(f"{what:48}  {found}", flush=True)
 
 
 def measured(folder: Path, jobs: int, sizes: list[int]) -> list[tuple[str, str]]:

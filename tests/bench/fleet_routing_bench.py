@@ -88,8 +88,8 @@ def _job(draw: random.Random, name: str) -> WorkloadSpec:
     )  # fmt: skip
 
 
-def measured(folder: Path, jobs: int, seed: int, speed: float) -> list[tuple[str, str]]:
-    """What, and how much."""
+def measured(folder: Path, jobs: int, seed: int, speed: float) -> Iterator[tuple[str, str]]:
+    """What, and how much, as soon as it is known."""
     draw = random.Random(seed)
     total = 8 * sum(NODES.values())
     of_others = sum(8 * NODES[name] * part for name, part in OTHERS.items())
@@ -103,8 +103,10 @@ def measured(folder: Path, jobs: int, seed: int, speed: float) -> list[tuple[str
     }
     live = Live(folder, wanted, others, speed)
     sent, where, shapes_s = live.run(seed)
+    yield ("cell seconds a second", f"{speed:g}")
+    yield from _routing(sent, where, shapes_s)
     truth = Truth(folder, wanted, others, sent, speed)
-    return [*_routing(sent, where, shapes_s), *truth.rows(draw), ("cell seconds a second", f"{speed:g}")]
+    yield from truth.rows(draw)
 
 
 class Live:
@@ -221,28 +223,23 @@ class Truth:
         self.others, self.sent = others, sent
         self.jobs = [Arrival(sent[each.spec.id].at_ms, each.spec) for each in wanted]
 
-    def rows(self, draw: random.Random) -> list[tuple[str, str]]:
+    def rows(self, draw: random.Random) -> Iterator[tuple[str, str]]:
         routed = {name: each.cell for name, each in self.sent.items()}
         took = {name: round(each.took_ms * self.speed) for name, each in self.sent.items()}
-        late = self._waits(routed, took)
         names = [each.spec.id for each in self.jobs]
+        in_turn = {name: list(NODES)[i % len(NODES)] for i, name in enumerate(names)}
         one = max(NODES, key=lambda name: NODES[name])
-        ways = {
-            "waiting, as the fleet routed": late,
-            "waiting, the same without the time routing took": self._waits(routed, {}),
-            "waiting, to the cells in turn": self._waits(
-                dict(zip(names, (list(NODES)[i % len(NODES)] for i in range(len(names))), strict=True)), {}
-            ),
-            "waiting, by size in turn": self._waits(self._by_size(names), {}),
-            f"waiting, all to {one}": self._waits(dict.fromkeys(names, one), {}),
-        }
+        for what, cells, late_ms in (
+            ("waiting, as the fleet routed", routed, took),
+            ("waiting, the same without the time routing took", routed, {}),
+            ("waiting, to the cells in turn", in_turn, {}),
+            ("waiting, in turn by size", self._by_size(names), {}),
+            (f"waiting, all to {one}", dict.fromkeys(names, one), {}),
+        ):
+            yield what, _told([each / MINUTE_MS for each in self._waits(cells, late_ms).values()])
         regret, best = self._regret(draw.sample(names, min(SAMPLE, len(names))), routed)
-        told = [(what, _told([each / MINUTE_MS for each in waits.values()])) for what, waits in ways.items()]
-        return [
-            *told,
-            ("later than in the best cell in truth", _told([each / MINUTE_MS for each in regret])),
-            ("sent to the best, or within a minute of it", f"{best:.0%} of {len(regret)} that were worked out"),
-        ]
+        yield "later than in the best cell in truth", _told([each / MINUTE_MS for each in regret])
+        yield "sent to the best, or within a minute of it", f"{best:.0%} of {len(regret)} that were worked out"
 
     def _by_size(self, names: list[str]) -> dict[str, str]:
         """In turn, each cell as often as it is large."""

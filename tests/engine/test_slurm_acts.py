@@ -276,6 +276,29 @@ def test_a_requeue_that_a_crash_forgot_before_it_was_seen_is_asked_for_again(roo
     assert room.phase(number)[0] == Phase.DONE
 
 
+def test_a_job_that_began_as_its_requeue_was_wanted_is_requeued(room: Room) -> None:
+    """The clock of a busy cell is behind, and Slurm's is not the same."""
+    room.job(state="RUNNING", nodes=("n2",), start_s=int(room.slurm.now) + 1, requeueable=True)
+    number = room.want(cmd.Requeue(ids=("w1",)))
+    room.turn(2.0)
+    assert (room.phase(number)[0], room.slurm.done) == (Phase.ACCEPTED, ["requeue 1"])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_clock_of_slurms_that_is_behind_has_nothing_requeued_twice(room: Room, restarted: bool) -> None:
+    job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
+    room.slurm.pass_time(10.0)
+    number = room.want(cmd.Requeue(ids=("w1",)))
+    room.turn()
+    assert room.phase(number)[0] == Phase.ACCEPTED
+    room.slurm._put(msgspec.structs.replace(job, state="RUNNING", restarts=1, start_s=950))
+    if restarted:
+        room.new_actor()
+    for _ in range(60):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.done) == (Phase.DONE, ["requeue 1"])
+
+
 def test_a_job_that_takes_its_time_to_be_put_back_is_not_requeued_again(room: Room) -> None:
     job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
     room.slurm.pass_time(10.0)

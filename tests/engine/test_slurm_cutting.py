@@ -57,6 +57,16 @@ def test_what_is_no_plain_json_is_left_as_it_came() -> None:
     assert [msgspec.json.decode(raw)["job_id"] for raw in left.entries("jobs")] == [None, 4]
 
 
+def test_it_gives_up_on_what_it_cannot_cut_instead_of_trying_for_ever() -> None:
+    entries = [b'{"job_id": NaN}', *(b'{"job_id": %d, "more": "%s"}' % (n, b"x" * 200) for n in range(5_000))]
+    cutter: Cutter[Any] = Cutter("jobs", msgspec.json.decode)
+    body = b'{"jobs": [' + b",".join(entries) + b"]}"
+    for at in range(0, len(body), 4096):
+        cutter.feed(body[at : at + 4096])
+    assert not cutter.found
+    assert len(split(200, cutter.rest()).entries("jobs")) == 5_001
+
+
 def test_an_entry_that_is_wrong_costs_only_itself_and_is_named_by_its_place() -> None:
     def read(raw: msgspec.Raw) -> int:
         return int(msgspec.json.decode(raw)["job_id"])

@@ -18,6 +18,7 @@ from engine.slurm import evidence
 
 pytestmark = pytest.mark.thorough
 releases = pytest.mark.parametrize("release", list(RELEASES))
+mostly_host = pytest.mark.parametrize("release", ["host", pytest.param("trixie", marks=pytest.mark.slow)])
 
 
 def field(slurm: SlurmRoom, kind: str, name: str, what: str) -> str:
@@ -57,7 +58,7 @@ def test_everything_that_is_changed_of_a_job_that_waits(release: str) -> None:
         assert job_field(slurm, name, "JobState") == "CANCELLED"
 
 
-@releases
+@mostly_host
 def test_a_drain_and_a_queue_that_is_drained_put_their_work_back(release: str) -> None:
     with own(release) as cluster, room(cluster) as slurm:
         slurm.submit("on-node")
@@ -85,7 +86,7 @@ def powered(release: str) -> Iterator[tuple[SlurmCluster, SlurmRoom]]:
         yield cluster, slurm
 
 
-@pytest.mark.parametrize("release", ["host", pytest.param("trixie", marks=pytest.mark.slow)])
+@mostly_host
 def test_a_cloud_node_boots_runs_work_and_is_stopped(release: str) -> None:
     with powered(release) as (cluster, slurm):
 
@@ -105,7 +106,7 @@ def test_a_cloud_node_boots_runs_work_and_is_stopped(release: str) -> None:
         assert "suspend cloud001" in (cluster.folder / "log" / "power.log").read_text()
 
 
-@releases
+@mostly_host
 def test_what_somebody_undoes_is_shown_to_a_person_with_what_slurm_says(release: str) -> None:
     with own(release) as cluster, room(cluster) as slurm:
         assert slurm.do("cordon", "cpu002") == "verified"
