@@ -11,12 +11,13 @@ import codecs
 from rich.cells import cell_len
 
 _SIGNS = {
-    **dict.fromkeys("█▇▆▅", "#"), **dict.fromkeys("▓▄▃", "%"), **dict.fromkeys("▒▂", "="), **dict.fromkeys("░▁", ":"),
+    **dict.fromkeys("█▇▆▅", "#"), **dict.fromkeys("▓▄▃", "@"), **dict.fromkeys("▒▂", "%"), **dict.fromkeys("░▁", ";"),
     **dict.fromkeys("─┄╌┈", "-"), **dict.fromkeys("│┃║╎┊┆", "|"), **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯┏┓┗┛╔╗╚╝", "+"),
     **dict.fromkeys("━═‗", "="), **dict.fromkeys("●◉◆■▪", "*"), **dict.fromkeys("○◌◇◔◑◐◒◓□▫", "o"),
-    **dict.fromkeys("▲△↑", "^"), **dict.fromkeys("▼▽↓", "v"), **dict.fromkeys("▌▐➤▶▸→›»❯", ">"),
-    **dict.fromkeys("◀◂←‹«↵⏎❮", "<"), **dict.fromkeys("✗✘✕×", "x"), **dict.fromkeys("✓✔", "y"),
+    **dict.fromkeys("▲△▴↑⇧", "^"), **dict.fromkeys("▼▽▾↓", "v"), **dict.fromkeys("▌▐➤▶▸→›»❯", ">"),
+    **dict.fromkeys("◀◂←‹«↵⏎⌫❮", "<"), **dict.fromkeys("✗✘✕×", "x"), **dict.fromkeys("✓✔", "y"),
     **dict.fromkeys("–—−", "-"), **dict.fromkeys("·•∙", "."), **dict.fromkeys("‘’", "'"), **dict.fromkeys("“”", '"'),
+    **dict.fromkeys("★☆", "*"), "☐": "o", "☑": "y", "⊘": "/", "╳": "X",
     "…": "~", "╱": "/", "╲": "\\", "‖": "|", "⚠": "!", "²": "2", "°": "o", "±": "~", "≥": ">", "≤": "<", "µ": "u",
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ time. Work of the same shape shares what they said for a few seconds, as long as
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
@@ -39,6 +40,13 @@ class Wanted(NamedTuple):
     cells: Sequence[str]
 
 
+class Asked(NamedTuple):
+    """A shape that a cell is to be asked about."""
+
+    spec: WorkloadSpec
+    said: Future[None]
+
+
 class Kept(NamedTuple):
     """What a cell said."""
 
@@ -57,6 +65,10 @@ class Offers:
         self._sent_on: dict[Key, int] = {}
         self._asked_at: dict[Key, float] = {}
         """When last, so that in turn every shape is asked about."""
+        self._lock = threading.Lock()
+        self._queue: dict[str, dict[bytes, Asked]] = {}
+        self._under_way: dict[str, dict[bytes, Asked]] = {}
+        """Of every cell that is being asked, about what."""
 
     def said(self, shape: bytes, cell: CellFacts, asked: Mapping[str, int]) -> Kept | None:
         """What it has said of such work that holds for one more; None: it has to be asked."""
@@ -79,23 +91,59 @@ class Offers:
         self._sent_on[cell, shape] = self._sent_on.get((cell, shape), 0) + 1
 
     def ask(self, wanted: Sequence[Wanted]) -> None:
-        """Ask all cells at once, each about so many of these shapes as one question holds, those first that it was not
-        asked about for longest. Who has not answered in time has said nothing; what was not asked is for next time."""
+        """Have all cells asked at once, each about so many of these shapes as one question holds, those first that it
+        was not asked about for longest. Who has not answered in time has said nothing; what was not asked is for next
+        time."""
         self._forget()
-        rules, asked = self._rules, {}
+        asked: dict[Key, Future[None]] = {}
         for cell, shapes in self._chosen(wanted).items():
-            specs = [each.spec for each in shapes]
-            offers: Future[list[Offer | None]] = self._pool.submit(
-                self._lines[cell].offers, specs, rules.horizon_ms, rules.answer_within_ms
-            )
-            asked[cell] = (shapes, offers)
-        wait([future for _, future in asked.values()], rules.answer_within_ms / 1000 + GRACE_S)
-        now = time.monotonic()
-        for cell, (shapes, future) in asked.items():
-            found = future.result() if future.done() else [self._lines[cell].unsaid()] * len(shapes)
-            for each, offer in zip(shapes, found, strict=True):
-                self._kept[cell, each.shape] = Kept(offer, now)
-                self._sent_on[cell, each.shape] = 0
+            for each in shapes:
+                asked[cell, each.shape] = self._queued(cell, each)
+            self._begin(cell)
+        wait(asked.values(), self._rules.answer_within_ms / 1000 + GRACE_S)
+        for key, future in asked.items():
+            if not future.done():
+                self._keep(key, self._lines[key[0]].unsaid())
+
+    def _queued(self, cell: str, wanted: Wanted) -> Future[None]:
+        """Done when the cell has said something of it. Who asks the same meanwhile waits for the same answer."""
+        with self._lock:
+            for known in (self._under_way.get(cell, {}), self._queue.setdefault(cell, {})):
+                if wanted.shape in known:
+                    return known[wanted.shape].said
+            self._queue[cell][wanted.shape] = asked = Asked(wanted.spec, Future())
+            return asked.said
+
+    def _begin(self, cell: str) -> None:
+        """One question at a time: a cell's twin runs few, and what comes meanwhile is one question more."""
+        with self._lock:
+            if cell in self._under_way:
+                return
+            self._under_way[cell] = {}
+        self._pool.submit(self._questions, cell)
+
+    def _questions(self, cell: str) -> None:
+        """Until nobody wants to know anything of it. On a thread of the pool."""
+        while True:
+            with self._lock:
+                queue = self._queue[cell]
+                now = {shape: queue.pop(shape) for shape in list(queue)[:MOST_SHAPES]}
+                if not now:
+                    del self._under_way[cell]
+                    return
+                self._under_way[cell] = now
+            found: Sequence[Offer | None] = [None] * len(now)
+            try:
+                specs = [each.spec for each in now.values()]
+                found = self._lines[cell].offers(specs, self._rules.horizon_ms, self._rules.answer_within_ms)
+            finally:
+                for (shape, asked), offer in zip(now.items(), found, strict=True):
+                    self._keep((cell, shape), offer)
+                    asked.said.set_result(None)
+
+    def _keep(self, key: Key, offer: Offer | None) -> None:
+        self._kept[key] = Kept(offer, time.monotonic())
+        self._sent_on[key] = 0
 
     def _chosen(self, wanted: Sequence[Wanted]) -> dict[str, list[Wanted]]:
         """Cell -> what it is asked about now."""

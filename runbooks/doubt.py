@@ -29,7 +29,8 @@ from runbooks.plan import Act, ActionName, Plan, Tier
 
 if TYPE_CHECKING:
     from engine.commands import Receipt
-    from engine.control import Beside, Engine
+    from engine.control import Engine
+    from engine.journal import Beside
     from runbooks.gate import Gate
 
 MOST_NAMES = 50

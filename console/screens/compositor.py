@@ -33,13 +33,16 @@ class LeanCompositor(Compositor):
                 continue
             top = lines[0]
             drawn = widget.render_lines(Region(seen.x - region.x, top - region.y, seen.width, lines[-1] - top + 1))
-            for y in lines:
+            # What is just being laid out may have fewer lines than it has room for, or shorter ones.
+            for y, strip in zip(range(top, lines[-1] + 1), drawn, strict=False):
+                if y not in missing:
+                    continue
                 inside = [cut for cut in cuts[y] if seen.x <= cut <= seen.right]
-                pieces = drawn[y - top].divide([cut - seen.x for cut in inside[1:]])
+                pieces = strip.divide([cut - seen.x for cut in inside[1:]])
                 for cut, piece in zip(inside, pieces, strict=False):
                     if chops[y][cut] is None:
                         chops[y][cut] = piece
-                missing[y].difference_update(inside[:-1])
+                    missing[y].discard(cut)
                 if not missing[y]:
                     del missing[y]
             if not missing:

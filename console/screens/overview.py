@@ -32,7 +32,7 @@ class OverviewPane(DetailPane[Glance]):
     def __init__(self, connect: Connect, log: EventLog) -> None:
         super().__init__(connect)
         self._log = log
-        self._left.leads_with_first = True  # what is most urgent
+        self._left.leads_with_first = self._third.leads_with_first = True  # what is most urgent
         self._beside = Beside()
         self._beside_at = float("-inf")
         self._asking_beside = False

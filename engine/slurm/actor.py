@@ -3,10 +3,7 @@
 Each step is looked at, done if it is not so already, and read back. What could not be carried in time is given up: a
 cancel that comes hours after it was approved is another act than the one approved. What was done is looked at once more
 a little later, and as soon as slurmctld is seen to have started anew: one that was killed may have forgotten it.
-
-What is no longer so somebody may have undone. It is done again only where that is told apart: nobody undoes a cancel or
-a requeue; and what sets something is done again, a few times, where the slurmctld that showed it set has ended since
-and the setting is the one from before. Of everything else a person has to judge.
+What is then so no longer is done again, or left to a person: `engine.slurm.carried`.
 """
 
 from __future__ import annotations
@@ -15,16 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
-
 from engine import commands as cmd
 from engine.commands import IntentChange
 from engine.errors import MusterError, SpecError
-from engine.intents import Phase, subjects_of, wanted
+from engine.intents import Phase, wanted
 from engine.slurm import acts
+from engine.slurm.carried import UNDECIDED, Held, Part, common, few, is_overtaken, why_not_again
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.reconcile import SAFE_S
-from engine.slurm.records import Job
 from engine.slurm.submitter import Ledger
 
 
@@ -44,65 +39,8 @@ ASK_AGAIN_S = 5.0
 """After that what Slurm took, and is not so, is asked for again: a slurmctld that was killed forgets."""
 BOOT_EVERY_S = 2.0
 """Between looks at which run of slurmctld answers, while there is something that it may forget."""
-MOST_AGAIN = 5
-"""So often at most is done again what slurmctld forgot."""
-MOST_TOLD = 5
-LONGEST_SETTING = 200
-UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")
-FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
-"""What nobody can undo: a job that is as it was before was forgotten to be so."""
-TWO_WAYS: frozenset[acts.Do] = frozenset(("hold", "release", "drain", "reserve"))
-"""What is as it was before whenever it is not so."""
-
-
-class Part(msgspec.Struct):
-    """One step of an intent, and how far it is."""
-
-    step: acts.Step
-    meant: Job | None
-    standing: acts.Standing = "to do"
-    tried: bool = False
-    tried_s: float = 0.0
-    """Our clock: it was last asked for."""
-    text: str = ""
-    setting: str = ""
-    before: str = ""
-    """The setting before it was first asked for; empty: by another process."""
-    refused: str = ""
-
-    def see(self, seen: acts.Seen) -> None:
-        self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
-        if self.step.do == "requeue" and self.standing == "to do" and self.before not in ("", self.setting):
-            self.standing = "done"  # it was put back since; that it began before then is another clock's word
-
-
-class Held(msgspec.Struct):
-    """An intent under way."""
-
-    number: int
-    command: cmd.AnyCommand
-    at_ms: int
-    phase: Phase
-    parts: list[Part] | None = None
-    so_s: float = 0.0
-    """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
-    wake_s: float = 0.0
-    boot: str = ""
-    """Run of slurmctld in which all of it was so."""
-    before: str = ""
-    """As `engine.intents.Intent`, of an earlier process."""
-    again: int = 0
-    """How often it was done again."""
-    sent_before: bool = False
-    """By an earlier process: that it is so now may be of its doing, and be forgotten yet."""
-
-    @property
-    def subjects(self) -> frozenset[str]:
-        return frozenset(subjects_of(self.command))
-
-    @property
-    def tried(self) -> bool:
-        return self.sent_before or any(part.tried for part in self.parts or ())
+MOST_MUTE = 3
+"""So often is waited for what tells it; acts do not depend on that."""
 
 
 class Actor:
@@ -137,6 +75,8 @@ class Actor:
         self._held: dict[int, Held] = {}
         self._last = -1
         self._boot = ""
+        self._mute = 0
+        """How often in a row it was not told."""
         self._boot_s = -1e9
         """Our clock: it was asked for."""
         self._unsaid: list[IntentChange] = []
@@ -284,15 +224,15 @@ class Actor:
         if refused:
             done = sum(part.standing == "done" for part in held.parts)
             others = f"; {done} others are done" if done else ""
-            self._note(held, Phase.REFUSED, _few(refused) + others)
+            self._note(held, Phase.REFUSED, few(refused) + others)
         elif not held.tried:
-            self._note(held, Phase.NEEDLESS, _few([part.text for part in held.parts]))
+            self._note(held, Phase.NEEDLESS, few([part.text for part in held.parts]))
         else:
-            held.boot, held.before = self._boot, _common([part.before for part in held.parts if part.step.needed])
+            held.boot, held.before = self._boot, common([part.before for part in held.parts if part.step.needed])
             held.so_s = held.wake_s = self._clock()
             held.wake_s += SAFE_S
             texts = [part.refused or part.text for part in held.parts]
-            self._note(held, Phase.ACCEPTED, "read back: " + _few(texts))
+            self._note(held, Phase.ACCEPTED, "read back: " + few(texts))
 
     def _confirm(self, held: Held) -> None:
         """What is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no longer
@@ -314,13 +254,13 @@ class Actor:
                 held.so_s = 0.0  # another run of slurmctld may have shown it: all of it is looked at once more
                 return
             later = self._set_since(held)
-            undone = [part for part in undone if not self._is_overtaken(part, later)]
+            undone = [part for part in undone if not is_overtaken(part, later)]
         if not undone:
-            self._note(held, Phase.DONE, _few([part.refused or part.text for part in held.parts]))
+            self._note(held, Phase.DONE, few([part.refused or part.text for part in held.parts]))
             return
-        doubt = self._why_not_again(held, undone)
+        doubt = why_not_again(held, undone, self._boot)
         if doubt:
-            told = _few([part.text for part in undone])
+            told = few([part.text for part in undone])
             self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {doubt}")
             return
         for part in undone:
@@ -340,40 +280,21 @@ class Actor:
             found |= acts.settings_of(command)
         return found
 
-    def _is_overtaken(self, part: Part, later: dict[tuple[str, str], acts.Step]) -> bool:
-        """The same wanted once more overtakes nothing: it may have been needless only for this."""
-        last = later.get((acts.TOPIC.get(part.step.do, ""), part.step.target))
-        return last is not None and (
-            last.do != part.step.do or (last.do in acts.OF_JOBS and last.value != part.step.value)
-        )
-
-    def _why_not_again(self, held: Held, undone: list[Part]) -> str:
-        """Why what is so no longer is left to a person; empty: it was forgotten, and is done again."""
-        if held.again >= MOST_AGAIN:
-            return f"slurmctld has forgotten it {held.again} times, or somebody undoes it"
-        if all(part.step.do in FOR_GOOD or part.standing == "missing" for part in undone):
-            return ""
-        if not held.boot or not self._boot:
-            return "slurmctld has forgotten it in a crash, or somebody has undone it"
-        if held.boot == self._boot:
-            return "somebody has undone it: slurmctld has run on since"
-        others = [part.setting for part in undone if part.standing != "missing" and not self._is_as_before(part)]
-        if others:
-            return f"slurmctld was started anew since, but nothing tells that it was so before: {_few(others)}"
-        return ""
-
-    def _is_as_before(self, part: Part) -> bool:
-        if part.step.do in FOR_GOOD:
-            return True
-        known = part.before or part.step.do in TWO_WAYS
-        return part.step.do in acts.TOPIC and bool(known) and part.before in ("", part.setting)
-
     # -- which slurmctld ----------------------------------------------------------------------------------------------
 
     def _ask_boot(self) -> str:
         """Which run of slurmctld answers; empty where that cannot be known. The same before and after a look: it was
         that one which showed what was seen."""
-        self._boot, self._boot_s = self._far.boot(), self._clock()
+        self._boot_s = self._clock()
+        try:
+            self._boot, self._mute = self._far.boot(), 0
+        except SlurmUnavailable:
+            self._mute += 1
+            if self._mute <= MOST_MUTE:
+                raise
+            self._boot = ""
+        except SlurmRefused:
+            self._boot = ""
         return self._boot
 
     def _wake_forgotten(self) -> None:
@@ -405,14 +326,4 @@ class Actor:
             self._note(held, Phase.EXPIRED, f"Slurm could not be asked within {GIVE_UP_MS // 1000} s: {why}")
         else:
             open_ = [part.text or part.step.target for part in held.parts or () if self._is_left(part)]
-            self._note(held, Phase.IN_DOUBT, f"not seen to be done within {GIVE_UP_MS // 1000} s: {_few(open_)}; {why}")
-
-
-def _common(settings: list[str]) -> str:
-    return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
-
-
-def _few(texts: list[str]) -> str:
-    told = list(dict.fromkeys(text for text in texts if text))
-    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-    return "; ".join(told[:MOST_TOLD]) + more
+            self._note(held, Phase.IN_DOUBT, f"not seen to be done within {GIVE_UP_MS // 1000} s: {few(open_)}; {why}")

@@ -202,7 +202,7 @@ def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> Seen:
     if step.do in ("drain", "resume", "power up", "power down"):
         node = far.node(step.target)
         text = f"{node.name} is {' '.join([node.state, *sorted(node.flags)])}"
-        return Seen(_look_at_node(step, node), text, f"drained: {node.reason}" if "DRAIN" in node.flags else "in use")
+        return Seen(_look_at_node(step, node), text, _setting_of_node(step, node))
     if step.do in _PARTITION_STATES:
         partition = next((each for each in far.partitions() if each.name == step.target), None)
         if partition is None:
@@ -214,6 +214,13 @@ def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> Seen:
     setting = "not made" if made is None else f"made of {','.join(made.nodes)} from {made.start_s} to {made.end_s}"
     text = f"reservation {step.target} is {'not made' if made is None else 'made'}"
     return Seen("done" if done else "to do", text, setting)
+
+
+def _setting_of_node(step: Step, node: Node) -> str:
+    """Nothing of power: slurmctld itself changes that."""
+    if step.do not in ("drain", "resume"):
+        return ""
+    return f"drained: {node.reason}" if "DRAIN" in node.flags else "in use"
 
 
 def _setting_of_job(step: Step, job: Job) -> str:

@@ -20,6 +20,8 @@ T = TypeVar("T")
 _NEXT = re.compile(rb"\}(\s*,\s*\{\s*\"[^\"\\]{1,100}\"\s*:)")
 MOST_FAILS = 1_000
 """After so many wrong guesses in a row it is no longer tried: an entry is not such JSON as can be told to be whole."""
+LONGEST_FIRST = 8 << 20
+"""Bytes of a first entry, after which its end is no longer looked for."""
 _IS_JSON = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -77,6 +79,8 @@ class Cutter(Generic[T]):
             if self._is_json(bytes(self._held[: found.start() + 1])):
                 self._between, self._searched = found[1], found.start()
                 return True
+            # A job on many nodes has thousands of objects in it.
+            self._fails = MOST_FAILS + 1 if len(self._held) > LONGEST_FIRST else 0
         return False
 
     def _take(self, entry: bytes) -> bool:

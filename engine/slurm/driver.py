@@ -11,9 +11,10 @@ from typing import Any
 
 from engine import commands as cmd
 from engine.commands import IntentChange, SettleIntents
-from engine.control import Beside, Engine
+from engine.control import Engine
 from engine.errors import JournalError, UnreachableError
 from engine.intents import Intent, Phase
+from engine.journal import Beside
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
 from engine.slurm import acts

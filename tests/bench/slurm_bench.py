@@ -4,7 +4,7 @@
 Prints one JSON row for each figure: the bare list of jobs (one GET by httpx, and json.loads) beside a whole look of the
 mirror at the same jobs, in turns; how long after Slurm a change is in the cell; what slurmctld had to do (`sdiag`
 before and after) and how much memory slurmrestd has; with `--starts N`, when N waiting jobs started beside what
-`squeue --start` and the twin had said.
+`squeue --start` and the twin had said; with `--console ROUNDS`, how soon a change is on the screen of a console.
 """
 
 from __future__ import annotations

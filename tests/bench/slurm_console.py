@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +27,7 @@ from tests.support.pseudo_terminal import PseudoTerminal
 from tests.support.screen_model import ScreenModel
 
 Row = dict[str, object]
+Shows = Callable[[ScreenModel, str], bool]
 ROOT = Path(__file__).resolve().parents[2]
 MUSTER = str(Path(sys.executable).with_name("muster"))
 START_S, SEEN_S = 180.0, 60.0
@@ -34,7 +35,7 @@ SLURM_SAYS = {
     "held": r"PENDING 0 .*", "waiting": r"PENDING [1-9]\d* BeginTime", "running": r"RUNNING .*",
     "cancelled": r"CANCELLED .*|", "finished": r"COMPLETED .*|",
 }  # fmt: skip
-"""What the console calls a state, and state, priority and reason of `squeue`; nothing where it does not list the job any more."""
+"""What the console calls a state, and state, priority and reason of `squeue`; nothing where it is listed no more."""
 
 
 class Cluster(Protocol):
@@ -58,11 +59,9 @@ class Seen:
     def _ask(self) -> None:
         end = time.perf_counter() + SEEN_S
         while not self.at and time.perf_counter() < end:
-            asked = subprocess.run(
-                [str(self._cluster.folder / "bin" / "squeue"), "-h", "-t", "all", "-j", str(self._job), "-o", "%T %Q %r"],
-                check=False, capture_output=True, text=True,
-            ).stdout.strip()  # fmt: skip
-            if self._wanted.fullmatch(asked):
+            words = [f"{self._cluster.folder}/bin/squeue", "-h", "-t", "all", "-j", str(self._job), "-o", "%T %Q %r"]
+            asked = subprocess.run(words, check=False, capture_output=True, text=True)
+            if self._wanted.fullmatch(asked.stdout.strip()):
                 self.at = time.perf_counter()
             else:
                 time.sleep(0.05)
@@ -111,10 +110,10 @@ def screen(cluster: Cluster, jobs: int, rounds: int, *, commands: bool) -> Itera
         terminal.press("/name:probe*\r")
         terminal.shows("/name:probe*")
         for n in range(rounds):
-            for what, delay in changes(cluster, terminal, f"probe-{n}", lambda name: row_of(name)):
+            for what, delay in changes(cluster, terminal, f"probe-{n}"):
                 delays.setdefault(f"list: {what}", []).append(delay)
         page = rounds
-        for what, delay in changes(cluster, terminal, f"probe-{page}", lambda name: page_of(name), open_page=True):
+        for what, delay in changes(cluster, terminal, f"probe-{page}", open_page=True):
             delays.setdefault(f"page: {what}", []).append(delay)
     every = [delay for each in delays.values() for delay in each]
     yield {
@@ -130,9 +129,13 @@ def screen(cluster: Cluster, jobs: int, rounds: int, *, commands: bool) -> Itera
     }
 
 
-def changes(cluster, terminal, name, line_of, open_page=False):  # type: ignore[no-untyped-def]
+def changes(
+    cluster: Cluster, terminal: PseudoTerminal, name: str, *, open_page: bool = False
+) -> Iterator[tuple[str, float]]:
+    """(what was changed, seconds from when `squeue` showed it to when the screen did) of the life of one job."""
     rest = random.Random(name)
     job = 0
+    wanted = row_of(name)
 
     def change(what: str, state: str, *words: str) -> tuple[str, float]:
         nonlocal job
@@ -142,7 +145,6 @@ def changes(cluster, terminal, name, line_of, open_page=False):  # type: ignore[
         if words[0] == "sbatch":
             job = int(out.split(";")[0])
         seen = Seen(cluster, job, state)
-        wanted = line_of(name)
         shown = terminal.until(lambda screen: wanted(screen, state), f"{name} {state}", SEEN_S)
         return what, max(shown - seen.wait(), 0.0)
 
@@ -151,6 +153,7 @@ def changes(cluster, terminal, name, line_of, open_page=False):  # type: ignore[
     submit = ("sbatch", "--parsable", "-J", name, "-o", "/dev/null", "-t", "60", "-p", "batch")
     yield change("submitted, held", "held", *submit, "-H", "--wrap", script)
     if open_page:
+        wanted = page_of(name)
         terminal.press("gg\r")
         terminal.settle(0.5, 3)
     yield change("released, started", "running", "scontrol", "release", str(job))
@@ -165,16 +168,16 @@ def changes(cluster, terminal, name, line_of, open_page=False):  # type: ignore[
     yield change("ended", "finished", "squeue", "-h", "-j", str(job))
 
 
-def row_of(name: str):  # type: ignore[no-untyped-def]
+def row_of(name: str) -> Shows:
     def shows(screen: ScreenModel, state: str) -> bool:
         return any(name in line.split() and state in line.split() for line in screen.text)
 
     return shows
 
 
-def page_of(name: str):  # type: ignore[no-untyped-def]
+def page_of(name: str) -> Shows:
     def shows(screen: ScreenModel, state: str) -> bool:
-        return state in "\n".join(screen.text[:12])
+        return any(f" {state}  for " in line for line in screen.text)
 
     return shows
 
@@ -185,7 +188,7 @@ def _mirrored(environment: dict[str, str]) -> int:
     return int(found[1].replace(",", "")) if found else 0
 
 
-def _until(holds, most_s: float) -> None:  # type: ignore[no-untyped-def]
+def _until(holds: Callable[[], bool], most_s: float) -> None:
     end = time.monotonic() + most_s
     while not holds():
         if time.monotonic() > end:

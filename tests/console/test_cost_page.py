@@ -115,6 +115,17 @@ def test_a_young_cell_is_drawn_by_the_hour() -> None:
     assert "nothing was measured yet" in text([section])
 
 
+def test_where_nothing_has_a_price_that_is_said_instead_of_a_chart_of_nothing() -> None:
+    found = spending()
+    free = found._replace(
+        rates=tuple((at, 0) for at, _ in found.rates), overview=msgspec.structs.replace(found.overview, cost_microusd_hour=0)
+    )
+    [section] = chart(free, Asked(), {}, 100, 9)
+    assert "nothing is priced" in text([section])
+    assert ":set-price POOL" in text([section])
+    assert "$0" not in text([section])
+
+
 def test_the_page_says_what_is_spent_when_budgets_are_gone_and_what_then() -> None:
     left, right = pages(spending(), Asked(), 70, read_only=False)
     told = " ".join(text(left).split())

@@ -23,6 +23,7 @@ from console.fleet_file import fleet_of, read_fleet
 from console.fleet_pages import pages, submission_pages
 from console.fleet_shown import FleetEvent, TenantView
 from console.fleet_text import status_lines
+from console.kept_where import note
 from console.remote_client import RemoteClient
 from console.screens.detail_pane import DetailPane
 from console.sockets import bind_unix
@@ -141,6 +142,18 @@ def test_a_cell_is_closed_and_what_waits_is_taken_back(served: Served, capsys: p
     told = capsys.readouterr()
     assert "j is withdrawn, not waiting in the fleet" in told.err
     assert served.cells["a"].there == {}
+
+
+def test_a_fleet_that_is_kept_in_a_database_is_never_begun_anew_in_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "fleet.yaml").write_text("name: prod\ncells:\n  - {name: a, connect: x}\n")
+    (tmp_path / "f").mkdir()
+    note(tmp_path / "f", "PostgreSQL muster@db/muster, schema fleet_prod")
+    words = ["fleet", "serve", "--file", str(tmp_path / "fleet.yaml"), "--fleet", str(tmp_path / "f")]
+    assert run(words) != 0
+    assert "fleet 'prod' is kept in PostgreSQL muster@db/muster" in capsys.readouterr().err
+    assert not (tmp_path / "f/fleet.db").exists()
 
 
 def test_without_a_fleet_the_shell_says_how_to_start_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

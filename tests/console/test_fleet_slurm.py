@@ -119,7 +119,11 @@ class Three:
             self.muster("set-price", pool, str(usd), "--connect", where, "--yes")
 
     def ended(self, *names: str) -> None:
-        self.until(lambda _: all(self.found(name).state == "ended" for name in names))
+        try:
+            self.until(lambda _: all(self.found(name).state == "ended" for name in names))
+        except AssertionError:
+            told = [f"{each.id}: {each.state} in {each.cell}, {each.cell_state}" for each in map(self.found, names)]
+            raise AssertionError(f"not ended: {told}") from None
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +216,8 @@ def test_what_waits_for_its_tenants_quota_is_taken_back(three: Three) -> None:
     assert "cancel most" in in_cell.stderr
     three.until(lambda _: three.found("most").cell_state == "running")
     where = str(three.folder / "new/engine.sock")
-    three.muster("cancel", "most", "--connect", where, "--yes", "--reason", "not needed")
+    done = three.muster("cancel", "most", "--connect", where, "--yes", "--reason", "not needed")
+    three.until(lambda _: "most" not in three.clusters["new"].run("squeue", "-h", "-o", "%j"), 60)
     three.ended("most")
     assert "most" not in three.clusters["new"].run("squeue", "--noheader", "-o", "%j")
 

@@ -269,7 +269,7 @@ def promises(scheduler: Any) -> dict[int, int]:
 def test_with_exact_estimates_no_promised_start_slips(policy: str) -> None:
     told: list[int] = []
 
-    @settings(SOME, max_examples=examples(80))
+    @settings(SOME, max_examples=80)
     @given(days(policy))
     def check(life: Life) -> None:
         told.append(sum(map(len, play_to_the_end(life))))

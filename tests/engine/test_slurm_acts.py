@@ -15,7 +15,8 @@ from engine.commands import AnyCommand
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from engine.intents import Intent, Phase, intend
-from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, MOST_AGAIN, Actor
+from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, Actor
+from engine.slurm.carried import MOST_AGAIN
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
 from engine.slurm.reconcile import SAFE_S
@@ -480,6 +481,21 @@ def test_a_setting_is_set_again_only_by_who_knows_what_it_was_before(room: Room,
     assert (room.phase(number)[0], room.slurm.jobs[1].qos) == expected
 
 
+@pytest.mark.parametrize(("restarted", "phase"), [(False, Phase.IN_DOUBT), (True, Phase.DONE)])
+def test_a_node_that_was_drained_and_is_not_is_drained_again_only_after_a_crash(
+    room: Room, restarted: bool, phase: Phase
+) -> None:
+    number = room.want(cmd.Cordon(ids=("n1",)))
+    room.turn()
+    if restarted:
+        crash_after(room)
+    room.slurm.node_named["n1"] = Node(name="n1", state="IDLE")
+    for _ in range(40):
+        room.turn(1.0)
+    assert room.phase(number)[0] == phase
+    assert len(room.slurm.done) == (2 if restarted else 1)
+
+
 def test_what_is_forgotten_again_and_again_is_left_to_a_person(room: Room) -> None:
     room.job()
     room.slurm.pass_time(6)
@@ -569,6 +585,19 @@ def test_what_an_earlier_engine_did_before_it_was_killed_may_be_forgotten_as_wel
     room.turn(1.0)
     crash_after(room)
     for _ in range(30):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.jobs[job.id].held) == (Phase.DONE, True)
+
+
+def test_commands_that_hang_do_not_hold_up_what_rest_can_be_asked_for(room: Room) -> None:
+    job = room.job()
+    number = room.want(cmd.Hold(ids=("w1",)))
+
+    def hang() -> str:
+        raise SlurmUnavailable("scontrol gave no answer in 5 s")
+
+    room.slurm.boot = hang  # type: ignore[method-assign]
+    for _ in range(40):
         room.turn(1.0)
     assert (room.phase(number)[0], room.slurm.jobs[job.id].held) == (Phase.DONE, True)
 

@@ -144,3 +144,18 @@ def test_every_act_that_is_carried_can_be_proposed_once_more() -> None:
         assert catalog.command(act) == command
     left = {kind for kind in CARRIED if kind not in {type(each) for each in ACTS}}
     assert left == {cmd.Submit, cmd.RestoreNodes}, "another act is carried: it must be possible to propose it once more"
+
+
+def test_what_muster_does_again_by_itself_is_on_record_beside_its_event() -> None:
+    engine = outside_cell()
+    gate = gate_of(engine, SOLO)
+    node = engine.state.capacity.node_ids[0]
+    spec = msgspec.structs.replace(workload("w"), run=RunSpec(argv=("true",)))
+    for command in (cmd.Cordon(ids=(node,)), cmd.Submit(workloads=(spec,))):
+        engine.command(command)
+        number = next(reversed(engine.state.intents.open))
+        for phase, why in ((Phase.ACCEPTED, ""), (Phase.OPEN, "slurmctld has forgotten it: done again")):
+            changes = (cmd.IntentChange(number=number, phase=phase, text=why),)
+            engine.command(cmd.SettleIntents(changes=changes), beside=doubt.recorded_again(engine, gate, changes))
+    # A submission is carried until there is a job: nobody voted on it.
+    assert types(gate, engine).count("intent.again") == 1

@@ -114,10 +114,10 @@ def test_no_answer_of_the_longest_takes_long(unit: bytes) -> None:
     """In a quarter of a mebibyte: the event loop beside it may stand still for 100 ms."""
     best = math.inf
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.thread_time()
         with pytest.raises(NotJson):
             loads(b'{"x":"' + unit * (250_000 // len(unit)))
         with pytest.raises(NotJson):
             loads(b"[" + unit * (250_000 // len(unit)))
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     assert best < 0.1

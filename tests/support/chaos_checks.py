@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sqlalchemy import select
 
 from engine import commands as cmd
 from engine.control import Engine
@@ -16,7 +17,7 @@ from engine.database import Schema, place_of
 from engine.events import Intended, IntentReopened, IntentSettled
 from engine.intents import Intent, Phase, subjects_of, wanted
 from engine.slurm.submission import COMMENT
-from runbooks.audit import Audit
+from runbooks.audit import Audit, record_table
 from runbooks.doubt import ACTIONS
 from runbooks.gate import Gate, wall_ms
 from runbooks.policies import Policies
@@ -84,6 +85,10 @@ def judged(place: str, told: str, seen: Seen) -> Verdict:
         token_of = {subjects_of(wanted(intent))[0]: intent.token for intent in wishes}
         proposals = _gate(engine).proposals(limit=100_000)
         faults += _submission_faults(kept, wishes, phases, by_token)
+        again = [event for event in events if isinstance(event, IntentReopened) and event.number not in submissions]
+        recorded = engine.recorded(lambda connection: list(connection.execute(select(record_table.c.type)).scalars()))
+        if recorded.count("intent.again") != len(again):
+            faults.append(f"{len(again)} acts were done again, {recorded.count('intent.again')} are on record")
         faults += _act_faults(acts, proposals)
         named = {name: by_token[token] for name, token in token_of.items()}
         requeues = requeues_in(seen.log)
@@ -98,7 +103,7 @@ def judged(place: str, told: str, seen: Seen) -> Verdict:
             "lost": sum(fault.startswith("lost") for fault in faults),
             "doubled": sum(fault.startswith("doubled") for fault in faults),
             "submitted anew": sum(isinstance(e, IntentReopened) and e.number in submissions for e in events),
-            "done again": sum(isinstance(e, IntentReopened) and e.number not in submissions for e in events),
+            "done again": len(again),
             "requeued by Slurm itself": sum(len(requeues[job.id].own) for job in jobs if job.id in requeues),
             "second copies cancelled": sum(len(found) - 1 for token, found in by_token.items() if token and found),
             "plans approved": sum(word[0] == "approved" for word in words),

@@ -1,0 +1,118 @@
+"""An act that is carried to Slurm, how far it is, and what to make of it when it is so no longer.
+
+What is no longer so slurmctld forgot in a crash, or somebody undid. It is done again only where that is told apart:
+nobody undoes a cancel or a requeue; and what sets something is done again, a few times, where the slurmctld that showed
+it set has ended since and the setting is the one from before. Of everything else a person has to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from engine import commands as cmd
+from engine.intents import Phase, subjects_of
+from engine.slurm import acts
+from engine.slurm.records import Job
+
+MOST_AGAIN = 5
+"""So often at most is done again what slurmctld forgot."""
+MOST_TOLD = 5
+LONGEST_SETTING = 200
+UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")
+FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
+"""What nobody can undo: a job that is as it was before was forgotten to be so."""
+TWO_WAYS: frozenset[acts.Do] = frozenset(("hold", "release", "drain", "reserve"))
+"""What is as it was before whenever it is not so."""
+
+
+class Part(msgspec.Struct):
+    """One step of an intent, and how far it is."""
+
+    step: acts.Step
+    meant: Job | None
+    standing: acts.Standing = "to do"
+    tried: bool = False
+    tried_s: float = 0.0
+    """Our clock: it was last asked for."""
+    text: str = ""
+    setting: str = ""
+    before: str = ""
+    """The setting before it was first asked for; empty: by another process."""
+    refused: str = ""
+
+    def see(self, seen: acts.Seen) -> None:
+        self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
+        if self.step.do == "requeue" and self.standing == "to do" and self.before not in ("", self.setting):
+            self.standing = "done"  # it was put back since; that it began before then is another clock's word
+
+
+class Held(msgspec.Struct):
+    """An intent under way."""
+
+    number: int
+    command: cmd.AnyCommand
+    at_ms: int
+    phase: Phase
+    parts: list[Part] | None = None
+    so_s: float = 0.0
+    """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
+    wake_s: float = 0.0
+    boot: str = ""
+    """Run of slurmctld in which all of it was so."""
+    before: str = ""
+    """As `engine.intents.Intent`, of an earlier process."""
+    again: int = 0
+    """How often it was done again."""
+    sent_before: bool = False
+    """By an earlier process: that it is so now may be of its doing, and be forgotten yet."""
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        return frozenset(subjects_of(self.command))
+
+    @property
+    def tried(self) -> bool:
+        return self.sent_before or any(part.tried for part in self.parts or ())
+
+
+def is_overtaken(part: Part, later: Mapping[tuple[str, str], acts.Step]) -> bool:
+    """The same wanted once more overtakes nothing: it may have been needless only for this."""
+    last = later.get((acts.TOPIC.get(part.step.do, ""), part.step.target))
+    return last is not None and (last.do != part.step.do or (last.do in acts.OF_JOBS and last.value != part.step.value))
+
+
+def why_not_again(held: Held, undone: Sequence[Part], boot: str) -> str:
+    """Why what is so no longer is left to a person; empty: it was forgotten, and is done again. `boot`:
+    the run of slurmctld that answers now."""
+    if held.again >= MOST_AGAIN:
+        return f"slurmctld has forgotten it {held.again} times, or somebody undoes it"
+    if all(part.step.do in FOR_GOOD or part.standing == "missing" for part in undone):
+        return ""
+    if not held.boot or not boot:
+        return "slurmctld has forgotten it in a crash, or somebody has undone it"
+    if held.boot == boot:
+        return "somebody has undone it: slurmctld has run on since"
+    others = [part.setting for part in undone if part.standing != "missing" and not _is_as_before(part)]
+    if others:
+        return f"slurmctld was started anew since, but nothing tells that it was so before: {few(others)}"
+    return ""
+
+
+def _is_as_before(part: Part) -> bool:
+    if part.step.do in FOR_GOOD:
+        return True
+    known = part.before or part.step.do in TWO_WAYS
+    return part.step.do in acts.TOPIC and bool(known) and part.before in ("", part.setting)
+
+
+def common(settings: Sequence[str]) -> str:
+    """What was the same of all, to be journalled; else empty."""
+    return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
+
+
+def few(texts: Sequence[str]) -> str:
+    told = list(dict.fromkeys(text for text in texts if text))
+    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    return "; ".join(told[:MOST_TOLD]) + more
