@@ -48,7 +48,7 @@ TAKEN = ("is there already", "was asked for already")
 """In what a cell says when it has the id: as a workload, or as something that another scheduler was asked for."""
 ASKED, DOUBT = "asked of Slurm", "in doubt"
 """How that stands which another scheduler was asked for and the cell does not show yet; in doubt: `muster intents`."""
-SENT_BACK = ("refused", "expired")
+SENT_BACK = ("refused", "expired", "undone")
 """How an intent ends of which nothing was done."""
 MOST_INTENTS = 1_000
 AT_ONCE = 200

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from typing import TYPE_CHECKING, NamedTuple
@@ -136,6 +137,8 @@ class Offers:
             try:
                 specs = [each.spec for each in now.values()]
                 found = self._lines[cell].offers(specs, self._rules.horizon_ms, self._rules.answer_within_ms)
+            except Exception:
+                traceback.print_exc()  # a fault of ours must not leave the cell unasked for good
             finally:
                 for (shape, asked), offer in zip(now.items(), found, strict=True):
                     self._keep((cell, shape), offer)

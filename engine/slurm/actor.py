@@ -110,7 +110,7 @@ class Actor:
                     before=intent.before,
                     # What is done again has its time anew.
                     at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries,
-                    sent_before=intent.phase == Phase.SENT,
+                    perhaps=intent.phase == Phase.SENT,
                 )  # fmt: skip
 
     def _note(self, held: Held, phase: Phase, text: str = "") -> None:
@@ -213,6 +213,7 @@ class Actor:
             part.refused = f"{part.step.target}: {error.problem}"
         except SlurmUnavailable:
             # It may have been done or not: it is looked at before it is done again.
+            held.perhaps = held.perhaps or asked
             part.tried = False
             raise
         return asked

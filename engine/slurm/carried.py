@@ -65,8 +65,9 @@ class Held(msgspec.Struct):
     """As `engine.intents.Intent`, of an earlier process."""
     again: int = 0
     """How often it was done again."""
-    sent_before: bool = False
-    """By an earlier process: that it is so now may be of its doing, and be forgotten yet."""
+    perhaps: bool = False
+    """It was asked for by an earlier process, or without an answer: that it is so now may be of that, and be forgotten
+    yet."""
 
     @property
     def subjects(self) -> frozenset[str]:
@@ -74,7 +75,7 @@ class Held(msgspec.Struct):
 
     @property
     def tried(self) -> bool:
-        return self.sent_before or any(part.tried for part in self.parts or ())
+        return self.perhaps or any(part.tried for part in self.parts or ())
 
 
 def is_overtaken(part: Part, later: Mapping[tuple[str, str], acts.Step]) -> bool:

@@ -85,6 +85,7 @@ class Past:
         self._learnt = False
         self._begun_at = -1e9
         self._thread: threading.Thread | None = None
+        self._stopping = False
         self.lacks: dict[str, str] = {}
         """Why nothing could be learnt."""
 
@@ -96,6 +97,10 @@ class Past:
             self._thread = threading.Thread(target=self._run, name="mirror-past", daemon=True)
             self._thread.start()
 
+    def stop(self) -> None:
+        """What is still asked is not waited for."""
+        self._stopping = True
+
     def _run(self) -> None:
         try:
             self.learn()
@@ -104,6 +109,8 @@ class Past:
         except UnreachableError:
             pass  # the engine is stopping
         except Exception as error:
+            if self._stopping:
+                return  # the connection was closed under it
             # A fault of ours costs the forecast what it could have learnt, no more.
             traceback.print_exc()
             self.lacks = {"run times of before": f"a defect of Muster's: {type(error).__name__}: {error}"}

@@ -101,6 +101,7 @@ class Watcher:
 
     def stop(self) -> None:
         self._stopping = True
+        self._past.stop()
         self._wake.set()
         self._pulse_ends.set()
         for thread in (self._thread, self._pulse):

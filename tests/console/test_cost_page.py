@@ -118,7 +118,8 @@ def test_a_young_cell_is_drawn_by_the_hour() -> None:
 def test_where_nothing_has_a_price_that_is_said_instead_of_a_chart_of_nothing() -> None:
     found = spending()
     free = found._replace(
-        rates=tuple((at, 0) for at, _ in found.rates), overview=msgspec.structs.replace(found.overview, cost_microusd_hour=0)
+        rates=tuple((at, 0) for at, _ in found.rates),
+        overview=msgspec.structs.replace(found.overview, cost_microusd_hour=0),
     )
     [section] = chart(free, Asked(), {}, 100, 9)
     assert "nothing is priced" in text([section])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,9 +15,10 @@ import pytest
 from console.fleet import GONE, Fleet
 from console.fleet_cell import ASKED, TAKEN
 from console.fleet_journal import FleetJournal
-from console.fleet_offers import MOST_SHAPES
+from console.fleet_offers import MOST_SHAPES, Offers, Wanted
 from console.fleet_routing import Router
 from console.fleet_shown import Submission
+from engine.cells import Offer
 from engine.commands import Submit
 from engine.control import Engine
 from engine.database import Place, place_of
@@ -419,6 +422,32 @@ def test_of_many_shapes_a_cell_is_asked_in_one_question_and_equal_ones_share_an_
     world.turn()
     assert world.fleet.view().counts == {"routed": 60}
     assert [cell.times_asked for cell in world.cells.values()] == [1, 1]
+
+
+def test_what_is_asked_while_a_cell_is_asked_is_one_question_more() -> None:
+    """A cell's twin runs few things at once: who asks beside others waits for an answer to all of them."""
+    first, go_on = threading.Event(), threading.Event()
+    questions: list[int] = []
+
+    class Line:
+        def offers(self, specs: list[WorkloadSpec], *_: int) -> list[Offer | None]:
+            questions.append(len(specs))
+            first.set()
+            assert go_on.wait(10)
+            return [Offer(p50_ms=0)] * len(specs)
+
+    with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(9) as askers:
+        offers = Offers({"a": Line()}, Routing(answer_within_ms=10_000), pool)  # type: ignore[dict-item]
+        wanted = [Wanted(bytes([i]), job(f"j{i}"), ("a",)) for i in range(8)]
+        asked = [askers.submit(offers.ask, wanted[:1])]
+        assert first.wait(10)
+        asked += [askers.submit(offers.ask, [each]) for each in wanted]
+        while len(offers._queue["a"]) < 7:
+            assert not asked[-1].done()
+        go_on.set()
+        for each in asked:
+            each.result(10)
+    assert questions == [1, 7]
 
 
 def test_every_shape_has_its_turn_though_there_are_more_than_one_question_holds(world: World) -> None:

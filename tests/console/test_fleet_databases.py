@@ -80,6 +80,10 @@ def test_without_a_server_the_fleet_is_shown_and_nothing_is_taken_or_sent(
     assert not any(cell.there for cell in world.cells.values())
     server.start()
     world.submit("during")
+    end = time.monotonic() + 30
+    while not world.journal.is_ours:  # until the lease is renewed nothing is sent
+        assert time.monotonic() < end
+        time.sleep(0.05)
     world.turn()
     assert world.fleet.view().counts == {"routed": 2}
     assert world.fleet.view().error == ""

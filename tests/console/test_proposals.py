@@ -619,7 +619,8 @@ def test_nothing_changes_by_get_or_when_read_only(after: ExitStack) -> None:
                 with pytest.raises(RefusedError, match="read-only"):
                     change(client)
             answer = lab.client()._http.get(f"/v1/{path}")
-            assert answer.status_code == 405, path
+            # Where an intent's number stands, the word reads as none.
+            assert answer.status_code == (400 if path == "intents/answer" else 405), path
         assert reader.preview(asks("cordon", ("g1",))).state == "simulated"
         assert server.preview(asks("cordon", ("g1",))).state == "simulated"
         assert reader.reviews() == ()

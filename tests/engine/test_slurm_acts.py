@@ -575,6 +575,20 @@ def test_the_same_wanted_twice_outlasts_a_crash_that_forgot_the_first(room: Room
     assert (room.phase(first)[0], room.slurm.jobs[job.id].held) == (Phase.DONE, True)
 
 
+def test_what_was_done_without_an_answer_may_be_forgotten_as_well(room: Room) -> None:
+    job = room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    room.slurm.lose_next_answer = True
+    room.turn()
+    room.turn(1.0)
+    assert room.phase(number)[0] == Phase.ACCEPTED
+    crash_after(room)
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.jobs[job.id].held) == (Phase.DONE, True)
+
+
 def test_what_an_earlier_engine_did_before_it_was_killed_may_be_forgotten_as_well(room: Room) -> None:
     job = room.job()
     room.slurm.pass_time(6)

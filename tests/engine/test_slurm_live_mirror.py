@@ -181,12 +181,11 @@ def test_a_limit_a_changed_time_limit_and_the_past_are_in_the_forecast(release: 
     with ExitStack() as after:
         cluster = after.enter_context(shared(release))
         name = f"two{os.getpid()}"
-        cluster.run("sacctmgr", "-i", "add", "qos", name, "set", "GrpTRES=cpu=2")
-        after.callback(cluster.run, "sacctmgr", "-i", "delete", "qos", name)
-        cluster.run("sacctmgr", "-i", "modify", "account", "research", "set", f"qos+={name}")
-        after.callback(cluster.run, "sacctmgr", "-i", "modify", "account", "research", "set", f"qos-={name}")
+        cluster.run("sacctmgr", "-i", "add", "account", name, "GrpTRES=cpu=2")
+        after.callback(cluster.run, "sacctmgr", "-i", "delete", "account", name)
+        cluster.run("sacctmgr", "-i", "add", "user", "root", f"account={name}")
         followed = Followed(cluster, after)
-        like = ("-A", "research", "-q", name, "-c", "2", "-J", "limited")
+        like = ("-A", name, "-c", "2", "-J", "limited")
         first, second = followed.submit(*like), followed.submit(*like)
         soon(lambda: followed.state(first) == "running")
         # Why it waits Slurm says with the next look of its scheduler, and limits are asked for beside the jobs.
