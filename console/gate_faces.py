@@ -130,7 +130,7 @@ GATE = (
     Operation("POST", "/v1/close-review", "Say that it was looked at, and what was found",
               lambda asked: asked.client.close_review(asked.body.review, asked.body.comment), takes=ReviewBody,
               gives=None, changes=True),
-    Operation("POST", "/v1/intents/answer", "Say what came of an intent in doubt, or have a submission carried again",
+    Operation("POST", "/v1/answer-intent", "Say what came of an intent in doubt, or have a submission carried again",
               lambda asked: asked.client.answer_intent(asked.body), takes=IntentAnswer, gives=Receipt, changes=True),
     Operation("GET", "/v1/freezes", "When plans do not run", lambda asked: asked.client.freezes(),
               gives=tuple[Freeze, ...]),

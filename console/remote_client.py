@@ -178,7 +178,7 @@ class RemoteClient:
         return self._get(f"/v1/intents/{number}", IntentDetail)
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
-        return self._change("/v1/intents/answer", Receipt, said)
+        return self._change("/v1/answer-intent", Receipt, said)
 
     def mirrored(self, workload_id: str) -> Mirrored:
         return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/mirrored", Mirrored)

@@ -6,12 +6,8 @@ Run times are learnt from it (`engine.run_times`); it is no work of the cell, an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
 
 import msgspec
-
-from engine.columns import Table
 
 MOST_RUNS = 5_000
 _DIGITS = re.compile(r"\d+")
@@ -35,26 +31,6 @@ class PastRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ended_ms: int
     finished: bool
     """It ended by itself and well."""
-
-
-class PastRuns(Table):
-    columns = ("runs", "until_ms")
-
-    def __init__(self) -> None:
-        self.runs: list[Any] = []
-        """Of PastRun, in the order in which they ended."""
-        self.until_ms = 0
-        """What ended later is not among them; 0: nothing was told."""
-
-    def derive(self) -> None:
-        self.runs = [msgspec.convert(run, PastRun) for run in self.runs]
-
-    def dump(self) -> dict[str, Any]:
-        return super().dump() | {"runs": msgspec.to_builtins(self.runs)}
-
-    def tell(self, runs: Iterable[PastRun], until_ms: int) -> None:
-        """In place of all that was told before."""
-        self.runs, self.until_ms = list(runs), until_ms
 
 
 def stem(name: str) -> str:

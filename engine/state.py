@@ -39,7 +39,7 @@ from engine.model import (
 )
 from engine.orders import Orders
 from engine.outside import Outside
-from engine.past_runs import PastRuns
+from engine.past import PastRuns
 from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape

@@ -76,8 +76,8 @@ def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
         ("/v1/confirm", b'{"proposal":"P-1"}', "step"),
         ("/v1/break-glass", b'{"proposal":"P-1","digest":"00"}', "reason"),
         ("/v1/close-review", b'{"review":"1","comment":"seen"}', "review"),
-        ("/v1/intents/answer", b'{"number":1,"outcome":"perhaps","reason":"x"}', "outcome"),
-        ("/v1/intents/answer", b'{"number":1,"outcome":"done","reason":"x","by":"person:alice"}', "by"),
+        ("/v1/answer-intent", b'{"number":1,"outcome":"perhaps","reason":"x"}', "outcome"),
+        ("/v1/answer-intent", b'{"number":1,"outcome":"done","reason":"x","by":"person:alice"}', "by"),
         ("/v1/freeze", b'{"name":"x","tier":"T9"}', "tier"),
     ],
 )

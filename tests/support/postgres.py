@@ -226,8 +226,8 @@ def shared() -> Server:
 
 
 def _in_memory() -> str | None:
-    """A folder without a disk behind it: no test of the shared server asks what outlives this machine, and a journal
-    that waits for a disk at every turn takes five times as long to be made."""
+    """A folder without a disk behind it: no test of the shared server asks what outlives this machine, and none of its
+    turns then waits for the disk that other tests keep busy."""
     with contextlib.suppress(OSError):
         room = os.statvfs("/dev/shm")
         if os.access("/dev/shm", os.W_OK) and room.f_bavail * room.f_frsize > 2 << 30:

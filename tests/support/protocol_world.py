@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, func, select, update
+from on_postgres import is_server
+from sqlalchemy import Connection, Table, func, literal_column, select, update
 
 from engine import commands as cmd
 from engine.control import Engine
@@ -752,7 +753,7 @@ EDITS = (
     _edited(REVISION, "plan", lambda plan: plan.replace(b'"T3"', b'"T0"') + b" "),
     _edited(REVISION, "digest", lambda _: "0"),
     _edited(PROPOSAL, "digest", lambda _: "0"),
-    _edited(REVISION, "plan", lambda _: b"text"),
+    _edited(REVISION, "plan", lambda _: b"text" if is_server() else literal_column("'text'")),
 )
 TIMES = (1, 1000, MINUTE, 10 * MINUTE, 40 * MINUTE, 2 * HOUR, -500, -HOUR)
 FITTING = {
