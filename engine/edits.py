@@ -255,10 +255,12 @@ class _Reader:
         self.at_ms = at_ms
         self.read = read
         self.for_ms = 0
-        lasting = _FOR.search(" " + rest) if "[for " in form.usage else None
+        # What stands first in a shock is a pool, also one that is named "for".
+        after = rest if form.word == "shock" else f" {rest}"
+        lasting = _FOR.search(after) if "[for " in form.usage else None
         if lasting:
             self.for_ms = _duration(text, lasting[1])
-            rest = (" " + rest)[: lasting.start()].strip()
+            rest = after[: lasting.start()].strip()
         self.rest = rest
         self.words = rest.split()
 

@@ -18,6 +18,8 @@ from engine.slurm.records import Job
 
 MOST_AGAIN = 5
 """So often at most is done again what slurmctld forgot."""
+AGAIN_WITHIN_MS = 900_000
+"""Cell time since it was wanted. What slurmctld forgot is found out later only where that was away for so long."""
 MOST_TOLD = 5
 LONGEST_SETTING = 200
 UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")

@@ -62,6 +62,9 @@ WRITTEN = st.one_of(
 @settings(max_examples=examples(200), deadline=None)
 @example(ed.ChangeQuota(queue="q", nominal={"gpu_milli": MAX_QUANTITY}))
 @example(ed.ResizePool(pool="nodes", count=4))
+@example(ed.Shock(pool="for", permille=1))
+@example(ed.Shock(pool="for", permille=1, for_ms=HOUR, at_ms=HOUR))
+@example(ed.FailNodes(nodes=ed.Nodes(ids=("for",)), for_ms=HOUR))
 @given(WRITTEN)
 def test_what_is_written_is_read_back_as_the_same(edit: ed.AnyEdit) -> None:
     assert ed.parse(ed.written(edit)) == edit
@@ -106,6 +109,8 @@ ONE_OF_EACH = (
         ("drain rack=", "the name of the rack is missing", ""),
         ("drain g0 at +soon", "'soon'", ""),
         ("fail g0 for ever", "'ever'", ""),
+        ("fail for 2h", "NODES is missing", ""),
+        ("shock for 2h", "'2h' is no share such as 30%", ""),
         ("add four nodes to gpu", "'four' is no whole number of nodes", "Write: add N nodes to POOL"),
         ("add 4 nodes", "is not complete", "Write: add N nodes to POOL"),
         ("add 4 nodes to gpu pool=x", "'pool' is no place", ""),

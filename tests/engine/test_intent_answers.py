@@ -11,6 +11,7 @@ from cells import small_cell, workload
 from made_up_slurm import Connection, EngineLedger, MadeUpSlurm, OneByOne, live, outside_cell, put_in_doubt
 
 from engine import commands as cmd
+from engine import events as ev
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.intents import ENDED_KEPT, Phase, wanted
@@ -106,6 +107,33 @@ def test_a_submission_that_is_carried_again_is_one_job_in_the_end(there_after_al
         engine.command(job("w"))
 
 
+@pytest.mark.parametrize("why", ["only observes", "no way to submit", "wait for Slurm"])
+def test_what_could_not_be_submitted_now_is_not_carried_again_either(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be carried whenever that is possible again, though nobody asks for it then."""
+    engine = outside_cell()
+    number = put_in_doubt(engine, job("w"))
+    if why == "only observes":
+        engine.acts = False
+    elif why == "no way to submit":
+        engine.lacks = {cmd.Submit: why}
+    else:
+        monkeypatch.setattr("engine.intents.MOST_OPEN", 0)
+    with pytest.raises(RefusedError, match=why):
+        say(engine, number, "retry")
+    assert phase(engine, number) == Phase.IN_DOUBT
+    say(engine, number, "undone")
+
+
+def test_a_word_on_a_doubt_that_an_older_snapshot_has_dropped_does_not_keep_the_engine_from_starting() -> None:
+    """Releases before kept no doubts beyond the last 500: where one was answered, their snapshot may be without it."""
+    engine = outside_cell()
+    number = put_in_doubt(engine, job("w"))
+    engine.state.intents.ended.clear()
+    with engine._turn():
+        engine._emit(ev.IntentAnswered(number, Phase.UNDONE, "said"))
+    assert engine.state.intents.known(number) is None
+
+
 def test_what_was_said_is_the_same_after_a_restart(tmp_path: Path) -> None:
     cell = small_cell()
     cell = msgspec.structs.replace(cell, settings=msgspec.structs.replace(cell.settings, decided_by="slurm"))
@@ -185,3 +213,23 @@ def test_evidence_of_a_submission_goes_by_its_token() -> None:
     ended = PastJob(id=9, name="w", comment=f"muster:{intent.token}", state="COMPLETED", submit_s=5)
     assert look(others, past=(ended,))[0] == "done"
     assert look(up=False) == ("", "slurmctld does not answer")
+
+
+def test_a_job_of_somebody_else_that_carries_the_token_is_no_evidence() -> None:
+    """Everybody can read the token, and write it into comments of theirs."""
+    engine = outside_cell()
+    intent = engine.state.intents.known(put_in_doubt(engine, job("w"), job=7))
+    assert intent is not None
+    token = f"muster:{intent.token}"
+    theirs = Job(id=7, name="w", comment=token, user="mallory", submit_s=5)
+    past = PastJob(id=8, name="w", comment=token, user="mallory", state="COMPLETED", submit_s=5)
+    far = Far(theirs, past=(past,))
+    far.acts_as = "muster"
+    found = evidence.look(far, intent, lambda _: None, 0)
+    told = "; ".join(found.lines)
+    assert found.shows == "undone", told
+    assert "job 7, the id it was given, carries its token, but is mallory's" in told
+    far.acts_as = ""  # as whom Muster asks is not known: whose they are is said, for a person to judge
+    found = evidence.look(far, intent, lambda _: None, 0)
+    assert found.shows == "done"
+    assert "job 7 of mallory carries its token" in found.lines[0]

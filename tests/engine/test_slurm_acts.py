@@ -14,9 +14,10 @@ from engine import commands as cmd
 from engine.commands import AnyCommand
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
-from engine.intents import Intent, Phase, intend
+from engine.intents import ENDED_KEPT, Intent, Phase, intend
+from engine.model import RunSpec
 from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, Actor
-from engine.slurm.carried import MOST_AGAIN
+from engine.slurm.carried import AGAIN_WITHIN_MS, MOST_AGAIN
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
 from engine.slurm.reconcile import SAFE_S
@@ -729,3 +730,77 @@ def test_intents_are_the_same_after_a_restart_and_leave_forks_alone(tmp_path: An
     assert again.state.digest() == digest
     assert again.intents().items[0].tries == 1
     again.close()
+
+
+# -- what is not done again without anybody's word --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("kind", [cmd.Hold, cmd.Cancel])
+def test_what_was_wanted_long_ago_is_not_done_again_when_slurmctld_comes_back(
+    room: Room, kind: type[cmd.Hold | cmd.Cancel], restarted: bool
+) -> None:
+    """It was approved for the cell as it was then, as what could not be carried in time."""
+    room.job()
+    room.slurm.pass_time(6)
+    number = room.want(kind(ids=("w1",)))
+    room.turn()
+    assert room.phase(number)[0] == Phase.ACCEPTED
+    room.slurm.crash()
+    room.turn(AGAIN_WITHIN_MS / 1000)
+    room.slurm.restart()
+    if restarted:
+        room.new_actor()
+    for _ in range(5):
+        room.turn(BOOT_EVERY_S)
+    phase, text = room.phase(number)
+    assert (phase, len(room.slurm.done)) == (Phase.IN_DOUBT, 1)
+    assert "too long ago" in text
+
+
+@pytest.mark.parametrize("settled", [0, ENDED_KEPT])
+def test_a_hold_is_not_done_again_after_its_release_whatever_else_was_settled_since(room: Room, settled: int) -> None:
+    """The journal's state remembers so many settled ones alone."""
+    room.job()
+    hold = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    crash_after(room)  # before anything was saved
+    room.meant["w1"] = again = room.slurm.add(submit_s=int(room.slurm.now))
+    release = room.want(cmd.Release(ids=("w1",)))
+    room.turn(1.0)
+    assert (room.phase(hold)[0], room.phase(release)[0]) == (Phase.ACCEPTED, Phase.NEEDLESS)
+    specs = tuple(msgspec.structs.replace(workload(f"v{i}"), run=RunSpec(argv=("true",))) for i in range(settled))
+    if specs:
+        room.engine.command(cmd.Submit(workloads=specs))
+        others = [number for number in room.engine.state.intents.open if number > release]
+        changes = tuple(cmd.IntentChange(number=number, phase=Phase.DONE) for number in others)
+        room.engine.command(cmd.SettleIntents(changes=changes))
+    for _ in range(40):
+        room.turn(1.0)
+    assert not room.slurm.jobs[again.id].held
+
+
+def test_what_may_have_been_undone_by_a_later_wish_in_doubt_is_not_done_again(room: Room) -> None:
+    """The later wish is the one that a person is asked about."""
+    cordon = room.want(cmd.Cordon(ids=("n1",)))
+    room.turn()
+    assert room.phase(cordon)[0] == Phase.ACCEPTED
+    uncordon = room.want(cmd.Uncordon(ids=("n1",)))
+    update = room.slurm.update_node
+
+    def arrives_unanswered(name: str, /, state: str, reason: str = "") -> None:
+        update(name, state, reason)
+        raise SlurmUnavailable("no answer")
+
+    room.slurm.update_node = arrives_unanswered  # type: ignore[method-assign]
+    room.turn()
+    del room.slurm.update_node
+    room.slurm.crash()
+    for _ in range(GIVE_UP_MS // 1000 + 5):
+        room.turn(1.0)
+    assert room.phase(uncordon)[0] == Phase.IN_DOUBT
+    room.slurm.restart()
+    for _ in range(10):
+        room.turn(1.0)
+    assert room.slurm.node_named["n1"].flags == frozenset()
+    assert room.phase(cordon)[0] == Phase.DONE

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete, insert, select
 
 from engine.commands import Cancel
-from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.errors import NotFoundError, RefusedError, SpecError
 from runbooks.books import VOTE
 from runbooks.identity import Actor
 from runbooks.plan import Proposal
@@ -211,11 +211,9 @@ def test_a_signature_counts_once(of: dict[str, Member], clock: Clock) -> None:
 def test_a_vote_binds_to_the_digest_that_was_shown(of: dict[str, Member], watched: Watched) -> None:
     one, other = of["ann"].propose("suspend", ["r0"]), of["ann"].propose("suspend", ["r1"])
     cat = of["cat"]
-    for digest in ("", one.digest[:6], one.digest[:-1], one.digest.upper(), one.digest + "0", other.digest):
+    for digest in ("", one.digest[:6], one.digest[:-1], one.digest.upper(), one.digest + "0", other.digest, "\0"):
         with pytest.raises(RefusedError, match="digest"):
             cat.gate.approve(cat.actor, one.id, digest, "yes", cat.sign(one))
-    with pytest.raises(MusterError, match=r"digest|NUL"):
-        cat.gate.approve(cat.actor, one.id, "\0", "yes", cat.sign(one))
     assert watched.executed == []
 
 
