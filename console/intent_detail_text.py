@@ -43,9 +43,10 @@ def _wanted(detail: IntentDetail, width: int) -> Section:
     lines = [text_line(printable(view.phase), TONES.get(view.phase, ""))]
     lines += hanging("asked     ", f"{timestamp(view.at_ms)} UTC{_asker(detail)}", width)
     if detail.proposal:
-        told = f"{detail.proposal}, agreed to by {', '.join(map(name_of, detail.agreed)) or 'nobody'}"
+        name = printable(detail.proposal)
+        told = f"{name}, agreed to by {', '.join(map(name_of, detail.agreed)) or 'nobody'}"
         first, *rest = hanging("proposal  ", told, width)
-        lines += [Line(first.spans, f"proposal {detail.proposal}"), *rest]
+        lines += [Line(first.spans, f"proposal {name}"), *rest]
     lines += [line for told in detail.wants for line in hanging("          ", printable(told), width)]
     if view.job:
         lines += hanging("job       ", f"{view.job}, as Slurm answered", width)

@@ -41,7 +41,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
         "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime", "Backoff",
         "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "BudgetHold", "WaitingForReservation",
         "NoMatchingNodes", "WaitingForQuota", "InsufficientCapacity", "Fragmented", "NoDomainFits",
-        "AwaitingEvaluation", "TurnedOnDemand",
+        "AwaitingEvaluation", "TurnedOnDemand", "OutsideLimit",
     ),
 }  # fmt: skip
 """Closed sets: a value outside them is a slip of the fingers, and completion offers them."""

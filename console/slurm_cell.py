@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,6 +38,10 @@ LEFT = MirrorReport(
 EVIDENCE_S = 3.0
 EVIDENCE_SHARE = 20
 """What Slurm shows of an intent is asked for again after so long, and after so many times as long as it took."""
+EVIDENCE_KEPT = 50
+"""Intents of which that is remembered."""
+EVIDENCE_WAIT_S = 5.0
+"""For the look of somebody else: Slurm is asked for one at a time, however many look."""
 KEPT = "slurm.json"
 """File in the cell's folder."""
 
@@ -87,7 +92,8 @@ class SlurmCell:
         self.mirror: Mirror | None = None
         self.watcher: Watcher | None = None
         self._evidence: dict[int, tuple[float, FarLook]] = {}
-        """Number of the last intent that was looked at -> until when, by the monotonic clock, that will do."""
+        """Number of an intent that was looked at -> until when, by the monotonic clock, that will do."""
+        self._looking = threading.Lock()
         self.driver: Driver | None = None
         """Where Muster may act on the cluster."""
         if at is None:
@@ -151,15 +157,27 @@ class SlurmCell:
         may have to tell all of its jobs for it. None where no cluster is known."""
         if self.connection is None or self.mirror is None:
             return None
+        if not self._looking.acquire(timeout=EVIDENCE_WAIT_S):
+            from engine.intent_report import FarLook
+
+            return FarLook(at_ms=time.time_ns() // 1_000_000, error="it is asked of another intent, and takes long")
+        try:
+            return self._looked(self.connection, self.mirror, intent)
+        finally:
+            self._looking.release()
+
+    def _looked(self, connection: SlurmConnection, mirror: Mirror, intent: Intent) -> FarLook:
         from engine.slurm.evidence import look
 
         kept = self._evidence.get(intent.number)
         if kept is not None and time.monotonic() < kept[0]:
             return kept[1]
         began = time.monotonic()
-        found = look(self.connection, intent, self.mirror.job_of, time.time_ns() // 1_000_000)
+        found = look(connection, intent, mirror.job_of, time.time_ns() // 1_000_000)
         ended = time.monotonic()
-        self._evidence.clear()
+        self._evidence.pop(intent.number, None)
+        if len(self._evidence) >= EVIDENCE_KEPT:
+            del self._evidence[next(iter(self._evidence))]
         self._evidence[intent.number] = ended + max(EVIDENCE_S, EVIDENCE_SHARE * (ended - began)), found
         return found
 

@@ -8,6 +8,14 @@ naming nodes keeps the promise on mixed nodes too, and costs only what the candi
 What ends at the very same time but later in the order is not counted as spare: so do the simulators whose figures
 ours are compared with, and it errs towards the promise.
 
+A candidate is tested once in a pass, with the nodes the placer gives it at that moment and the ends counted when the
+promise was made. If it fails, what starts after it in the pass may fill those nodes, or end at the reserved time and
+before others in the order: a fresh look would then start it after all. It waits until something is freed and
+everything is looked at again, or longer, if then too the placer prefers nodes that are in the way. That is room left
+idle, never a promise broken; to look on until nothing more starts would cost a pass for each start. Another process
+that goes on from the journal, or a fork, has that fresh look, and may start it at once. What is gone by the reserved
+start, fits, and takes no quota that is counted on is never refused.
+
 Groups are counted independently of each other, so for a gang of several groups the time is a lower bound; one that
 finds its slots now and yet cannot be placed is promised nothing. A gang that must be in one domain of the topology is
 promised the domain that has its slots first, and the slots of that domain are counted.

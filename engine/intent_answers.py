@@ -40,10 +40,16 @@ def answer(state: State, command: cmd.AnswerIntent) -> Checked:
         return [ev.IntentAnswered(command.number, Phase.DONE, f"{command.by} says that it is done")], changed
     if command.outcome == "undone":
         return [ev.IntentAnswered(command.number, Phase.UNDONE, f"{command.by} says that it is not done")], changed
-    if not isinstance(wanted(intent), cmd.Submit):
+    submission = wanted(intent)
+    if not isinstance(submission, cmd.Submit):
         raise RefusedError(
             f"i{command.number} is an act: it was approved for the cell as it was then",
             f"Propose it anew: muster intents retry i{command.number} does that",
+        )
+    name = submission.workloads[0].id
+    if name in state.intents.ids and state.intents.named.get(intent.token) != name:
+        raise RefusedError(
+            f"'{name}' is another workload by now", f"Submit it under a name of its own; i{command.number}: settle it"
         )
     again = state.intents.issued
     told = f"{command.by} has it carried again, as i{again}"
@@ -65,7 +71,10 @@ def answered_by(state: State, number: int, command: bytes) -> list[ev.AnyEvent]:
 
 def answered(state: State, event: ev.IntentAnswered) -> None:
     intents = state.intents
-    at = next(at for at, intent in enumerate(intents.ended) if intent.number == event.number)
+    at = next((at for at, intent in enumerate(intents.ended) if intent.number == event.number), None)
+    if at is None:
+        return  # a snapshot of a release that dropped doubts is without it, though a replay of all had it
+    intents.doubts -= intents.ended[at].phase == Phase.IN_DOUBT
     intent = intents.ended[at] = replaced(intents.ended[at], state.now_ms, phase=event.phase, text=event.text)
     if event.phase == Phase.UNDONE:
         intents.free(intent.token)

@@ -26,13 +26,16 @@ from engine.columns import Table, view
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.intent_report import IntentsReport, IntentView
 from engine.money import DAY_MS
+from engine.outside_commands import CARRIED, why_not
 
 if TYPE_CHECKING:
     from engine.definitions import Checked
     from engine.state import State
 
 ENDED_KEPT = 500
-"""Settled intents that are remembered, for people; those in doubt longer than others."""
+"""Settled intents that are remembered, for people and for the gate, besides those in doubt."""
+DOUBTS_KEPT = 1000
+"""Those in doubt wait for a person: they do not go because much else was settled since."""
 WORDS_KEPT = 8
 """Of one intent: what was last said of it, and when."""
 MOST_OPEN = 100_000
@@ -75,6 +78,10 @@ class Phase(IntEnum):
     @property
     def settled(self) -> bool:
         return self >= Phase.DONE
+
+
+MAYBE_CARRIED = (Phase.DONE, Phase.NEEDLESS, Phase.IN_DOUBT)
+"""Settled ones after which things at the other scheduler are, or may be, as they were wanted."""
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +139,8 @@ class Intents(Table):
         self.ended = [msgspec.convert(intent, Intent) for intent in self.ended]
         self.ids = set(self.named.values())
         """Workload ids that were asked for."""
+        self.doubts = sum(intent.phase == Phase.IN_DOUBT for intent in self.ended)
+        """How many of those settled are in doubt."""
 
     def dump(self) -> dict[str, Any]:
         plain = msgspec.to_builtins
@@ -221,52 +230,6 @@ def subjects_of(command: cmd.AnyCommand) -> tuple[str, ...]:
 
 # -- at the door ------------------------------------------------------------------------------------------------------
 
-CARRIED: tuple[type[cmd.Command], ...] = (
-    cmd.Submit, cmd.Cancel, cmd.Hold, cmd.Release, cmd.Requeue, cmd.Preempt, cmd.SetPriority, cmd.SetQos,
-    cmd.SetJobPriority, cmd.MoveToQueue, cmd.Cordon, cmd.Uncordon, cmd.Drain, cmd.RestoreNodes, cmd.HoldQueues,
-    cmd.DrainQueues, cmd.OpenQueues, cmd.Reserve, cmd.Unreserve, cmd.PowerUp, cmd.PowerDown,
-)  # fmt: skip
-"""Commands that become intents: what another scheduler can be asked for."""
-OURS: tuple[type[cmd.Command], ...] = (
-    cmd.SettleIntents, cmd.AnswerIntent, cmd.SetPrice, cmd.SetBudgets, cmd.RemoveBudgets, cmd.ApproveSpending,
-    cmd.WatchNodes, cmd.UnwatchNodes, cmd.Define, cmd.SetSettings,
-)  # fmt: skip
-"""Commands about what Muster alone keeps: done as in any cell."""
-WHY_NOT: dict[type[cmd.Command], str] = {
-    cmd.Suspend: "Slurm suspends a job on its nodes, where it keeps its memory: hold or requeue it instead",
-    cmd.Resume: "nothing is suspended by Muster here",
-    cmd.Resize: "Slurm's jobs keep what they asked for: cancel it and submit it anew",
-    cmd.Migrate: "Slurm chooses the nodes: drain a node, or requeue the work",
-    cmd.SetPolicy: "the order of work is slurm.conf's",
-    cmd.OrderQueues: "the order of work is slurm.conf's",
-    cmd.ChangeQueue: "limits are those of slurmdbd: use sacctmgr",
-    cmd.SetScaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
-    cmd.SetTargets: "nodes are powered by slurmctld: power nodes up or down by name",
-    cmd.ScalePool: "nodes are powered by slurmctld: power nodes up or down by name",
-    cmd.SetAutoscaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
-    cmd.Interrupt: "Slurm knows no notice of a provider: drain the nodes",
-    cmd.FailNodes: "slurmctld finds out itself which nodes are down: drain them",
-    cmd.RemoveNodes: "nodes are those of slurm.conf",
-    cmd.AddPools: "nodes are those of slurm.conf",
-    cmd.AddNodes: "nodes are those of slurm.conf",
-    cmd.AddQueues: "queues are the partitions of slurm.conf",
-    cmd.AddPriorityClasses: "they follow from Slurm's partitions and QOS",
-    cmd.RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
-}
-"""Why others cannot be done in a cell that Slurm decides on, and what can."""
-
-
-def why_not(command: type[cmd.Command], *, acts: bool, lacks: Mapping[type[cmd.Command], str]) -> str:
-    """Why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: what this release of it, as it
-    is reached, cannot be asked for."""
-    if command in OURS or command not in (*CARRIED, *WHY_NOT):
-        return ""
-    if command not in CARRIED:
-        return WHY_NOT[command]
-    if not acts:
-        return "Muster only observes this cluster (muster serve --slurm-act lets it act)"
-    return lacks.get(command, "")
-
 
 def intend(
     state: State, command: cmd.AnyCommand, now_ms: int, *, acts: bool, lacks: Mapping[type[cmd.Command], str]
@@ -275,16 +238,15 @@ def intend(
     that can be refused at once is. Raises SpecError, NotFoundError or RefusedError."""
     from engine.intake import check
 
-    why = why_not(type(command), acts=acts, lacks=lacks)
-    if why:
-        name = str(command.__struct_config__.tag).replace("_", " ")
-        raise RefusedError(f"cannot {name} in a cell that Slurm decides on: {why}", "")
+    _refuse_impossible(type(command), acts=acts, lacks=lacks)
     if not isinstance(command, CARRIED):
-        return check(state, command, now_ms)
-    if len(state.intents.open) >= MOST_OPEN:
-        raise RefusedError(
-            f"{len(state.intents.open):,} intents wait for Slurm", "See what it says: muster intents; then try again"
-        )
+        checked = check(state, command, now_ms)
+        if any(isinstance(event, ev.Intended) for event in checked[0]):
+            # A submission that is carried again: it is one like the first.
+            _refuse_impossible(cmd.Submit, acts=acts, lacks=lacks)
+            _refuse_too_many(state)
+        return checked
+    _refuse_too_many(state)
     if isinstance(command, cmd.Submit):
         return _submissions(state, command, now_ms)
     from engine.intent_answers import answered_by
@@ -292,6 +254,20 @@ def intend(
     changed = _about(state, command, now_ms)
     intended = _intended(state.intents.issued, command)
     return [intended, *answered_by(state, intended.number, intended.command)], changed
+
+
+def _refuse_impossible(command: type[cmd.Command], *, acts: bool, lacks: Mapping[type[cmd.Command], str]) -> None:
+    why = why_not(command, acts=acts, lacks=lacks)
+    if why:
+        name = str(command.__struct_config__.tag).replace("_", " ")
+        raise RefusedError(f"cannot {name} in a cell that Slurm decides on: {why}", "")
+
+
+def _refuse_too_many(state: State) -> None:
+    if len(state.intents.open) >= MOST_OPEN:
+        raise RefusedError(
+            f"{len(state.intents.open):,} intents wait for Slurm", "See what it says: muster intents; then try again"
+        )
 
 
 def _intended(number: int, command: cmd.AnyCommand) -> ev.Intended:
@@ -414,10 +390,12 @@ def settled(state: State, event: ev.IntentSettled) -> None:
     _replace(state, event.number, phase=event.phase, text=event.text)
     intent = intents.open.pop(event.number)
     intents.ended.append(intent)
-    if len(intents.ended) > ENDED_KEPT:
-        # A doubt waits for a person: it is not to go because much else was settled since.
-        oldest = next((at for at, each in enumerate(intents.ended) if each.phase != Phase.IN_DOUBT), 0)
-        del intents.ended[oldest]
+    intents.doubts += intent.phase == Phase.IN_DOUBT
+    while len(intents.ended) - intents.doubts > ENDED_KEPT:
+        del intents.ended[next(at for at, each in enumerate(intents.ended) if each.phase != Phase.IN_DOUBT)]
+    if intents.doubts > DOUBTS_KEPT:
+        del intents.ended[next(at for at, each in enumerate(intents.ended) if each.phase == Phase.IN_DOUBT)]
+        intents.doubts -= 1
     if event.phase in (Phase.REFUSED, Phase.EXPIRED):
         intents.free(intent.token)
 

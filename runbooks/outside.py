@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.errors import RefusedError
-from engine.intents import CARRIED, Intent, Phase, why_not
+from engine.intents import Intent, Phase
+from engine.outside_commands import CARRIED, why_not
 from runbooks import catalog, effects
 from runbooks.checks import Verdict
 from runbooks.effects import Done

@@ -132,7 +132,9 @@ class Voting:
     def kept(self, connection: Connection, row: Row, actor: Actor, digest: str) -> bool:
         """Whether there is a yes of theirs to a plan that something kept from being carried out: going on needs no
         other."""
-        mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == digest)
+        if digest != row.digest:
+            return False  # and nothing that is no digest is asked of the database
+        mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == row.digest)
         where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & mine
         voted = connection.execute(select(VOTE.c.id).where(where)).first() is not None
-        return voted and digest == row.digest and row.state in ("approved", "executing")
+        return voted and row.state in ("approved", "executing")

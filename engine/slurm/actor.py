@@ -15,9 +15,9 @@ from typing import Protocol
 from engine import commands as cmd
 from engine.commands import IntentChange
 from engine.errors import MusterError, SpecError
-from engine.intents import Phase, wanted
+from engine.intents import MAYBE_CARRIED, Phase, wanted
 from engine.slurm import acts
-from engine.slurm.carried import UNDECIDED, Held, Part, common, few, is_overtaken, why_not_again
+from engine.slurm.carried import UNDECIDED, Held, LastSet, Part, common, few, is_overtaken, last_set, why_not_again
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.reconcile import SAFE_S
 from engine.slurm.submitter import Ledger
@@ -73,7 +73,11 @@ class Actor:
         self._may_act = may_act
         """Whether this process is still the one that may: asked before each request that changes anything."""
         self._held: dict[int, Held] = {}
+        """In the order of their numbers."""
+        self._settled: dict[int, cmd.AnyCommand] = {}
+        """What was carried, or may have been, after what is held: the journal's state remembers only the last few."""
         self._last = -1
+        self._last_of: LastSet | None = None
         self._boot = ""
         self._mute = 0
         """How often in a row it was not told."""
@@ -87,6 +91,7 @@ class Actor:
         """Do what can be done now. Raises MusterError when it cannot be journalled: then nothing more is done."""
         self._take()
         self._say()
+        self._last_of = None
         try:
             if self._knows_jobs():
                 self._wake_forgotten()
@@ -110,6 +115,7 @@ class Actor:
                     before=intent.before,
                     # What is done again has its time anew.
                     at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries,
+                    wanted_ms=intent.at_ms,
                     perhaps=intent.phase == Phase.SENT,
                 )  # fmt: skip
 
@@ -120,6 +126,16 @@ class Actor:
         )
         if phase.settled:
             del self._held[held.number]
+            self._remember(held)
+
+    def _remember(self, held: Held) -> None:
+        if held.phase in MAYBE_CARRIED:
+            self._settled[held.number] = held.command
+        else:
+            self._last_of = None
+        oldest = next(iter(self._held), None)
+        while self._settled and (oldest is None or next(iter(self._settled)) < oldest):
+            del self._settled[next(iter(self._settled))]
 
     def _say(self) -> None:
         if self._unsaid:
@@ -254,12 +270,12 @@ class Actor:
             if self._ask_boot() != boot:
                 held.so_s = 0.0  # another run of slurmctld may have shown it: all of it is looked at once more
                 return
-            later = self._set_since(held)
-            undone = [part for part in undone if not is_overtaken(part, later)]
+            last = self._last_set()
+            undone = [part for part in undone if not is_overtaken(held, part, last)]
         if not undone:
             self._note(held, Phase.DONE, few([part.refused or part.text for part in held.parts]))
             return
-        doubt = why_not_again(held, undone, self._boot)
+        doubt = why_not_again(held, undone, self._boot, self._wall_ms())
         if doubt:
             told = few([part.text for part in undone])
             self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {doubt}")
@@ -270,16 +286,18 @@ class Actor:
         held.again += 1
         self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
 
-    def _set_since(self, held: Held) -> dict[tuple[str, str], acts.Step]:
-        """What was set since, of what, the last time: that it is no longer as it was set before is then as it should
-        be. The journal is asked, for it knows what was settled before this process began."""
-        self._say()
-        later = [(other.number, other.command) for other in self._held.values() if other.number > held.number]
-        later += [(intent.number, wanted(intent)) for intent in self._ledger.carried_since(held.number)]
-        found: dict[tuple[str, str], acts.Step] = {}
-        for _, command in sorted(later, key=lambda each: each[0]):
-            found |= acts.settings_of(command)
-        return found
+    def _last_set(self) -> LastSet:
+        """What was set, or may have been, of what, the last time: that it is no longer as it was set before is then as
+        it should be. The journal is asked too, for it knows what was settled before this process began. Found once a
+        turn: a slurmctld that was killed has forgotten many things at once."""
+        if self._last_of is None:
+            self._say()
+            known = [(held.number, held.command) for held in self._held.values()]
+            known += self._settled.items()
+            since = min(self._held)
+            known += [(intent.number, wanted(intent)) for intent in self._ledger.carried_since(since)]
+            self._last_of = last_set(known)
+        return self._last_of
 
     # -- which slurmctld ----------------------------------------------------------------------------------------------
 

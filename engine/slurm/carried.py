@@ -2,12 +2,13 @@
 
 What is no longer so slurmctld forgot in a crash, or somebody undid. It is done again only where that is told apart:
 nobody undoes a cancel or a requeue; and what sets something is done again, a few times, where the slurmctld that showed
-it set has ended since and the setting is the one from before. Of everything else a person has to judge.
+it set has ended since and the setting is the one from before. Of everything else a person has to judge, and of what was
+wanted too long ago: it was approved for the cell as it was then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -19,7 +20,7 @@ from engine.slurm.records import Job
 MOST_AGAIN = 5
 """So often at most is done again what slurmctld forgot."""
 AGAIN_WITHIN_MS = 900_000
-"""Cell time since it was wanted. What slurmctld forgot is found out later only where that was away for so long."""
+"""Cell time since it was wanted; later that it was forgotten is found out only where Slurm was away for so long."""
 MOST_TOLD = 5
 LONGEST_SETTING = 200
 UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")
@@ -56,6 +57,9 @@ class Held(msgspec.Struct):
     number: int
     command: cmd.AnyCommand
     at_ms: int
+    """Cell time: from when on its time to be carried counts."""
+    wanted_ms: int
+    """Cell time: it was asked for by a person."""
     phase: Phase
     parts: list[Part] | None = None
     so_s: float = 0.0
@@ -80,24 +84,49 @@ class Held(msgspec.Struct):
         return self.perhaps or any(part.tried for part in self.parts or ())
 
 
-def is_overtaken(part: Part, later: Mapping[tuple[str, str], acts.Step]) -> bool:
-    """The same wanted once more overtakes nothing: it may have been needless only for this."""
-    last = later.get((acts.TOPIC.get(part.step.do, ""), part.step.target))
-    return last is not None and (last.do != part.step.do or (last.do in acts.OF_JOBS and last.value != part.step.value))
+LastSet = dict[tuple[str, str], tuple[int, acts.Step]]
+"""What is set, of what -> number of the last intent that sets it, and by which step."""
 
 
-def why_not_again(held: Held, undone: Sequence[Part], boot: str) -> str:
+def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
+    """By intents with these numbers."""
+    found: LastSet = {}
+    for number, command in sorted(commands, key=lambda each: each[0]):
+        found |= {what: (number, step) for what, step in acts.settings_of(command).items()}
+    return found
+
+
+def is_overtaken(held: Held, part: Part, last: LastSet) -> bool:
+    """Whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been needless
+    only for this."""
+    number, step = last.get((acts.TOPIC.get(part.step.do, ""), part.step.target), (held.number, part.step))
+    if number <= held.number:
+        return False
+    return step.do != part.step.do or (step.do in acts.OF_JOBS and step.value != part.step.value)
+
+
+def why_not_again(held: Held, undone: Sequence[Part], boot: str, now_ms: int) -> str:
     """Why what is so no longer is left to a person; empty: it was forgotten, and is done again. `boot`:
     the run of slurmctld that answers now."""
     if held.again >= MOST_AGAIN:
         return f"slurmctld has forgotten it {held.again} times, or somebody undoes it"
-    if all(part.step.do in FOR_GOOD or part.standing == "missing" for part in undone):
+    # A job that was forgotten itself is submitted anew, whenever that can be: never without what was done to it.
+    known = [part for part in undone if part.standing != "missing"]
+    why = _why_not_forgotten(held, known, boot)
+    if known and not why and now_ms - held.wanted_ms > AGAIN_WITHIN_MS:
+        return "slurmctld has forgotten it, and it was wanted too long ago to be done again by itself"
+    return why
+
+
+def _why_not_forgotten(held: Held, known: Sequence[Part], boot: str) -> str:
+    """Why nobody can tell that slurmctld forgot it; empty: it did."""
+    if all(part.step.do in FOR_GOOD for part in known):
         return ""
     if not held.boot or not boot:
         return "slurmctld has forgotten it in a crash, or somebody has undone it"
     if held.boot == boot:
         return "somebody has undone it: slurmctld has run on since"
-    others = [part.setting for part in undone if part.standing != "missing" and not _is_as_before(part)]
+    others = [part.setting for part in known if not _is_as_before(part)]
     if others:
         return f"slurmctld was started anew since, but nothing tells that it was so before: {few(others)}"
     return ""

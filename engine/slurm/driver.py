@@ -13,7 +13,7 @@ from engine import commands as cmd
 from engine.commands import IntentChange, SettleIntents
 from engine.control import Engine
 from engine.errors import JournalError, UnreachableError
-from engine.intents import Intent, Phase
+from engine.intents import MAYBE_CARRIED, Intent
 from engine.journal import Beside
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
@@ -55,9 +55,10 @@ class EngineLedger:
 
 
 def carried_since(engine: Engine, number: int) -> list[Intent]:
-    """Settled intents with a larger number that are done, or were so already, as far as they are still kept."""
-    carried = (Phase.DONE, Phase.NEEDLESS)
-    return [intent for intent in engine.state.intents.ended if intent.number > number and intent.phase in carried]
+    """Settled intents with a larger number that are done, or were so already, or may be, as far as they are still
+    kept."""
+    ended = engine.state.intents.ended
+    return [intent for intent in ended if intent.number > number and intent.phase in MAYBE_CARRIED]
 
 
 def newer(engine: Engine, after: int) -> list[Intent]:
@@ -74,6 +75,8 @@ def is_under_way(engine: Engine, workload: str) -> bool:
     """Whether the submission of that workload, or of the array it is of, is not settled."""
     intents = engine.state.intents
     names = {workload, workload.rpartition("/")[0]}
+    if names.isdisjoint(intents.ids):
+        return False
     return any(intents.named.get(intent.token) in names for intent in intents.open.values())
 
 

@@ -50,18 +50,22 @@ def _started(far: Any) -> tuple[int, str]:
 def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
     """By its token, whatever id it has; under the id that it was given; in accounting."""
     found = Index(far.jobs().list).of(intent.token, far.acts_as)
-    lines = [f"job {job.id} carries its token: {_state(job)}, submitted {_utc(job.submit_s)}" for job in found]
+    lines = [f"{_of(job)} carries its token: {_state(job)}, submitted {_utc(job.submit_s)}" for job in found]
     if found:
         return lines, "done"
     lines.append("no job in Slurm's list carries its token")
     if intent.job:
         lines.append(_under_its_id(far, intent))
     try:
-        past = [job for job in far.history(intent.at_ms // 1000 - BEFORE_S) if _is_of(job, intent.token)]
+        past = [
+            job
+            for job in far.history(intent.at_ms // 1000 - BEFORE_S)
+            if _is_of(job, intent.token) and _may_be_ours(far, job)
+        ]
     except SlurmRefused as error:
         return [*lines, f"accounting: {error.problem}"], ""
     if past:
-        return [*lines, *(f"accounting: job {job.id} carried it, and ended as {job.state}" for job in past)], "done"
+        return [*lines, *(f"accounting: {_of(job)} carried it, and ended as {job.state}" for job in past)], "done"
     return [*lines, "accounting never had it"], "undone"
 
 
@@ -70,12 +74,24 @@ def _under_its_id(far: Any, intent: Intent) -> str:
         job = far.job(intent.job)
     except SlurmGone:
         return f"job {intent.job}, the id it was given: Slurm has no such job any more"
+    if carries(job, intent.token) and not _may_be_ours(far, job):
+        return f"job {job.id}, the id it was given, carries its token, but is {job.user}'s: {_state(job)}"
     if carries(job, intent.token):
         return f"job {job.id}, the id it was given: {_state(job)}"
     return (
         f"job {job.id}, the id it was given, does not carry its token: {job.name} of {job.user or 'nobody'}, "
         f"{_state(job)}, submitted {_utc(job.submit_s)}"
     )
+
+
+def _may_be_ours(far: Any, job: Job | PastJob) -> bool:
+    """Anybody can write any name and comment."""
+    return far.acts_as in ("", job.user) or not job.user
+
+
+def _of(job: Job | PastJob) -> str:
+    """With whose it is: as whom Muster submits is not always known."""
+    return f"job {job.id} of {job.user}" if job.user else f"job {job.id}"
 
 
 def _is_of(job: PastJob, token: str) -> bool:

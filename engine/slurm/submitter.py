@@ -60,7 +60,7 @@ class Ledger(Protocol):
         ...
 
     def carried_since(self, number: int) -> list[Intent]:
-        """Those with a larger number that are done, or were so already, as far as they are still kept."""
+        """Those with a larger number that are done, or were so already, or may be, as far as they are still kept."""
         ...
 
 

@@ -35,8 +35,8 @@ from recommender.history import HistoryRequest, RunBatch, SampleBatch, SampleRow
 from recommender.metrics import RunRecord
 from recommender.quotes import Quantiles, QuoteRequest
 from recommender.sizes import SizingRequest
-from runbooks.draft import DraftAsk, DraftRun
 from runbooks.audit_pages import AuditQuery
+from runbooks.draft import DraftAsk, DraftRun
 from runbooks.freezes import FreezeSpec
 from runbooks.identity import Scope
 from runbooks.intent_shown import IntentAnswer

@@ -48,6 +48,11 @@ def test_a_cluster_that_is_away_and_words_of_strangers() -> None:
     assert "\x1b" not in told
     assert "so it is done, as Slurm shows it" in told
     assert "not restarted since" in told.replace("\n", " ")
+    strange = "\x1b[2J\u202e[red]"
+    view = replace(fake_far.intent(3).view, text=strange, subjects=(strange,), token=strange, phase=strange)
+    others = {"proposal": strange, "by": strange, "agreed": (strange,), "wants": (strange,), "view": view}
+    told = "\n".join(detail_lines(replace(fake_far.intent(3), **others)))
+    assert not {"\x1b", "\u202e"} & set(told)
     assert "It waits for a person" not in text_of(58, view=replace(fake_far.intent(17).view, phase="done"))
 
 

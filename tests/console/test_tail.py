@@ -19,12 +19,17 @@ class Engine:
 
     def __init__(self) -> None:
         self.version = 1_000
+        self.asked: list[int] = []
+        """For how many changes at most, each time."""
 
     def health(self) -> SimpleNamespace:
         return SimpleNamespace(version=self.version)
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         self.version += 10
+        self.asked.append(limit)
+        if not limit:
+            return Changes(version=self.version, at_ms=self.version, items=(), missed=0)
         first = max(after, self.version - limit)
         items = tuple(
             Change(version=v, at_ms=v, what="started", subject=f"j-{v}", detail="")
@@ -50,13 +55,15 @@ def test_only_who_reads_them_is_told_events_one_by_one() -> None:
         with news:
             assert news.wait_for(true, WAIT_S)
 
-    feed = Feed(Engine, post)  # type: ignore[arg-type]
+    made = [Engine()]
+    feed = Feed(lambda: made[0], post)  # type: ignore[arg-type,return-value]
     feed.start()
     until(lambda: len(heard) >= 2)
     feed.tail(True)
     until(lambda: any(changes.items for changes in heard[1:]))
     feed.stop()
     assert heard[0].items  # the page of events is not empty when it is opened
+    assert made[0].asked[1] == 0, "nobody read them yet: only that something happened is asked for"
     assert (heard[1].items, heard[1].missed) == ((), 0)
     assert heard[1].version > heard[0].version
     told = next(changes for changes in heard[1:] if changes.items)

@@ -29,6 +29,7 @@ CALLERS = {
     "engine/loop.py": "the load of a simulated cell",
     "engine/agents.py": "agents of nodes begin and end to be waited for",
     "engine/slurm/mirror.py": "what Slurm did, in a cell that Slurm decides",
+    "engine/slurm/past.py": "ended runs that slurmdbd tells, in a cell that Slurm decides",
     "engine/slurm/driver.py": "what became of intents that the gate wrote down",
     "engine/counterfactual.py": "a fork", "engine/rehearsal.py": "a fork",
     "runbooks/simulation.py": "a fork", "engine/consolidation.py": "a fork",
@@ -40,6 +41,7 @@ MAKERS = {
     "runbooks/doubt.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
     "engine/agents.py": "agents of nodes", "console/replay.py": "a trace's own engine",
     "engine/slurm/mirror.py": "what Slurm did: `Observe` alone",
+    "engine/slurm/past.py": "as the mirror: `Observe` alone",
     "engine/slurm/driver.py": "what became of intents: `SettleIntents` alone",
     "engine/counterfactual.py": "a fork", "engine/edit_check.py": "a fork", "engine/consolidation.py": "a fork",
 }  # fmt: skip

@@ -14,13 +14,14 @@ from engine import commands as cmd
 from engine import events as ev
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
-from engine.intents import ENDED_KEPT, Phase, wanted
+from engine.intents import DOUBTS_KEPT, ENDED_KEPT, Phase, wanted
 from engine.model import RunSpec
 from engine.slurm import evidence
 from engine.slurm.accounting import PastJob
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.records import Job, Jobs, Wish
 from engine.slurm.submitter import Submitter
+from engine.state import State
 
 
 def job(name: str) -> cmd.Submit:
@@ -149,6 +150,22 @@ def test_what_was_said_is_the_same_after_a_restart(tmp_path: Path) -> None:
         again.close()
 
 
+def test_a_submission_whose_name_another_has_by_now_is_not_carried_again() -> None:
+    """Tokens of what ended long ago are forgotten, and its name is free; a doubt about it may be older."""
+    engine = outside_cell()
+    number = put_in_doubt(engine, job("w"))
+    doubt = engine.state.intents.known(number)
+    assert doubt is not None
+    engine.state.intents.free(doubt.token)
+    engine.command(job("w"))
+    with pytest.raises(RefusedError, match="'w' is another workload by now"):
+        say(engine, number, "retry")
+    assert len(engine.state.intents.open) == 1
+    say(engine, number, "undone")
+    with pytest.raises(SpecError, match="asked for already"):
+        engine.command(job("w"))
+
+
 def test_a_doubt_is_kept_whatever_else_is_settled() -> None:
     engine = outside_cell()
     number = put_in_doubt(engine, job("w"))
@@ -156,8 +173,30 @@ def test_a_doubt_is_kept_whatever_else_is_settled() -> None:
     engine.command(cmd.Submit(workloads=specs))
     done = [cmd.IntentChange(number=each, phase=Phase.DONE) for each in engine.state.intents.open]
     engine.command(cmd.SettleIntents(changes=tuple(done)))
-    assert len(engine.state.intents.ended) == ENDED_KEPT
+    assert len(engine.state.intents.ended) == ENDED_KEPT + 1
     assert phase(engine, number) == Phase.IN_DOUBT
+
+
+def test_what_is_settled_is_remembered_however_much_is_in_doubt() -> None:
+    """A gate reads there what came of a step; 500 submissions may come into doubt together."""
+    engine = outside_cell()
+    specs = tuple(job(f"v{i}").workloads[0] for i in range(DOUBTS_KEPT + 20))
+    engine.command(cmd.Submit(workloads=specs))
+    lost = [cmd.IntentChange(number=each, phase=Phase.IN_DOUBT) for each in engine.state.intents.open]
+    engine.command(cmd.SettleIntents(changes=tuple(lost)))
+    assert engine.intents().in_doubt == DOUBTS_KEPT
+    engine.command(job("w"))
+    number = next(iter(engine.state.intents.open))
+    engine.command(cmd.SettleIntents(changes=(cmd.IntentChange(number=number, phase=Phase.DONE),)))
+    assert phase(engine, number) == Phase.DONE
+    for each in [intent.number for intent in engine.state.intents.ended if intent.phase == Phase.IN_DOUBT]:
+        say(engine, each, "undone")
+    assert engine.intents().in_doubt == 0
+    put_in_doubt(engine, job("x"))
+    assert len(engine.state.intents.ended) == ENDED_KEPT + 1
+    again = State()
+    again.load(engine.state.dump())
+    assert (again.intents.doubts, again.digest()) == (1, engine.state.digest())
 
 
 # -- what Slurm shows of it -------------------------------------------------------------------------------------------
@@ -204,7 +243,7 @@ def test_evidence_of_a_submission_goes_by_its_token() -> None:
 
     shows, told = look(ours, others)
     assert shows == "done"
-    assert "job 9 carries its token" in told
+    assert "job 9 of muster carries its token" in told
     shows, told = look(others)
     assert shows == ""
     assert "job 7, the id it was given, does not carry its token: theirs of bob" in told

@@ -804,3 +804,24 @@ def test_what_may_have_been_undone_by_a_later_wish_in_doubt_is_not_done_again(ro
         room.turn(1.0)
     assert room.slurm.node_named["n1"].flags == frozenset()
     assert room.phase(cordon)[0] == Phase.DONE
+
+
+def test_what_was_set_since_is_found_once_for_all_that_slurmctld_forgot(room: Room) -> None:
+    """Else a thousand that were forgotten cost a thousand looks at a thousand."""
+    numbers = [room.want(cmd.Hold(ids=(f"w{room.job().id}",))) for _ in range(20)]
+    room.slurm.pass_time(6)
+    room.turn()
+    asked: list[int] = []
+    ledger = room.actor._ledger
+    carried_since = ledger.carried_since
+
+    def counted(number: int) -> list[Intent]:
+        asked.append(number)
+        return carried_since(number)
+
+    ledger.carried_since = counted  # type: ignore[method-assign]
+    crash_after(room)
+    room.turn(BOOT_EVERY_S)
+    assert asked == [numbers[0]]
+    room.turn()
+    assert all(job.held for job in room.slurm.jobs.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from cells import workload
@@ -14,13 +16,16 @@ from engine import commands as cmd
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.intake import check
-from engine.intents import CARRIED, Phase
+from engine.intents import Phase
 from engine.model import ReservationSpec, RunSpec
+from engine.outside_commands import CARRIED
 from runbooks import doubt
 from runbooks.audit import record_table
 from runbooks.gate import Gate
+from runbooks.identity import Scope
 from runbooks.intent_shown import IntentAnswer
 from runbooks.policy import SOLO
+from tests.support.records import problems
 
 FOUND = "looked at the node: it is drained"
 
@@ -34,7 +39,7 @@ def types(gate: Gate, engine: Engine) -> list[str]:
     return engine.recorded(lambda connection: list(connection.execute(select(record_table.c.type)).scalars()))
 
 
-def test_who_may_approve_such_an_act_may_say_what_came_of_it() -> None:
+def test_who_may_approve_such_an_act_may_say_what_came_of_it(tmp_path: Path) -> None:
     """As with `resume --accept`, it stands for a look that nobody could take."""
     engine = outside_cell()
     gate = gate_of(engine, team())
@@ -48,6 +53,7 @@ def test_who_may_approve_such_an_act_may_say_what_came_of_it() -> None:
     answer(engine, gate, otto, cordon)  # T1: an operator's
     answer(engine, gate, carol, drain, "undone")
     assert types(gate, engine).count("intent.answered") == 2
+    assert problems(engine, tmp_path) == []
     assert [Phase(each.phase) for each in engine.state.intents.ended] == [Phase.UNDONE, Phase.DONE]
 
 
@@ -80,6 +86,26 @@ def test_a_token_that_is_for_looking_says_nothing() -> None:
     looker = msgspec.structs.replace(Person(gate).actor, deeds=("read",))
     with pytest.raises(RefusedError, match="token that was shown is not for that"):
         answer(engine, gate, Person(gate, looker), number)
+
+
+@pytest.mark.parametrize("kind", ["llm", "service"])
+def test_what_is_no_person_says_nothing_of_an_act(kind: str) -> None:
+    """Nor does a token for another part of the cell, of acts or of submissions."""
+    engine = outside_cell()
+    gate = gate_of(engine, SOLO)
+    spec = msgspec.structs.replace(workload("w"), run=RunSpec(argv=("true",)))
+    act = put_in_doubt(engine, cmd.Cordon(ids=(engine.state.capacity.node_ids[0],)))
+    submission = put_in_doubt(engine, cmd.Submit(workloads=(spec,)))
+    owner = Person(gate).actor
+    for outcome in ("done", "undone", "retry"):
+        with pytest.raises(RefusedError, match="you may not say"):
+            answer(engine, gate, Person(gate, msgspec.structs.replace(owner, kind=kind)), act, outcome)
+        for within in (Scope(tenants=("another",)), Scope(queues=("another",))):
+            elsewhere = Person(gate, msgspec.structs.replace(owner, within=within))
+            for number in (act, submission):
+                with pytest.raises(RefusedError, match="the token that was shown is for"):
+                    answer(engine, gate, elsewhere, number, outcome)
+    assert engine.intents().in_doubt == 2
 
 
 def test_who_asked_for_it_is_found_by_the_proposal_that_left_it() -> None:
@@ -146,7 +172,7 @@ def test_every_act_that_is_carried_can_be_proposed_once_more() -> None:
     assert left == {cmd.Submit, cmd.RestoreNodes}, "another act is carried: it must be possible to propose it once more"
 
 
-def test_what_muster_does_again_by_itself_is_on_record_beside_its_event() -> None:
+def test_what_muster_does_again_by_itself_is_on_record_beside_its_event(tmp_path: Path) -> None:
     engine = outside_cell()
     gate = gate_of(engine, SOLO)
     node = engine.state.capacity.node_ids[0]
@@ -159,3 +185,4 @@ def test_what_muster_does_again_by_itself_is_on_record_beside_its_event() -> Non
             engine.command(cmd.SettleIntents(changes=changes), beside=doubt.recorded_again(engine, gate, changes))
     # A submission is carried until there is a job: nobody voted on it.
     assert types(gate, engine).count("intent.again") == 1
+    assert problems(engine, tmp_path) == []

@@ -466,6 +466,9 @@ class Witness:
         """(preemptor, victim) since `new_turn`, at the time `pairs_at`."""
         self.pairs_at = -1
         self.places = Places()
+        self.backfilled_at = -1
+        """`Capacity.freed` when something last started behind a reservation. Whenever anything is freed, the reservation
+        is made anew."""
         self.most_events = 50_000
         """More than any of the small cells can need: the engine goes round in circles."""
 
@@ -498,6 +501,8 @@ class Witness:
         if type(event) is ev.Placed and self.series is not None:
             series, self.series = self.series, None
             self._check_preemptor(state, series)
+        if type(event) is ev.Placed and event.flags & ev.BACKFILLED:
+            self.backfilled_at = state.capacity.freed
 
     # -- preemption: P4, P5, P13, P18 ---------------------------------------------------------------------------------
 
@@ -806,6 +811,43 @@ class WatchedEngine(Engine):
     def _record(self, event: ev.AnyEvent) -> None:
         self.witness.record(event)
         super()._record(event)
+
+
+def check_found_anew(engine: WatchedEngine, twin: Engine) -> None:
+    """What a cycle without memory (`twin`, a fork that has settled) may start where the engine found no more to do.
+
+    Nothing, except under EASY, and there only behind a promise. EASY looks at each workload once, in order, and holds
+    against it the nodes that the placer gives it at that moment, and spare slots that leave out what ends at the very
+    time of the promised start but later in the order (`engine.backfill`). What it starts afterwards in the same pass
+    can change both: the refused would now be given other nodes, or other ends come first at that time. The engine looks
+    again when something is freed. Until then, a cycle without memory
+
+    - starts more only if something has started behind the promise since it was made: before, it decides the same;
+    - starts only what would still run at the promised start, and what a strict queue kept behind that: what is gone by
+      then is never refused for it;
+    - makes the same promise to the same workload, not later, and leaves alone all that runs.
+    """
+    if twin.version == engine.version:
+        return
+    what = f"a cycle without memory found more to do: {twin.changes(engine.version).items}"
+    state, found, promise = engine.state, twin.state, engine.scheduler.reservation
+    w = state.workloads
+    assert promise is not None, what
+    assert engine.witness.backfilled_at == state.capacity.freed, f"{what}; nothing has been backfilled before"
+    more = {row for row, now in enumerate(w.state) if found.workloads.state[row] != now}
+    assert more, what
+    late = {row for row in more if not promise.ends_in_time(row)}
+    opened = {w.queue[row] for row in late if state.queues.specs[w.queue[row]].order == "strict_fifo"}
+    for row, name in enumerate(w.ids):
+        if row in more:
+            started = w.state[row] == WorkloadState.QUEUED and found.is_bound(row)
+            assert started, what
+            assert row in late or w.queue[row] in opened, f"{name} would be gone by the promised start; {what}"
+        else:
+            assert state.placed_of(row) == found.placed_of(row), f"{name} was touched; {what}"
+    again = twin.scheduler.reservation
+    kept = again is not None and again.row == promise.row and again.start_ms <= promise.start_ms
+    assert kept, f"{w.ids[promise.row]} was promised {promise.start_ms}, and is not any more; {what}"
 
 
 def check_settled(engine) -> None:
