@@ -1,9 +1,9 @@
 """An act that is carried to Slurm, how far it is, and what to make of it when it is so no longer.
 
 What is no longer so slurmctld forgot in a crash, or somebody undid. It is done again only where that is told apart:
-nobody undoes a cancel or a requeue; and what sets something is done again, a few times, where the slurmctld that showed
-it set has ended since and the setting is the one from before. Of everything else a person has to judge, and of what was
-wanted too long ago: it was approved for the cell as it was then.
+hardly anybody undoes a cancel or a requeue, and not if slurmctld ran on; and what sets something is done again, a few
+times, where the slurmctld that showed it set has ended since and the setting is the one from before. Of everything else
+a person has to judge, and of what was wanted too long ago: it was approved for the cell as it was then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_TOLD = 5
 LONGEST_SETTING = 200
 UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")
 FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
-"""What nobody can undo: a job that is as it was before was forgotten to be so."""
+"""What hardly anybody undoes: a job that is as it was before was forgotten to be so, unless slurmctld ran on."""
 TWO_WAYS: frozenset[acts.Do] = frozenset(("hold", "release", "drain", "reserve"))
 """What is as it was before whenever it is not so."""
 
@@ -120,12 +120,12 @@ def why_not_again(held: Held, undone: Sequence[Part], boot: str, now_ms: int) ->
 
 def _why_not_forgotten(held: Held, known: Sequence[Part], boot: str) -> str:
     """Why nobody can tell that slurmctld forgot it; empty: it did."""
+    if known and held.boot and held.boot == boot:
+        return "somebody has undone it: slurmctld has run on since"
     if all(part.step.do in FOR_GOOD for part in known):
         return ""
     if not held.boot or not boot:
         return "slurmctld has forgotten it in a crash, or somebody has undone it"
-    if held.boot == boot:
-        return "somebody has undone it: slurmctld has run on since"
     others = [part.setting for part in known if not _is_as_before(part)]
     if others:
         return f"slurmctld was started anew since, but nothing tells that it was so before: {few(others)}"

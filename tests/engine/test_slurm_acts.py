@@ -825,3 +825,17 @@ def test_what_was_set_since_is_found_once_for_all_that_slurmctld_forgot(room: Ro
     assert asked == [numbers[0]]
     room.turn()
     assert all(job.held for job in room.slurm.jobs.values())
+
+
+def test_a_cancelled_job_that_somebody_puts_back_is_not_cancelled_again(room: Room) -> None:
+    """`scontrol requeue` takes what was cancelled a moment ago."""
+    job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
+    number = room.want(cmd.Cancel(ids=("w1",)))
+    room.turn()
+    assert room.phase(number)[0] == Phase.ACCEPTED
+    room.slurm._put(msgspec.structs.replace(job, state="PENDING", restarts=1))
+    for _ in range(40):
+        room.turn(1.0)
+    phase, text = room.phase(number)
+    assert (phase, room.slurm.done) == (Phase.IN_DOUBT, ["cancel 1"])
+    assert "somebody has undone it: slurmctld has run on since" in text

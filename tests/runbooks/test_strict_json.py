@@ -111,7 +111,8 @@ def test_nothing_but_notjson_is_raised_and_nothing_taken_that_json_refuses(data:
     [b"[", b'{"a":', b'"', b'\\"', b'["', b"{}", b"1,", b'"\\', b"\xf0\x9f\x98\x80", b'{"\\u0061":1},', b"-", b"e"],
 )
 def test_no_answer_of_the_longest_takes_long(unit: bytes) -> None:
-    """In a quarter of a mebibyte: the event loop beside it may stand still for 100 ms."""
+    """In a quarter of a mebibyte: the event loop beside it may stand still for 100 ms, not counting what others
+    have the machine do meanwhile."""
     best = math.inf
     for _ in range(3):
         began = time.thread_time()

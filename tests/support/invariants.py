@@ -467,8 +467,8 @@ class Witness:
         self.pairs_at = -1
         self.places = Places()
         self.backfilled_at = -1
-        """`Capacity.freed` when something last started behind a reservation. Whenever anything is freed, the reservation
-        is made anew."""
+        """`Capacity.freed` when something last started behind a reservation. The reservation is made anew whenever
+        anything is freed."""
         self.most_events = 50_000
         """More than any of the small cells can need: the engine goes round in circles."""
 
