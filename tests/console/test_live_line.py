@@ -212,7 +212,8 @@ def test_a_cut_line_keeps_no_news_from_who_waits_and_comes_again(
             assert line is not None
             for number in range(5):
                 seen = loop.engine.version
-                threading.Timer(0.02, proxy.cut).start()
+                cut = threading.Timer(0.02, proxy.cut)
+                cut.start()
                 if number % 2:
                     submit = threading.Timer(0.02, lambda id_=f"w{number}": _submit(loop, id_))
                     submit.start()
@@ -223,6 +224,7 @@ def test_a_cut_line_keeps_no_news_from_who_waits_and_comes_again(
                     pass
                 if submit is not None:
                     submit.join()
+                cut.join()  # one for each round: of two in one wait the second is told to who waits
             until(lambda: line.changes(0, 0.0))
             found = line.changes(loop.engine.version - 1, SOON_S)
             assert found is not None
