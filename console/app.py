@@ -41,6 +41,7 @@ from console.pace import Pace
 from console.palettes import PLAIN, THEMES, theme_for
 from console.screens.drawn_once import PageScreen
 from console.screens.frame import CRUMB, Frame
+from console.screens.lean import Toned
 from console.screens.lines import OneLine
 from console.screens.pane import Pane
 from console.session import Session
@@ -153,6 +154,12 @@ class MusterApp(App[None]):
         """Textual answers NO_COLOR by shades of grey; here a theme does, and without any colour."""
         filters = [each for each in super().get_line_filters() if not isinstance(each, Monochrome)]
         return [*filters, NO_COLOURS] if self.theme == PLAIN.name else filters
+
+    def watch_theme(self) -> None:
+        for screen in self.screen_stack if self.is_running else ():
+            for widget in screen.walk_children():
+                if isinstance(widget, Toned):
+                    widget.retone()
 
     def get_default_screen(self) -> PageScreen:
         return PageScreen(id="_default")

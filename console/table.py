@@ -371,10 +371,9 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self._load_missing()
 
     def on_mount(self) -> None:
-        self._retone()
-        self.watch(self.app, "theme", self._retone, init=False)
+        self.retone()
 
-    def _retone(self) -> None:
+    def retone(self) -> None:
         self._drawing.retone(tones(self.app.current_theme))
         self.refresh()
 

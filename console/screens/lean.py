@@ -8,7 +8,7 @@ costs a third.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -41,6 +41,14 @@ MOVES: tuple[BindingType, ...] = (
     Binding("G,end", "edge(1)", show=False),
 )
 """Keys that move in what scrolls up and down."""
+
+
+@runtime_checkable
+class Toned(Protocol):
+    """Keeps the tones it draws in. The app has it take them anew when the theme is another one: a watcher of the app
+    would keep each page that ever was in memory."""
+
+    def retone(self) -> None: ...
 
 
 class LeanLines(_Lines):

@@ -70,10 +70,9 @@ class OneLine(LeanLines, Widget):
             self.refresh()
 
     def on_mount(self) -> None:
-        self._retone()
-        self.watch(self.app, "theme", self._retone, init=False)
+        self.retone()
 
-    def _retone(self) -> None:
+    def retone(self) -> None:
         self._tones = tones(self.app.current_theme)
         self.refresh()
 

@@ -83,10 +83,9 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
         return len(self.lines) + bool(self._open_line)
 
     def on_mount(self) -> None:
-        self._retone()
-        self.watch(self.app, "theme", self._retone, init=False)
+        self.retone()
 
-    def _retone(self) -> None:
+    def retone(self) -> None:
         self._tones = tones(self.app.current_theme)
         self.refresh()
 

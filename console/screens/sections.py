@@ -149,10 +149,9 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
         return lines
 
     def on_mount(self) -> None:
-        self._retone()
-        self.watch(self.app, "theme", self._retone, init=False)
+        self.retone()
 
-    def _retone(self) -> None:
+    def retone(self) -> None:
         self._tones = tones(self.app.current_theme)
         self.refresh()
 
