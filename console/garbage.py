@@ -72,8 +72,8 @@ class Garbage:
 
 
 def _forget_drawn() -> None:
-    """Textual 8 remembers two colours for each of the last 1,024 widgets, and with them, though they are gone, every line
-    that they drew: 0.4 MB for each page that was open once."""
+    """Textual 8 remembers two colours for each of the last 1,024 widgets, and with them, though they are gone, every
+    line that they drew: 0.4 MB for each page that was open once."""
     from textual._styles_cache import StylesCache
 
     StylesCache.get_inner_outer.cache_clear()
