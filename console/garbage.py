@@ -14,8 +14,8 @@ PAUSE_S = 0.5
 AFTER_KEY_S = 0.03
 """Behind a key, when its frame is on the screen and the next one is not there yet."""
 _FEW, _LOOKS, _MOST_LOOKS = 3_000, 20, 60
-"""New objects that are worth a look, which takes a millisecond or two; looks after which the next older are, in a pause,
-and where there is none: pages that were left would pile up under keys that never rest."""
+"""New objects that are worth a look, which takes a millisecond or two; looks after which the next older are, in a
+pause, and where there is none: pages that were left would pile up under keys that never rest."""
 _THRESHOLDS = (20_000, 20, 1_000)
 """For what comes without a key. To look through 10,000 takes 2 to 7 ms, through 100,000 a tenth of a second."""
 
