@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engine.model import WorkloadSpec
     from runbooks.identity import Signed
     from runbooks.keys import DecisionKind
-    from runbooks.plan import Outcome, Proposal
+    from runbooks.plan import Outcome, Proposal, Request
 
 SHOWN_STEPS = 40
 WIDTH = 78
@@ -102,16 +102,19 @@ def act(arguments: argparse.Namespace) -> int:
     from console.wishes import wanted
 
     with closing(connect(arguments)) as client:
-        request = wanted(client, arguments.action, arguments, arguments.reason)
-        if arguments.dry_run:
-            shown = client.preview(request)
-            write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
-            return 0
-        proposal = client.propose(request)
-        tell_lines(proposal_lines(proposal))
-        outcome = carry_out(arguments, client, proposal)
-        then = go_on(client, outcome)
-    return told(arguments, outcome, then)
+        return propose_and_do(arguments, client, wanted(client, arguments.action, arguments, arguments.reason))
+
+
+def propose_and_do(arguments: argparse.Namespace, client: Client, request: Request) -> int:
+    """The same with what is to be proposed; `--dry-run` shows it alone."""
+    if arguments.dry_run:
+        shown = client.preview(request)
+        write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
+        return 0
+    proposal = client.propose(request)
+    tell_lines(proposal_lines(proposal))
+    outcome = carry_out(arguments, client, proposal)
+    return told(arguments, outcome, go_on(client, outcome))
 
 
 def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal) -> Outcome:

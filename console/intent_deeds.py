@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
 from console.actions import ACTIONS
@@ -12,7 +11,7 @@ from console.intent_arguments import intent_number
 from console.intent_detail_text import answer_text, detail_columns
 from console.intents import again
 from console.text import printable
-from engine.errors import MusterError, RefusedError, SpecError
+from engine.errors import RefusedError, SpecError
 from runbooks.intent_shown import LEAST_REASON, IntentAnswer, IntentDetail
 
 if TYPE_CHECKING:
@@ -25,17 +24,17 @@ DEEDS: dict[Outcome, str] = {"done": "settle it as done", "undone": "settle it a
 def retry(app: MusterApp, argument: str) -> None:
     """An act is proposed anew, as any other; a submission is carried again."""
     number = _chosen(app, argument)
-    _told(app, lambda: _retry(app, number))
+    app.steering.tell(lambda: _retry(app, number))
 
 
 def settle_done(app: MusterApp, argument: str) -> None:
     number = _chosen(app, argument)
-    _told(app, lambda: _answer(app, number, "done"))
+    app.steering.tell(lambda: _answer(app, number, "done"))
 
 
 def settle_undone(app: MusterApp, argument: str) -> None:
     number = _chosen(app, argument)
-    _told(app, lambda: _answer(app, number, "undone"))
+    app.steering.tell(lambda: _answer(app, number, "undone"))
 
 
 def _chosen(app: MusterApp, argument: str) -> int:
@@ -49,21 +48,6 @@ def _chosen(app: MusterApp, argument: str) -> int:
         return intent_number(name)
     except argparse.ArgumentTypeError as error:
         raise SpecError("", printable(str(error))) from None
-
-
-def _told(app: MusterApp, deed: Callable[[], Awaitable[str]]) -> None:
-    """Do it beside the page, tell what came of it, and look again."""
-
-    async def do() -> None:
-        try:
-            told = await deed()
-        except MusterError as error:
-            app.report(error)
-        else:
-            app.say(told)
-        app.steering.refresh()
-
-    app.run_worker(do(), exclusive=True, group="propose")
 
 
 async def _retry(app: MusterApp, number: int) -> str:

@@ -49,20 +49,12 @@ def settle(arguments: argparse.Namespace) -> int:
 def retry(arguments: argparse.Namespace) -> int:
     """An act goes the way of every other: shown with its effect, asked for, approved by whoever must agree, done. A
     submission needs no vote: it is carried again under its token."""
-    from console.act import carry_out, go_on, proposal_lines, told
+    from console.act import propose_and_do
 
     with closing(connect(arguments)) as client:
         detail = client.intent(arguments.number)
         if detail.act is not None:
-            request = again(detail, arguments.reason)
-            if arguments.dry_run:
-                shown = client.preview(request)
-                write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
-                return 0
-            proposal = client.propose(request)
-            tell_lines(proposal_lines(proposal))
-            outcome = carry_out(arguments, client, proposal)
-            return told(arguments, outcome, go_on(client, outcome))
+            return propose_and_do(arguments, client, again(detail, arguments.reason))
     if arguments.dry_run:
         raise SpecError("--dry-run", "is for acts, which have a plan", "muster intents show tells what is known")
     return _answer(arguments, "retry")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from console.details import Section, text_line
@@ -13,7 +13,7 @@ from console.feed import in_thread
 from console.policy_text import candidate_sections
 from console.proposal_text import hanging, name_of, screen_digest
 from console.text import cut, printable
-from engine.errors import MusterError, RefusedError, SpecError
+from engine.errors import RefusedError, SpecError
 from runbooks.policy_shown import PolicyVote
 from runbooks.runbook_shown import RunbookLine, RunbookVote
 
@@ -33,21 +33,6 @@ WIDTH = 80
 """At which what a vote on a policy or a runbook was shown as is hashed for its signature."""
 
 
-def _told(app: MusterApp, deed: Callable[[], Awaitable[str]]) -> None:
-    """Do it beside the page, tell what came of it, and look again."""
-
-    async def do() -> None:
-        try:
-            told = await deed()
-        except MusterError as error:
-            app.report(error)
-        else:
-            app.say(told)
-        app.steering.refresh()
-
-    app.run_worker(do(), exclusive=True, group="propose")
-
-
 async def _asked(
     app: MusterApp, sections: Callable[[int], list[Section]], deed: str, ending: Ending, *, digest: str = "",
     least: int | None = None,
@@ -64,12 +49,12 @@ async def _asked(
 
 def approve_policy(app: MusterApp, argument: str) -> None:
     """Vote for the policy under the cursor; the last vote that is needed puts it in force."""
-    _told(app, lambda: _vote(app, "approve"))
+    app.steering.tell(lambda: _vote(app, "approve"))
 
 
 def reject_policy(app: MusterApp, argument: str) -> None:
     """One no ends it."""
-    _told(app, lambda: _vote(app, "reject"))
+    app.steering.tell(lambda: _vote(app, "reject"))
 
 
 async def _vote(app: MusterApp, verdict: Verdict) -> str:
@@ -123,7 +108,7 @@ def freeze(app: MusterApp, argument: str) -> None:
 
         return f"freeze {printable(await in_thread(put))} is set: :policy shows it, :thaw ends it"
 
-    _told(app, set_it)
+    app.steering.tell(set_it)
 
 
 def _freeze_line(line: str) -> argparse.Namespace:
@@ -151,7 +136,7 @@ def thaw(app: MusterApp, argument: str) -> None:
         await in_thread(lambda: app.client().thaw(name))
         return f"freeze {printable(name)} has ended"
 
-    _told(app, end_it)
+    app.steering.tell(end_it)
 
 
 THAWED = "Plans that it stopped may begin or go on from then on."
@@ -185,7 +170,7 @@ def close_review(app: MusterApp, argument: str) -> None:
         await in_thread(lambda: app.client().close_review(review, found))
         return f"review {review} is closed"
 
-    _told(app, close)
+    app.steering.tell(close)
 
 
 # -- versions of runbooks ---------------------------------------------------------------------------------------------
@@ -193,7 +178,7 @@ def close_review(app: MusterApp, argument: str) -> None:
 
 def approve_runbook(app: MusterApp, argument: str) -> None:
     """Yes to exactly the bytes that were shown, once their end was on the screen."""
-    _told(app, lambda: _approve_runbook(app))
+    app.steering.tell(lambda: _approve_runbook(app))
 
 
 async def _approve_runbook(app: MusterApp) -> str:
@@ -241,7 +226,7 @@ def retire_runbook(app: MusterApp, argument: str) -> None:
         vote = RunbookVote(id=line.id, sha256=line.sha256, comment=said)
         return _standing(await in_thread(lambda: app.client().retire_runbook(vote)))
 
-    _told(app, retire)
+    app.steering.tell(retire)
 
 
 def _runbook_section(verb: str, line: RunbookLine, what: str, width: int) -> Section:

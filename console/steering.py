@@ -158,6 +158,20 @@ class Steering:
         if self._app.navigator.current is not None:
             self._app.navigator.current.look_again()
 
+    def tell(self, deed: Callable[[], Awaitable[str]]) -> None:
+        """Do it beside the page, tell what came of it, and look again."""
+
+        async def do() -> None:
+            try:
+                told = await deed()
+            except MusterError as error:
+                self._app.report(error)
+            else:
+                self._app.say(told)
+            self.refresh()
+
+        self._app.run_worker(do(), exclusive=True, group="propose")
+
     def help(self) -> None:
         from console.help_dialog import HelpDialog
 

@@ -31,7 +31,6 @@ AGREE = {
     "COMPLETED": {"succeeded"},
 }
 """State of a job -> states of its workload that say the same."""
-CARRIED_OUT = ("executing", "verifying", "paused", "verified", "failed", "rolling_back", "rolled_back")
 
 
 class Verdict(msgspec.Struct):

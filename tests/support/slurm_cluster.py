@@ -144,17 +144,6 @@ class SlurmCluster:
             words = [bytes(self.commands / "in-root"), *arguments]
             (self.folder / "log" / f"{daemon}.args").write_bytes(b"\0".join(words))
 
-    def node_stop(self, name: str) -> None:
-        subprocess.run([self.commands / "node-stop", name], check=True, capture_output=True)
-
-    def node_start(self, name: str) -> None:
-        subprocess.run([self.commands / "node-start", name], check=True, capture_output=True)
-
-    def boot_fails(self, name: str) -> None:
-        """The next boot of this cloud node does."""
-        (self.folder / "cloud-fail").mkdir(exist_ok=True)
-        (self.folder / "cloud-fail" / name).touch()
-
     def _environment(self, daemon: str) -> dict[str, str]:
         mine = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
         mine |= {"SLURM_CONF": f"{self.folder}/etc/slurm.conf", "SLURMRESTD_SECURITY": "disable_user_check"}
