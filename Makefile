@@ -1,4 +1,5 @@
-# Everything a checkout needs: python3.11 or newer with venv and pip, git, make. The first call sets up .venv.
+# Everything a checkout needs: python3.11 or newer with venv and pip, git, make. The first call sets up .venv, and says
+# what it does.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
@@ -8,10 +9,17 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
+.PHONY: run shell test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
+	@echo "Starting the demo: a day of AI work in 24 minutes. ? in the console tells its keys, q leaves."
 	@$(BIN)/muster --demo
+	@echo "\`make shell\` opens a shell in which README's commands work as printed."
+
+# The commands of make itself are not for what is started in there.
+shell: $(STAMP)  ## your own shell, in which `muster` is a command, as where it is installed
+	@echo "In this shell \`muster\` is a command: muster overview, muster --help. \`exit\` leaves it."
+	@unset MAKEFLAGS MFLAGS MAKELEVEL; PATH="$(CURDIR)/$(BIN):$$PATH" "$${SHELL:-/bin/sh}" || true
 
 test: $(STAMP)  ## the tests, without the ones marked thorough or slow, and with fewer random cases
 	$(BIN)/python -m pytest -m "not slow and not thorough" -n auto --dist loadfile
@@ -60,11 +68,16 @@ imports: $(STAMP)
 check: lint types imports test-thorough  ## what continuous integration runs
 
 $(STAMP): pyproject.toml requirements.lock
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Muster needs Python 3.11 or newer")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --compile --no-deps -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -m compileall -q $(PACKAGES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Muster needs Python 3.11 or newer")'
+	@echo "[1/4] Making the environment .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+	@echo "[2/4] Installing $$(grep -c == requirements.lock) packages into it"
+	@$(BIN)/pip install --disable-pip-version-check --no-compile --no-deps -r requirements.lock
+	@echo "[3/4] Installing Muster itself, from this folder"
+	@$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "[4/4] Compiling, so that the console starts quickly"
+	@PYTHONUNBUFFERED=1 $(BIN)/python -m compileall -j 0 -x '/tests?/' .venv/lib $(PACKAGES) | \
+	  awk '/^Compiling/ && ++files % 1000 == 0 { print "      " files " files"; fflush() } END { print "      " files " files, done" }'
 	@touch $(STAMP)
 
 lock:  ## newest versions that pyproject.toml allows, written to requirements.lock

@@ -102,7 +102,8 @@ def act(arguments: argparse.Namespace) -> int:
     from console.wishes import wanted
 
     with closing(connect(arguments)) as client:
-        return propose_and_do(arguments, client, wanted(client, arguments.action, arguments, arguments.reason))
+        request = wanted(client, arguments.action, arguments, arguments.reason, arguments.suggestion)
+        return propose_and_do(arguments, client, request)
 
 
 def propose_and_do(arguments: argparse.Namespace, client: Client, request: Request) -> int:
@@ -233,6 +234,7 @@ def proposal_lines(proposal: Proposal) -> list[str]:
         f"{printable(proposal.title)}  [{proposal.tier}, {kept}]",
         *steps,
         *(f"  {proposal.tier} because {printable(why)}" for why in proposal.why_tier),
+        *([f"  {printable(proposal.note)}"] if proposal.note and not proposal.revision else []),
         *([f"effect, simulated at version {proposal.version:,}:", *effects] if effects else []),
         f"undo: {printable(proposal.inverse)}",
         *(f"carried: {printable(told)}" for told in proposal.carried),

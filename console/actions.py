@@ -303,7 +303,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "cordon", "Cordon", ("C",), _NODES, "T1", "node", "muster cordon {ids}", ("cordon",), "ids", True,
-        _needs_state("cordoned", "ready"),
+        _needs_state("cordoned", "ready", "draining"),
     ),
     Action(
         "uncordon", "Uncordon", ("U",), _NODES, "T1", "node", "muster uncordon {ids}", ("uncordon",), "ids", True,
@@ -311,7 +311,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "drain", "Drain", ("D",), _NODES, "T2", "node", "muster drain {ids}", ("drain",), "ids", True,
-        _needs_state("drained", "ready", "cordoned"),
+        _needs_state("drained", "ready", "cordoned", "draining"),
     ),
     Action(
         "interrupt", "Interrupt", (), _NODES, "T3", "node", "muster interrupt {ids}", ("interrupt",), "ids", False,
@@ -461,6 +461,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("leave", "Back, or quit", ("q",)),
     Action("quit", "Quit", ("ctrl+c",), commands=("quit", "q"), footer=False),
 )  # fmt: skip
+
+READ_ONLY = "read-only: start without --readonly to act"
+"""Why what changes something cannot be done in a session that only reads."""
 
 _KEY_LABELS = {
     "enter": "↵", "escape": "esc", "slash": "/", "colon": ":", "question_mark": "?", "ctrl+p": "^p", "ctrl+c": "^c",

@@ -16,10 +16,10 @@ from console.advice_text import (
     worth_text,
 )
 from console.details import Line, Section, text_line
-from console.figures import amount, change
+from console.figures import change, heads, middle
 from console.plain import table
 from console.proposal_text import hanging
-from console.text import cut, money, printable, timestamp
+from console.text import cut, cut_name, money, printable, timestamp
 
 if TYPE_CHECKING:
     from recommender.recommendations import Recommendation
@@ -28,13 +28,13 @@ MOST_LISTED = 60
 """Characters of targets in a line; the plan lists them all."""
 
 
-def suggestion_sections(each: Recommendation, now_ms: int, width: int) -> list[Section]:
+def suggestion_sections(each: Recommendation, width: int) -> list[Section]:
     """All of it, for a page."""
     suggestion = each.suggestion
     asks = "A shows the plan and asks" if each.command else "for people: nothing to propose"
     sections = [
         Section(printable(suggestion.id), tuple(_what(each, width)), asks),
-        Section("Before and after", tuple(_tried(each, now_ms, width)), "tried on a fork"),
+        Section("Before and after", tuple(_tried(each, width)), "tried on a fork"),
         Section("Evidence", tuple(_evidence(each, width)), suggestion.kind.replace("_", " ")),
     ]
     other = [line for text in suggestion.alternatives for line in hanging("or  ", printable(text), width)]
@@ -59,19 +59,18 @@ def _what(each: Recommendation, width: int) -> list[Line]:
     return lines + [line for name, text in pairs for line in hanging(f"{name:<10}", printable(text), width)]
 
 
-def _tried(each: Recommendation, now_ms: int, width: int) -> list[Line]:
+def _tried(each: Recommendation, width: int) -> list[Line]:
     """What the twin says of the cell, and of what it is about; the rest is `muster explain`'s to tell."""
     simulated, about = each.simulated, {each.suggestion.about, *each.suggestion.targets}
-    lines = hanging("", printable(tried_text(simulated, now_ms, brief=False)), width, "", "dim")
+    lines = hanging("", printable(tried_text(simulated, brief=False)), width, "", "dim")
     rows = [
-        [cut(printable(f"{one.subject}: {one.title}" if one.subject else one.title), width // 3),
-         amount(one.unit, one.before.p50), amount(one.unit, one.after.p50), change(one)[0]]
+        [cut_name(printable(f"{one.subject}: {one.title}" if one.subject else one.title), width // 3),
+         middle(one.unit, one.before), middle(one.unit, one.after), change(one)[0]]
         for one in simulated.figures
         if (one.name in TOLD and not one.subject) or one.subject in about
     ]  # fmt: skip
     if rows:
-        titles = ("MEDIANS", "BEFORE", "AFTER", "CHANGE (P10..P90)")
-        head, *body = table(titles, rows, (False, True, True, False))
+        head, *body = table(heads(simulated.figures), rows, (False, True, True, False))
         lines += [text_line(cut(head, width), "header"), *(text_line(cut(line, width)) for line in body)]
     return lines
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from console.details import plural
-from console.figures import amount, change
+from console.figures import change, heads, middle, signed_spread
 from console.plain import table
 from console.text import cut, duration, money, permille, printable, timestamp, wrap
 from recommender.follow_up import figure
@@ -77,7 +77,7 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     pairs += [("thin", printable(text)) for text in suggestion.thin[:1]]
     pairs += [("again", printable(each.note))] if each.note else []
     if suggestion.action != "notify":
-        pairs.append(("tried", tried_text(each.simulated, view.now_ms)))
+        pairs.append(("tried", tried_text(each.simulated)))
     pairs += [("record", track_text(each.track))] if each.track is not None else []
     lines = [f"{each.rank}. {suggestion.id}  worth {worth_text(each)}", *_wrapped(printable(suggestion.finding), 3)]
     lines += _pairs(pairs, 3)
@@ -89,7 +89,7 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
 # --- one, whole
 
 
-def explanation_lines(each: Recommendation, now_ms: int, which_engine: Sequence[str], width: int = WIDTH) -> list[str]:
+def explanation_lines(each: Recommendation, which_engine: Sequence[str], width: int = WIDTH) -> list[str]:
     """A recommendation with all it rests on."""
     suggestion = each.suggestion
     lines = [
@@ -126,22 +126,21 @@ def explanation_lines(each: Recommendation, now_ms: int, which_engine: Sequence[
         lines += _wrapped(printable(text), 2, width)
     if suggestion.targets:
         lines += ["targets", *_wrapped(printable(", ".join(suggestion.targets)), 2, width)]
-    return [*lines, "", *simulated_lines(each.simulated, now_ms, width)]
+    return [*lines, "", *simulated_lines(each.simulated, width)]
 
 
-def simulated_lines(simulated: Simulated, now_ms: int, width: int = WIDTH) -> list[str]:
+def simulated_lines(simulated: Simulated, width: int = WIDTH) -> list[str]:
     """Before and after on the twin, or why there is none."""
-    lines = _wrapped(f"on the twin: {tried_text(simulated, now_ms, brief=False)}", 0, width)
+    lines = _wrapped(f"on the twin: {tried_text(simulated, brief=False)}", 0, width)
     for edit in simulated.edits:
         lines += _wrapped(f"muster whatif --edit {shlex.quote(printable(edit))}", 2, width)
     if simulated.figures:
         rows = [
-            [_title(each), amount(each.unit, each.before.p50), amount(each.unit, each.after.p50), change(each)[0]]
+            [_title(each), middle(each.unit, each.before), middle(each.unit, each.after), change(each)[0]]
             for each in simulated.figures
             if each.name in TOLD or (each.of == "cell" and (each.change.least, each.change.most) != (0, 0))
         ]
-        titles = ("MEDIANS", "BEFORE", "AFTER", "CHANGE (P10..P90)")
-        lines += [f"  {line}" for line in table(titles, rows, (False, True, True, False))]
+        lines += [f"  {line}" for line in table(heads(simulated.figures), rows, (False, True, True, False))]
     return lines
 
 
@@ -150,8 +149,7 @@ def _costs(each: Recommendation) -> list[tuple[str, str]]:
     tried = each.simulated.cost_microusd_hour
     told = [("costs", f"{_signed_money(delta)} an hour")] if delta is not None else []
     if tried is not None:
-        over = f"{_signed_money(tried.p10)}..{_signed_money(tried.p90)}" if tried.p10 != tried.p90 else ""
-        told.append(("on twin", f"{_signed_money(tried.p50)} an hour{f' ({over})' if over else ''}"))
+        told.append(("on twin", f"{signed_spread('money', tried)} an hour"))
     return told
 
 
@@ -230,7 +228,7 @@ def followed_text(followed: Followed) -> str:
     return f"{followed.id}  {way}: {told}; {printable(followed.verdict.why)}"
 
 
-def tried_text(simulated: Simulated, now_ms: int, *, brief: bool = True) -> str:
+def tried_text(simulated: Simulated, *, brief: bool = True) -> str:
     """How the try on the twin stands."""
     if simulated.state == "none":
         return f"not tried: {printable(simulated.why)}"
@@ -238,8 +236,9 @@ def tried_text(simulated: Simulated, now_ms: int, *, brief: bool = True) -> str:
         return f"failed: {printable(simulated.why)}"
     if simulated.state == "waiting" or not simulated.figures:
         return "not yet" if simulated.state == "waiting" else "running ahead …"
-    age = f"v{simulated.version:,}, {duration(max(now_ms - simulated.at_ms, 0))} ago"
-    basis = f"{age}, {duration(simulated.horizon_ms)} ahead, {simulated.seeds} {plural('seed', simulated.seeds)}"
+    # Of when it is, not how long ago: the page may be read long after it was drawn.
+    when = f"v{simulated.version:,} at {timestamp(simulated.at_ms, date=False)}"
+    basis = f"{when}, {duration(simulated.horizon_ms)} ahead, {simulated.seeds} {plural('seed', simulated.seeds)}"
     basis += ", goes on" if simulated.state == "running" else ""
     if not brief:
         return basis + (f"; {printable(simulated.why)}" if simulated.why else "")

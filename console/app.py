@@ -146,7 +146,7 @@ class MusterApp(App[None]):
         if theme == "auto" and not os.environ.get("NO_COLOR"):
             theme = self.session.recall("theme") or theme
         self.theme = theme_for(theme, os.environ, self.console.color_system).name
-        for key in dict.fromkeys(key for action in self.actions.values() for key in action.keys):
+        for key in dict.fromkeys(key for action in actions.ACTIONS for key in action.keys):
             if key not in _BOUND_ELSEWHERE:
                 self.bind(key, f"key('{key}')", show=False)
 
@@ -311,7 +311,7 @@ class MusterApp(App[None]):
         changes = event.changes
         if changes.version < self.link.seen.version:
             self.events.clear()
-        self.events.add(changes.items, changes.missed, changes.at_ms)
+        self.events.add(changes.items, changes.missed, changes.at_ms, whole=event.whole)
         moved = self.link.arrived(event, self.clock())
         self.drawing.banner()
         if moved:
@@ -374,16 +374,20 @@ class MusterApp(App[None]):
 
     def action_key(self, key: str) -> None:
         """Do what a key means on the page that is shown."""
-        action = actions.by_key(list(self.actions.values()), key, self.context().screen)
+        action = actions.by_key(actions.ACTIONS, key, self.context().screen)
         if action is not None:
             self.action_act(action.id)
 
+    def why_not(self, action: Action) -> str:
+        """Why an action of the registry cannot be done here and now; empty when it can."""
+        return action.disabled_reason(self.context()) if action.id in self.actions else actions.READ_ONLY
+
     def action_act(self, name: str) -> None:
         """Do what a row of the registry says, or say why not."""
-        action = self.actions.get(name)
+        action = next((action for action in actions.ACTIONS if action.id == name), None)
         if action is None or self.screen is not self.screen_stack[0]:
             return
-        reason = action.disabled_reason(self.context())
+        reason = self.why_not(action)
         if reason:
             self.say(f"{action.title}: {reason}")
         elif action.mutates:

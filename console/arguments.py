@@ -3,7 +3,34 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
+
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that JSON carries exactly."""
+MAX_CHOICES = 12
+"""An error lists no more than that: nobody reads a hundred commands to find the one they meant."""
+
+
+class ShellParser(argparse.ArgumentParser):
+    """A wrong value is told by the name of its argument; only what cannot be read at all shows how it is written."""
+
+    def error(self, message: str) -> NoReturn:
+        if not message.startswith("argument "):
+            super().error(message)
+        self.exit(2, f"muster: {message.removeprefix('argument ')}\n  See {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raises ArgumentError that names the nearest choice, where argparse would list them all."""
+        if action.choices is None or value in action.choices:
+            return
+        from difflib import get_close_matches  # a right command does without
+
+        choices = [str(choice) for choice in action.choices]
+        near = get_close_matches(str(value), choices, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        if not near and len(choices) <= MAX_CHOICES:
+            hint = f"; choose from {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"there is no {str(value)[:40]!a}{hint}")
 
 
 def command(commands: Any, name: str, runs: str, text: str) -> argparse.ArgumentParser:
@@ -40,14 +67,14 @@ def path_of(text: str) -> Any:
 def positive(text: str) -> int:
     value = integer(text)
     if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+        raise argparse.ArgumentTypeError(f"{value} is below 1; give a whole number from 1 on")
     return value
 
 
 def count(text: str) -> int:
     value = integer(text)
     if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
+        raise argparse.ArgumentTypeError(f"{value} is below 0; give a whole number from 0 on")
     return value
 
 
@@ -63,6 +90,9 @@ def ratio(text: str) -> float:
 
 def integer(text: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:40]!a} is not a whole number") from None
+    if abs(value) > MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is too large; give a number up to {MAX_NUMBER:,}")
+    return value

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from console.settings import CellPaths, Settings, cell_paths, cells_folder, load, paths_in
-from engine.errors import UnreachableError
+from console.settings import DEFAULT_CELL, CellPaths, Settings, cell_paths, cells_folder, load, paths_in
+from console.text import printable
+from engine.errors import SpecError, UnreachableError
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -18,11 +20,31 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return load(vars(arguments))
 
 
+def settings_with_cell(arguments: argparse.Namespace) -> Settings:
+    """The same for a command about a cell that is there: where nobody names one, the one that runs on this machine is
+    meant. Raises SpecError when several run."""
+    settings = settings_of(arguments)
+    if settings.cell or settings.connect:
+        return settings
+    return replace(settings, cell=only_running(settings) or DEFAULT_CELL)
+
+
+def only_running(settings: Settings) -> str:
+    """Name of the cell that runs on this machine; empty: none does. Raises SpecError when several do."""
+    found = running_cells(settings)
+    if len(found) > 1:
+        raise SpecError(
+            "--cell", f"several cells run here: {', '.join(map(printable, found))}",
+            f"Choose one, such as --cell {printable(found[0])}",
+        )  # fmt: skip
+    return found[0] if found else ""
+
+
 def connect(arguments: argparse.Namespace) -> Client:
     """A client of the engine that runs. Raises UnreachableError naming the cells that do run when there is none."""
     from console.remote_client import RemoteClient
 
-    settings = settings_of(arguments)
+    settings = settings_with_cell(arguments)
     where = settings.connect or str(running_paths(settings).socket)
     return RemoteClient(where, settings.readonly, identity_of(arguments))
 
@@ -44,9 +66,9 @@ def running_paths(settings: Settings) -> CellPaths:
 
     paths = cell_paths(settings)
     if running(paths.socket) is None:
-        others = [name for name in running_cells(settings) if name != settings.cell]
+        others = [printable(name) for name in running_cells(settings) if name != paths.folder.name]
         remedy = f"Running now: {', '.join(others)}; choose with --cell {others[0]}" if others else _START
-        raise UnreachableError(f"no engine runs for cell '{settings.cell}'", remedy)
+        raise UnreachableError(f"no engine runs for cell '{printable(paths.folder.name)}'", remedy)
     return paths
 
 

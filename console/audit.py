@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from console.attach import connect, settings_of
+from console.attach import connect, settings_with_cell
 from console.guarded import exact_output
 from console.settings import audit_key_path, cell_paths
 from console.show import tell_lines, write_json, write_lines
@@ -28,7 +28,7 @@ from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.measures import duration_ms
 from runbooks import verify as verifier
 from runbooks.amounts import utc
-from runbooks.audit_pages import AuditPage, AuditProofOf, AuditQuery, AuditRange, AuditRow, AuditState
+from runbooks.audit_pages import FOR_MACHINES, AuditPage, AuditProofOf, AuditQuery, AuditRange, AuditRow, AuditState
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -99,7 +99,8 @@ def page_lines(page: AuditPage) -> Iterator[str]:
 def _about(row: AuditRow) -> str:
     """Who, which proposal and step, and what else the record says."""
     words = [row.subject, row.proposal, row.step]
-    told = {name: value for name, value in row.data.items() if value not in ("", [], None)}
+    shown = {name: value for name, value in row.data.items() if name not in FOR_MACHINES}
+    told = {name: value for name, value in shown.items() if value not in ("", [], None)}
     if "to" in told:
         # A proposal that went along an edge: where to is enough, the line before says where from.
         told.pop("from", None)
@@ -197,7 +198,7 @@ OWN_WORD = "ok, by the log's own word: --key, --words or --against compare it wi
 
 def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> Path | str:
     """The journal of a cell of this machine, or of its database; of another, an export of it."""
-    settings = settings_of(arguments)
+    settings = settings_with_cell(arguments)
     if not settings.connect and settings.database:
         from engine.database import url_with
 
@@ -222,7 +223,7 @@ def _know_own_note(arguments: argparse.Namespace, journal: Path | str) -> None:
     """The last checkpoint that this machine's engine signed is known, where nothing else is said to be."""
     from runbooks.checkpoints import remembered_at
 
-    settings = settings_of(arguments)
+    settings = settings_with_cell(arguments)
     if settings.connect or arguments.against or arguments.since > 1 or arguments.until:
         return
     source = verifier.open_source(journal)

@@ -16,7 +16,7 @@ from console.proposal_text import framed, hanging, name_of
 from console.query import FilterError
 from console.text import printable, read_value, timestamp
 from console.views import Heading, Row, Span
-from runbooks.audit_pages import AuditQuery, AuditRow, AuditState
+from runbooks.audit_pages import FOR_MACHINES, AuditQuery, AuditRow, AuditState
 
 if TYPE_CHECKING:
     from runbooks.verify import Report
@@ -94,7 +94,7 @@ def row_of(record: AuditRow) -> Row:
 def about(record: AuditRow) -> str:
     """What else it says, in one line."""
     words = [f"step {record.step}"] if record.step else []
-    words += [f"{name} {_short(value)}" for name, value in record.data.items()]
+    words += [f"{name} {_short(value)}" for name, value in record.data.items() if name not in FOR_MACHINES]
     words += ["(text erased)" if one.text is None else f'"{one.text[:80]}"' for one in record.private]
     return printable(" · ".join(words))
 
@@ -118,7 +118,7 @@ def record_columns(record: AuditRow, width: int) -> tuple[list[Section], list[Se
         ("hash", printable(record.hash)),
     ]
     lines = [line for name, value in facts if value for line in hanging(f"{name:<9}", value, width)]
-    if record.proposal:
+    if _PROPOSAL.fullmatch(record.proposal):
         spans = (("proposal ", "dim"), (printable(f"{record.proposal} revision {record.revision}"), "link"))
         lines.insert(3, Line(spans, f"proposal {printable(record.proposal)}"))
     said: list[Line] = []

@@ -8,6 +8,7 @@ from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from console.actions import ACTIONS
 from console.feed import in_thread
 from console.query import FilterError, complete
 from console.row_filter import PAGE_COLUMNS
@@ -248,7 +249,7 @@ class Bars:
         from console.opening import looks_like_an_id, open_by_id
 
         word, bar, opened = text.strip(), self.bar, self._opened
-        known = any(word.partition(" ")[0] in action.commands for action in self._app.actions.values())
+        known = any(word.partition(" ")[0] in action.commands for action in ACTIONS)
         if known or " " in word or (isinstance(error, CommandError) and error.near and not looks_like_an_id(word)):
             return False
 

@@ -196,9 +196,9 @@ def _fill(part: int | None, tones: Sequence[str]) -> tuple[str, str]:
     return FILLS[part % len(FILLS)], tones[part % len(tones)] if tones else ""
 
 
-def interval(low: int | None, mid: int | None, high: int | None, width: int, top: int) -> str:
+def interval(low: int | None, mid: int | None, high: int | None, width: int, top: int, ends: str = "├┤") -> str:
     """A distribution in one line of exactly `width` cells, from 0 to `top`: ├ at its p10, ● at its p50, ┤ at its p90,
-    or ▸ where that is not known. Empty where even p10 is not."""
+    or ▸ where that is not known. Empty where even p10 is not. `ends`: other signs for the two ends."""
     if width < 1 or low is None:
         return " " * max(0, width)
     last = width - 1
@@ -206,8 +206,8 @@ def interval(low: int | None, mid: int | None, high: int | None, width: int, top
     middle = None if mid is None else row_of(mid, top, width)
     end = last if high is None else row_of(high, top, width)
     line = [" "] * start + ["─"] * (end - start + 1) + [" "] * (last - end)
-    line[start] = "├"
-    line[end] = "▸" if high is None else "┤"
+    line[start] = ends[0]
+    line[end] = "▸" if high is None else ends[1]
     if middle is not None:
         line[middle] = "●"
     return "".join(line)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from console.action_arguments import ACTIONS, POLICIES, action_arguments
-from console.arguments import as_json, command, count, positive, reach
+from console.arguments import ShellParser, as_json, command, count, positive, reach
 from console.database_commands import database_commands
 from console.fleet_arguments import fleet_commands
 from console.gate_commands import audit_commands, policy_commands, proposal_commands, runbook_commands
@@ -105,7 +105,7 @@ def exit_code(error_code: str) -> int:
 @cache
 def parser() -> argparse.ArgumentParser:
     """Everything that can be typed. Made once: parsing changes nothing in it."""
-    root = argparse.ArgumentParser(
+    root = ShellParser(
         prog="muster",
         description="The on-call console for batch and AI clusters. Without a command: open the console.",
         epilog=_exit_table(),
@@ -202,7 +202,7 @@ def _show_commands(commands: Any) -> None:
 
 def _list_arguments(get: argparse.ArgumentParser) -> None:
     get.add_argument("id", nargs="?", help="show this one only")
-    get.add_argument("-f", "--filter", default="", metavar="FILTER", help="such as 'state:queued gpu>=8 !tenant:acme'")
+    get.add_argument("-f", "--filter", default="", metavar="FILTER", help="such as 'state:queued gpu>=8 sort:-wait'")
     get.add_argument("--sort", default="", metavar="COLUMNS", help="such as gpu:desc,id")
     get.add_argument("--columns", default="", metavar="COLUMNS", help="comma-separated; see --columns help")
     get.add_argument("-o", "--output", choices=("table", "csv", "json"), default="table", help="csv for spreadsheets")
@@ -232,6 +232,7 @@ def _change_commands(commands: Any) -> None:
         if name == "resume":
             action.add_argument("--accept", action="store_true", help="of a proposal: although a step is not verified")
         action.add_argument("--reason", default="", help="kept with the action")
+        action.add_argument("--suggestion", default="", metavar="ID", help="that this follows, such as R-k3vq7")
         action.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
         action.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
         action.set_defaults(action=name)
@@ -301,6 +302,7 @@ def _engine_commands(commands: Any) -> None:
     events.add_argument("--limit", type=count, default=50, metavar="N", help="so many of the newest (50)")
     reach(events, sub=True)
     serve = command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
+    serve.add_argument("--by-console", action="store_true", help=argparse.SUPPRESS)
     serve.add_argument("--cell-file", metavar="FILE", help="YAML or JSON that defines a new cell")
     serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")
     serve.add_argument("--database", metavar="URL", help="PostgreSQL database to keep the cell in, instead of a file")
@@ -322,6 +324,7 @@ def _engine_commands(commands: Any) -> None:
     serve.add_argument("--nodes", type=positive, metavar="N", help="with --demo: how many nodes")
     _scenario(serve)
     serve.add_argument("--seed", type=int, default=1, metavar="N", help="of the simulated executor and the demo")
+    serve.add_argument("--catch-up", action="store_true", help="let a cell that is behind jump to this host's time")
     serve.add_argument("--ignore-snapshot", action="store_true", help="read the whole journal instead of its snapshot")
     silent = argparse.SUPPRESS  # both may stand before the command too, and count there
     serve.add_argument("--readonly", action="store_true", default=silent, help="refuse every change")

@@ -339,7 +339,8 @@ class Client(Protocol):
         ...
 
     def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
-        """Take back what it did, by the way back that was approved with it."""
+        """Take back what it did, where the votes on it cover what that does now; else propose a Request that
+        `rolls_back` it. Its preview tells which."""
         ...
 
     def cancel(self, proposal_id: str, reason: str = "") -> Proposal:

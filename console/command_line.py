@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from console.action import Action
+from console.actions import ACTIONS, READ_ONLY
 from console.text import printable
 from engine.errors import SpecError
 from engine.query import Kind
@@ -32,7 +33,7 @@ class CommandError(SpecError):
 
 
 def parse_command(line: str, available: Sequence[Action]) -> Command:
-    """Read a line of the `:` bar. Raises SpecError naming the nearest command."""
+    """Read a line of the `:` bar. Raises SpecError naming the nearest command, or why one is not `available`."""
     name, _, argument = line.strip().partition(" ")
     argument = argument.strip()
     for action in available:
@@ -43,6 +44,8 @@ def parse_command(line: str, available: Sequence[Action]) -> Command:
             if not argument and action.argument == "id":
                 raise CommandError(len(name) + 1, len(name) + 2, f":{name} needs an id")
             return Command(action, argument)
+    if any(name in action.commands for action in ACTIONS):
+        raise CommandError(0, len(name), f":{name} is not possible here: {READ_ONLY}")
     names = [command for action in available for command in action.commands]
     near = get_close_matches(name, names, 1)
     hint = f"Did you mean :{near[0]}?" if near else ":help lists them all"

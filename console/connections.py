@@ -7,13 +7,18 @@ uvicorn waits for ever for the rest of a request, and its faster parser sets no 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import functools
 import re
 import resource
 import socket
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import uvicorn
 
 from console.identity import peer_text
+from console.rate_limits import network_of
 from console.sockets import account_at
 from runbooks.identity import TCP
 
@@ -27,52 +32,132 @@ WRITE_S = 60.0
 """How long the other end may take nothing of an answer."""
 MOST_HEAD_BYTES = 64 * 1024
 MOST_FROM_ONE = 512
-"""Connections from one address, by TCP."""
+"""Connections from one address, or on the Unix socket from one account."""
 MOST_IN_ALL = 4_096
+"""By TCP."""
+MOST_AT_ONCE = 100
+"""Connections that are accepted before others have their turn."""
+RETRY_S = 1.0
+"""When there was no file left for another connection."""
 
 
-class Doorway(socket.socket):
-    """A listening TCP socket that closes what is beyond bounds as soon as it comes: before TLS, which one may begin on
-    many connections and go on with on none, and while there are files left for what is ours."""
+class OpenConnections:
+    """Those that are open, by whom they are. Many from other machines keep nobody out who is on this one: what comes by
+    a Unix socket counts for its account alone."""
 
-    _held: ClassVar[dict[str, list[socket.socket]]] = {}
-    """Connections by address, of all doorways; those that have ended are let go when there seem to be too many."""
+    def __init__(self) -> None:
+        self._of_addresses: dict[str, list[socket.socket]] = {}
+        self._of_accounts: dict[str, list[socket.socket]] = {}
 
-    @classmethod
-    def before(cls, bound: socket.socket) -> socket.socket:
-        """One for a bound socket; a Unix socket stays as it is."""
-        return bound if bound.family == socket.AF_UNIX else cls(fileno=os.dup(bound.fileno()))
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        while True:
-            connected, address = super().accept()
-            if self._is_taken(connected, str(address[0])):
-                return connected, address
-            connected.close()
-
-    def _is_taken(self, connected: socket.socket, address: str) -> bool:
-        if self._is_full():
-            for held in self._held.values():
-                held[:] = _open_of(held)
-            for each in [each for each, held in self._held.items() if not held]:
-                del self._held[each]
+    def take(self, connected: socket.socket, address: Any) -> bool:
+        """Whether a new one is within bounds. Those that have ended are let go when there seem to be too many."""
+        if connected.family == socket.AF_UNIX:
+            held = self._of_accounts.setdefault(account_at(connected), [])
+        else:
             if self._is_full():
-                return False
-        held = self._held.setdefault(address, [])
+                self._of_addresses = {each: kept for each, held in self._of_addresses.items() if (kept := _open(held))}
+                if self._is_full():
+                    return False
+            held = self._of_addresses.setdefault(network_of(str(address[0])), [])
         if len(held) >= MOST_FROM_ONE:
-            held[:] = _open_of(held)
-        if len(held) < MOST_FROM_ONE:
-            held.append(connected)
-        return held[-1] is connected
+            held[:] = _open(held)
+        if len(held) >= MOST_FROM_ONE:
+            return False
+        held.append(connected)
+        return True
 
     def _is_full(self) -> bool:
         """Half of the files that may be open are for something else."""
         most = min(MOST_IN_ALL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        return sum(map(len, self._held.values())) >= most
+        return sum(map(len, self._of_addresses.values())) >= most
 
 
-def _open_of(held: list[socket.socket]) -> list[socket.socket]:
+def _open(held: list[socket.socket]) -> list[socket.socket]:
     return [each for each in held if each.fileno() >= 0]
+
+
+class Doorway:
+    """Accepts the connections of a listening socket, and closes what is beyond bounds as soon as it comes: before TLS,
+    which one may begin on many connections and go on with on none, and while there are files left for what is ours.
+
+    It accepts itself, because an event loop does so in ways of its own, some (uvloop's) past all Python code.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        connections: OpenConnections,
+        protocol: Callable[[], asyncio.Protocol],
+        config: uvicorn.Config,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._bound = bound
+        self._connections = connections
+        self._protocol = protocol
+        self._tls = config.ssl
+        self._opening: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
+        bound.setblocking(False)
+        bound.listen(config.backlog)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._loop.add_reader(self._bound, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(MOST_AT_ONCE):
+            try:
+                connected, address = self._bound.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # out of files or memory: what waits stays in the backlog
+                self._loop.remove_reader(self._bound)
+                self._again = self._loop.call_later(RETRY_S, self._watch)
+                return
+            if not self._connections.take(connected, address):
+                connected.close()
+                continue
+            task = self._loop.create_task(self._serve(connected))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _serve(self, connected: socket.socket) -> None:
+        patience_s = HEAD_S if self._tls is not None else None
+        with contextlib.suppress(OSError):  # it is gone again, or speaks no TLS
+            await self._loop.connect_accepted_socket(
+                self._protocol, connected, ssl=self._tls, ssl_handshake_timeout=patience_s
+            )
+
+    def close(self) -> None:
+        """Takes none any more; those that are open go on."""
+        self._loop.remove_reader(self._bound)
+        if self._again is not None:
+            self._again.cancel()
+        for task in self._opening:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._opening, return_exceptions=True)
+
+
+class Server(uvicorn.Server):
+    """One whose connections come through doorways. Leaves signals to whoever runs it: uvicorn would raise them again
+    when done, before an engine has written its snapshot."""
+
+    def __init__(self, config: uvicorn.Config, connections: OpenConnections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        made: Any = self.config.http_protocol_class
+        protocol = functools.partial(made, self.config, self.server_state, self.lifespan.state)
+        doorways: Any = [Doorway(each, self._connections, protocol, self.config) for each in sockets or ()]
+        self.servers = doorways
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?")

@@ -15,7 +15,8 @@ from console.attach import connect
 from console.moments import moment_ms
 from console.plain import table
 from console.show import write_json, write_lines
-from console.text import NONE, duration, money, printable, timestamp, wrap
+from console.text import duration, money, printable, timestamp, wrap
+from engine.chance import MIN_RUNS
 from engine.errors import SpecError
 from engine.measures import cpu_milli, duration_ms, memory_mib, shown
 from engine.query import Query
@@ -35,7 +36,7 @@ ON_MS = 20_000
 DAY_MS = 24 * HOUR_MS
 TONIGHT_MS = 22 * HOUR_MS
 """After the cell's midnight (UTC)."""
-_COLUMNS = ("OPTION", "", "P10", "P50", "P90")
+_COLUMNS = ("OPTION", "", "ESTIMATE, P50 (P10..P90)")
 
 
 def cost(arguments: argparse.Namespace) -> None:
@@ -48,8 +49,8 @@ def cost(arguments: argparse.Namespace) -> None:
             write_json(found)
             return
         write_lines(quote_lines(found, request))
-        if arguments.seeds is None and arguments.within is None and unknown_starts(found) and sys.stdout.isatty():
-            print(f"\nnot every start was reached: running further ahead for up to {ON_MS // 1000} s, Ctrl-C ends it",
+        if arguments.seeds is None and arguments.within is None and thin_starts(found) and sys.stdout.isatty():
+            print(f"\nstarts not reached, or in few runs: running ahead for up to {ON_MS // 1000} s, Ctrl-C ends it",
                   file=sys.stderr)  # fmt: skip
             further = msgspec.structs.replace(request, within_ms=ON_MS)
             write_lines(["", *quote_lines(client.quote(further), further)])
@@ -194,8 +195,8 @@ def _types_of(client: Client, model: str, gpus: int | None) -> list[str]:
     ]
 
 
-def unknown_starts(found: Quote) -> bool:
-    """Whether an option of the cell was not run ahead to its start."""
+def thin_starts(found: Quote) -> bool:
+    """Whether the start of an option of the cell is not known, or from too few runs for quantiles."""
     return any(option.seeds and option.start_ms.p50 is None for option in found.options)
 
 
@@ -203,17 +204,17 @@ def unknown_starts(found: Quote) -> bool:
 
 
 def quote_lines(found: Quote, request: QuoteRequest) -> list[str]:
-    """One block for each option: start, run and cost as quantiles, then what it rests on."""
+    """One block for each option: start, run and cost, then what it rests on."""
     lines = [asked_words(found, request), ""]
     rows: list[list[str]] = []
     beneath: list[list[str]] = []
     for option in found.options:
         name, where = option_names(option)
-        rows.append([name, "start", *start_words(option, found.at_ms)])
-        rows.append([where, "runs", *quantile_words(option.duration_ms, duration)])
-        rows.append(["", "cost", *quantile_words(option.cost_microusd, money)])
+        rows.append([name, "start", start_words(option, found.at_ms)])
+        rows.append([where, "runs", estimate_words(option.duration_ms, duration)])
+        rows.append(["", "cost", estimate_words(option.cost_microusd, money)])
         beneath.append(_wrapped(option_notes(option)))
-    shown_lines = table(_COLUMNS, rows, (False, False, True, True, True))
+    shown_lines = table(_COLUMNS, rows, (False, False, False))
     lines.append(shown_lines[0])
     for n, more in enumerate(beneath):
         lines += [*shown_lines[1 + 3 * n : 4 + 3 * n], *more, ""]
@@ -243,37 +244,57 @@ def option_names(option: QuoteOption) -> tuple[str, str]:
     return kind, f"{place} {printable(option.region)}".rstrip()
 
 
-def start_words(option: QuoteOption, now_ms: int) -> list[str]:
-    """Quantiles of the start, from now."""
+def start_words(option: QuoteOption, now_ms: int) -> str:
+    """When it starts, from now; where no run reached its start, how far ahead they looked."""
 
-    def text(at_ms: int | None) -> str:
-        if at_ms is None:
-            # It was not run ahead to its end; but it does not start before it was asked to.
-            after_ms = max(option.looked_ms, option.asked_start_ms - now_ms)
-            return f"after {duration(after_ms)}" if after_ms > 0 else NONE
+    def text(at_ms: int) -> str:
         return "now" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
 
-    return [text(at_ms) for at_ms in (option.start_ms.p10, option.start_ms.p50, option.start_ms.p90)]
+    if not option.seeds:
+        assumed = "if it can be bought at once" if option.basis == "list price" else option.basis
+        return f"{estimate_words(option.start_ms, text)}, {assumed}"
+    asked_in_ms = option.asked_start_ms - now_ms
+    if option.looked_ms <= asked_in_ms:
+        return (
+            f"not known: looked {duration(option.looked_ms)} ahead, and it is asked for {text(option.asked_start_ms)}"
+        )
+    looked = duration(option.looked_ms)
+    return estimate_words(option.start_ms, text, f"over {looked}", f"not within {looked}")
 
 
-def quantile_words(values: Quantiles, text: Callable[[int], str]) -> list[str]:
-    """p10, p50 and p90."""
-    return [NONE if value is None else text(value) for value in (values.p10, values.p50, values.p90)]
+def estimate_words(
+    values: Quantiles, text: Callable[[int], str], beyond: str = "not known", never: str = "not known"
+) -> str:
+    """p50 with p10 and p90; what single runs say where they are too few for that. `beyond`: in place of a value that is
+    not known; `never`: where none is."""
+
+    def words(*marks: int | None) -> str:
+        """From one to the other."""
+        return "..".join(dict.fromkeys(beyond if each is None else text(each) for each in marks))
+
+    if not values.runs:
+        return words(values.least)
+    of = "one run" if values.runs == 1 else f"{values.runs:,} runs"
+    if values.least is None and values.p10 is None:
+        return f"{never} ({of})"
+    if values.runs < MIN_RUNS:
+        return f"{of}: {words(values.least, values.most)}"
+    spread = words(values.p10, values.p90)
+    middle = words(values.p50)
+    return f"{middle} ({of})" if spread == middle else f"{middle} ({spread}; {of})"
 
 
 def option_notes(option: QuoteOption) -> list[str]:
     """What it costs an hour, odds, why not at once, and what else there is to say."""
     chance = ""
-    if option.chance_permille == 0:
-        chance = f"it did not start within the {duration(option.looked_ms)} that it was run ahead"
-    elif option.chance_permille is not None and option.chance_permille < 1000:
-        chance = f"starts within {duration(option.looked_ms)} in {option.chance_permille / 10:g}% of the seeds"
+    if 0 < option.started < option.seeds:
+        chance = f"starts within {duration(option.looked_ms)} in {option.started:,} of {option.seeds:,} runs"
     odds = "not known" if option.interruption_permille is None else f"{option.interruption_permille / 10:g}%"
     texts = [
-        f"{money(option.rate_microusd_hour)} an hour while it runs; {_seeds(option)}",
+        f"{money(option.rate_microusd_hour)} an hour while it runs; {_runs(option)}",
         chance,
         f"not now: {option.reason}" if option.reason else "",
-        f"interrupted: {odds} ({option.interruption_basis})",
+        f"interrupted in its {duration(option.interruption_over_ms)}: {odds} ({option.interruption_basis})",
         *option.notes,
     ]
     return [text for text in texts if text]
@@ -287,8 +308,8 @@ def _wrapped(texts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _seeds(option: QuoteOption) -> str:
+def _runs(option: QuoteOption) -> str:
     if not option.seeds:
         return option.basis
-    basis = option.basis if option.chance_permille else "run ahead"
-    return f"{basis} in {option.seeds} seed{'s' if option.seeds != 1 else ''}"
+    basis = option.basis if option.started else f"run {duration(option.looked_ms)} ahead"
+    return f"{basis} in {option.seeds:,} run{'s' if option.seeds != 1 else ''}"

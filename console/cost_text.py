@@ -10,7 +10,7 @@ from typing import NamedTuple
 from console.charts import FILLS, framed, gutter, legend, ribbon, round_top, spark, stack, stack_top, time_axis
 from console.details import Line, Section, fact, plural, text_line
 from console.query import quoted
-from console.text import cut, duration, fit, money, permille, printable, timestamp, wrap
+from console.text import cut, cut_name, duration, fit, fit_name, money, permille, printable, timestamp, wrap
 from console.views import meter
 from engine.costs import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, PoolGoodput, Showback
 from engine.model import HOUR_MS
@@ -18,10 +18,12 @@ from engine.money import DAY_MS, MICROUSD
 from engine.query import Overview
 
 UNNAMED = "(none)"
+NOBODY = {"idle": "(idle)", "downtime": "(engine down)"}
+"""What lines of a showback are called that are of no group."""
 GROUPS = 5
 """Groups with a part of their own in the chart; the others share one."""
-_TONES = ("bar", "accent", "info", "ok", "warn", "", "dim")
-"""Of the parts of a column: the groups, the others, idle."""
+_TONES = ("bar", "accent", "info", "ok", "warn", "", "dim", "dim")
+"""Of the parts of a column: the groups, the others, idle, downtime."""
 BUDGET_LINE = "set-budget NAME --queue QUEUE --limit 500 --window 30d"
 QUOTE_LINE = "cost nodes=4 gpus=8 hours=6"
 
@@ -52,17 +54,17 @@ class Day(NamedTuple):
 
     groups: Mapping[str, int]
     idle: int
+    downtime: int = 0
 
     @property
     def total(self) -> int:
-        return sum(self.groups.values()) + self.idle
+        return sum(self.groups.values()) + self.idle + self.downtime
 
 
 def day_of(report: Showback) -> Day:
-    return Day(
-        {line.name: line.microusd for line in report.lines if line.kind == "group"},
-        sum(line.microusd for line in report.lines if line.kind == "idle"),
-    )
+    nobody = {line.kind: line.microusd for line in report.lines if line.kind != "group"}
+    groups = {line.name: line.microusd for line in report.lines if line.kind == "group"}
+    return Day(groups, nobody["idle"], nobody.get("downtime", 0))
 
 
 def dollars(microusd: int) -> str:
@@ -88,7 +90,7 @@ def chart(detail: Spending, asked: Asked, days: Mapping[int, Day], width: int, r
 
 
 def days_chart(days: Mapping[int, Day], asked: Asked, width: int, rows: int) -> Section:
-    """A column a day (UTC): the dearest groups from below, then the others, then what was idle."""
+    """A column a day (UTC): the dearest groups from below, then the others, what was idle, and what was downtime."""
     names = _dearest(days.values())
     columns = [_parts(day, names) for day in days.values()]
     top = round_top(stack_top(columns, width))
@@ -100,12 +102,13 @@ def days_chart(days: Mapping[int, Day], asked: Asked, width: int, rows: int) -> 
     axis = time_axis(first * DAY_MS, (last + 1) * DAY_MS, wide, indent)
     parts = [
         *((FILLS[index], printable(name) or UNNAMED, _TONES[index]) for index, name in enumerate(names)),
-        (FILLS[GROUPS], "others", _TONES[GROUPS]),
-        (FILLS[GROUPS + 1], "idle", _TONES[GROUPS + 1]),
+        *(
+            (FILLS[index], name, _TONES[index])
+            for index, name in ((GROUPS, "others"), (GROUPS + 1, "idle"), (GROUPS + 2, "engine down"))
+            if name == "idle" or any(column[index] for column in columns)
+        ),
     ]
-    parts_shown = [
-        (f"{fill} {cut(name, 24)}", tone) for fill, name, tone in parts if name != "others" or _others(columns)
-    ]
+    parts_shown = [(f"{fill} {cut_name(name, 24)}", tone) for fill, name, tone in parts]
     lines = [*framed(drawn, top, dollars), *axis, *legend(parts_shown, width)]
     total = sum(day.total for day in days.values())
     note = f"{money(total)} in {len(days):,} days, today so far"
@@ -122,11 +125,7 @@ def _dearest(days: Iterable[Day]) -> list[str]:
 
 def _parts(day: Day, names: Sequence[str]) -> list[int]:
     own = [day.groups.get(name, 0) for name in names]
-    return [*own, *([0] * (GROUPS - len(own))), sum(day.groups.values()) - sum(own), day.idle]
-
-
-def _others(columns: Sequence[Sequence[int]]) -> bool:
-    return any(parts[GROUPS] for parts in columns)
+    return [*own, *([0] * (GROUPS - len(own))), sum(day.groups.values()) - sum(own), day.idle, day.downtime]
 
 
 def hours_chart(detail: Spending, width: int, rows: int) -> Section:
@@ -234,13 +233,14 @@ def use(report: GoodputReport, width: int) -> Section:
     cost = report.cost_microusd
     if not cost:
         return Section("Of use", (text_line("nothing was paid yet", "dim"),))
-    idle = cost - report.charged_microusd
+    idle = cost - report.charged_microusd - report.downtime_microusd
     each = "" if report.per_finished_microusd is None else f", {money(report.per_finished_microusd)} each"
     bar = max(4, width - 36)
     parts = (
         ("of use", report.charged_microusd - report.wasted_microusd, "ok"),
         ("wasted", report.wasted_microusd, "bad"),
         ("idle", idle, "warn"),
+        *([("down", report.downtime_microusd, "dim")] if report.downtime_microusd else []),
     )
     lines = [
         Line(
@@ -263,15 +263,15 @@ def charged(report: Showback, width: int) -> Section:
     lines = []
     name_width = min(24, max(10, width - 30))
     for line in report.lines:
-        name = "(idle)" if line.kind == "idle" else printable(line.name) or UNNAMED
+        name = NOBODY.get(line.kind) or printable(line.name) or UNNAMED
         amount = money(line.microusd)
         bar = max(0, width - name_width - 7 - 14)
-        link = "" if line.kind == "idle" else group_link(report.by, line.name)
+        link = "" if line.kind in NOBODY else group_link(report.by, line.name)
         spans = (
-            (fit(name, name_width), "link" if link else "dim"),
+            (fit_name(name, name_width), "link" if link else "dim"),
             (f" {amount:>13}", ""),
             (f" {permille(line.permille):>4} ", "dim"),
-            (meter(line.permille, bar), "faint" if line.kind == "idle" else "bar"),
+            (meter(line.permille, bar), "faint" if line.kind in NOBODY else "bar"),
         )
         lines.append(Line(spans, link))
     since = f"{timestamp(report.since_ms)[:10]} to now" if lines else ""
@@ -298,7 +298,7 @@ def machines(detail: Spending, width: int) -> Section:
         used = by_pool.get(pool.name)
         trend = spark(detail.prices.get(pool.name, ()), max(0, min(12, width - name_width - 32)))
         spans = (
-            (fit(printable(pool.name), name_width), "link"),
+            (fit_name(printable(pool.name), name_width), "link"),
             (f" {money(pool.price_microusd_hour):>9}/h", ""),
             (f" {pool.nodes:>6,} nodes ", "dim"),
             (fit(trend, min(12, len(trend))) + " " if trend else "", "info"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from contextlib import closing
 
@@ -87,7 +88,8 @@ def copy(arguments: argparse.Namespace) -> None:
     if settings.readonly:
         raise RefusedError("this session is read-only", "Start without --readonly to act")
     places = [_named(where, settings) for where in (arguments.source, arguments.target)]
-    if places[0] == places[1]:
+    meant = [os.path.realpath(place.path) if isinstance(place, File) else place for place in places]
+    if meant[0] == meant[1]:
         raise SpecError("TO", "is where the cell is already", "Name another place")
     _must_exist(places[0])
     with closing(Journal(places[0], 0)) as source, closing(Journal(places[1], source.seed)) as target:
@@ -118,9 +120,10 @@ def _named(where: str, settings: Settings) -> Place:
     if not where and settings.connect:
         raise SpecError("--connect", "says no database", "Name the database itself, where the engine runs")
     paths = cell_paths(settings)
+    cell = paths.folder.name
     if not where and not settings.database:
-        refuse_file(settings.cell, paths.folder, paths.journal)
-    return place_of(where or settings.database or str(paths.journal), schema_for(settings.cell))
+        refuse_file(cell, paths.folder, paths.journal)
+    return place_of(where or settings.database or str(paths.journal), schema_for(cell))
 
 
 def _must_exist(place: Place) -> None:

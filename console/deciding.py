@@ -9,10 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from console.details import Section, text_line
+from console.details import Line, Section, text_line
 from console.feed import in_thread
 from console.proposal_needs import new_votes, one_key, others_needed, what_moved
-from console.proposal_text import hanging, plan_sections, screen_digest, state_word, touched
+from console.proposal_text import effect_lines, hanging, plan_sections, screen_digest, state_word, touched
 from console.text import printable, timestamp
 from engine.errors import RefusedError, UnreachableError
 from runbooks import life
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from runbooks.keys import DecisionKind
     from runbooks.policy_shown import Caller
 
+MOST_STEPS = 40
+"""Lines of a rollback that are shown before it is done."""
 LEAST_REASON = 3
 """Letters of a reason to reject or to take back."""
 T = TypeVar("T")
@@ -61,15 +63,17 @@ async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     return told(outcome, proposal.title)
 
 
-async def approve_own(app: MusterApp, proposal: Proposal, width: int) -> str:
-    """Of who asked for it and has just confirmed it, at that width: with the reason and the signature that the policy
-    may want of that too. Gives what to tell. Raises MusterError."""
+async def own_yes(app: MusterApp, proposal: Proposal, width: int) -> tuple[str, Signed | None] | None:
+    """Of who asked for it and has just confirmed it, at that width: the reason and the signature that the policy may
+    want of that too. None when they leave it after all. Raises MusterError."""
     said: str | None = ""
     if proposal.wants_reason:
         said = await _asked(app, proposal, "carry it out", "reason", LEAST_REASON)
-    if said is None:
-        return f"{proposal.id}: nothing was done. It waits for your vote, or withdraw it: :proposals"
-    signed = await _vote_signature(app, proposal, width)
+    return None if said is None else (said, await _vote_signature(app, proposal, width))
+
+
+async def approve_own(app: MusterApp, proposal: Proposal, said: str, signed: Signed | None) -> str:
+    """With what `own_yes` gave. Gives what to tell. Raises MusterError."""
     outcome = await _sent(
         proposal, "carry it out", said, lambda: app.client().approve(proposal.id, proposal.digest, said, signed)
     )
@@ -135,8 +139,17 @@ async def say_go(app: MusterApp, proposal: Proposal) -> str:
 
 
 async def roll_back(app: MusterApp, proposal: Proposal) -> str:
-    ending: Ending = "key" if one_key(proposal) else "digest"
-    said = await _asked(app, proposal, "roll it back", ending, LEAST_REASON, proposal.inverse)
+    """Show what that does now. Where the votes on it cover that, do it; else put it to the vote, as any other act."""
+    from console.wishes import finish
+
+    asked = Request(rolls_back=proposal.id)
+    now = await in_thread(lambda: app.client().preview(asked))
+    if not now.covered:
+        action = app.actions["roll_back"]
+        shell = action.shell_line((proposal.id,))
+        return await finish(app, action, lambda: app.client().propose(asked), shell, follow=True)
+    ending: Ending = "key" if one_key(now) else "digest"
+    said = await _asked(app, proposal, "roll it back", ending, LEAST_REASON, does=now)
     if said is None:
         return f"{proposal.id}: nothing was taken back"
     return told(
@@ -207,30 +220,50 @@ async def _asked(
     least_reason: int | None = None,
     *told: str,
     alarm: bool = False,
+    does: Proposal | None = None,
 ) -> str | None:
-    """The reason that was given, empty where none was asked for; None: no. `told` is said above what it is about."""
+    """The reason that was given, empty where none was asked for; None: no. `told` is said above what it is about;
+    `does`: what is done, where that is not the proposal itself."""
     from console.decide_dialog import DecideDialog, News
 
     def sections(width: int) -> list[Section]:
-        what = hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim")
         tone = "bad" if alarm else "warn"
         lines = [line for text in told if text for line in hanging("", printable(text), width, "", tone)]
-        lines += [line for step in proposal.steps[:4] for line in hanging("· ", printable(step), width)[:2]]
-        if len(proposal.steps) > 4:
-            lines.append(text_line(f"and {len(proposal.steps) - 4:,} more", "dim"))
+        if does is not None:
+            return [Section(printable(does.title), (*lines, *done_now(does, width)), f"{does.tier} now")]
+        lines += step_lines(proposal, 4, width)
+        lines += hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim")
         head = f"{proposal.id} {proposal.tier}, plan {printable(proposal.digest)[:12]}"
         title = deed[0].upper() + deed[1:]
-        return [Section(printable(f"{title}: {proposal.title}"), (*lines, *what), head)]
+        return [Section(printable(f"{title}: {proposal.title}"), tuple(lines), head)]
 
     def look() -> News:
         now = app.client().proposal(proposal.id)
         return News(new_votes(proposal, now), what_moved(proposal, now, _GOOD_IN.get(deed, (proposal.state,))))
 
     dialog = DecideDialog(
-        sections, deed, ending, digest=proposal.digest, least_reason=least_reason,
+        sections, deed, ending, digest=(does or proposal).digest, least_reason=least_reason,
         written=_UNSENT.get((proposal.id, deed), ""), alarm=alarm, look=look, clock=app.clock,
     )  # fmt: skip
     return dialog.reason if await app.push_screen_wait(dialog) else None
+
+
+def step_lines(proposal: Proposal, most: int, width: int) -> list[Line]:
+    lines = [line for step in proposal.steps[:most] for line in hanging("· ", printable(step), width)[:2]]
+    if len(proposal.steps) > most:
+        lines.append(text_line(f"and {len(proposal.steps) - most:,} more", "dim"))
+    return lines
+
+
+def done_now(proposal: Proposal, width: int) -> list[Line]:
+    """What a rollback does as the cell is now: the steps, what changes, who is hit, why its tier."""
+    changed = [effect for effect in proposal.effects if effect.before != effect.after]
+    return [
+        *step_lines(proposal, MOST_STEPS, width),
+        *(effect_lines(changed, width) if changed else []),
+        *hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim"),
+        *(line for why in proposal.why_tier for line in hanging("because  ", printable(why), width, "dim")),
+    ]
 
 
 async def _vote_signature(app: MusterApp, proposal: Proposal, width: int) -> Signed | None:
@@ -301,6 +334,8 @@ def unverified(proposal: Proposal) -> bool:
 def request_of(proposal: Proposal) -> Request:
     """The same asked for again. Ways back are left to the catalogue, which makes them from what is found now."""
     plan: Plan = proposal.plan
+    if plan.rolls_back:
+        return Request(rolls_back=plan.rolls_back, reason=proposal.reason, start=plan.start)
     steps = tuple(
         StepRequest(
             act=step.act, id=step.id, pre=step.pre, verify=step.verify, on_fail=step.on_fail, confirm=step.confirm
@@ -308,7 +343,7 @@ def request_of(proposal: Proposal) -> Request:
         for step in plan.steps
     )
     return Request(
-        steps=steps, reason=proposal.reason, requester=plan.requester, origin=plan.origin, limits=plan.limits,
+        steps=steps, reason=proposal.reason, requester=plan.requester, source=plan.source, limits=plan.limits,
         evidence=plan.evidence, start=plan.start,
     )  # fmt: skip
 

@@ -26,6 +26,11 @@ def text_line(text: str, tone: str = "", link: str = "") -> Line:
     return Line(((printable(text), tone),), link)
 
 
+def loading(title: str) -> Section:
+    """A section whose data have not come yet: what there is, or that there is nothing, is not known."""
+    return Section(title, (text_line("loading …", "dim"),))
+
+
 _RESOURCES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
 
 

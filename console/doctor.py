@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from console.attach import connect, settings_of
+from console.attach import connect, settings_of, settings_with_cell
 from console.settings import CellPaths, Settings, cell_paths, config_file, unknown_environment
 from console.show import write_json, write_lines
 from console.text import printable
@@ -50,11 +50,16 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield _colour()
     yield _locale()
     try:
-        settings = settings_of(arguments)
+        settings_of(arguments)
     except MusterError as error:
         yield Finding("settings", "fail", error.problem, error.remedy)
         return
     yield _settings()
+    try:
+        settings = settings_with_cell(arguments)
+    except MusterError as error:
+        yield Finding("engine", "fail", error.problem, error.remedy)
+        return
     if not settings.connect:
         paths = cell_paths(settings)
         checks = _CELL_CHECKS[:-1] if settings.database else _CELL_CHECKS

@@ -17,6 +17,7 @@ import yaml
 
 from engine.errors import SpecError
 from engine.measures import shown
+from runbooks.strict_yaml import yaml_fault
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 50
@@ -97,7 +98,7 @@ def _json(text: str, name: str) -> tuple[Any, Marks]:
         return json.loads(text, object_pairs_hook=pairs), {}
     except json.JSONDecodeError as error:
         where = f"{name}:{error.lineno}:{error.colno}"
-        raise SpecError(where, f"is not JSON ({error.msg})", "Mend it there") from None
+        raise SpecError(where, f"is not JSON ({error.msg})", "Look at this line and the one before it") from None
 
 
 def _yaml(text: str, name: str) -> tuple[Any, Marks]:
@@ -114,9 +115,9 @@ def _yaml(text: str, name: str) -> tuple[Any, Marks]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise SpecError(where, f"is not YAML ({error.problem})", "Mend it there") from None
+        raise SpecError(where, *yaml_fault(error)) from None
     except yaml.YAMLError as error:
-        raise SpecError(name, f"is not YAML ({str(error).splitlines()[0]})", "Mend it") from None
+        raise SpecError(name, f"is not YAML ({str(error).splitlines()[0]})", "Save it as UTF-8 text") from None
     return (documents[0] if documents else None), marks
 
 

@@ -42,9 +42,9 @@ from runbooks.facts import gather
 from runbooks.identity import TCP, Actor
 from runbooks.life import ENDED
 from runbooks.model_drafter import MODEL, ModelDrafter, Setup
-from runbooks.plan import Evidence
+from runbooks.plan import Evidence, Source
 from runbooks.policy import may
-from runbooks.readings import MAX_COMMENT, check_text
+from runbooks.readings import MAX_COMMENT, MAX_PERSON, check_text
 from runbooks.shelf import Shelf
 from runbooks.shift import shift_facts
 
@@ -379,7 +379,7 @@ class Drafting:
             raise _nothing_to_propose(run, draft, drafter)
         request = msgspec.structs.replace(
             draft.request,
-            origin="model" if drafter == "model" else "recommender",
+            source=Source(kind=drafter, id=draft_id, by=drafted_by(draft)),
             requester=actor.subject,
             reason=_reason(reason.strip() or draft.request.reason, run.ask.finding),
             evidence=(*draft.request.evidence, _evidence(draft_id, draft)),
@@ -513,6 +513,11 @@ def agreement(run: DraftRun) -> str:
 def _acts(draft: Draft) -> set[tuple[str, tuple[str, ...]]]:
     steps = draft.request.steps if draft.request is not None else ()
     return {(step.act.action, tuple(sorted(step.act.targets))) for step in steps}
+
+
+def drafted_by(draft: Draft) -> str:
+    """The model that was asked, or what the rules drafted."""
+    return (draft.called.model if draft.called is not None else draft.kind)[:MAX_PERSON]
 
 
 def _evidence(draft_id: str, draft: Draft) -> Evidence:

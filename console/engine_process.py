@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-import uvloop
 
 from console.advisor import Advisor
 from console.archive import Archive
@@ -22,20 +21,21 @@ from console.courier import Courier
 from console.decoders import know_structs
 from console.doorkeeper import Doorkeeper
 from console.drafting import Drafting
+from console.engine_record import read_record, write_record
 from console.forecasts import Forecasts
 from console.garbage import keep_state
 from console.here import Here, check_here, usage_of
 from console.history_findings import HistoryFindings
-from console.http_server import run_server
+from console.http_server import new_event_loop, run_server
 from console.insights import Insights
 from console.kept_where import note
 from console.local_client import LocalClient
 from console.model_setup import key_source, setup_of
 from console.oidc import Provider
 from console.recommendations import Recommender
-from console.settings import Settings
+from console.settings import Settings, paths_in
 from console.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
-from console.sockets import bind_tcp, bind_unix, private_folder
+from console.sockets import bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
 from console.standing_by import after_loss, end_when_taken, wait_for_lease
 from console.text import printable
 from console.tls import Tls
@@ -43,7 +43,8 @@ from console.version import VERSION
 from engine.commands import Define
 from engine.control import Engine
 from engine.database import Schema
-from engine.errors import JournalError, MusterError
+from engine.downtime import resume
+from engine.errors import JournalBusy, JournalError, MusterError
 from engine.loop import EngineLoop, Feed
 from engine.model import CellSpec
 from engine.records import Records
@@ -53,7 +54,7 @@ from recommender.shelf_tables import Kept
 from recommender.telemetry import Telemetry, clock_of
 from runbooks.anchors import Anchor
 from runbooks.audit import Audit, signer_at
-from runbooks.doubt import recorded_again
+from runbooks.doubt import frozen, recorded_again
 from runbooks.gate import Gate, wall_ms
 from runbooks.identity import SYSTEM
 from runbooks.model_drafter import ModelDrafter
@@ -81,7 +82,8 @@ class Served:
     """Certificate of the TCP port."""
     socket_group: str = ""
     """OS group that may connect to the Unix socket too."""
-    pid_file: Path | None = None
+    record: Path | None = None
+    """File that tells others which engine has the cell."""
     read_only: bool = False
     speed: float = 1.0
     seed: int = 0
@@ -90,7 +92,9 @@ class Served:
     start_ms: int = 0
     """Cell time at which a new cell begins, Unix milliseconds."""
     keep_up: bool = False
-    """A restarted cell goes on at `start_ms` too: time has passed while no engine ran."""
+    """The cell is in real time: restarted it goes on at `start_ms` too (`engine.downtime.resume`)."""
+    catch_up: bool = False
+    """With `keep_up`: also where the cell had a time of its own, or was away for long."""
     cell: CellSpec | None = None
     """Applied only when the journal is new."""
     keep: Retention = field(default_factory=Retention)
@@ -119,10 +123,12 @@ def serve(served: Served) -> None:
 
     The journal is opened first: its lock decides between two engines that start at once.
     """
+    if served.unix_socket is not None:
+        socket_folder(served.unix_socket.parent, served.socket_group)
     if isinstance(served.journal, Path):
         private_folder(served.journal.parent)
-    elif served.pid_file is not None:
-        private_folder(served.pid_file.parent)
+    elif served.record is not None:
+        private_folder(served.record.parent)
     sys.setswitchinterval(SWITCH_S)
     know_structs()
     umask = os.umask(0o077)  # whoever may connect may not read the journal for that
@@ -133,10 +139,13 @@ def serve(served: Served) -> None:
             return
         if served.keep_up:
             served = replace(served, start_ms=wall_ms())
-    engine = Engine.open(
-        served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
-        stood_by=stood_by, processes=served.here.executor(umask) if served.here else None,
-    )  # fmt: skip
+    try:
+        engine = Engine.open(
+            served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
+            stood_by=stood_by, processes=served.here.executor(umask) if served.here else None,
+        )  # fmt: skip
+    except JournalBusy as busy:
+        raise _with_cell(busy, served.journal) from None
     try:
         _serve(served, engine)
     finally:
@@ -147,21 +156,25 @@ def serve(served: Served) -> None:
 def _serve(served: Served, engine: Engine) -> None:
     with contextlib.ExitStack() as last, contextlib.ExitStack() as after:
         after.callback(engine.close)
-        if engine.version == 0:
+        is_new = engine.version == 0
+        if is_new:
             _begin(engine, served)
-        else:
-            _go_on(engine, served)
         check_cell(engine, served.slurm)
         check_here(engine, served.here)
-        folder = None if served.pid_file is None else served.pid_file.parent
+        if not is_new:
+            _go_on(engine, served)
+        folder = None if served.record is None else served.record.parent
         cluster = of_cell(engine, served.slurm, folder)
         # Before there is a gate: it goes on at once with what was approved before a crash.
         engine.acts = cluster is not None and cluster.acts
         plain, secured = _sockets(served, after)
-        _write_pid(served.pid_file, after)
-        if isinstance(served.journal, Schema) and served.pid_file is not None:
-            note(served.pid_file.parent, str(served.journal))
-        loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
+        if served.record is not None:
+            write_record(served.record, served.name)
+            after.callback(served.record.unlink, missing_ok=True)
+        if isinstance(served.journal, Schema) and served.record is not None:
+            note(served.record.parent, str(served.journal))
+        feed = served.feed(engine) if served.feed else None
+        loop = EngineLoop(engine, speed=served.speed, feed=feed, real_time=served.keep_up)
         keep_state()
         if engine.lease is not None:
             end_when_taken(engine.lease, lambda: bool(loop.fault))
@@ -195,7 +208,12 @@ def _serve(served: Served, engine: Engine) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, shelf)
-        slurm = SlurmCell(loop, cluster, lambda engine, changes: recorded_again(engine, gate, changes))
+        slurm = SlurmCell(
+            loop,
+            cluster,
+            lambda engine, changes: recorded_again(engine, gate, changes),
+            lambda engine, number: frozen(engine, gate, number),
+        )
         client = LocalClient(
             loop,
             gate,
@@ -225,7 +243,7 @@ def _serve(served: Served, engine: Engine) -> None:
             helper.start()
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider))
         print("muster engine stops", file=sys.stderr, flush=True)
 
@@ -242,6 +260,17 @@ def _audit(engine: Engine, served: Served) -> Audit:
         return Audit(engine, wall_ms, anchors=served.anchors, key_error=str(error))
 
 
+def _with_cell(busy: JournalBusy, journal: Path | Schema | None) -> JournalBusy:
+    """The same, saying which cell the other engine serves, where it says so beside the journal."""
+    record = read_record(paths_in(journal.resolve().parent).record) if isinstance(journal, Path) else None
+    if record is None or record.has_ended:
+        return busy
+    return JournalBusy(
+        f"{busy.problem}, which serves cell '{record.cell}'",
+        f"Attach to it: muster --cell {record.cell}. Or stop it first: muster stop --cell {record.cell}",
+    )
+
+
 def _begin(engine: Engine, served: Served) -> None:
     """A new cell begins at its start time, not in 1970; one that its file gives no name is called as it is served."""
     engine.advance(served.start_ms)
@@ -254,7 +283,11 @@ def _go_on(engine: Engine, served: Served) -> None:
     if served.cell is not None and served.feed is None and served.here is None and served.slurm is None:
         print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
     if served.keep_up:
-        engine.advance(served.start_ms)
+        # Where work and nodes are real, no other time makes sense.
+        follow = served.catch_up or served.here is not None or not engine.decides
+        told = resume(engine, served.start_ms, follow=follow)
+        if told:
+            print(printable(f"muster engine '{served.name}': {told}"), file=sys.stderr, flush=True)
 
 
 def _say_begun(engine: Engine, gate: Gate, served: Served) -> None:
@@ -285,19 +318,13 @@ def _sockets(served: Served, after: contextlib.ExitStack) -> tuple[list[socket.s
         served.tls.open()
     if served.unix_socket is not None:
         plain.append(bind_unix(served.unix_socket, served.socket_group))
-        after.callback(served.unix_socket.unlink, missing_ok=True)
+        after.callback(remove_unix, served.unix_socket)
     if served.listen:
         bound = bind_tcp(served.listen, secured=served.tls is not None)
         (plain if served.tls is None else secured).append(bound)
     for bound in (*plain, *secured):
         after.callback(bound.close)
     return plain, secured
-
-
-def _write_pid(path: Path | None, after: contextlib.ExitStack) -> None:
-    if path is not None:
-        path.write_text(f"{os.getpid()}\n")
-        after.callback(path.unlink, missing_ok=True)
 
 
 def _say_ready(served: Served) -> None:

@@ -32,11 +32,17 @@ class EventLog:
         self._serial = 0
         self.missed = 0
         self.at_ms = 0
-        """Cell time of the newest news."""
+        """Cell time until which all that happened is here."""
+        self.whole = False
+        """All that has happened until the last news is here."""
 
-    def add(self, items: Sequence[Change], missed: int = 0, at_ms: int = 0) -> None:
-        """Take in a batch, oldest first, that came at a cell time."""
+    def add(self, items: Sequence[Change], missed: int = 0, at_ms: int = 0, *, whole: bool = True) -> None:
+        """Take in a batch, oldest first, that came at a cell time. `whole`: it has all that happened since the one
+        before; else something happened, and nobody asked what."""
+        self.whole = whole
         self.missed += missed
+        if not whole:
+            return
         for item in items:
             self._serial += 1
             self._kept.appendleft((self._serial, item))

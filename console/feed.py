@@ -42,8 +42,10 @@ class Connected(Message):
 class Arrived(Message):
     """What the last poll brought, and the engine's health when it was asked anew."""
 
-    def __init__(self, changes: Changes, health: Health | None) -> None:
+    def __init__(self, changes: Changes, health: Health | None, *, whole: bool = True) -> None:
+        """`whole`: the changes are all that happened, not only how far the cell is."""
         super().__init__()
+        self.whole = whole
         self.changes = changes
         self.health = health
 
@@ -143,7 +145,8 @@ class Feed:
         while not self._stopped.is_set():
             began = time.monotonic()
             self._look.clear()
-            if first or self._tails:
+            whole = first or self._tails
+            if whole:
                 changes = client.changes(told, POLL_S)
                 told = changes.version
             else:
@@ -154,5 +157,5 @@ class Feed:
             fresh = None
             if time.monotonic() - asked >= HEALTH_EVERY_S:
                 fresh, asked = client.health(), time.monotonic()
-            self._post(Arrived(changes, fresh))
+            self._post(Arrived(changes, fresh, whole=whole))
             self._look.wait(LEAST_BETWEEN_S - (time.monotonic() - began))

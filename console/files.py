@@ -368,7 +368,7 @@ def _convert(document: Document, values: Any, kind: type, path: str) -> Any:
         remedy = remedy_of(problem, kind, at)
         field = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
         if field:
-            at = _join(at, field[1])
+            at, problem = _join(at, field[1]), "there is no such field"
         document.fail(_as_written(document, (path + at).lstrip(".")), problem, remedy)
 
 

@@ -169,7 +169,7 @@ def _decision(found: Decision, width: int) -> Section:
 
 
 def _row(row: CellRow, chosen: bool, width: int) -> list[Line]:
-    mark, name, p50, p90, cost, used, weighed, told = row_words(row, chosen=chosen)
+    mark, name, start, p90, cost, used, weighed, told = row_words(row, chosen=chosen)
     tone = "ok" if chosen else "dim" if row.why_not else ""
     lines = [
         Line(
@@ -181,7 +181,8 @@ def _row(row: CellRow, chosen: bool, width: int) -> list[Line]:
         )
     ]
     if not row.why_not:
-        text = f"starts {p50} (p90 {p90}), costs {cost}, weighed {weighed}"
+        late = "" if p90 == NONE else f" (p90 {p90})"
+        text = f"starts {start}{late}, costs {cost}, weighed {weighed}"
         lines += [Line((("    " + line, ""),)) for line in wrap(text, width - 4)]
     return [*lines, *(Line((("    " + line, "warn" if row.why_not else "dim"),)) for line in wrap(told, width - 4))]
 

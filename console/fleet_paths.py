@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,5 +24,6 @@ def fleet_paths(settings: Settings) -> FleetPaths:
     at = Path(settings.fleet).expanduser().absolute() if settings.fleet else cells_folder(settings) / FOLDER
     socket = paths_in(at).socket
     # The short stand-in for a path that is too long for a socket is told apart from that of a cell.
-    socket = at / "fleet.sock" if socket.parent == at else socket.with_suffix(".fleet")
+    in_folder = socket.parent == Path(os.path.realpath(at))
+    socket = socket.with_name("fleet.sock") if in_folder else socket.with_suffix(".fleet")
     return FleetPaths(at, at / "fleet.db", socket, at / "fleet.pid")

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from console.connections import Watched
+from console.connections import OpenConnections, Server, Watched
 from console.decoders import know_structs
 from console.fleet import Fleet
 from console.fleet_journal import FleetJournal
@@ -40,7 +40,7 @@ from console.identity import Identity
 from console.kept_where import note
 from console.remote_client import RemoteClient
 from console.settings import TOKEN, Settings
-from console.sockets import bind_unix, private_folder
+from console.sockets import bind_unix, private_folder, remove_unix, socket_folder
 from console.text import printable
 from engine.cells import BY_TAG
 from engine.database import File, Place, Schema
@@ -149,6 +149,7 @@ def serve_fleet(
     """Runs until SIGTERM, SIGINT or SIGHUP. `place`: where its journal is, by default the file in its folder;
     `standby`: wait until the fleet that has it ends. Raises MusterError when it cannot."""
     know_structs()
+    socket_folder(paths.socket.parent, group)
     private_folder(paths.folder)
     os.umask(0o077)
     # One token for all cells would be shown to each of them: the file says which goes where.
@@ -175,7 +176,7 @@ def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal
         if journal.lease is not None:
             note(paths.folder, str(journal.place))
         bound = bind_unix(paths.socket, group)
-        after.callback(paths.socket.unlink, missing_ok=True)
+        after.callback(remove_unix, paths.socket)
         after.callback(bound.close)
         paths.pid.write_text(f"{os.getpid()}\n")
         after.callback(paths.pid.unlink, missing_ok=True)
@@ -207,7 +208,7 @@ async def run_server(
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serves on a bound socket until a signal comes or, where signals are not ours to take, `stop` is set."""
-    server = _Server(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN))
+    server = Server(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN), OpenConnections())
     stopping = stop or _stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopped = asyncio.create_task(stopping.wait())
@@ -269,14 +270,6 @@ def _in_the_name_of(account: str, ask: SubmitAsk) -> SubmitAsk:
 
 def _account(request: Request) -> str:
     return request.client.host if request.client is not None else "unknown"
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to `run_server`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class _Protocol(Watched, H11Protocol):

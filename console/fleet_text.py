@@ -9,6 +9,7 @@ from console.fleet_shown import CellView, FleetView, Submission, TenantView
 from console.plain import facts, table
 from console.text import NONE, duration, money, permille, printable, timestamp
 from engine.cells import CellRow, Decision
+from engine.chance import MIN_RUNS
 
 NAMES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
 UNNAMED = "(none)"
@@ -131,7 +132,7 @@ def decision_lines(found: Decision) -> list[str]:
     return [head, *table(ROW_TITLES, rows, (False, False, True, True, True, True, True, False))]
 
 
-ROW_TITLES = ("", "CELL", "STARTS P50", "P90", "COST", "IN USE", "WEIGHED", "WHY NOT, OR WHAT IT RESTS ON")
+ROW_TITLES = ("", "CELL", "STARTS", "P90", "COST", "IN USE", "WEIGHED", "WHY NOT, OR WHAT IT RESTS ON")
 
 
 def row_words(row: CellRow, *, chosen: bool) -> list[str]:
@@ -141,9 +142,10 @@ def row_words(row: CellRow, *, chosen: bool) -> list[str]:
     if row.why_not:
         return [mark, printable(row.cell), NONE, NONE, NONE, used, NONE, printable(row.why_not)]
     cost = NONE if row.cost_microusd is None else money(row.cost_microusd + row.data_microusd)
-    notes = [row.crowded and "over the mark", row.note, row.reason]
+    few = f"{row.runs} run{'s' if row.runs != 1 else ''}" if 0 < row.runs < MIN_RUNS else ""
+    notes = [row.crowded and "over the mark", few, row.note, row.reason]
     told = "; ".join(printable(note) for note in notes if note)
-    starts = (_start(row.start_p50_ms, row), _start(row.start_p90_ms, row))
+    starts = (_start(row.start_p50_ms, row), _start(row.start_p90_ms, row) if row.runs >= MIN_RUNS else NONE)
     return [mark, printable(row.cell), *starts, cost, used, money(row.score_microusd), told]
 
 

@@ -403,14 +403,17 @@ _EXPECTED = {
     "Expected `object": "Write a mapping, as in {field: value}",
     "Expected `array": "Write a list, as in [one, two]",
 }
-_MOST_NAMED = 12
+MIN_LIKENESS = 0.7
+"""Below that two words are not taken for one with a slip: `kind` is not `id`."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known word that looks most like it, or nothing."""
     by_lower = {one.lower(): one for one in known}
     word = word[:64].lower()
-    found = difflib.get_close_matches(word, by_lower, 1) or [one for one in by_lower if word and one.startswith(word)]
+    found = difflib.get_close_matches(word, by_lower, 1, MIN_LIKENESS) or [
+        one for one in by_lower if word and one.startswith(word)
+    ]
     return by_lower[found[0]] if found else ""
 
 
@@ -449,7 +452,7 @@ def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
     near = nearest(word, [*known, *raw])
     if near:
         return f"Did you mean '{near}'?"
-    return f"Known are: {', '.join(known)}" if len(known) <= _MOST_NAMED else ""
+    return f"Known are: {', '.join(known)}"
 
 
 def _type_at(kind: msgspec.inspect.Type, path: str) -> msgspec.inspect.Type | None:

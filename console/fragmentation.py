@@ -15,9 +15,8 @@ from engine.query import ConsolidationRequest
 from runbooks.plan import WorkloadMove, asks
 
 if TYPE_CHECKING:
-    from console.client import Client
     from engine.query import Consolidation, ConsolidationPlan, FragmentationReport, NodeTasks, ShapeFragmentation
-    from runbooks.plan import Proposal, Request
+    from runbooks.plan import Request
 
 SHOWN_MOVES = 40
 SHOWN_NAMES = 4
@@ -96,6 +95,7 @@ def _statements(report: FragmentationReport) -> list[str]:
 def consolidate(arguments: argparse.Namespace) -> None:
     """Plan moves, show them and their effect, ask, and do exactly what was shown. Without a plan it says why."""
     from console.act import carry_out, outcome_lines, proposal_lines
+    from console.wishes import following
 
     request = request_of(arguments)
     with closing(connect(arguments)) as client:
@@ -106,10 +106,8 @@ def consolidate(arguments: argparse.Namespace) -> None:
             if only_shown:
                 return
             raise no_plan(answer)
-        if only_shown:
-            proposal = client.preview(moves_of(answer, arguments.reason))
-        else:
-            proposal = proposed(client, answer, arguments.reason)
+        wanted = following(moves_of(answer, arguments.reason), arguments.suggestion)
+        proposal = client.preview(wanted) if only_shown else client.propose(wanted)
         if not arguments.json:
             write_lines([*consolidation_lines(answer), "", *proposal_lines(proposal)])
         elif only_shown:
@@ -150,11 +148,6 @@ def no_plan(answer: Consolidation) -> RefusedError:
     return RefusedError(f"no plan: {answer.why}", remedy)
 
 
-def proposed(client: Client, answer: Consolidation, reason: str) -> Proposal:
-    """The engine's proposal to do what was planned. Raises RefusedError when there is no plan."""
-    return client.propose(moves_of(answer, reason))
-
-
 def moves_of(answer: Consolidation, reason: str) -> Request:
     """What was planned, as it is asked for. Raises RefusedError when there is no plan."""
     if answer.found is None or not answer.found.worth_it:
@@ -191,7 +184,7 @@ def plan_lines(plan: ConsolidationPlan) -> list[str]:
     unit = plan.unit.upper()
     brings = [
         f"{printable(work.id)} ({work.tasks:,} {'task' if work.tasks == 1 else 'tasks'}, {_size(work)}) starts now, "
-        + ("not known when otherwise" if work.waits_ms is None else f"instead of in {duration(work.waits_ms)}")
+        + ("not known when otherwise" if work.waits_ms is None else f"instead of in {duration(work.waits_ms)} or later")
         for work in plan.unblocks
     ]
     if plan.frees:

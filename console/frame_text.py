@@ -55,11 +55,14 @@ class Seen:
         self.version, self.at_ms = version, at_ms
         self._heard.append(Heard(version, at_ms, moment))
 
-    def outdated_since(self, as_of: AsOf) -> float | None:
-        """The moment from which on something newer than these data was known; None while they are new."""
-        for heard in self._heard:
+    def outdated_since(self, as_of: AsOf, speed: float = 1.0) -> float | None:
+        """The moment from which on something newer than these data was known; None while they are new. `speed`: cell
+        milliseconds per wall millisecond."""
+        for index, heard in enumerate(self._heard):
             if heard.version > as_of.version or heard.at_ms > as_of.at_ms + OUTDATED_MS:
-                return heard.moment
+                # What is newer than the first that was heard may have been for long: the cell's clock tells how long.
+                before_ms = heard.at_ms - as_of.at_ms if index == 0 and as_of.at_ms and speed > 0 else 0
+                return heard.moment - max(0, before_ms) / speed / 1000 if before_ms else heard.moment
         return None
 
 

@@ -50,7 +50,7 @@ def proposal_commands(commands: Any) -> None:
         "execute": ("carry out what is approved, or go on with what was interrupted", ()),
         "pause": ("have no further step done", ("reason",)),
         "confirm": ("say go to a step that waits for it", ("step",)),
-        "rollback": ("take back what was done, by the way back that was approved with it", ("reason",)),
+        "rollback": ("show what taking it back does now, ask, and do that", ("reason", "yes")),
         "withdraw": ("take a proposal back before anything of it is done", ("reason",)),
         "revise": ("put another plan, or the same for the cell as it is now, under the same id", ("file",)),
         "break-glass": ("carry it out without the votes of others; somebody must review that", ("reason!", "digest")),
@@ -66,6 +66,9 @@ def proposal_commands(commands: Any) -> None:
             deed.add_argument("--comment", default="", metavar="TEXT", help="kept with the vote")
         if "reason" in wants or "reason!" in wants:
             deed.add_argument("--reason", required="reason!" in wants, default="", metavar="WHY", help="kept with it")
+        if "yes" in wants:
+            deed.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+            deed.add_argument("--dry-run", action="store_true", help="show what it would do now, do nothing")
         if "file" in wants:
             deed.add_argument("-f", "--file", metavar="PLAN", help="YAML as for `muster propose -f`")
         reach(deed, sub=True)
@@ -93,6 +96,8 @@ def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
         ("--dry-run", "show what it would be, keep nothing"),
     ):
         target.add_argument(flag, action="store_true", default=silent if sub else False, help=told)
+    followed = "that this follows, such as R-k3vq7"
+    target.add_argument("--suggestion", metavar="ID", default=silent if sub else "", help=followed)
     reach(target, sub=True, json=silent if sub else False)
 
 

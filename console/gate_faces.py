@@ -117,7 +117,7 @@ GATE = (
     Operation("POST", "/v1/confirm", "Say go to a step that waits for it",
               lambda asked: asked.client.confirm(asked.body.proposal, asked.body.step), takes=ConfirmBody,
               gives=Outcome, changes=True),
-    Operation("POST", "/v1/rollback", "Take back what it did, by the way back that was approved with it",
+    Operation("POST", "/v1/rollback", "Take back what it did, where its votes cover that; else propose `rolls_back`",
               lambda asked: asked.client.rollback(asked.body.proposal, asked.body.reason), takes=ReasonBody,
               gives=Outcome, changes=True),
     Operation("POST", "/v1/cancel", "Withdraw it before it is executed",

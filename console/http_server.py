@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
+import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from console.connections import Doorway, Watched
+from console.connections import OpenConnections, Server, Watched
 from console.local_client import LocalClient
 from console.naming import Doors, guarded_ports
 from console.oidc import Provider
@@ -25,6 +25,8 @@ from engine.errors import MusterError
 from engine.executors.room import more_files
 from engine.loop import EngineLoop
 
+new_event_loop = uvloop.new_event_loop
+"""The loop that the server runs on, in an engine's process and in tests."""
 KEEP_ALIVE_S = 75
 """Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
 STOP_S = 5
@@ -52,10 +54,11 @@ async def run_server(
     service = build_service(client, loop, doors=doors, provider=provider)
     if doors.guarded:
         more_files()
-    serving = [_serving(service, sockets)] if sockets else []
+    connections = OpenConnections()
+    serving = [_serving(service, sockets, connections)] if sockets else []
     if tls is not None:
         context = tls.open()
-        serving.append(_serving(service, secured, ssl_context_factory=lambda config, default: context))
+        serving.append(_serving(service, secured, connections, ssl_context_factory=lambda config, default: context))
     stopping = stop or _stop_on_signals()
     stopped = asyncio.create_task(stopping.wait())
     renewing = asyncio.create_task(_renew(tls)) if tls is not None else None
@@ -71,17 +74,14 @@ async def run_server(
     await asyncio.to_thread(client.break_off)
     for server, _ in serving:
         server.should_exit = True
-    for bound in (*sockets, *secured):
-        if bound.family != socket.AF_UNIX:
-            bound.close()  # what is served is a copy of it
     await asyncio.gather(*tasks)
 
 
 def _serving(
-    service: Service, sockets: Sequence[socket.socket], **options: Any
+    service: Service, sockets: Sequence[socket.socket], connections: OpenConnections, **options: Any
 ) -> tuple[uvicorn.Server, asyncio.Task[None]]:
-    server = _Server(uvicorn.Config(service.app, **_UVICORN, **options))
-    return server, asyncio.create_task(server.serve(sockets=[Doorway.before(each) for each in sockets]))
+    server = Server(uvicorn.Config(service.app, **_UVICORN, **options), connections)
+    return server, asyncio.create_task(server.serve(sockets=list(sockets)))
 
 
 async def _renew(tls: Tls) -> None:
@@ -100,14 +100,6 @@ def _stop_on_signals() -> asyncio.Event:
     for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(sent, stop.set)
     return stop
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to `run_server`: uvicorn would raise them again when done, before the snapshot is written."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class _Protocol(SaysVersion, Watched, HttpToolsProtocol):

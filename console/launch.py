@@ -10,9 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from console.engine_record import BY_CONSOLE, EngineRecord, alive, read_record
 from console.settings import CellPaths
-from console.sockets import Peer, private_folder, probe
+from console.sockets import Peer, private_folder, probe, socket_folder
 from engine.errors import JournalError, MusterError, UnreachableError
+from engine.file_lock import holder_of
 
 READY_S = 60.0
 """Longest wait for a new engine: it may have a long journal to read."""
@@ -21,17 +23,24 @@ LAST_WORD_S = 1.0
 """How long a failed start may still turn out to be a lost race against another engine."""
 LOG_TAIL_BYTES = 8192
 ERROR_PREFIX = "muster: "
-OWN = "engine.own"
-"""File in a cell's folder with the process id of the engine that a console started last."""
 
 
-def ensure_engine(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
-    """The socket of the cell's engine, started with `muster serve` and these arguments unless one answers already.
+def ensure_engine(
+    paths: CellPaths, serve_arguments: Sequence[str], group: str = "", *, read_only: bool = False
+) -> Path:
+    """The socket of the cell's engine, started with `muster serve` and these arguments unless one answers already. Who
+    only reads starts none. `group`: the OS group that may connect to it too.
 
     Raises UnreachableError or JournalError quoting the engine's own last words when it does not start.
     """
     if running(paths.socket) is not None:
         return paths.socket
+    if read_only:
+        raise UnreachableError(
+            f"no engine runs for cell '{paths.folder.name}', and a read-only console starts none",
+            f"Start it: muster --cell {paths.folder.name}",
+        )
+    socket_folder(paths.socket.parent, group)
     private_folder(paths.folder)
     start = paths.log.stat().st_size if paths.log.exists() else 0
     process = _spawn(paths, serve_arguments)
@@ -42,52 +51,45 @@ def ensure_engine(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
         if process.poll() is not None:
             if process.returncode not in _RACE_CODES:
                 break
-            deadline = min(deadline, time.monotonic() + LAST_WORD_S)
+            if not _taken(paths):
+                deadline = min(deadline, time.monotonic() + LAST_WORD_S)
         time.sleep(POLL_S)
     raise _failed(paths.log, start, process.returncode)
 
 
-def engine_again(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
-    """The same after an engine that answered has gone. One that was stopped stays stopped, and one that somebody else
-    serves is theirs to start again, with the addresses and settings they gave it: only one that a console started, and
-    that died, is started anew.
+def engine_again(paths: CellPaths, *, read_only: bool = False) -> Path:
+    """The same after an engine that had the cell has gone: started with its own arguments. One that was stopped stays
+    stopped, and one that a person or a service runs is theirs to start again, with the addresses and settings they gave
+    it: only one that a console started, and that died, is started anew.
 
     Raises UnreachableError that says which it is.
     """
     if running(paths.socket) is not None:
         return paths.socket
-    pid = _number_in(paths.pid)
-    if not pid:
+    record = _died(paths)
+    if read_only:
         raise UnreachableError(
-            "the engine was stopped", f"Start it, and this goes on: muster serve --cell {paths.folder.name}"
+            f"engine process {record.process.pid} has died, and a read-only console starts none",
+            f"Start it again: muster --cell {paths.folder.name}",
         )
-    if alive(pid):
-        raise UnreachableError(f"engine process {pid} does not answer", f"It starts or ends just now; see {paths.log}")
-    if pid != _number_in(paths.folder / OWN):
+    return ensure_engine(paths, record.arguments)
+
+
+def _died(paths: CellPaths) -> EngineRecord:
+    """The engine that died and that a console may start again. Raises UnreachableError that says why there is none."""
+    record, cell = read_record(paths.record), paths.folder.name
+    if record is None:
+        raise UnreachableError("the engine was stopped", f"Start it, and this goes on: muster serve --cell {cell}")
+    if not record.has_ended:
         raise UnreachableError(
-            f"engine process {pid} has died", "Whoever runs `muster serve` starts it again, and this goes on"
+            f"engine process {record.process.pid} does not answer", f"It starts or ends just now; see {paths.log}"
         )
-    return ensure_engine(paths, serve_arguments)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs. One that has ended and waits for its parent to notice does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return True
-
-
-def _number_in(path: Path) -> int:
-    """0 where there is none."""
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0
+    if not record.arguments:
+        raise UnreachableError(
+            f"engine process {record.process.pid} has died",
+            "No console started it: start its service, or `muster serve`, as it was, and this goes on",
+        )
+    return record
 
 
 def running(path: Path) -> Peer | None:
@@ -106,15 +108,13 @@ def _spawn(paths: CellPaths, serve_arguments: Sequence[str]) -> subprocess.Popen
     packages = Path(__file__).resolve().parent.parent
     with open(paths.log, "ab", opener=_private) as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "console.cli", "serve", *serve_arguments],
+            [sys.executable, "-m", "console.cli", "serve", BY_CONSOLE, *serve_arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd=packages,
             start_new_session=True,
         )
-    with open(paths.folder / OWN, "w", encoding="ascii", opener=_private) as own:
-        own.write(f"{process.pid}\n")
     # Most engines outlive their starter; one that does not must not stay behind as a zombie.
     threading.Thread(target=process.wait, name="engine-reaper", daemon=True).start()
     return process
@@ -126,6 +126,12 @@ def _private(path: str, flags: int) -> int:
 
 _RACE_CODES = (4, 6)
 """Exit codes of `muster serve` when the socket or the journal is taken: somebody else was faster."""
+
+
+def _taken(paths: CellPaths) -> bool:
+    """Whether another engine has the journal, as far as a file shows it: it may be reading it still."""
+    pid = holder_of(paths.journal)
+    return pid > 0 and alive(pid)
 
 
 def _failed(log: Path, start: int, exit_code: int | None) -> MusterError:

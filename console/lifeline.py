@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from console.feed import Arrived, Connected, Lost
 from console.frame_text import MISSED, NEW_S, Age, Seen
@@ -35,8 +36,8 @@ class Lifeline:
         self.outage: Outage | None = None
         self._spoke = 0.0
         """When the engine was last heard."""
-        self._read: tuple[Pane, AsOf, float] | None = None
-        """The page that was looked at last, of when its data are, and since when they are known."""
+        self._read: WeakKeyDictionary[Pane, tuple[AsOf, float]] = WeakKeyDictionary()
+        """Of pages whose data are of no version: of when they are, and since when that is known."""
 
     def client(self) -> Client:
         """Raises UnreachableError while there is none. Safe on any thread."""
@@ -83,14 +84,19 @@ class Lifeline:
         """Seconds since the engine was last heard."""
         return max(0.0, now - self._spoke)
 
+    def _since_read(self, pane: Pane, as_of: AsOf, now: float) -> float:
+        known = self._read.get(pane)
+        if known is None or known[0] != as_of:
+            known = self._read[pane] = (as_of, now)
+        return known[1]
+
     def age(self, pane: Pane, now: float) -> Age | None:
         """How old what a page shows is; None where there is nothing to be old."""
         as_of = pane.as_of
         if as_of is None:
             return None
-        if self._read is None or self._read[:2] != (pane, as_of):
-            self._read = (pane, as_of, now)
-        since = self.seen.outdated_since(as_of) if as_of.version else self._read[2]
+        speed = self.health.speed if self.health is not None else 1.0
+        since = self.seen.outdated_since(as_of, speed) if as_of.version else self._since_read(pane, as_of, now)
         if since is None:
             since = self._spoke
         seconds = max(0.0, now - since)

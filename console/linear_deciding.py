@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from console.linear_text import Said, said_of
 from console.proposal_needs import by_author_alone, one_key, others_needed
 from console.proposal_text import (
@@ -24,7 +26,7 @@ from console.proposal_text import (
     word_sections,
 )
 from engine.errors import RefusedError, SpecError
-from runbooks.plan import DIGEST_TYPED, Outcome, Proposal, asks
+from runbooks.plan import DIGEST_TYPED, Outcome, Proposal, Request, asks
 
 if TYPE_CHECKING:
     from console.action import Action
@@ -95,10 +97,13 @@ class Deciding:
             raise SpecError("", f"{action.commands[0]} needs an id", f"Say {action.commands[0]} ID")
         for line in said_of(plan_sections(client.preview(request), WIDTH)):
             self._say(line.text)
+        self._put_to_vote(request)
+
+    def _put_to_vote(self, request: Request) -> None:
         if not self._yes("Propose this?"):
             self._say("nothing was proposed")
             return
-        made = client.propose(request)
+        made = self._client().propose(request)
         who = "you may approve it yourself" if by_author_alone(made) else others_needed(made)
         self._say(f"{made.id} is put to the vote; nothing is done yet; {who}. Say approve {made.id}")
 
@@ -156,19 +161,32 @@ class Deciding:
         return ""
 
     def _carry_out(self, deed: str, proposal: Proposal, reason: str) -> None:
-        self._say(f"{deed.replace('_', ' ')}: {proposal.title}, {proposal.tier}")
         if deed == "roll_back":
-            self._say(proposal.inverse)
-            reason = reason or self._ask("Why?")
-            if len(reason) < LEAST_REASON:
-                self._say(f"{proposal.id}: nothing was taken back, that needs a reason")
-                return
+            self._roll_back(proposal, reason)
+            return
+        self._say(f"{deed.replace('_', ' ')}: {proposal.title}, {proposal.tier}")
         if not self._agreed(proposal, "do it"):
             self._say(f"{proposal.id}: nothing was done")
-        elif deed == "execute":
-            self._tell(self._client().execute(proposal.id))
-        else:
+            return
+        self._tell(self._client().execute(proposal.id))
+
+    def _roll_back(self, proposal: Proposal, reason: str) -> None:
+        """Say what it does now, and do that where the votes on the proposal cover it; else put it to the vote."""
+        request = Request(rolls_back=proposal.id, reason=reason)
+        now = self._client().preview(request)
+        self._say(f"{now.title}, {now.tier} now")
+        for line in said_of(plan_sections(now, WIDTH)):
+            self._say(line.text)
+        reason = reason or self._ask("Why?")
+        if len(reason) < LEAST_REASON:
+            self._say(f"{proposal.id}: nothing was taken back, that needs a reason")
+        elif not now.covered:
+            self._say(now.note)
+            self._put_to_vote(msgspec.structs.replace(request, reason=reason))
+        elif self._agreed(now, "do it"):
             self._tell(self._client().rollback(proposal.id, reason))
+        else:
+            self._say(f"{proposal.id}: nothing was done")
 
     def _agreed(self, proposal: Proposal, deed: str) -> bool:
         """By yes, or by the beginning of the digest where the tier or the policy wants that."""

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from console.answering import answer_of, least_of
 from console.identity import CALLER
 from console.operations import Number, Operation, Word
-from console.query import parse_columns, parse_filter, parse_sort
+from console.query import parse_columns, parse_sort, parse_view
 from engine.errors import SpecError
 from engine.query import Kind, Page, Query
 from engine.read import MOST_ROWS
@@ -76,13 +76,15 @@ class Listings:
     async def listed(self, request: Request) -> Response:
         kind: Any = request.scope["path"].rpartition("/")[2]
         asked = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
-        if asked["cursor"] and (asked["sort"] or asked["offset"]):
+        view = parse_view(kind, asked["filter"])
+        sort = parse_sort(kind, asked["sort"]) if asked["sort"] else view.sort or ()
+        if asked["cursor"] and (sort or asked["offset"]):
             raise SpecError("cursor", "goes neither with sort nor with offset", "Leave them out")
         query = Query(
             kind=kind,
-            where=parse_filter(kind, asked["filter"]),
-            columns=parse_columns(kind, asked["columns"]) if asked["columns"] else (),
-            sort=parse_sort(kind, asked["sort"]) if asked["sort"] else (),
+            where=view.terms,
+            columns=parse_columns(kind, asked["columns"]) if asked["columns"] else view.columns or (),
+            sort=sort,
             limit=asked["limit"],
             offset=asked["offset"],
             from_row=row_of(asked["cursor"], kind, asked["filter"]) if asked["cursor"] else 0,

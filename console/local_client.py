@@ -364,17 +364,20 @@ class LocalClient:
         return self._loop.call(lambda engine: admit(engine, self._gate, self._actor, command))
 
     def preview(self, request: Request) -> Proposal:
-        return self._loop.call(lambda _: self._gate.preview(self._actor, request))
+        sourced = self._recommender.sourced(request)
+        return self._loop.call(lambda _: self._gate.preview(self._actor, sourced))
 
     @_seen_by_its_author
     def propose(self, request: Request) -> Proposal:
         self._refuse_if_read_only()
-        return self._loop.call(lambda _: self._gate.propose(self._actor, request))
+        sourced = self._recommender.sourced(request)
+        return self._loop.call(lambda _: self._gate.propose(self._actor, sourced))
 
     @_seen_by_its_author
     def revise(self, proposal_id: str, request: Request) -> Proposal:
         self._refuse_if_read_only()
-        return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, request))
+        sourced = self._recommender.sourced(request)
+        return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, sourced))
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
         return self._loop.call(lambda _: self._gate.proposals(states, limit))

@@ -196,7 +196,7 @@ def start_facts(job: Mirrored, estimate: StartEstimate | None, now_s: float) -> 
     own = f"in {away}, {timestamp(job.expected_s * 1000, date=False)} UTC" if job.expected_s else "no start planned yet"
     found = [("squeue", f"{own} (squeue --start)")]
     if estimate is not None and estimate.start is not None:
-        found.append(("twin", start(estimate.start, estimate.at_ms)))
+        found.append(("twin", start(estimate.start, estimate.at_ms, estimate.horizon_ms)))
     return found
 
 

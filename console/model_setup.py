@@ -34,6 +34,7 @@ def setup_of(settings: Settings) -> Setup:
             endpoint = endpoint_of(
                 settings.model_url,
                 settings.model,
+                aliases=settings.model_aliases,
                 egress=settings.model_egress,
                 deadline_ms=duration_ms(settings.model_deadline),
                 max_tokens=settings.model_max_tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from console.details import Line, Section, fact, fact_bars, plural, text_line
 from console.plain import beneath, layout, linked
 from console.query import quoted
-from console.text import NONE, cut, duration, fit, milli, printable, timestamp, wrap
+from console.text import NONE, cut, cut_name, duration, fit_name, milli, printable, timestamp, wrap
 from console.theme import state_look
 from console.views import meter
 from engine.model import LEVELS
@@ -44,7 +44,7 @@ def _node_state(view: NodeDetail, width: int) -> Section:
 def _places(view: NodeDetail, width: int) -> list[Line]:
     """Where it is in the network, widest level first."""
     named = [(level, getattr(view, level)) for level in LEVELS[:-1]]
-    text = " › ".join(f"{level} {cut(printable(name), MOST_OF_A_NAME)}" for level, name in named if name) or NONE
+    text = " › ".join(f"{level} {cut_name(printable(name), MOST_OF_A_NAME)}" for level, name in named if name) or NONE
     return [fact("" if n else "topology", part) for n, part in enumerate(wrap(text, max(12, width - 11)))]
 
 
@@ -95,7 +95,7 @@ def _node_work(view: NodeDetail, width: int) -> Section:
         return Section("Work here", (text_line("nothing is bound to this node", "dim"),))
     lines = tuple(
         Line(
-            ((fit(printable(name), max(12, width - 14)), "link"), (f"{count:>6,} {plural('task', count)}", "")),
+            ((fit_name(printable(name), max(12, width - 14)), "link"), (f"{count:>6,} {plural('task', count)}", "")),
             f"workload {printable(name)}",
         )
         for name, count in view.workloads

@@ -11,6 +11,7 @@ from console.details import Line, Section, text_line
 from console.figures import UNCHANGED, change, signed, spread
 from console.plain import facts, table
 from console.text import NONE, cut, duration, fit, printable, timestamp, wrap
+from engine.chance import MIN_RUNS
 
 if TYPE_CHECKING:
     from engine.outlook import (
@@ -34,30 +35,53 @@ SHOWN_NAMES = 5
 # --- starts
 
 
-def start(found: Start | None, now_ms: int) -> str:
-    """When a workload starts, from now: `in 2h (1h..5h)`, with the chance where it is no certainty."""
+def start(found: Start | None, now_ms: int, ahead_ms: int) -> str:
+    """When a workload starts, from now: `2h (1h..5h)`, with the chance where it is no certainty. `ahead_ms`: how far
+    ahead was looked. Of too few runs for quantiles, what each of them says: `2h in one run`, `1h..3h in 3 runs`."""
     if found is None:
         return NONE
-    if not found.chance_permille:
-        return "not within the horizon"
-    middle = _from_now(found.p50_ms, now_ms)
+    within = duration(ahead_ms)
+    few = f" in {runs(found.runs)}" if found.chance_permille is None else ""
+    if not found.started:
+        return f"not within {within}{few}"
+    if found.chance_permille is None:
+        times = _from_to(found.least_ms, found.most_ms if found.started == found.runs else None, now_ms, within)
+        return f"{times}{few}"
+    middle = _from_now(found.p50_ms, now_ms, within)
     if found.p10_ms != found.p90_ms:
-        middle += f" ({_from_now(found.p10_ms, now_ms)}..{_from_now(found.p90_ms, now_ms)})"
-    return middle if found.chance_permille == 1000 else f"{middle}, {found.chance_permille / 10:g}% within the horizon"
+        middle += f" ({_from_to(found.p10_ms, found.p90_ms, now_ms, within)})"
+    return middle if found.started == found.runs else f"{middle}, {found.chance_permille / 10:g}% within {within}"
 
 
-def _from_now(at_ms: int | None, now_ms: int) -> str:
+def runs(count: int) -> str:
+    """How many runs of the twin something rests on."""
+    return "one run" if count == 1 else f"{count:,} runs"
+
+
+def _from_to(low_ms: int | None, high_ms: int | None, now_ms: int, within: str) -> str:
+    low, high = _from_now(low_ms, now_ms, within), _from_now(high_ms, now_ms, within)
+    return low if low == high else f"{low}..{high}"
+
+
+def _from_now(at_ms: int | None, now_ms: int, within: str) -> str:
     if at_ms is None:
-        return "later"
+        return f"over {within}"
     return "now" if at_ms <= now_ms else duration(at_ms - now_ms)
 
 
 def _moved(figure: StartFigure) -> tuple[str, str]:
-    before, after = figure.before, figure.after
-    if before is None or after is None or before.p50_ms is None or after.p50_ms is None:
+    before, after = _middle(figure.before), _middle(figure.after)
+    if before is None or after is None:
         return NONE, "dim"
-    by = after.p50_ms - before.p50_ms
+    by = after - before
     return (UNCHANGED, "dim") if not by else (signed("duration", by), "ok" if by < 0 else "bad")
+
+
+def _middle(found: Start | None) -> int | None:
+    """The median, or the start in the only run."""
+    if found is None:
+        return None
+    return found.least_ms if found.runs == 1 else found.p50_ms
 
 
 # --- what if, for the shell
@@ -75,8 +99,8 @@ def outlook_lines(view: Outlook) -> list[str]:
     if view.starts:
         moves = [
             [
-                printable(move.id), printable(move.queue), move.why, start(move.before, view.at_ms),
-                start(move.after, view.at_ms), _moved(move)[0],
+                printable(move.id), printable(move.queue), move.why, start(move.before, view.at_ms, view.covered_ms),
+                start(move.after, view.at_ms, view.covered_ms), _moved(move)[0],
             ]
             for move in view.starts[:SHOWN_STARTS]
         ]  # fmt: skip
@@ -92,7 +116,8 @@ def rests_on(view: Outlook) -> str:
     if view.covered_ms < view.horizon_ms:
         ahead = f"the first {duration(view.covered_ms)} of {ahead}"
     when = timestamp(view.at_ms)
-    return f"state v{view.version:,} at {when} UTC, {ahead} ahead, {_many(view.seeds, 'seed')}"
+    few = f", too few for quantiles: least..most of {runs(view.seeds)}" if view.seeds < MIN_RUNS else ""
+    return f"state v{view.version:,} at {when} UTC, {ahead} ahead, {_many(view.seeds, 'seed')}{few}"
 
 
 def telling(figures: Sequence[Figure]) -> list[Figure]:
@@ -125,11 +150,11 @@ def _subject(figure: Figure) -> str:
 
 def eta_lines(view: StartEstimate) -> list[str]:
     """The distribution of the start, its lower bound, and what decides it."""
-    pairs = [("start", start(view.start, view.at_ms))]
+    pairs = [("start", start(view.start, view.at_ms, view.horizon_ms))]
     if view.start is not None and view.start.p50_ms is not None:
         pairs.append(("median at", f"{timestamp(view.start.p50_ms)} UTC"))
-    soonest = f"{_from_now(view.soonest_ms, view.at_ms)}, if nothing new arrives" if view.soonest_ms is not None else ""
-    pairs += [("soonest", soonest)] if soonest else []
+    soonest = _soonest(view)
+    pairs += [("not before", soonest)] if soonest else []
     arrivals = "with arrivals like of late" if view.arrivals else "without new arrivals"
     basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead, {arrivals}"
     pairs.append(("rests on", f"{basis}; {printable(view.basis)}" if view.basis else basis))
@@ -140,6 +165,13 @@ def eta_lines(view: StartEstimate) -> list[str]:
         *lines,
         *(["what decides it", *(f"  {driver(d, view.at_ms)}" for d in view.drivers)] if view.drivers else []),
     ]
+
+
+def _soonest(view: StartEstimate) -> str:
+    """The bound below the start, with what it assumes; empty where there is none."""
+    if view.soonest_ms is None:
+        return ""
+    return f"{_from_now(view.soonest_ms, view.at_ms, '')}: that early only if nothing new arrives"
 
 
 def driver(item: Driver, now_ms: int) -> str:
@@ -182,7 +214,12 @@ def dry_run_lines(view: DryRun) -> list[str]:
         lines.append(f"evictions more than without: {spread('count', view.evictions)}")
     if view.delayed:
         rows = [
-            [printable(move.id), start(move.before, view.at_ms), start(move.after, view.at_ms), _moved(move)[0]]
+            [
+                printable(move.id),
+                start(move.before, view.at_ms, view.covered_ms),
+                start(move.after, view.at_ms, view.covered_ms),
+                _moved(move)[0],
+            ]
             for move in view.delayed[:SHOWN_STARTS]
         ]
         lines += ["", *table(("DELAYED", "BEFORE", "AFTER", "BY"), rows, (False,) * 4)]
@@ -194,7 +231,7 @@ def dry_run_lines(view: DryRun) -> list[str]:
 
 
 def _trial(trial: Trial, view: DryRun) -> list[tuple[str, str]]:
-    pairs = [("starts", "at once" if trial.starts_now else start(trial.start, view.at_ms))]
+    pairs = [("starts", "at once" if trial.starts_now else start(trial.start, view.at_ms, view.horizon_ms))]
     if trial.reason:
         pairs.append(("not now", printable(trial.reason)))
     if trial.end_p50_ms is not None:
@@ -243,7 +280,7 @@ def outlook_sections(view: Outlook, width: int, beside: Outlook | None = None) -
         if lines:
             sections.append(Section(title, tuple(lines), _heads(beside)))
     if view.starts:
-        moves = tuple(_start_line(move, view.at_ms, width) for move in view.starts)
+        moves = tuple(_start_line(move, view, width) for move in view.starts)
         sections.append(Section("Starts", moves, "before → after"))
     if view.notes:
         notes = tuple(text_line(line, "warn") for note in view.notes for line in wrap(printable(note), width))
@@ -287,12 +324,13 @@ def _figure_lines(figures: Sequence[Figure], width: int, beside: Outlook | None)
     ]
 
 
-def _start_line(move: StartFigure, now_ms: int, width: int) -> Line:
+def _start_line(move: StartFigure, view: Outlook, width: int) -> Line:
     words, tone = _moved(move)
+    before, after = (start(each, view.at_ms, view.covered_ms) for each in (move.before, move.after))
     name = fit(printable(move.id), min(28, max(12, width // 3)))
     spans = (
         (f"{name}  ", ""),
-        (f"{start(move.before, now_ms)} → {start(move.after, now_ms)}  ", "dim"),
+        (f"{before} → {after}  ", "dim"),
         (words, tone),
     )
     return Line(spans, f"workload {printable(move.id)}" if move.before is not None else "")
@@ -300,9 +338,10 @@ def _start_line(move: StartFigure, now_ms: int, width: int) -> Line:
 
 def eta_section(view: StartEstimate, width: int) -> Section:
     """The start estimate of one workload, for its page."""
-    lines = [Line((("start    ", "dim"), (start(view.start, view.at_ms), "accent")))]
-    if view.soonest_ms is not None:
-        lines.append(Line((("soonest  ", "dim"), (f"{_from_now(view.soonest_ms, view.at_ms)}, without arrivals", ""))))
+    lines = [Line((("start       ", "dim"), (start(view.start, view.at_ms, view.horizon_ms), "accent")))]
+    soonest = _soonest(view)
+    if soonest:
+        lines.append(Line((("not before  ", "dim"), (soonest, ""))))
     for item in view.drivers:
         link = f"workload {printable(item.subject)}" if item.kind in ("ends", "ahead") else ""
         first, *rest = wrap(driver(item, view.at_ms), max(20, width - 2))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from console.charts import MARK, column_at, framed, gutter, ribbon, round_top, time_axis
 from console.details import Line, Section, plural, text_line
-from console.text import cut, duration, fit, milli, money, permille, printable, wrap
+from console.text import cut, duration, fit_name, milli, money, permille, printable, wrap
 from console.views import meter
 from engine.model import HOUR_MS
 from engine.query import Overview
@@ -21,10 +20,14 @@ TOO_SHORT = "too short"
 """Basis of a forecast that knows next to nothing."""
 
 
-def cost(view: Overview, budgets: Sequence[BudgetLine], width: int, most: int) -> Section:
+def cost(view: Overview, beside: Beside, width: int, most: int) -> Section:
     """Cost an hour, and of each budget what is spent and how fast."""
+    budgets = beside.budgets
     idle = f", {short_money(view.idle_microusd_hour)} idle" if view.idle_microusd_hour else ""
     now = f"{short_money(view.cost_microusd_hour)}/h{idle}" if view.cost_microusd_hour else "nodes have no price"
+    if budgets is None:
+        told = beside.why_not or "loading budgets …"
+        return Section("Cost", (text_line(cut(told, width), "dim", "cost"),), now)
     ordered = sorted(budgets, key=lambda line: -(line.forecast_microusd * 1000 // max(1, line.spec.limit_microusd)))
     lines = [_budget(line, width) for line in ordered[:most]]
     if not budgets:
@@ -46,7 +49,7 @@ def _budget(line: BudgetLine, width: int) -> Line:
     rate = f"{'▲' if over else ' '}{short_money(line.rate_microusd_hour)} of {short_money(lasting)}/h"
     room = width - len(rate) - 7
     size = max(0, room - 16) if width >= 46 else 0
-    name = fit(printable(line.spec.name), max(4, room - size - 1))
+    name = fit_name(printable(line.spec.name), max(4, room - size - 1))
     spans = ((name + " ", ""), (meter(min(share, 1000), size), tone), (f" {permille(share):>5} ", ""), (rate, tone))
     return Line(spans, "cost")
 

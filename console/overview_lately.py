@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from console.details import Line, Section, plural, text_line
+from console.details import Line, Section, loading, plural, text_line
 from console.event_log import EVENT_TONES
 from console.query import parse_filter
-from console.text import NONE, duration, fit, milli, printable, timestamp
+from console.text import NONE, duration, fit, fit_name, milli, printable, timestamp
 from console.theme import state_look
 from engine.query import Change, Page, Query
 
@@ -73,17 +73,23 @@ def _waiting(row: dict[str, Any]) -> Waiting:
     return Waiting(row["id"], row["queue"] or "", asks, row["wait"] or 0, row["reason"] or "")
 
 
-def third_column(told: Lately, events: Sequence[Change], width: int, height: int) -> list[Section]:
-    """Work and nodes first; what happened takes the lines that are left."""
+def third_column(told: Lately | None, events: Sequence[Change] | None, width: int, height: int) -> list[Section]:
+    """Work and nodes first; what happened takes the lines that are left. None: it is not known yet."""
+    sections = [loading("Waits longest")] if told is None else _of_work(told, width, height)
+    if events is None:
+        return [*sections, loading("Just happened")]
+    left = height - sum(len(section.lines) + 2 for section in sections) - 1
+    happened = [_event(each, width) for each in events[: max(LEAST_EVENTS, left)]] or [text_line("nothing yet", "dim")]
+    return [*sections, Section("Just happened", tuple(happened), "newest first")]
+
+
+def _of_work(told: Lately, width: int, height: int) -> list[Section]:
     waits = [_waits(each, width) for each in told.waiting[: max(3, height // 4)]] or [text_line("nothing waits", "dim")]
     outs = [_out(each, width) for each in told.out[: max(2, height // 6)]]
     sections = [Section("Waits longest", tuple(waits), f"{told.queued:,} queued")]
     if outs:
         note = f"{told.nodes_out:,} {plural('node', told.nodes_out)}"
         sections.append(Section("Down or silent", tuple(outs), note))
-    left = height - sum(len(section.lines) + 2 for section in sections) - 1
-    happened = [_event(each, width) for each in events[: max(LEAST_EVENTS, left)]] or [text_line("nothing yet", "dim")]
-    sections.append(Section("Just happened", tuple(happened), "newest first"))
     return sections
 
 
@@ -91,8 +97,8 @@ def _waits(each: Waiting, width: int) -> Line:
     room = max(12, width - 9 - 10)
     named, queue, why = room * 4 // 12, room * 3 // 12, room - room * 4 // 12 - room * 3 // 12
     spans = (
-        (fit(printable(each.id), named - 1) + " ", "link"),
-        (fit(printable(each.queue), queue - 1) + " ", ""),
+        (fit_name(printable(each.id), named - 1) + " ", "link"),
+        (fit_name(printable(each.queue), queue - 1) + " ", ""),
         (f"{each.asks:>9} ", ""),
         (f"{duration(each.wait_ms):>8} ", "dim"),
         (fit(printable(each.reason) or NONE, why), "dim"),
@@ -107,7 +113,7 @@ def _out(each: Out, width: int) -> Line:
     name = max(8, width // 3)
     spans = (
         (f"{glyph} ", tone),
-        (fit(printable(each.id), name) + " ", "link"),
+        (fit_name(printable(each.id), name) + " ", "link"),
         (fit(printable(each.state), 10) + " ", tone),
         (fit(runs, 14) + " ", ""),
         (fit(where, max(4, width - name - 30)), "dim"),
@@ -121,7 +127,7 @@ def _event(each: Change, width: int) -> Line:
     spans = (
         (timestamp(each.at_ms, date=False) + " ", "dim"),
         (fit(what, 11) + " ", EVENT_TONES.get(what, "")),
-        (fit(printable(each.subject), subject) + " ", ""),
+        (fit_name(printable(each.subject), subject) + " ", ""),
         (fit(printable(each.detail), max(4, width - subject - 26)), "dim"),
     )
     return Line(spans, f"open {printable(each.subject)}" if each.subject else "")

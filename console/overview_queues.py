@@ -10,7 +10,7 @@ from console.details import Line, Section, plural, text_line
 from console.overview_findings import FULL_PERMILLE, times
 from console.query import quoted
 from console.quota_bars import bar, quota_parts
-from console.text import NONE, duration, fit, permille, printable
+from console.text import NONE, duration, fit, fit_name, permille, printable
 from console.theme import state_look
 from engine.query import Burn, Overview, Page, Query
 
@@ -104,7 +104,7 @@ def _queue(row: QueueRow, name_width: int, bar_width: int, shares: bool) -> Line
     shut = row.state not in ("open", "")
     glyph, tone = state_look(row.state) if shut else (" ", "")
     spans: list[Span] = [
-        (fit(printable(row.name), name_width), "link"),
+        (fit_name(printable(row.name), name_width), "link"),
         (glyph, tone),
         (f"{row.queued:>6,}", "faint" if not row.queued else ""),
         (f"{duration(row.oldest_ms) if row.oldest_ms else NONE:>8}", "warn" if row.oldest_ms > LATE_MS else "dim"),
@@ -140,7 +140,7 @@ def _objective(burn: Burn, width: int) -> Line:
     glyph = "▲" if (both[0] or 0) > FULL_PERMILLE else "●" if both[0] is not None else "·"
     spans = (
         (f"{glyph} ", "ok" if glyph == "●" else burn_tone(both[0])),
-        (fit(printable(burn.queue), name), "link"),
+        (fit_name(printable(burn.queue), name), "link"),
         (wanted, "dim"),
         (f"{told[0]:>6}", burn_tone(both[0])),
         (f"{told[1]:>6}", burn_tone(both[1])),

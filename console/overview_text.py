@@ -21,7 +21,7 @@ from console.overview_findings import (
 from console.overview_lately import Lately
 from console.overview_queues import QueueRow, blocked, objectives, queues
 from console.quota_bars import BOOTING, BORROWED, BURST, DOWN, IDLE, OUT, USED, Part, bar
-from console.text import cut, duration, fit, permille, printable
+from console.text import cut, duration, fit, fit_name, permille, printable
 from engine.query import Overview, PoolOverview
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class Beside(NamedTuple):
-    """What is asked for on a slower beat, because it takes longer to find."""
+    """What is asked for on a slower beat, because it takes longer to find. None: it is not known yet."""
 
-    budgets: tuple[BudgetLine, ...] = ()
+    budgets: tuple[BudgetLine, ...] | None = None
     forecast: Forecast | None = None
     boot_ms: int = 0
     """Until a node that is ordered now takes work, where nodes can be ordered."""
-    advice: tuple[Recommendation, ...] = ()
+    advice: tuple[Recommendation, ...] | None = None
     why_not: str = ""
-    """Why there is no forecast."""
+    """Why what is not known could not be had."""
 
 
 class Glance(NamedTuple):
@@ -55,7 +55,8 @@ class Glance(NamedTuple):
     """Plans that were begun and do not go on."""
     proposals: tuple[Proposal, ...] = ()
     """The first of those that wait."""
-    lately: Lately = Lately()
+    lately: Lately | None = None
+    """None: it was not asked for."""
 
     @property
     def version(self) -> int:
@@ -110,7 +111,9 @@ def overview_columns(
     found = all_findings(glance, beside)
     left = [
         Section(
-            "Now", tuple(now_lines(view, found, width, room.findings)), f"{len(found)} to look at" if found else ""
+            "Now",
+            tuple(now_lines(view, found, width, room.findings, unknown(beside))),
+            f"{len(found)} to look at" if found else "",
         ),
         fleet(view, width, room.resources),
         pools(view.pools, width),
@@ -121,7 +124,7 @@ def overview_columns(
     right = [queues(glance.queues, width, room.queues), blocked(view, width, room.reasons)]
     if view.burns:
         right.append(objectives(view.burns, width, room.objectives))
-    right.append(cost(view, beside.budgets, width, room.budgets))
+    right.append(cost(view, beside, width, room.budgets))
     rows = min(MOST_ROWS, max(room.ahead, _left_over(right, height) - ABOUT_AHEAD))
     right.append(ahead(view, beside, width, rows))
     return left, right
@@ -138,20 +141,29 @@ def all_findings(glance: Glance, beside: Beside) -> list[Finding]:
     return [
         *of_the_cell(glance.view),
         *of_objectives(glance.view.burns),
-        *of_budgets(beside.budgets),
+        *of_budgets(beside.budgets or ()),
         *of_proposals(glance.awaiting, glance.stuck, glance.proposals),
-        *of_advice(beside.advice),
+        *of_advice(beside.advice or ()),
     ]
 
 
-def now_lines(view: Overview, found: Sequence[Finding], width: int, most: int) -> list[Line]:
-    """Is it fine? If not, what, and what to press."""
+def unknown(beside: Beside) -> str:
+    """What may be found that was not looked for yet."""
+    parts = (("budgets", beside.budgets), ("suggestions", beside.advice))
+    return " and ".join(name for name, known in parts if known is None)
+
+
+def now_lines(view: Overview, found: Sequence[Finding], width: int, most: int, not_known: str = "") -> list[Line]:
+    """Is it fine? If not, what, and what to press. `not_known`: what was not looked at yet."""
     if not view.pools:
         return [
             Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
             Line((("  muster define cell.yaml", "dim"),)),
             Line((("  or look at a busy one: muster --demo", "dim"),)),
         ]
+    if not found and not_known:
+        told = f"all nodes up, little waits long; loading {not_known} …"
+        return [Line((("● ", "dim"), (cut(told, width - 2), "")))]
     if not found:
         return [Line((("● ", "ok"), (cut("fine: all nodes up, nothing waits long or costs too much", width - 2), "")))]
     return lines_of(found, width, most)
@@ -243,7 +255,7 @@ def _pool(pool: PoolOverview, name_width: int, width: int) -> Line:
     size = max(4, width - name_width - 2 - 5 - 1 - 11)
     tone = "bad" if pool.down else "warn" if pool.ready != pool.nodes else "dim"
     spans = (
-        (fit(printable(pool.name), name_width) + "  ", ""),
+        (fit_name(printable(pool.name), name_width) + "  ", ""),
         *bar(amounts, size),
         (f" {permille(used * 1000 // max(1, total)):>4}", ""),
         (f"{cut(count, 12):>12}", tone),

@@ -9,7 +9,7 @@ from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from console.action import Action
-from console.actions import key_label
+from console.actions import ACTIONS, key_label
 from console.text import printable
 
 if TYPE_CHECKING:
@@ -24,12 +24,7 @@ class ActionProvider(Provider):
     @property
     def _rows(self) -> list[tuple[Action, str]]:
         app = cast("MusterApp", self.app)
-        context = app.context()
-        return [
-            (action, _hint(action, action.disabled_reason(context)))
-            for action in app.actions.values()
-            if action.id not in _NOT_OFFERED
-        ]
+        return [(action, _hint(action, app.why_not(action))) for action in ACTIONS if action.id not in _NOT_OFFERED]
 
     def _run(self, action: Action) -> None:
         cast("MusterApp", self.app).action_act(action.id)

@@ -226,19 +226,26 @@ def linked(devices: int, nvlink_group: int) -> str:
     return ", ".join(f"{at}-{at + nvlink_group - 1}" if nvlink_group > 1 else f"{at}" for at in firsts)
 
 
+BOUND = "that early only if nobody else takes the room"
+"""What the least time of a start assumes."""
+
+
 def reason_lines(view: WorkloadDetail) -> list[str]:
     """Why it waits and when it may start; why not, where it does not wait."""
     if not view.reasons:
         return [f"it does not wait: {view.state} for {duration(view.now_ms - view.since_ms)}"]
     place = [f"number {view.position:,} in queue {printable(view.queue)}"] if view.position else []
-    start = view.earliest_start_ms
-    when = f"in {duration(start - view.now_ms)}, at {timestamp(start)} UTC" if start is not None else "not known"
+    start = view.start_not_before_ms
+    bound = "" if start is None else f"in {duration(start - view.now_ms)}, at {timestamp(start)} UTC: {BOUND}"
     lines = [line for reason in view.reasons for line in _reason(reason)]
     promised = (
         [f"promised start: {timestamp(view.promised_start_ms)} UTC"] if view.promised_start_ms is not None else []
     )
     waited = f"waiting for {duration(view.now_ms - view.since_ms)}"
-    return [waited, *place, *lines, f"earliest start: {when}", *promised]
+    # A promise is the same time, and nobody else takes the room.
+    starts = promised if start == view.promised_start_ms else [f"not before: {bound or 'not known'}", *promised]
+    forecast = [f"when it starts: muster eta {printable(view.id)}"] if view.state == "queued" else []
+    return [waited, *place, *lines, *starts, *forecast]
 
 
 def unblocking_lines(answer: Unblocking) -> list[str]:

@@ -88,7 +88,7 @@ def _remedy(problem: str, at: tuple[str | int, ...]) -> str:
     types = {**get_type_hints(Act), **get_type_hints(StepRequest), **get_type_hints(Check)}
     words = [word for word in get_args(types.get(str(field))) if isinstance(word, str)]
     if wrong is None or not words:
-        return "Mend it there"
+        return "Correct this value"
     near = difflib.get_close_matches(wrong[1], words, n=1)
     return f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(words)}"
 

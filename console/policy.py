@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from console.guarded import exact_output
 from console.plain import facts, table
 from console.show import tell_lines, write_json, write_lines
 from console.text import printable, timestamp
-from engine.errors import NotFoundError, RefusedError, SpecError, UnreachableError
+from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from runbooks.identity import Scope
 from runbooks.plan import DIGEST_TYPED
 from runbooks.policy_shown import PolicyChange, PolicyVote
@@ -146,7 +146,13 @@ def _propose(arguments: argparse.Namespace, client: Client, change: PolicyChange
     candidate = client.propose_policy(change)
     at_once = vote and candidate.alone
     if at_once:
-        candidate = _vote(arguments, client, candidate, "approve")
+        try:
+            candidate = _vote(arguments, client, candidate, "approve")
+        except BaseException:
+            # What is not wanted after all must not wait for votes, and stand in the way of the next try.
+            with suppress(MusterError):
+                client.vote_policy(PolicyVote(candidate=candidate.id, digest=candidate.digest, verdict="reject"))
+            raise
     if arguments.json:
         write_json(candidate)
         return

@@ -19,6 +19,8 @@ from engine.errors import SpecError
 
 MOST_SHOWN = 24
 """Candidates that are drawn."""
+_STEPS = {"tab": 1, "shift+tab": -1, "up": -1, "ctrl+r": -1, "down": 1}
+"""Keys that go through candidates, and through earlier lines."""
 
 
 class PromptInput(Input):
@@ -47,10 +49,6 @@ class PromptBar(Vertical):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", show=False, priority=True),
-        Binding("tab", "complete(1)", show=False, priority=True),
-        Binding("shift+tab", "complete(-1)", show=False, priority=True),
-        Binding("up,ctrl+r", "recall(-1)", show=False, priority=True),
-        Binding("down", "recall(1)", show=False, priority=True),
     ]
 
     class Edited(Message):
@@ -97,6 +95,10 @@ class PromptBar(Vertical):
         self._recalled = 0
         self._offers: list[str] = []
         self._offered = -1
+        self._offers_for = ""
+        """What was typed when they were found."""
+        self._tab: tuple[str, int] | None = None
+        """What was typed when Tab found nothing yet, and which way it goes: what comes later is taken by it."""
         self._expected = text
 
     def compose(self) -> ComposeResult:
@@ -135,6 +137,9 @@ class PromptBar(Vertical):
             await self._input.action_submit()
         elif key.key == "backspace":
             self._input.action_delete_left()
+        elif key.key in _STEPS:
+            step = _STEPS[key.key]
+            self.complete(step) if key.key.endswith("tab") else self.recall(step)
         elif key.key == "escape":
             self.action_cancel()
 
@@ -168,7 +173,7 @@ class PromptBar(Vertical):
     def _offer(self) -> None:
         """Show what Tab would give."""
         self._offers = self._candidates(self._input.value, self._input.cursor_position)
-        self._offered = -1
+        self._offers_for, self._offered = self.typed, -1
         self._show_offers()
 
     def offer_too(self, text: str, more: Sequence[str]) -> None:
@@ -177,6 +182,8 @@ class PromptBar(Vertical):
         if text == self.typed and self._offered < 0:
             self._offers = list(dict.fromkeys((*self._offers, *more)))
             self._show_offers()
+            if self._tab is not None and self._tab[0] == text:
+                self.complete(self._tab[1])
 
     def _show_offers(self) -> None:
         """As many as there is room for, with the chosen one among them."""
@@ -190,11 +197,20 @@ class PromptBar(Vertical):
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
         event.stop()
+        if event.value != self._input.value:
+            return  # Tab came before this was told, and has put something else there
         if event.value == self._expected and self._offered >= 0:
             self._show_offers()
         else:
             self._offer()
         self.post_message(self.Edited(event.value))
+
+    async def on_key(self, event: events.Key) -> None:
+        """Behind the input: what was typed or pasted before these keys is there when they act."""
+        if event.key in _STEPS:
+            event.stop()
+            event.prevent_default()
+            await self.take(event)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
@@ -204,8 +220,12 @@ class PromptBar(Vertical):
     def action_cancel(self) -> None:
         self.post_message(self.Cancelled())
 
-    def action_complete(self, step: int) -> None:
-        """Put the next candidate in place of the word under the cursor."""
+    def complete(self, step: int) -> None:
+        """Put the next candidate in place of the word under the cursor; where the engine is still asked, the first of
+        those that come."""
+        if self._offered < 0 and self._offers_for != self.typed:
+            self._offer()  # of what was typed or pasted a moment ago nobody was told yet
+        self._tab = None if self._offers else (self.typed, step)
         if not self._offers:
             return
         text, cursor = self._input.value, self._input.cursor_position
@@ -217,7 +237,7 @@ class PromptBar(Vertical):
         self._input.value = self._expected
         self._input.cursor_position = token.start + len(offer)
 
-    def action_recall(self, step: int) -> None:
+    def recall(self, step: int) -> None:
         """Earlier and later lines in which what was typed occurs."""
         shown = self._matching[self._recalled] if self._matching else None
         if shown != self._input.value:

@@ -34,12 +34,6 @@ TIERS = {
     "T2": "disrupts running work",
     "T3": "hard to undo",
 }
-ORIGINS = {
-    "person": "a person",
-    "runbook": "a runbook",
-    "recommender": "the recommender",
-    "model": "a language model",
-}
 ONE_ACCOUNT = (
     "came from the OS account of the author: there are two keys, but who has the account may have both of them"
 )
@@ -226,7 +220,7 @@ def touched(plan: Plan) -> list[str]:
         found.append(f"{len(blast.tenants):,} tenant{'s' if len(blast.tenants) != 1 else ''} ({names})")
     if blast.cost_microusd_hour:
         found.append(f"{money(blast.cost_microusd_hour)}/h more cost")
-    return found or ["no running work, no node, no cost"]
+    return found or ["no work is stopped, no node is taken, no cost"]
 
 
 def _conditions(proposal: Proposal, width: int) -> list[Section]:
@@ -309,7 +303,10 @@ def _tier(proposal: Proposal, width: int) -> Section:
 def _evidence(proposal: Proposal, width: int) -> Section:
     plan = proposal.plan
     author = f"{name_of(plan.author.subject)} ({plan.author.kind}{', signed' if plan.author.signed else ''})"
-    lines = hanging("written by  ", f"{author}, thought out by {ORIGINS[plan.origin]}", width, "dim")
+    lines = hanging("origin      ", printable(origin_words(plan)), width, "dim")
+    lines += hanging("written by  ", author, width, "dim")
+    if plan.rolls_back:
+        lines += hanging("rolls back  ", printable(plan.rolls_back), width, "dim", "warn")
     if plan.requester:
         lines += hanging("asked by    ", name_of(plan.requester), width, "dim")
     if plan.runbook is not None:
@@ -319,6 +316,11 @@ def _evidence(proposal: Proposal, width: int) -> Section:
     if not plan.evidence:
         lines.append(text_line("nothing is attached to the plan itself", "dim"))
     return Section("Evidence", tuple(lines))
+
+
+def origin_words(plan: Plan) -> str:
+    """As in "suggestion R-k3vq7 (quota_beside_idle)"."""
+    return plan.source.words() if plan.source is not None else plan.origin
 
 
 def _piece(piece: Evidence, width: int) -> list[Line]:

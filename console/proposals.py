@@ -12,7 +12,18 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, get_args
 
-from console.act import WIDTH, act, ask_for_yes, at_terminal, go_on, proposal_lines, signature, told, why_yes
+from console.act import (
+    WIDTH,
+    act,
+    ask_for_yes,
+    at_terminal,
+    go_on,
+    proposal_lines,
+    propose_and_do,
+    signature,
+    told,
+    why_yes,
+)
 from console.attach import connect
 from console.deciding import request_of
 from console.plain import table
@@ -107,7 +118,7 @@ def _asked(arguments: argparse.Namespace, client: Client) -> Request:
         raise SpecError("propose", "needs an action, or a file with -f", "See `muster propose --help`")
     from console.wishes import wanted
 
-    request = wanted(client, arguments.action, arguments, arguments.reason)
+    request = wanted(client, arguments.action, arguments, arguments.reason, arguments.suggestion)
     return msgspec.structs.replace(request, start="asked") if arguments.when_asked else request
 
 
@@ -334,7 +345,21 @@ def confirm(arguments: argparse.Namespace) -> int:
 
 
 def rollback(arguments: argparse.Namespace) -> int:
-    return _do(arguments, lambda client: client.rollback(arguments.id, arguments.reason))
+    """Shows what it does now, asks, and does it where the votes on the proposal cover that; else it is proposed, and
+    asks as any other act."""
+    from runbooks.plan import Request
+
+    request = Request(rolls_back=arguments.id, reason=arguments.reason)
+    with closing(connect(arguments)) as client:
+        shown = client.preview(request)
+        if arguments.dry_run or not shown.covered:
+            return propose_and_do(arguments, client, request)
+        _say(proposal_lines(shown))
+        if not arguments.yes:
+            ask_for_yes(shown, "Add --yes to do what is shown")
+        outcome = client.rollback(arguments.id, why_yes(shown, arguments.reason))
+        then = go_on(client, outcome)
+    return told(arguments, outcome, then)
 
 
 def _do(arguments: argparse.Namespace, deed: Callable[[Client], Outcome]) -> int:

@@ -4,22 +4,34 @@ No Textual in here."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
 
 from console.charts import interval
-from console.cost import asked_words, option_names, option_notes, quantile_words, start_words
+from console.cost import asked_words, estimate_words, option_names, option_notes, start_words
 from console.details import Line, Section, text_line
 from console.query import quoted
 from console.text import duration, fit, money, printable, wrap
+from engine.chance import MIN_RUNS
 
 if TYPE_CHECKING:
     from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest
 
-KEY = "├ p10  ● p50  ┤ p90  ▸ later than was looked"
-Range = tuple[int | None, int | None, int | None, str]
-"""p10, p50 and p90, None where it is not known, and the three in words."""
+KEY = "├ p10  ● p50  ┤ p90  ▸ later than was looked  ○ single estimate  [ ] least, most of few runs"
+
+
+class Drawn(NamedTuple):
+    """An estimate as it is drawn, and in words. None where it is not known."""
+
+    low: int | None
+    mid: int | None
+    high: int | None
+    measured: bool
+    """Low, mid and high are quantiles; else the least and the most of few runs."""
+    words: str
+
+
 _TONES = {"now": "ok", "later": "info", "pool": "", "list": "dim"}
 
 
@@ -30,7 +42,7 @@ def compared(found: Quote, request: QuoteRequest, width: int) -> list[Section]:
         return [Section("Options", tuple(text_line(line, "warn") for text in found.warnings
                                          for line in wrap(printable(text), width)))]  # fmt: skip
     starts = [_start(each, found.at_ms) for each in options]
-    costs = [_cost(each.cost_microusd) for each in options]
+    costs = [_drawn(each.cost_microusd, estimate_words(each.cost_microusd, money)) for each in options]
     names = [" · ".join(part for part in option_names(each) if part) for each in options]
     rows = list(zip(options, names, strict=True))
     return [
@@ -39,43 +51,41 @@ def compared(found: Quote, request: QuoteRequest, width: int) -> list[Section]:
     ]
 
 
-def _start(option: QuoteOption, now_ms: int) -> Range:
+def _start(option: QuoteOption, now_ms: int) -> Drawn:
     """From now."""
-    at = option.start_ms
-    low, mid, high = (None if each is None else max(0, each - now_ms) for each in (at.p10, at.p50, at.p90))
-    if low is None and option.seeds:
+    found = _drawn(option.start_ms, start_words(option, now_ms), now_ms)
+    if found.low is None and option.seeds:
         # Not before that: as far as was looked.
-        low = max(option.looked_ms, option.asked_start_ms - now_ms)
-    return low, mid, high, ", ".join(_once(start_words(option, now_ms)))
+        return found._replace(low=max(option.looked_ms, option.asked_start_ms - now_ms))
+    return found
 
 
-def _cost(values: Quantiles) -> Range:
-    return values.p10, values.p50, values.p90, ", ".join(_once(quantile_words(values, money)))
-
-
-def _once(words: Sequence[str]) -> Sequence[str]:
-    """Three that are the same are one."""
-    return words[:1] if len(set(words)) == 1 else words
+def _drawn(values: Quantiles, words: str, zero: int = 0) -> Drawn:
+    measured = values.runs >= MIN_RUNS
+    marks = (values.p10, values.p50, values.p90) if measured else (values.least, None, values.most)
+    low, mid, high = (None if each is None else max(0, each - zero) for each in marks)
+    return Drawn(low, mid, high, measured, words)
 
 
 def _rows(
     rows: Sequence[tuple[QuoteOption, str]],
-    values: Sequence[Range],
+    values: Sequence[Drawn],
     width: int,
 ) -> list[Line]:
     """One scale for all: from 0 to the most that is known."""
-    top = max((value for *quantiles, _ in values for value in quantiles if value is not None), default=1)
-    words = max(cell_len(each[3]) for each in values)
+    top = max((value for each in values for value in each[:3] if value is not None), default=1)
+    words = max(cell_len(each.words) for each in values)
     name = min(max(cell_len(title) for _, title in rows), max(10, width // 3))
     bar = width - name - words - 4
     lines = []
-    for (option, title), (low, mid, high, text) in zip(rows, values, strict=True):
+    for (option, title), value in zip(rows, values, strict=True):
         link = f"nodes pool:{quoted(printable(option.pool))}" if option.pool else ""
-        drawn = interval(low, mid, high, bar, top) if bar >= 8 else ""
+        ends = "├┤" if value.measured else "○○" if value.low == value.high else "[]"
+        drawn = interval(value.low, value.mid, value.high, bar, top, ends) if bar >= 8 else ""
         spans = (
             (fit(title, name) + "  ", "link" if link else ""),
             (drawn + "  " if drawn else "", _TONES[option.kind]),
-            (text, ""),
+            (value.words, ""),
         )
         lines.append(Line(spans, link))
     return lines
@@ -97,8 +107,8 @@ def pages(found: Quote, further: str, width: int) -> tuple[list[Section], list[S
 
 def _option(option: QuoteOption, width: int) -> Section:
     name, where = option_names(option)
-    runs = ", ".join(_once(quantile_words(option.duration_ms, duration)))
-    return Section(f"{name} · {where}", tuple(_listed([f"runs {runs}", *option_notes(option)], width)))
+    runs = f"runs {estimate_words(option.duration_ms, duration)}"
+    return Section(f"{name} · {where}", tuple(_listed([runs, *option_notes(option)], width)))
 
 
 def _listed(texts: Sequence[str], width: int) -> list[Line]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from console.text import duration, timestamp
+from engine.chance import MIN_RUNS
 from engine.errors import RefusedError, SpecError, of_code
 from engine.outlook import MOST_HORIZON_MS, MOST_STRETCH, AskOptions, Options
 from recommender.quotes import AHEAD_MS, Quote, QuoteOption, QuoteRequest, RunTime
@@ -53,12 +54,12 @@ class Quotes:
         for candidate in made.candidates:
             trial = by_id.get(candidate.spec.id)
             if trial is None or found is None:
-                options.append(as_if_free(candidate, likely))
+                options.append(as_if_free(candidate, run))
             else:
-                options.append(priced(candidate, trial, found, likely))
+                options.append(priced(candidate, trial, found, run))
         at_ms = made.at_ms if found is None else found.at_ms
         asked_ms = max(request.start_ms or at_ms, at_ms)
-        options += [listed(offer, request.nodes, request.model, asked_ms, likely) for offer in request.offers]
+        options += [listed(offer, request.nodes, request.model, asked_ms, run) for offer in request.offers]
         return Quote(
             version=made.version if found is None else found.version,
             at_ms=at_ms,
@@ -142,18 +143,17 @@ def _assumptions(request: QuoteRequest, made: Plan, run: RunTime, found: Options
     texts = []
     if found is not None:
         until = "its end" if found.until == "ended" else "its start"
-        seeds = f"{found.seeds} seed{'s' if found.seeds != 1 else ''}"
         full = sum(trial.arrivals for trial in found.trials)
         part = f" ({full} of {len(found.trials)} options)" if 0 < full < len(found.trials) else ""
         arrivals = f"with arrivals like of late{part}" if full else "without new arrivals"
         texts.append(
             f"starts: the cell as of {timestamp(at_ms)} UTC (v{found.version:,}), run ahead {arrivals} until {until}, "
-            f"each option alone, {seeds}"
+            f"each option alone, {_runs(found)}"
         )
         if not request.seeds:
             texts.append(
-                "seeds: as many as there was time for; --within 20s looks further ahead in more of them, --seeds N "
-                "takes the time it needs and runs on to the end"
+                f"runs: as many as there was time for, and {MIN_RUNS} make quantiles; --within 20s looks further ahead "
+                "in more of them, --seeds N takes the time it needs and runs on to the end"
             )
     if made.queue:
         chosen = ", the largest leaf it fits into; --queue names another" if made.queue_chosen else ""
@@ -174,6 +174,13 @@ def _assumptions(request: QuoteRequest, made: Plan, run: RunTime, found: Options
         "cost: rate x time it holds its nodes, as the ledger charges it; nodes that boot or idle are not in it"
     )
     return texts
+
+
+def _runs(found: Options) -> str:
+    """How many of each option."""
+    counts = [len(trial.attempts) for trial in found.trials]
+    few, many = min(counts), max(counts)
+    return f"{many} run{'s' if many != 1 else ''}" if few == many else f"{few} to {many} runs"
 
 
 def _task(candidate: Candidate) -> str:

@@ -15,7 +15,7 @@ from anyio import CapacityLimiter, to_thread
 
 from console.back_pressure import RETRY_S
 from console.http_answers import PATIENCE_S, Crowded, on_engine
-from engine.copies import HEADER, Copy, Failed, Gone, framed, takes_long, told
+from engine.copies import HEADER, Copy, Failed, Gone, Urgency, framed, told
 from engine.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Reads:
         copy = copies.at_least(wanted)
         if copy is None:
             return None
-        if takes_long(what, arguments):
+        if copies.urgency_of(what, arguments) != Urgency.SCREEN:
             answer = await to_thread.run_sync(copies.ask, what, arguments, wanted, limiter=self._slow)
             return None if answer is None else Shown(answer, copy.version)
         async with self._turn(first=what == "changes"):

@@ -46,8 +46,7 @@ def explain(arguments: argparse.Namespace) -> None:
     """One recommendation with its evidence, what else could be done, and before and after on the twin."""
     with closing(connect(arguments)) as client:
         found = tried(client, arguments.id, None if arguments.wait else PATIENCE_S)
-        now_ms = client.health().now_ms
-    write_json(found) if arguments.json else write_lines(explanation_lines(found, now_ms, which_engine(arguments)))
+    write_json(found) if arguments.json else write_lines(explanation_lines(found, which_engine(arguments)))
     if found.simulated.state in ("waiting", "running"):
         print("it is being tried on the twin: ask again in a moment, or with --wait", file=sys.stderr)
 

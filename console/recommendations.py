@@ -7,7 +7,9 @@ checking what was promised.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import sys
 import threading
 import time
@@ -20,18 +22,20 @@ import msgspec
 
 from console.simulations import WAITING, Simulations, edits_of
 from console.text import printable
-from engine.errors import MusterError, NotFoundError
+from engine.errors import MusterError, NotFoundError, SpecError
 from engine.model import HOUR_MS
 from recommender.follow_up import Others, Read, looked_up, record
 from recommender.recommendations import Recommendation, Recommendations, Simulated
 from recommender.shelf import Keep, Shelf, Standing, done_by, utc
 from recommender.suggest import GPU_HOUR_MICROUSD, Suggestion, ranked, same_id
+from runbooks.plan import Evidence, Source
+from runbooks.readings import MAX_PERSON
 
 if TYPE_CHECKING:
     from console.advisor import Advisor
     from engine.loop import EngineLoop
     from engine.query import Overview
-    from runbooks.plan import Proposal
+    from runbooks.plan import Proposal, Request
 
 FRESH_S = 5.0
 """Wall seconds for which a look is good for who asks about one that it found."""
@@ -57,6 +61,7 @@ JUDGED_AT_ONCE = 10
 """Promises looked at in one turn: each is some tenths of a second's reading where many others are compared with it."""
 SHOWN_FOLLOWED = 20
 
+_NAMED = re.compile(r"\bR-[a-z2-7]{5}\b", re.IGNORECASE)
 State = Literal["open", "rejected", "acted"]
 More = Callable[["Overview"], tuple[Sequence[Suggestion], Sequence[str]]]
 """What stands out besides, and what could not be judged."""
@@ -192,12 +197,39 @@ class Recommender:
             self._shelf.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
         return self.recommendation(id_)
 
+    def sourced(self, request: Request) -> Request:
+        """The request with what is known of the suggestion that it names, in its source or in its reason: nobody passes
+        for the author of what was suggested. Raises NotFoundError for one that is not found now, SpecError for
+        one that suggests something else."""
+        named = request.source
+        if named is not None and named.kind != "suggestion":
+            return request
+        with self._lock:
+            found = {suggestion.id: suggestion for _, suggestion in (self._found.rated if self._found else ())}
+        acts = {step.act.action for step in request.steps}
+        if named is None:
+            ids = [same_id(word) for word in _NAMED.findall(request.reason)]
+            id_ = next((id_ for id_ in ids if id_ in found and found[id_].action in acts), "")
+        else:
+            id_ = same_id(named.id)
+            found[id_] = self.recommendation(id_).suggestion
+            if found[id_].action not in acts:
+                raise SpecError("suggestion", f"{id_} is to {found[id_].action}", "Leave it out, or do what it says")
+        if not id_:
+            return request
+        others = tuple(each for each in request.evidence if each.id != id_)
+        return msgspec.structs.replace(
+            request, source=source_of(found[id_]), evidence=(evidence_of(found[id_]), *others)
+        )
+
     def acted(self, proposal: Proposal, who: str) -> None:
         """A plan was approved and executed. Never fails: what is noted here is not what was asked for."""
         with self._lock:
             if self._found is None:
                 return
-            matches = [done_by(step.act.action, step.act.targets, proposal.reason) for step in proposal.plan.steps]
+            source = proposal.plan.source.id if proposal.plan.source is not None else ""
+            named = f"{source} {proposal.reason}"
+            matches = [done_by(step.act.action, step.act.targets, named) for step in proposal.plan.steps]
             try:
                 for _, suggestion in self._found.rated:
                     if any(is_it(suggestion) for is_it in matches):
@@ -324,13 +356,24 @@ class Recommender:
 
 
 def command(suggestion: Suggestion) -> tuple[str, ...]:
-    """Words behind `muster` that propose the action; the reason leads back to the suggestion."""
+    """Words behind `muster` that propose the action as this suggestion."""
     if suggestion.action == "notify":
         return ()
     targets = () if suggestion.action == "consolidate" else suggestion.targets
     return (
-        suggestion.action.replace("_", "-"), *targets, *suggestion.parameters, "--reason", suggestion.id
+        suggestion.action.replace("_", "-"), *targets, *suggestion.parameters, "--suggestion", suggestion.id
     )  # fmt: skip
+
+
+def source_of(suggestion: Suggestion) -> Source:
+    model = f", {suggestion.skill.model}" if suggestion.skill is not None else ""
+    return Source(kind="suggestion", id=suggestion.id, by=f"{suggestion.kind}{model}"[:MAX_PERSON])
+
+
+def evidence_of(suggestion: Suggestion) -> Evidence:
+    """The suggestion by what it rests on: a voter sees by its id where to read that."""
+    measured = hashlib.sha256(msgspec.json.encode(suggestion.evidence)).hexdigest()
+    return Evidence(id=suggestion.id, sha256=measured)
 
 
 def gpu_hour_microusd(overview: Overview) -> int:

@@ -144,13 +144,17 @@ def _read(path: Path) -> str:
 
 def _replace(path: Path, before: str, after: str) -> None:
     """Raises OSError, and RefusedError when somebody else has written meanwhile."""
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    old = path.stat() if path.exists() else None
+    mode = 0o600 if old is None else old.st_mode & 0o777
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".muster-", suffix=".toml")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as made:
             made.write(after)
             made.flush()
             os.fsync(made.fileno())
+        new = os.stat(name)
+        if old is not None and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+            os.chown(name, old.st_uid, old.st_gid)  # replacing it must not take it from its owner
         os.chmod(name, mode)
         if _read(path) != before:
             raise RefusedError(f"{path} was changed by somebody else meanwhile", "Look at it again")

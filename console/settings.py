@@ -44,8 +44,9 @@ DEMO_CELL = "demo"
 class Settings:
     """What a person may set. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
 
-    cell: str = DEFAULT_CELL
-    """The cell that commands talk to, by the name of its state folder."""
+    cell: str = ""
+    """The cell that commands talk to, by the name of its state folder; empty: the one that runs on this machine, or
+    "default" where none runs."""
     connect: str = ""
     """URL or socket path of an engine to attach to instead of this machine's own."""
     readonly: bool = False
@@ -101,6 +102,8 @@ class Settings:
     http://127.0.0.1:8000/v1; empty: none. See docs/drafts.md."""
     model: str = ""
     """The model's name there."""
+    model_aliases: tuple[str, ...] = ()
+    """Other names by which that model may answer, such as its dated version; an answer by any other name is refused."""
     model_egress: str = "external"
     """What the server may be told: "local" and "trusted" see excerpts too, "external" facts and pseudonyms alone."""
     model_key_file: str = ""
@@ -147,7 +150,7 @@ class CellPaths(NamedTuple):
     folder: Path
     journal: Path
     socket: Path
-    pid: Path
+    record: Path
     log: Path
 
 
@@ -187,7 +190,7 @@ def cells_folder(settings: Settings) -> Path:
 
 def cell_paths(settings: Settings, cell: str = "") -> CellPaths:
     """Paths of a cell's files; nothing is created. Raises SpecError for a name that is not a folder name."""
-    name = cell or settings.cell
+    name = cell or settings.cell or DEFAULT_CELL
     check_cell_name(name)
     return paths_in(cells_folder(settings) / name)
 
@@ -197,7 +200,8 @@ def audit_key_path(settings: Settings, cell: str, paths: CellPaths) -> Path:
     A cell whose files are elsewhere than by default has it beside that folder."""
     if settings.audit_key:
         return Path(settings.audit_key).expanduser().absolute()
-    if settings.state_dir or paths.folder != cell_paths(settings, cell).folder:
+    usual = cell_paths(settings, cell).folder
+    if settings.state_dir or os.path.realpath(paths.folder) != os.path.realpath(usual):
         return paths.folder.with_name(f"{paths.folder.name}.audit.key")
     return config_file(os.environ).parent / "audit" / f"{cell}.key"
 
@@ -210,11 +214,13 @@ def check_cell_name(name: str) -> None:
 
 def paths_in(folder: Path) -> CellPaths:
     """Paths of a cell whose files are in `folder`."""
-    return CellPaths(folder, folder / "journal.db", _socket_path(folder), folder / "engine.pid", folder / "engine.log")
+    return CellPaths(folder, folder / "journal.db", _socket_path(folder), folder / "engine.json", folder / "engine.log")
 
 
 def _socket_path(folder: Path) -> Path:
-    """`folder`/engine.sock, or a short stand-in where that is too long for a Unix socket."""
+    """`folder`/engine.sock, or a short stand-in where that is too long for a Unix socket: the same whatever links lead
+    to the folder."""
+    folder = Path(os.path.realpath(folder))
     path = folder / "engine.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
         return path

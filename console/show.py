@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +28,7 @@ from console.plain import (
     unblocking_lines,
     workload_lines,
 )
-from console.query import FilterError, parse_filter, parse_sort
+from console.query import FilterError, ViewLine, parse_columns, parse_sort, parse_view
 from console.text import LONGEST, duration, money, printable
 from engine.errors import NotFoundError, SpecError
 from engine.query import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from engine.slurm.report import Mirrored
 
 WHY = (
-    "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "earliest_start_ms",
+    "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "start_not_before_ms",
     "promised_start_ms",
 )  # fmt: skip
 """Fields of a workload that `muster why --json` gives."""
@@ -102,8 +103,9 @@ def get(arguments: argparse.Namespace) -> None:
         _get_one(arguments)
         return
     key = "id" if kind in ("workloads", "nodes", "orders") else "name"
-    where = (Term(key, "=", arguments.id),) if arguments.id else parse_filter(kind, arguments.filter)
-    query = Query(kind=kind, columns=_columns(kind, arguments.columns), where=where, sort=_sort(kind, arguments.sort))
+    view = _view(kind, arguments)
+    where = (Term(key, "=", arguments.id),) if arguments.id else view.terms
+    query = Query(kind=kind, columns=view.columns or (), where=where, sort=view.sort or ())
     if arguments.output == "csv":
         _stream_csv(arguments, query)
         return
@@ -234,30 +236,17 @@ def _page_object(page: Page) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _columns(kind: Kind, text: str) -> tuple[str, ...]:
-    """Column names given on the command line; an id stays in front so that rows can be told apart."""
-    if not text:
-        return DEFAULT_COLUMNS[kind]
-    return tuple(_known(kind, name, "columns") for name in text.split(","))
-
-
-def _sort(kind: Kind, text: str) -> tuple[str, ...]:
-    """`gpu:desc,id` or `-gpu,id` as the engine's sort."""
+def _view(kind: Kind, arguments: argparse.Namespace) -> ViewLine:
+    """Filter, order and columns, as the console reads them. What a flag says stands before what is in the filter."""
+    told = parse_view(kind, arguments.filter)
     try:
-        return parse_sort(kind, text) if text else ()
+        where = "columns"
+        columns = parse_columns(kind, arguments.columns) if arguments.columns else told.columns
+        where = "sort"
+        sort = parse_sort(kind, arguments.sort) if arguments.sort else told.sort
     except FilterError as error:
-        raise SpecError("sort", error.short, error.remedy) from None
-
-
-def _known(kind: Kind, name: str, where: str) -> str:
-    if name in {column.name for column in COLUMNS[kind]}:
-        return name
-    import difflib
-
-    names = [column.name for column in COLUMNS[kind]]
-    near = difflib.get_close_matches(name, names, n=1)
-    remedy = f"Did you mean '{near[0]}'?" if near else f"See `muster get {kind} --columns help`"
-    raise SpecError(where, f"{kind} have no column {name[:40]!a}", remedy)
+        raise SpecError(where, error.short, error.remedy) from None
+    return replace(told, columns=columns or DEFAULT_COLUMNS[kind], sort=sort or ())
 
 
 def _node_lines(node: NodeDetail) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine import edits as ed
+from engine.chance import MIN_RUNS
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.model import HOUR_MS
 from engine.outlook import Interval, Outlook, RunStatus, WhatIf
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
 
 HORIZON_MS = 6 * HOUR_MS
-SEEDS = 4
+SEEDS = MIN_RUNS
 """With arrivals as of late: what a change is worth is mostly what it is worth to what comes."""
 MOST_SECONDS = 45.0
 """Wall time of one try; then what it has found by then stands."""
@@ -150,7 +151,11 @@ def _seen(told: Simulated, status: RunStatus) -> Simulated:
 
 def _hourly(over: Interval, ms: int) -> Interval:
     """An amount over so long, as one for an hour."""
-    return Interval(**{name: getattr(over, name) * HOUR_MS // max(ms, 1) for name in over.__struct_fields__})
+    amounts = {name: getattr(over, name) for name in ("least", "p10", "p50", "p90", "most")}
+    return Interval(
+        runs=over.runs,
+        **{name: None if each is None else each * HOUR_MS // max(ms, 1) for name, each in amounts.items()},
+    )
 
 
 def _beside(suggestion: Suggestion) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from engine.slurm.accounting import Step
     from engine.slurm.connection import SlurmConnection
-    from engine.slurm.driver import Driver, Recorded
+    from engine.slurm.driver import Driver, Forbidden, Recorded
     from engine.slurm.mirror import Mirror
     from engine.slurm.records import Job
     from engine.slurm.watch import Watcher
@@ -85,7 +85,13 @@ def of_cell(engine: Engine, at: SlurmAt | None, folder: Path | None) -> SlurmAt 
 class SlurmCell:
     """The mirror of one engine loop; with `at` None there is none."""
 
-    def __init__(self, loop: EngineLoop, at: SlurmAt | None, recorded: Recorded = lambda engine, changes: None) -> None:
+    def __init__(
+        self,
+        loop: EngineLoop,
+        at: SlurmAt | None,
+        recorded: Recorded = lambda engine, changes: None,
+        forbidden: Forbidden = lambda engine, number: "",
+    ) -> None:
         self.at = at
         self._engine = loop.engine
         self.connection: SlurmConnection | None = None
@@ -111,7 +117,7 @@ class SlurmCell:
             loop.engine.acts = True
             self.driver = Driver(
                 self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing,
-                knows_jobs=self.mirror.has_looked, recorded=recorded,
+                knows_jobs=self.mirror.has_looked, recorded=recorded, forbidden=forbidden,
             )  # fmt: skip
 
     def start(self) -> None:

@@ -3,8 +3,10 @@ TLS only."""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import shlex
 import socket
 import stat
 import struct
@@ -36,20 +38,19 @@ def probe(path: Path, timeout_s: float = 1.0) -> Peer | None:
 
 def bind_unix(path: Path, group: str = "") -> socket.socket:
     """A Unix socket at `path`, mode 0600, not yet listening. Replaces what a dead engine left behind. With a group its
-    members may connect too, and pass through the folder, but not look into it.
+    members may connect too: 0660. Its folder is as `socket_folder` leaves it.
 
     Raises RefusedError naming the process id when an engine listens there already, SpecError when it cannot be bound or
-    there is no such group.
+    the group cannot have it. Then nothing has changed.
     """
-    private_folder(path.parent)
-    group_id = _group_id(group) if group else -1
+    socket_folder(path.parent, group)
     peer = probe(path)
     if peer is not None:
         by = f" by process {peer.pid}" if peer.pid > 0 else ""
         raise RefusedError(f"{path} is in use{by}", "Attach to that engine, or stop it with `muster stop`")
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
+    before = os.umask(0o117 if group else 0o177)
     try:
         bound.bind(os.fspath(path))
     except OSError as error:
@@ -60,8 +61,48 @@ def bind_unix(path: Path, group: str = "") -> socket.socket:
     finally:
         os.umask(before)
     if group:
-        _open_to(path, group, group_id)
+        try:
+            _give(path, group, _group_id(group))
+        except SpecError:
+            bound.close()
+            path.unlink()
+            raise
     return bound
+
+
+def remove_unix(path: Path) -> None:
+    """Removes our socket when nobody listens on it any more. What somebody else has put there meanwhile stays."""
+    with contextlib.suppress(MusterError):
+        if probe(path) is None:
+            _remove_stale(path)
+
+
+def socket_folder(folder: Path, group: str = "") -> None:
+    """Creates the folder of a socket, and those above it that are missing: mode 0700, or with a group 0710, so that its
+    members pass through but do not look into it. A folder that exists is never changed.
+
+    Raises SpecError for an existing one that the group cannot pass through, and MusterError where others could put
+    another socket in its place.
+    """
+    group_id = _group_id(group) if group else -1
+    made = _make_missing(folder, 0o710 if group else 0o700)
+    if group:
+        try:
+            for each in made:
+                _give(each, group, group_id)
+        except SpecError:
+            for each in reversed(made):
+                each.rmdir()
+            raise
+    found = _look_at(folder, sticky_is_private=True)
+    passes = found.st_mode & (stat.S_IXGRP if found.st_gid == group_id else stat.S_IXOTH)
+    if group and not passes:
+        raise SpecError(
+            "socket_group",
+            f"group {group} cannot pass through {folder}, and Muster changes no folder that exists",
+            f"Name a socket in a folder that is not there yet (--socket), or open this one yourself: "
+            f"chgrp {shlex.quote(group)} {shlex.quote(str(folder))} && chmod 710 {shlex.quote(str(folder))}",
+        )
 
 
 def _group_id(group: str) -> int:
@@ -73,19 +114,13 @@ def _group_id(group: str) -> int:
         raise SpecError("socket_group", f"there is no group {group[:60]!a}", "Name one of /etc/group") from None
 
 
-def _open_to(path: Path, group: str, group_id: int) -> None:
-    """Lets a group connect: 0660 for the socket, 0710 for its folder. What else is in there stays its owner's alone."""
+def _give(made: Path, group: str, group_id: int) -> None:
+    """Gives to a group what we have just made; never what a link there leads to."""
     try:
-        for file in path.parent.iterdir():
-            if file.is_file() and not file.is_symlink():
-                file.chmod(file.stat().st_mode & 0o700)
-        os.chown(path.parent, -1, group_id)
-        path.parent.chmod(0o710)
-        os.chown(path, -1, group_id)
-        path.chmod(0o660)
+        os.chown(made, -1, group_id, follow_symlinks=False)
     except OSError as error:
         raise SpecError(
-            "socket_group", f"{path} cannot be given to {group} ({error.strerror})", "Be a member of the group"
+            "socket_group", f"{made} cannot be given to {group} ({error.strerror})", "Be a member of the group"
         ) from None
 
 
@@ -124,26 +159,55 @@ def parse_listen(listen: str, *, secured: bool = False) -> tuple[str, int]:
 
 
 def private_folder(folder: Path) -> None:
-    """Creates `folder` with mode 0700. One that exists must be a folder nobody else can write to."""
+    """Creates `folder` with mode 0700. One that exists must be a folder nobody else can write to, and stays as it is.
+    Raises SpecError or MusterError."""
+    _make_missing(folder, 0o700)
+    _look_at(folder, sticky_is_private=False)
+
+
+def _make_missing(folder: Path, mode: int) -> list[Path]:
+    """Creates `folder` and those above it that are missing. Returns the new ones, the outermost first."""
+    made: list[Path] = []
+    before = os.umask(0o777 & ~mode)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        for missing in reversed([each for each in (folder, *folder.parents) if not os.path.lexists(each)]):
+            with contextlib.suppress(FileExistsError):  # somebody else made it meanwhile
+                missing.mkdir(mode=mode)
+                made.append(missing)
     except OSError as error:
         raise SpecError("folder", f"{folder} cannot be made ({error.strerror})", "Choose another folder") from None
-    others_write = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
-    ours = found.st_uid in (os.getuid(), 0)
-    if not ours or others_write:
-        raise MusterError(f"{folder} can be changed by other users", "Make it yours alone: chmod 700, chown")
+    finally:
+        os.umask(before)
+    return made
+
+
+def _look_at(folder: Path, *, sticky_is_private: bool) -> os.stat_result:
+    """Its state, if it is a folder where nobody else replaces what is ours. `sticky_is_private`: others may add files
+    of their own, as in /tmp. Raises SpecError or MusterError."""
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        raise SpecError("folder", f"{folder} cannot be read ({error.strerror})", "Choose another folder") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise SpecError("folder", f"{folder} is a symbolic link", f"Name the folder itself: {os.path.realpath(folder)}")
+    if not stat.S_ISDIR(found.st_mode):
+        raise SpecError("folder", f"{folder} is not a folder", "Choose another folder")
+    others_write = found.st_mode & 0o022 and not (sticky_is_private and found.st_mode & stat.S_ISVTX)
+    if found.st_uid not in (os.getuid(), 0) or others_write:
+        raise MusterError(f"{folder} can be changed by other users", "Name a folder that is yours alone")
+    return found
 
 
 def _remove_stale(path: Path) -> None:
-    """Removes a socket nobody listens on. Anything that is not a socket is somebody's file and stays."""
+    """Removes a socket of ours that nobody listens on. Anything else is somebody's and stays."""
     try:
-        mode = path.lstat().st_mode
+        found = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(mode):
+    if not stat.S_ISSOCK(found.st_mode):
         raise SpecError("socket", f"{path} exists and is not a socket", "Choose another path or move the file away")
+    if found.st_uid != os.getuid():
+        raise SpecError("socket", f"{path} is a socket of another user", "Choose another path, or have it removed")
     path.unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from console.attach import connect
+from console.cost_text import NOBODY, UNNAMED
 from console.plain import table
 from console.show import write_json, write_lines
 from console.text import duration, money, printable, timestamp
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from console.client import Client
     from engine.costs import BudgetLine, BudgetReport, Showback
 
-UNNAMED = "(none)"
-IDLE = "(idle)"
 _BUDGETS = ("BUDGET", "OF", "SPENT", "LIMIT", "USED", "PER HOUR", "FORECAST", "WINDOW ENDS", "THEN", "STATE")
 _RIGHT = (False, False, True, True, True, True, True, False, False, False)
 
@@ -63,7 +62,7 @@ def _day(text: str, flag: str) -> int:
 def showback_lines(report: Showback) -> list[str]:
     rows = []
     for line in report.lines:
-        name = IDLE if line.kind == "idle" else printable(line.name) or UNNAMED
+        name = NOBODY.get(line.kind) or printable(line.name) or UNNAMED
         rows.append([name, money(line.microusd), _percent(line.permille)])
     rows.append(["all nodes", money(report.total_microusd), ""])
     return [

@@ -25,7 +25,8 @@ def lines(report: GoodputReport) -> list[str]:
     pairs = [
         ("goodput", f"{report.goodput_permille / 10:.1f}% of {money(report.cost_microusd)} that all nodes have cost"),
         ("wasted", f"{money(report.wasted_microusd)} charged for work that was lost, failed or cancelled"),
-        ("idle", money(report.cost_microusd - report.charged_microusd)),
+        ("idle", money(report.cost_microusd - report.charged_microusd - report.downtime_microusd)),
+        *([("downtime", f"{money(report.downtime_microusd)} while no engine ran")] if report.downtime_microusd else []),
         ("finished", f"{report.finished:,} workloads, {_each(report.per_finished_microusd)} each, idle nodes included"),
         ("turned", f"{report.turned:,} live workloads wait for on-demand nodes, as their slack ran out"),
     ]

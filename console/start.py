@@ -11,13 +11,15 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from console import garbage
-from console.attach import running_paths, settings_of
+from console.attach import only_running, running_paths, settings_of, settings_with_cell
 from console.here import RUNS, new_cell
 from console.settings import (
+    DEFAULT_CELL,
     DEMO_CELL,
     CellPaths,
     Settings,
@@ -57,6 +59,14 @@ def open_console(arguments: argparse.Namespace) -> int:
     if not arguments.demo and (arguments.fresh or arguments.nodes or arguments.scenario):
         raise SpecError("--fresh, --nodes and --scenario", "belong to the demo", "Add --demo")
     settings = settings_of(arguments)
+    cell = _cell_name(arguments, settings)
+    if arguments.fresh and not cell.startswith(DEMO_CELL):
+        raise RefusedError(
+            f"--fresh removes the journal of a demo, and cell '{printable(cell)}' may be none",
+            "Leave out --cell, or name a cell that begins with 'demo'",
+        )
+    if arguments.fresh and settings.readonly:
+        raise RefusedError("--fresh forgets a demo, and this session is read-only", "Start without --readonly")
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
@@ -89,7 +99,7 @@ def open_console(arguments: argparse.Namespace) -> int:
             start=cast("ScreenName", settings.start_page), session=_session(settings, folder, fresh=arguments.fresh),
         )  # fmt: skip
     if not settings.connect:
-        _tell_what_goes_on(folder / "engine.pid", title)
+        _tell_what_goes_on(folder, title)
     return status
 
 
@@ -117,16 +127,13 @@ def _session(settings: Settings, folder: Path, *, fresh: bool) -> Session:
     return Session(folder, f"console-{where}", restore=settings.restore)
 
 
-def _tell_what_goes_on(pid_file: Path, cell: str) -> None:
+def _tell_what_goes_on(folder: Path, cell: str) -> None:
     """The engine outlives its console: say so, and how to end it."""
-    try:
-        pid = int(pid_file.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return
-    from console.launch import alive
+    from console.engine_record import read_record
 
-    if alive(pid):
-        told = f"the engine goes on as process {pid}; end it with: muster stop --cell {cell}"
+    record = read_record(paths_in(folder).record)
+    if record is not None and not record.has_ended:
+        told = f"the engine goes on as process {record.process.pid}; end it with: muster stop --cell {cell}"
         with contextlib.suppress(OSError):  # the terminal may be gone, which is why it left
             print(printable(told), file=sys.stderr)
 
@@ -153,7 +160,7 @@ def _serve(served: Served) -> None:
 
 def stop_engine(arguments: argparse.Namespace) -> None:
     """Ask the cell's engine to write a snapshot and go, and wait until it has."""
-    settings = settings_of(arguments)
+    settings = settings_with_cell(arguments)
     if settings.connect:
         raise RefusedError("an engine is stopped where it runs", "Use `muster stop` on that machine")
     if settings.readonly:
@@ -171,7 +178,8 @@ def stop_running(paths: CellPaths) -> int:
     """Stops the engine that listens on the cell's socket. Returns its process id; raises UnreachableError."""
     import signal
 
-    from console.launch import alive, running
+    from console.engine_record import alive
+    from console.launch import running
 
     peer = running(paths.socket)
     pid = peer.pid if peer is not None and peer.pid > 0 else _written_pid(paths)
@@ -190,21 +198,31 @@ def _connector(
     """What the console calls to get its client, the title to show before that, and the folder for its log."""
     if settings.connect:
         return lambda: _remote(settings.connect, settings, identity), settings.connect, cells_folder(settings)
-    cell = _cell_name(arguments, settings)
+    nobody_named_it = not (arguments.demo or arguments.here or settings.cell)
+    found = only_running(settings) if nobody_named_it else ""
+    cell = found or _cell_name(arguments, settings)
     paths = cell_paths(settings, cell)
     serve_arguments = ["--data", str(paths.folder), "--cell", cell, *_load_arguments(arguments, settings)]
 
     answered = False
+    as_asked = arguments.demo or arguments.here or arguments.speed is not None
 
     def start() -> Client:
-        """Also called after every loss; only the first call may forget, and start what was stopped."""
+        """Also called after every loss; only the first call may forget, and start what was stopped: never a cell that
+        nobody named. An engine that died is started as it was, unless this console was asked for something else."""
+        from console.engine_record import read_record
         from console.launch import engine_again, ensure_engine
 
         nonlocal answered
         if arguments.fresh:
             forget(paths)
             arguments.fresh = False
-        socket = engine_again(paths, serve_arguments) if answered else ensure_engine(paths, serve_arguments)
+        if not answered and found:
+            socket = running_paths(replace(settings, cell=found)).socket
+        elif answered or (not as_asked and read_record(paths.record) is not None):
+            socket = engine_again(paths, read_only=settings.readonly)
+        else:
+            socket = ensure_engine(paths, serve_arguments, settings.socket_group, read_only=settings.readonly)
         answered = True
         return _remote(str(socket), settings, identity)
 
@@ -223,7 +241,7 @@ def _load_arguments(arguments: argparse.Namespace, settings: Settings) -> list[s
 def _cell_name(arguments: argparse.Namespace, settings: Settings) -> str:
     """Each scenario has a cell of its own, as the demo does."""
     if not arguments.demo or arguments.cell is not None:
-        return settings.cell
+        return settings.cell or DEFAULT_CELL
     return f"{DEMO_CELL}-{arguments.scenario}" if arguments.scenario else DEMO_CELL
 
 
@@ -250,10 +268,12 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     settings = settings_of(arguments)
     name = _cell_name(arguments, settings)
     check_cell_name(name)
-    paths = paths_in(Path(arguments.data).absolute()) if arguments.data else cell_paths(settings, name)
+    paths = paths_in(Path(os.path.realpath(arguments.data))) if arguments.data else cell_paths(settings, name)
     here = _here(arguments, paths)
     if arguments.demo and arguments.cell_file:
         raise SpecError("--demo and --cell-file", "exclude each other", "Give one of them")
+    if arguments.catch_up and (arguments.demo or settings.speed != 1):
+        raise SpecError("--catch-up", "is for a cell in real time", "Leave --demo and --speed out")
     if arguments.scenario and not arguments.demo:
         raise SpecError("--scenario", "belongs to the demo", "Add --demo")
     shared = {
@@ -264,10 +284,11 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "listen": arguments.listen or "",
         "tls": _tls(arguments),
         "socket_group": settings.socket_group,
-        "pid_file": paths.pid,
+        "record": paths.record,
         # The setting is about faces; an engine is read-only for everybody, so only the flag says that.
         "read_only": bool(arguments.readonly),
         "seed": arguments.seed,
+        "catch_up": bool(arguments.catch_up),
         "use_snapshot": not arguments.ignore_snapshot,
         "keep": _retention(settings),
         "solo": bool(arguments.demo) or settings.approval == "solo" or (here is not None and not arguments.approval),
@@ -458,9 +479,9 @@ def cannot_place_a_cursor() -> bool:
 
 
 def _written_pid(paths: CellPaths) -> int:
-    try:
-        return int(paths.pid.read_text())
-    except (OSError, ValueError):
-        raise UnreachableError(
-            "the engine's process id is not known", f"Look for it with `ps`; see {paths.log}"
-        ) from None
+    from console.engine_record import read_record
+
+    record = read_record(paths.record)
+    if record is None:
+        raise UnreachableError("the engine's process id is not known", f"Look for it with `ps`; see {paths.log}")
+    return record.process.pid

@@ -402,7 +402,8 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         if self._rows.matched < 0 and y == 1:
             text = "  loading …"
         elif self._rows.matched == 0 and y == 2:
-            text = "  " + printable(self.empty)
+            # Of other rows than these nothing is known yet.
+            text = "  " + (printable(self.empty) if self._shown == self._source else "loading …")
         elif 0 <= index < self._rows.matched:
             text = "  ·"
         return self._drawing.no_row(text, self._width)

@@ -10,9 +10,12 @@ from textual.cache import LRUCache
 from textual.strip import Strip
 
 from console.table_columns import GAP, GUTTER, Columns
-from console.text import cut, fit
+from console.text import cut, fit, fit_name
 from console.theme import QUIET, drawn
 from console.views import Row
+
+NAMES = frozenset(("id", "name", "queue", "parent", "pool", "node", "rack", "tenant", "team", "subject"))
+"""Columns of names, which keep their end when they are cut."""
 
 
 class Across(NamedTuple):
@@ -72,7 +75,8 @@ class TableDrawing:
             # Neighbours of one style are one piece.
             runs = [(gutter, self._style("accent", at_cursor))]
             for (text, tone), heading, width in zip(row.cells, self.columns.headings, widths, strict=True):
-                cell = fit(text, width, right=heading.right) + " " * GAP
+                fitted = fit_name if heading.name in NAMES else fit
+                cell = fitted(text, width, right=heading.right) + " " * GAP
                 style = self._style("" if at_cursor and tone in QUIET else tone, at_cursor)
                 if runs[-1][1] is style:
                     runs[-1] = (runs[-1][0] + cell, style)

@@ -182,6 +182,7 @@ def check(words: Sequence[str]) -> None:
 
 
 def _complaint(text: str) -> str:
-    """The last line of what argparse says, without the program's name."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return cut(printable(lines[-1].rpartition("error: ")[2]), 160) if lines else "it cannot be read"
+    """What the shell's parser finds wrong, without the program's name and how the command is written."""
+    told = next((line for line in text.splitlines() if line.startswith("muster: ") or ": error: " in line), "")
+    problem = told.partition(": error: ")[2] or told.removeprefix("muster: ")
+    return cut(printable(problem), 160) or "it cannot be read"

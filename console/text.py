@@ -88,6 +88,10 @@ def _without_floods(text: str) -> str:
     return "".join(kept)
 
 
+LEAST_CUT_NAME = 5
+"""Cells in which a beginning, an ellipsis and an end have room."""
+
+
 def cut(text: str, width: int) -> str:
     """The text in at most `width` terminal cells, with an ellipsis where something is missing."""
     if width <= 0:
@@ -102,6 +106,24 @@ def cut(text: str, width: int) -> str:
         if used > width - 1:
             return text[:index] + "…"
     return text
+
+
+def cut_name(name: str, width: int) -> str:
+    """A name in at most `width` terminal cells: its beginning and, as that is where names differ, rather its end."""
+    if cell_len(name) <= width or width < LEAST_CUT_NAME:
+        return cut(name, width)
+    head = cut(name, (width + 2) // 3)
+    tail, room = "", width - cell_len(head)
+    for char in reversed(name):
+        if cell_len(char + tail) > room:
+            break
+        tail = char + tail
+    return head + tail
+
+
+def fit_name(name: str, width: int, *, right: bool = False) -> str:
+    """The name cut or padded to exactly `width` cells."""
+    return fit(cut_name(name, width), width, right=right)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shlex
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from console.action_arguments import action_arguments
+from console.arguments import ShellParser
 from console.forms import RESOURCE_FORMS, permille, profile
 from console.moments import Now, clock_of, moment_ms
 from engine.errors import MusterError, SpecError
@@ -25,6 +28,7 @@ from runbooks.plan import (
     QueueChange,
     Request,
     RequestChange,
+    Source,
     StepRequest,
     asks,
 )
@@ -35,11 +39,13 @@ if TYPE_CHECKING:
     from console.client import Client
     from console.details import Line
 
+LAST_WORD_S = 1.0
+"""How long the end of the console waits for a withdrawal to arrive."""
 NOTHING = "none"
 """As a quantity: the resource is no longer named. As a burst: there is none."""
 
 
-class LineParser(argparse.ArgumentParser):
+class LineParser(ShellParser):
     """Says what is wrong with a line of the `:` bar instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
@@ -56,13 +62,25 @@ def parse(name: str, line: str) -> argparse.Namespace:
         raise SpecError("", str(error)) from None
 
 
-def propose(client: Client, name: str, arguments: argparse.Namespace, reason: str = "") -> Proposal:
-    """The engine's plan for what was typed. Raises MusterError."""
-    return client.propose(wanted(client, name, arguments, reason))
+def propose(
+    client: Client, name: str, arguments: argparse.Namespace, reason: str = "", suggestion: str = ""
+) -> Proposal:
+    """The engine's plan for what was typed. `suggestion`: id of the one that it is. Raises MusterError."""
+    return client.propose(wanted(client, name, arguments, reason, suggestion))
 
 
-def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str = "") -> Request:
-    """What was typed, as it is asked of the engine. Raises MusterError."""
+def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str = "", suggestion: str = "") -> Request:
+    """What was typed, as it is asked of the engine. `suggestion`: id of the one that it is. Raises MusterError."""
+    request = _typed(client, name, arguments, reason or suggestion)
+    return following(msgspec.structs.replace(request, reason=reason), suggestion)
+
+
+def following(request: Request, suggestion: str) -> Request:
+    """The same as what a suggestion of that id asks for; none where it is empty."""
+    return msgspec.structs.replace(request, source=Source(kind="suggestion", id=suggestion)) if suggestion else request
+
+
+def _typed(client: Client, name: str, arguments: argparse.Namespace, reason: str) -> Request:
     action = cast("ActionName", name.replace("-", "_"))
     match action:
         case "set_quota":
@@ -130,21 +148,34 @@ async def finish(
     was not wanted is withdrawn. `found`: what led to it. `follow`: go to its page, which shows how far it is and how to
     take it back. Gives what to tell the person in the end. Raises MusterError."""
     from console.confirm_dialog import ConfirmDialog
-    from console.deciding import approve_own, put_to_vote
+    from console.deciding import approve_own, own_yes, put_to_vote
     from console.feed import in_thread
+
+    def withdraw() -> None:
+        # Whether or not the engine can be told: what nobody votes on expires.
+        with suppress(MusterError):
+            app.client().cancel(proposal.id)
 
     proposal = await in_thread(ask)
     dialog = ConfirmDialog(proposal, shell, app.clock, found=found)
-    if not await app.push_screen_wait(dialog):
-        # Whether or not the engine can be told: what nobody votes on expires.
-        with suppress(MusterError):
-            await in_thread(lambda: app.client().cancel(proposal.id))
+    try:
+        wanted = await app.push_screen_wait(dialog)
+        yes = await own_yes(app, proposal, dialog.plan_width) if wanted and dialog.alone else None
+    except asyncio.CancelledError:
+        # The console ends while it asks: nothing can be awaited any more.
+        telling = threading.Thread(target=withdraw, daemon=True, name="muster-withdraw")
+        telling.start()
+        telling.join(LAST_WORD_S)
+        raise
+    except MusterError:
+        await in_thread(withdraw)
+        raise
+    if not wanted or (dialog.alone and yes is None):
+        await in_thread(withdraw)
         return f"{action.title}: nothing was changed"
     if follow:
         app.navigator.drill("proposal", proposal.id)
-    if not dialog.alone:
-        return put_to_vote(proposal)
-    return await approve_own(app, proposal, dialog.plan_width)
+    return put_to_vote(proposal) if yes is None else await approve_own(app, proposal, *yes)
 
 
 def canary(client: Client, arguments: argparse.Namespace, reason: str) -> Request:

@@ -80,11 +80,14 @@ def _deadline(view: WorkloadDetail, left: tuple[int, int] | None) -> Line:
         return fact("deadline", f"{when}, {'met' if met else 'missed'}", "" if met else "bad")
     away = view.deadline_ms - view.now_ms
     when += f", in {duration(away)}" if away >= 0 else f", {duration(-away)} ago"
-    begin = view.now_ms if view.state == "running" else view.earliest_start_ms
+    begin = view.now_ms if view.state == "running" else view.start_not_before_ms
     if away < 0:
         return fact("deadline", f"{when}: missed", "bad")
     if left is None or begin is None:
         return fact("deadline", f"{when}; unknown whether it makes it", "dim")
+    if view.state != "running" and begin + left[1] <= view.deadline_ms:
+        # It starts then or later: that says when it misses, never that it makes it.
+        return fact("deadline", f"{when}: met if it starts by {timestamp(view.deadline_ms - left[1])}")
     if begin + left[1] <= view.deadline_ms:
         return fact("deadline", f"{when}: likely met", "ok")
     if begin + left[0] <= view.deadline_ms:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from console.details import Line, Section, fact, plural, text_line
-from console.plain import conditions, terms, unblocking_lines
+from console.plain import BOUND, conditions, terms, unblocking_lines
 from console.process_text import process_sections
 from console.query import quoted
 from console.text import NONE, cut, duration, fit, mebibytes, milli, printable, timestamp, wrap
@@ -66,11 +66,12 @@ def _workload_state(view: WorkloadDetail) -> Section:
     lines = [Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim")))]
     if view.position is not None:
         lines.append(fact("position", f"{view.position:,} in {printable(view.queue)}"))
-    if view.earliest_start_ms is not None:
-        away = duration(max(0, view.earliest_start_ms - view.now_ms))
-        lines.append(fact("earliest", f"in {away}, {timestamp(view.earliest_start_ms)} UTC"))
-    elif view.reasons:
-        lines.append(fact("earliest", "unknown", "dim"))
+    if view.start_not_before_ms is not None and view.start_not_before_ms != view.promised_start_ms:
+        away = duration(max(0, view.start_not_before_ms - view.now_ms))
+        lines.append(fact("not before", f"in {away}, {timestamp(view.start_not_before_ms)} UTC"))
+        lines.append(text_line(f"{'':11}{BOUND}", "dim"))
+    elif view.reasons and view.promised_start_ms is None:
+        lines.append(fact("not before", "unknown", "dim"))
     lines.append(fact("submitted", f"{timestamp(view.submitted_ms)} UTC"))
     if view.promised_start_ms is not None:
         lines.append(fact("promised", f"{timestamp(view.promised_start_ms)} UTC"))

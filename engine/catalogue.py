@@ -3,7 +3,7 @@
 A catalogue is a CSV file, perhaps gzipped, whose first line names its columns. Of these it needs a machine type and a
 price per hour; a region, a spot price and a currency may be there too, and others are passed over. So the lists that
 Karpenter keeps of AWS and the cluster autoscaler of GCP can be read as they are. Amounts are read as decimals, exactly.
-A cell counts in one currency: a list in another is refused.
+A cell counts in one currency: a price in another is refused where it is asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -32,11 +32,13 @@ CURRENCIES = ("currency",)
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """What one machine type costs in one region, micro-USD per hour; None where the list has no price."""
+    """What one machine type costs in one region, millionths of the currency per hour; None where the list has no
+    price."""
 
     on_demand: int | None
     spot: int | None
     line: int
+    currency: str = CURRENCY
 
 
 class Catalogue:
@@ -69,6 +71,7 @@ class Catalogue:
                 f"There are: {few}",
             )
         offer = self._offers[machine_type, region if region in regions else regions[0]]
+        self._refuse_foreign(machine_type, [offer], at)
         price = offer.spot if spot else offer.on_demand
         kind = "spot" if spot else "on-demand"
         if price is None:
@@ -87,7 +90,7 @@ class Catalogue:
 
     def offers_of(self, machine_type: str, region: str, where: str) -> list[tuple[str, Offer]]:
         """(region, offer) in the order of the list; without `region` in all there are. Raises SpecError naming near
-        types, or the regions there are."""
+        types, the regions there are, or the currencies that are not the cell's."""
         regions = self._regions_of(machine_type, where, "Name one that is on the list")
         found = [each for each in regions if each == region or not region]
         if not found:
@@ -97,7 +100,24 @@ class Catalogue:
                 f"{self.name} has no price of {machine_type} in region {shown(region)}",
                 f"There are: {few}" if any(regions) else "The list names no regions: leave it out",
             )
-        return [(each, self._offers[machine_type, each]) for each in found]
+        offers = [(each, self._offers[machine_type, each]) for each in found]
+        self._refuse_foreign(machine_type, [offer for _, offer in offers], where)
+        return offers
+
+    def _refuse_foreign(self, machine_type: str, offers: Sequence[Offer], where: str) -> None:
+        """Raises SpecError when not all are in the currency of the cell: amounts in two cannot be compared."""
+        lines: dict[str, list[int]] = {}
+        for offer in offers:
+            lines.setdefault(offer.currency, []).append(offer.line)
+        if lines.keys() <= {CURRENCY}:
+            return
+        told = " and ".join(f"in {name} ({_lines(rows)})" for name, rows in sorted(lines.items()))
+        own = "" if CURRENCY in lines else f", and the cell counts in {CURRENCY}"
+        raise SpecError(
+            where,
+            f"{self.name} has prices of {machine_type} {told}{own}",
+            f"Name a --region whose prices are in {CURRENCY}" if CURRENCY in lines else f"Use a list in {CURRENCY}",
+        )
 
     def _regions_of(self, machine_type: str, where: str, remedy: str) -> list[str]:
         regions = self._regions.get(machine_type)
@@ -145,14 +165,9 @@ def read_catalogue(path: str | Path) -> Catalogue:
         if len(row) != len(columns):
             raise _wrong(path.name, line, "", f"has {len(row)} columns, the first line {len(columns)}", "Correct it")
         currency = at.text(row, at.currency).upper() or CURRENCY
-        if currency != CURRENCY:
-            raise _wrong(
-                path.name,
-                line,
-                columns[at.currency],
-                f"is in {shown(currency)}, and the cell counts in {CURRENCY}",
-                f"Use a list in {CURRENCY}: amounts in different currencies cannot be added up",
-            )
+        if not (currency.isascii() and currency.isalpha() and len(currency) == 3):
+            problem = f"{shown(currency)} is not a currency"
+            raise _wrong(path.name, line, columns[at.currency], problem, f"Give a code such as {CURRENCY}")
         machine_type, region = at.text(row, at.type), at.text(row, at.region)
         if not machine_type:
             raise _wrong(path.name, line, columns[at.type], "names no machine type", "Give one, or take the line out")
@@ -174,7 +189,7 @@ def read_catalogue(path: str | Path) -> Catalogue:
                 "Keep one of them",
             )
         prices = [at.amount(row, column, line, columns) for column in (at.price, at.spot)]
-        offers[machine_type, region] = Offer(prices[0], prices[1], line)
+        offers[machine_type, region] = Offer(prices[0], prices[1], line, currency)
     if not offers:
         raise SpecError(path.name, "lists no machine type", "Give a CSV file of prices")
     return Catalogue(path.name, offers)
@@ -243,6 +258,11 @@ def _rows(path: Path) -> Iterator[tuple[list[str], int]]:
             yield row, reader.line_num
     except csv.Error as error:
         raise _wrong(path.name, reader.line_num, "", str(error), "Correct the line") from None
+
+
+def _lines(rows: Sequence[int]) -> str:
+    few = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5:,} more" if len(rows) > 5 else "")
+    return f"line{'s' if len(rows) > 1 else ''} {few}"
 
 
 def _wrong(name: str, line: int, column: str, problem: str, remedy: str) -> SpecError:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from engine.chance import MIN_RUNS
 from engine.errors import SpecError
 from engine.fleets import CellLink, Dataset, FleetSpec, Routing, TenantShare, known_cell
 from engine.model import RESOURCES, WorkloadSpec
@@ -49,8 +50,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What a cell says of a submission, were it sent now."""
 
     p50_ms: int | None = None
-    """Delay of the start; None: not as far ahead as was looked."""
+    """Delay of the start, the middle of the runs; None: not as far ahead as was looked."""
     p90_ms: int | None = None
+    """None too with fewer than MIN_RUNS runs."""
+    runs: int = 0
+    """Of the cell's twin; 0: none."""
     cost_microusd: int | None = None
     """To its end; None: the cell has no prices."""
     reason: str = ""
@@ -82,6 +86,8 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting does not change that."""
     start_p50_ms: int | None = None
     start_p90_ms: int | None = None
+    runs: int = 0
+    """As in an Offer."""
     reason: str = ""
     cost_microusd: int | None = None
     data_microusd: int = 0
@@ -237,6 +243,7 @@ def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -
         cell=name,
         start_p50_ms=offer.p50_ms,
         start_p90_ms=offer.p90_ms,
+        runs=offer.runs,
         reason=offer.reason,
         cost_microusd=offer.cost_microusd,
         data_microusd=data_microusd,
@@ -251,7 +258,7 @@ def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -
 def _by_room(asked: Mapping[str, int], cell: CellFacts, offer: Offer) -> Offer:
     """A start at once where there is room in all, else none that is known."""
     fits = all(cell.used.get(name, 0) + value <= cell.capacity.get(name, 0) for name, value in asked.items())
-    return msgspec.structs.replace(offer, p50_ms=0 if fits else None, p90_ms=0 if fits else None)
+    return msgspec.structs.replace(offer, p50_ms=0 if fits else None, p90_ms=None)
 
 
 def _used_permille(asked: Mapping[str, int], cell: CellFacts) -> int:
@@ -350,7 +357,8 @@ def offer_of(answer: Options, place: int, run_ms: int, speed: float) -> Offer:
         return max(0, delays[place]) if place < len(delays) else None
 
     cost = rates[len(rates) // 2] * run_ms // HOUR_MS if rates and rates[-1] else None
-    return Offer(p50_ms=at(500), p90_ms=at(900), cost_microusd=cost, reason=trial.reason)
+    p90_ms = at(900) if count >= MIN_RUNS else None
+    return Offer(p50_ms=at(500), p90_ms=p90_ms, runs=count, cost_microusd=cost, reason=trial.reason)
 
 
 # -- whose turn it is -------------------------------------------------------------------------------------------------

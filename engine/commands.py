@@ -140,7 +140,7 @@ class Unreserve(Command, frozen=True, kw_only=True, tag="unreserve"):
 
 
 class Cordon(Command, frozen=True, kw_only=True, tag="cordon"):
-    """Nodes take no new work; what runs there goes on."""
+    """Nodes take no new work; what runs there goes on. A drained node is cordoned again by it."""
 
     ids: tuple[str, ...]
 

@@ -422,7 +422,7 @@ class _Planner:
     def _unblocked(self, row: int, after: State) -> Unblocked:
         state = self.state
         w = state.workloads
-        start = self.engine.reader.explainer.earliest_start(row)
+        start = self.engine.reader.explainer.start_bound(row)
         waits_ms = None if start is None else max(start - self.engine.now_ms, 0)
         runs_ms = w.remaining_ms(row) if w.class_at(row).estimate_ms else None
         known = [ms for ms in (waits_ms, runs_ms) if ms is not None]

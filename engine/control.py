@@ -25,6 +25,7 @@ from engine.commands import AnyCommand, Command, Define, Observe, Receipt, Submi
 from engine.controller import Controller, controllers_of
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.database import Place
+from engine.downtime import MIN_DOWNTIME_MS
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Executor, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
@@ -149,6 +150,8 @@ class Engine:
         """Version at which no controller had anything to come."""
         self._unrecorded = False
         """The state's clock shows a time that is not recorded."""
+        self._away = False
+        """Time passes in which nobody decided."""
         self._confirmations = Confirmations(state.workloads)
         self.recent = self._new_recent()
         self.reader = read.Reader(state, self.scheduler)
@@ -317,9 +320,10 @@ class Engine:
             for event in recommended(self.state, self.recommender, new):
                 self._emit(event)
 
-    def advance(self, to_ms: int) -> None:
+    def advance(self, to_ms: int, enough: Callable[[], bool] = lambda: False) -> None:
         """Let cell time pass up to `to_ms`: what executors report and what is due, in order of time, and cycles between
-        as long as there is anything to decide; one transaction. Raises RefusedError when the clock would go back."""
+        as long as there is anything to decide; one transaction. Once `enough`, asked after each cycle, less time
+        passes. Raises RefusedError when the clock would go back."""
         if to_ms < self._clock_ms:
             raise RefusedError(
                 f"the clock would go back from {self._clock_ms} to {to_ms} ms", "Give a time that is not in the past"
@@ -339,7 +343,46 @@ class Engine:
                 if self.scheduler.has_work(self._clock_ms):
                     self._tick()
                     self._cycle()
+                    if enough():
+                        return
             self._clock_ms = max(self._clock_ms, to_ms)
+
+    def catch_up(self, to_ms: int) -> None:
+        """Let cell time pass in which nobody decided: no engine ran, or this one stood still. What ends by itself ends
+        at its time; the next decisions are made at `to_ms`, and every watched node is given time to call. From
+        MIN_DOWNTIME_MS on it is recorded as a downtime. One transaction."""
+        since_ms = self._clock_ms
+        told = to_ms - since_ms >= MIN_DOWNTIME_MS
+        with self._turn():
+            if told:
+                self._emit(ev.DowntimeBegan())
+            self._let_end(to_ms)
+            self._clock_ms = max(self._clock_ms, to_ms)
+            if told:
+                self._emit(ev.DowntimeEnded(since_ms))
+            self._tick()
+            self._cycle()
+        self.agents.reopen()
+
+    def _let_end(self, to_ms: int) -> None:
+        """What ends by itself up to then, and nothing else. Where another scheduler decides, that one tells."""
+        self._away = True
+        try:
+            while self.decides and (due := self._next_event_ms()) is not None and due <= to_ms:
+                if not self._finish_many(to_ms):
+                    self._pass_moment(due)
+        finally:
+            self._away = False
+
+    def hold_clock(self, host_ms: int) -> None:
+        """Record that the cell goes on from its own time although its host's clock shows `host_ms`."""
+        with self._turn():
+            self._emit(ev.ClockHeld(host_ms))
+
+    def keep_time(self) -> None:
+        """Record the present time, so that after a crash it is known until when there was an engine."""
+        with self._turn():
+            self._tick()
 
     def _until(self, due_ms: int, most_ms: int) -> int:
         """How far time may pass before the next cycle. Where nothing waits or would grow, none is needed."""
@@ -376,8 +419,9 @@ class Engine:
         return timer
 
     def _is_quiet(self) -> bool:
-        """Whether no controller had anything to come, and nothing has happened since. Leases are outside the state."""
-        return self._quiet_at == self.state.version and not self.agents.leases.count
+        """Whether no controller had anything to come, and nothing has happened since, or none is asked. Leases are
+        outside the state."""
+        return self._away or (self._quiet_at == self.state.version and not self.agents.leases.count)
 
     def _let_act(self, controller: Controller) -> None:
         """It sees the present time, which is recorded only with what it does: of a look that leads to nothing nothing
@@ -768,6 +812,11 @@ class Engine:
     def now_ms(self) -> int:
         """Cell time, milliseconds."""
         return self._clock_ms
+
+    @property
+    def written_ms(self) -> int:
+        """Wall clock of the last change that its journal had when it was opened; 0: it had none."""
+        return 0 if self._journal is None else self._journal.written_ms
 
     @property
     def path(self) -> Path | None:

@@ -4,8 +4,9 @@ on write, and answers from that. So nobody waits for a turn of the engine, and n
 While somebody looks, a fresh copy takes the place of the last one every few tenths of a second; each answer says its
 version, and versions never go back. The copy is made between two turns, by the engine's thread, which is held up for
 the fork alone. Before it is shown it makes ready what the last one was asked for, and that one answers meanwhile: what
-costs tens of milliseconds once keeps nobody who asks again. Who wrote does not wait for that. Cells so small that a
-turn is over before it is noticed need none of this: their engine answers itself.
+costs tens of milliseconds once keeps nobody who asks again. Who wrote does not wait for that. What a screen waits for
+never waits for a report, nor a report for a search (`Urgency`). Cells so small that a turn is over before it is noticed
+need none of this: their engine answers itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Sized
+from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -107,13 +110,20 @@ _ASKED_WITH: dict[str, Any] = {
     "unblocking": tuple[str],
     "consolidation": tuple[ConsolidationRequest],
 }
-_SLOW = frozenset(
-    ("fairness", "showback", "budgets", "goodput", "scaling", "fragmentation", "unblocking", "consolidation")
-)
-"""What may take longer than a screen can wait: answered by a process of its own."""
-
-
+_REPORTS = frozenset(("fairness", "showback", "budgets", "goodput", "scaling", "fragmentation"))
+_SEARCHES = frozenset(("unblocking", "consolidation"))
 _ASKED_AGAIN = frozenset(("query", "overview", "workload", "node", "queue", "topology"))
+
+
+class Urgency(IntEnum):
+    """Questions of one urgency wait for each other, and for no others: each has a process of its own."""
+
+    SCREEN = 0
+    """A screen waits for the answer: milliseconds."""
+    REPORT = 1
+    """Goes through the whole cell: up to seconds."""
+    SEARCH = 2
+    """Tries changes on forks of the cell: many seconds. The others have the processors first."""
 
 
 class Gone(Exception):
@@ -191,9 +201,11 @@ class Copy:
         memory to be had."""
         begun = time.monotonic()
         self.version, self.at_ms = engine.version, engine.now_ms
-        self.quick, self.slow = Lane(PATIENCE_S), Lane(SLOW_PATIENCE_S)
+        self.lanes = {
+            urgency: Lane(PATIENCE_S if urgency == Urgency.SCREEN else SLOW_PATIENCE_S) for urgency in Urgency
+        }
         self.many = OpenLane()
-        lanes = [lane.theirs.detach() for lane in (self.quick, self.many, self.slow)]
+        lanes = [self.many.theirs.detach(), *(lane.theirs.detach() for lane in self.lanes.values())]
         try:
             self._worker = child.start(
                 lambda report: _serve(engine, lanes, ahead, report), _LIFE_S, keep=tuple(lanes), niceness=0
@@ -215,10 +227,10 @@ class Copy:
         self.lost = self.lost or self._worker.over
         return told
 
-    def ask(self, frame: bytes, slow: bool) -> bytes:
+    def ask(self, frame: bytes, urgency: Urgency) -> bytes:
         """The answer as JSON. Raises what the engine would, Gone, Lost and Failed."""
         try:
-            answer = (self.slow if slow else self.quick).ask(frame)
+            answer = self.lanes[urgency].ask(frame)
         except Lost:
             self.lost = True
             raise
@@ -227,7 +239,8 @@ class Copy:
     def retire(self) -> bool:
         """Let go of it, unless somebody still waits for an answer. True when it is gone."""
         self.many.close()
-        if not (self.quick.close() and self.slow.close()):
+        closed = [lane.close() for lane in self.lanes.values()]
+        if not all(closed):
             return False
         now = time.monotonic()
         self._retired_at = self._retired_at or now
@@ -266,11 +279,6 @@ def _found_together(query: object) -> object:
     return query.kind, query.where, query.sort
 
 
-def takes_long(what: str, arguments: tuple[object, ...]) -> bool:
-    """Whether it is answered beside the questions of a screen."""
-    return what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
-
-
 class Copies:
     """What is read of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest for any."""
 
@@ -298,21 +306,37 @@ class Copies:
         copy = self._copy
         if copy is None or copy.version < least_version:
             return None
-        slow = takes_long(what, arguments)
+        urgency = self.urgency_of(what, arguments)
         frame = _encode((what, arguments))
         begun = time.monotonic()
         try:
-            answer = copy.ask(frame, slow)
+            answer = copy.ask(frame, urgency)
         except Lost:
-            if not slow:
+            if urgency == Urgency.SCREEN:
                 return None
             problem = "the process that was to find the answer took too long, needed too much memory or was ended"
             raise RefusedError(problem, "Ask again, or for less; the engine's log may have more") from None
         except (Gone, Failed):
             return None
-        if not slow:
+        if urgency == Urgency.SCREEN:
             self.noted(what, arguments, time.monotonic() - begun)
         return answer
+
+    def urgency_of(self, what: str, arguments: tuple[object, ...]) -> Urgency:
+        if what in _SEARCHES:
+            return Urgency.SEARCH
+        return Urgency.REPORT if what in _REPORTS or self._is_long_list(what, arguments) else Urgency.SCREEN
+
+    def _is_long_list(self, what: str, arguments: tuple[object, ...]) -> bool:
+        """Not a window that is only wider than what there is: a page asks for all queues at once."""
+        query = arguments[0] if what == "query" else None
+        if not isinstance(query, Query) or query.limit <= MOST_LIGHT_ROWS:
+            return False
+        state = self._engine.state
+        tables: dict[str, Sized] = {
+            "queues": state.queues.specs, "pools": state.capacity.pools, "reservations": state.bookings.reservations,
+        }  # fmt: skip
+        return query.kind not in tables or len(tables[query.kind]) > MOST_LIGHT_ROWS
 
     def at_least(self, version: int) -> Copy | None:
         """The copy that readers are shown, if it is of that version or later. Its reader asks it by `Copy.many`."""
@@ -357,7 +381,7 @@ class Copies:
         elif self._coming is not None:
             if self._coming.ready():
                 self._put(self._coming)
-            elif self._coming.lost:
+            elif self._coming.lost or now - self._coming.made_at > PATIENCE_S:
                 self._put(copy)
         elif now - copy.made_at >= self._pause_s(copy) and not self._is_of_now(copy):
             self._coming = self._made()
@@ -427,41 +451,54 @@ class Copies:
 
 
 def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...], report: child.Report) -> None:
-    """Answer until nobody can ask any more. What is slow, the last of the lanes, goes to a copy of this copy, as soon
-    as there is any; what was asked of the last copy is answered before anybody asks again, and then that is reported.
-    Neither of the two outlives the engine's thread."""
-    *quick, slow = [socket.socket(fileno=fd) for fd in fds]
-    lanes = [*quick, slow]
+    """Answer until nobody can ask any more. `fds`: what many ask at once, then a lane for each urgency. What is not for
+    a screen goes to a copy of this copy, one for each urgency, as soon as there is any; what was asked of the last copy
+    is answered before anybody asks again, and then that is reported. None of them outlives the engine's thread."""
+    lanes = {fd: socket.socket(fileno=fd) for fd in fds}
+    beside = {fds[1 + urgency]: urgency for urgency in Urgency if urgency != Urgency.SCREEN}
     answers = Answers(engine)
-    beside = 0
+    working: list[int] = []
     coming: list[bytes] | None = list(reversed(ahead))
     until = time.monotonic() + AHEAD_S
-    while quick:
-        ready = select.select(lanes, (), (), None if coming is None else 0)[0]
+    # Unlike `select`, it takes any number of a file: the engine's process may have thousands open.
+    asking = select.poll()
+    for fd in fds:
+        asking.register(fd, select.POLLIN)
+    while lanes.keys() - beside:
+        ready = asking.poll(None if coming is None else 0)
         if coming and not ready:
             answers.to(coming.pop())
         if coming is not None and (not coming or time.monotonic() > until):
             coming = None
             report(b"ready")
-        for lane in ready:
-            if lane is not slow:
-                if not _answer(answers, lane):
-                    quick.remove(lane)
-                    lanes.remove(lane)
-                    lane.close()
-                continue
-            if slow.recv(1, socket.MSG_PEEK) and (beside := os.fork()) == 0:
-                child.die_with_parent()
-                for other in quick:
-                    other.close()
-                while _answer_in_time(answers, slow):
-                    pass
-                return
-            lanes.remove(slow)
-            slow.close()
-    if beside:
-        # It ends with this process, and may be asked for longer.
-        os.waitpid(beside, 0)
+        for fd, _ in ready:
+            lane = lanes[fd]
+            if fd not in beside:
+                if _answer(answers, lane):
+                    continue
+            elif lane.recv(1, socket.MSG_PEEK):
+                pid = os.fork()
+                if pid == 0:
+                    _answer_beside(answers, lane, beside[fd], [other for other in lanes.values() if other is not lane])
+                    return
+                working.append(pid)
+            asking.unregister(fd)
+            del lanes[fd]
+            lane.close()
+    for pid in working:
+        # They end with this process, and may be asked for longer.
+        os.waitpid(pid, 0)
+
+
+def _answer_beside(answers: Answers, lane: socket.socket, urgency: Urgency, others: list[socket.socket]) -> None:
+    """The life of a copy of the copy, which answers what comes over one lane."""
+    child.die_with_parent()
+    if urgency == Urgency.SEARCH:
+        os.nice(child.NICENESS)
+    for other in others:
+        other.close()
+    while _answer_in_time(answers, lane):
+        pass
 
 
 class Answers:
@@ -508,7 +545,7 @@ def _answer(answers: Answers, lane: socket.socket) -> bool:
 
 def _answer_in_time(answers: Answers, lane: socket.socket) -> bool:
     """The same for what takes long. Ends this process when nobody can be waiting any more."""
-    select.select((lane,), (), ())
+    lane.recv(1, socket.MSG_PEEK)
     signal.alarm(int(SLOW_PATIENCE_S) + 1)
     try:
         return _answer(answers, lane)

@@ -30,16 +30,17 @@ class ShowbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ShowbackLine(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Literal["group", "idle"]
+    kind: Literal["group", "downtime", "idle"]
+    """`downtime`: what no work used while no engine decided; there is such a line only where there was such a time."""
     name: str
-    """Of the group; empty for work that names none, and for idle."""
+    """Of the group; empty for work that names none, for downtime and for idle."""
     microusd: int
     permille: int
     """Of the whole, rounded down."""
 
 
 class Showback(msgspec.Struct, frozen=True, kw_only=True):
-    """Dearest first, idle last. Lines add up to the total, to the last micro-USD."""
+    """Dearest first, then downtime, idle last. Lines add up to the total, to the last micro-USD."""
 
     version: int
     now_ms: int
@@ -107,6 +108,8 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     cost_microusd: int
     """What all nodes have cost."""
     charged_microusd: int
+    downtime_microusd: int = 0
+    """What they have cost without work while no engine decided; with `charged` and what was idle it is `cost`."""
     wasted_microusd: int
     goodput_permille: int
     finished: int
@@ -143,7 +146,10 @@ def showback(state: State, request: ShowbackRequest, now_ms: int) -> Showback:
             sums[name] = sums.get(name, 0) + within(books.accounts, row)
     parts = [("group", name, grains) for name, grains in sums.items() if grains]
     parts.sort(key=lambda part: (-part[2], part[1]))
-    parts.append(("idle", "", total - sum(sums.values())))
+    down = sum(within(books.down, pool) for pool in range(len(books.down)))
+    if down:
+        parts.append(("downtime", "", down))
+    parts.append(("idle", "", total - down - sum(sums.values())))
     amounts = _whole([grains for _, _, grains in parts], total)
     lines = [
         ShowbackLine(kind=kind, name=name, microusd=amount, permille=grains * 1000 // total if total else 0)  # type: ignore[arg-type]

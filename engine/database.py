@@ -196,7 +196,7 @@ def read(place: Place, ask: Callable[[Connection], T]) -> T:
     try:
         with database.begin() as connection:
             return ask(connection)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, UnicodeDecodeError) as error:
         if isinstance(place, File):
             from engine.sqlite_store import unavailable
 

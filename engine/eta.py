@@ -217,12 +217,14 @@ def _dry_run(engine: Engine, ask: AskRun, focus: tuple[str, ...], pairs: Pairs) 
 
 
 def shown(engine: Engine, answer: StartEstimate | DryRun) -> list[Estimate]:
-    """What is to be kept of an answer that somebody sees."""
+    """What is to be kept of an answer that somebody sees: the starts that came with quantiles."""
     w = engine.state.workloads
 
-    def kept(name: str, kind: str, start: Start) -> Estimate:
+    def kept(name: str, kind: str, start: Start) -> list[Estimate]:
+        if start.chance_permille is None:
+            return []
         row = w.row_of.get(name)
-        return Estimate(
+        found = Estimate(
             at_ms=answer.at_ms,
             version=answer.version,
             horizon_ms=answer.horizon_ms,
@@ -234,10 +236,11 @@ def shown(engine: Engine, answer: StartEstimate | DryRun) -> list[Estimate]:
             p90_ms=start.p90_ms,
             chance_permille=start.chance_permille,
         )
+        return [found]
 
     if isinstance(answer, StartEstimate):
-        return [] if answer.start is None else [kept(answer.id, "start", answer.start)]
-    return [kept(trial.id, "run", trial.start) for trial in answer.trials]
+        return [] if answer.start is None else kept(answer.id, "start", answer.start)
+    return [one for trial in answer.trials for one in kept(trial.id, "run", trial.start)]
 
 
 def score(engine: Engine) -> ScoreReport:

@@ -597,6 +597,25 @@ class IntentAnswered(Event, frozen=True, array_like=True, gc=False, tag=95):
 # column by column (`engine.many`), they leave exactly what the single ones would.
 
 
+class DowntimeBegan(Event, frozen=True, array_like=True, gc=False, tag=97):
+    """From now on nobody decided: no engine ran, or it stood still. It is recorded afterwards, with what ended by
+    itself meanwhile."""
+
+
+class DowntimeEnded(Event, frozen=True, array_like=True, gc=False, tag=98):
+    """An engine decides again."""
+
+    since_ms: int
+    """Cell time at which it began."""
+
+
+class ClockHeld(Event, frozen=True, array_like=True, gc=False, tag=99):
+    """An engine was started and its host's clock shows another time than the journal: the cell goes on from its own."""
+
+    host_ms: int
+    """What the host's clock showed."""
+
+
 class SubmittedMany(Event, frozen=True, array_like=True, gc=False, tag=40):
     """They take the next workload rows, in order. Only such as `engine.submission.is_usual`."""
 
@@ -722,6 +741,9 @@ AnyEvent = (
     | IntentReopened
     | IntentSettled
     | IntentAnswered
+    | DowntimeBegan
+    | DowntimeEnded
+    | ClockHeld
     | SubmittedMany
     | PlacedMany
     | StartedMany

@@ -151,8 +151,9 @@ class Explainer:
             self._outlooks[row] = () if found is None else (found,)
         return self._outlooks[row]
 
-    def earliest_start(self, row: int) -> int | None:
-        """Cell time at which enough is free if estimates hold and nothing else takes it; None when unknown.
+    def start_bound(self, row: int) -> int | None:
+        """Cell time before which it does not start: enough is free then if estimates hold and nothing else takes it. A
+        bound, no forecast. None when unknown.
 
         Looks at capacity only: what waits for quota, or for people, has no such time.
         """

@@ -16,6 +16,14 @@ class HeldElsewhere(Exception):
         self.holder = holder
 
 
+def holder_of(path: Path) -> int:
+    """The process that took the lock last, by its id: whether it runs still is not known. 0: nobody did."""
+    try:
+        return int(Path(f"{path.resolve()}.lock").read_text(encoding="ascii"))
+    except (OSError, RuntimeError, ValueError):
+        return 0
+
+
 def take_lock(path: Path) -> IO[str]:
     """The lock of what is at `path`, held until what is returned is closed. Raises HeldElsewhere, and OSError where the
     file cannot be made."""

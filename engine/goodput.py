@@ -35,6 +35,7 @@ def report(state: State, now_ms: int) -> GoodputReport:
         now_ms=now_ms,
         cost_microusd=cost,
         charged_microusd=charged,
+        downtime_microusd=books.downtime(now_ms),
         wasted_microusd=wasted,
         goodput_permille=(charged - wasted) * 1000 // cost if cost else 0,
         finished=finished,

@@ -111,11 +111,18 @@ def _not_booting(state: State, rows: list[int], what: str) -> None:
         raise RefusedError(f"cannot {what}: {listed(booting)} boots", "Wait until it is ready, or remove it")
 
 
+def _not_leaving(state: State, rows: list[int], what: str) -> None:
+    """Refuse where a provider has given notice: it drains until it is gone, whatever is said of it."""
+    leaving = [state.capacity.node_ids[row] for row in rows if state.capacity.doomed[row] >= 0]
+    if leaving:
+        raise RefusedError(f"cannot {what}: the provider takes {listed(leaving)} back", "Leave those out")
+
+
 def _cordon(state: State, command: cmd.Cordon) -> Checked:
     rows = nodes_of(state, command.ids)
     _not_booting(state, rows, "cordon")
-    unless = (NodeState.CORDONED, NodeState.DRAINING, NodeState.DOWN)
-    return _turn(state, rows, NodeState.CORDONED, unless), _node_ids(state, rows)
+    _not_leaving(state, [row for row in rows if state.capacity.state[row] == NodeState.DRAINING], "cordon")
+    return _turn(state, rows, NodeState.CORDONED, (NodeState.CORDONED, NodeState.DOWN)), _node_ids(state, rows)
 
 
 def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
@@ -127,9 +134,7 @@ def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
     silent = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.SUSPECT]
     if silent:
         raise RefusedError(f"cannot uncordon: {listed(silent)} is suspect", "It returns when it is heard of")
-    leaving = [state.capacity.node_ids[row] for row in rows if state.capacity.doomed[row] >= 0]
-    if leaving:
-        raise RefusedError(f"cannot uncordon: the provider takes {listed(leaving)} back", "Leave those out")
+    _not_leaving(state, rows, "uncordon")
     return _turn(state, rows, NodeState.READY, (NodeState.READY,)), _node_ids(state, rows)
 
 

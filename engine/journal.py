@@ -21,7 +21,7 @@ from engine import events as ev
 from engine import migrations, sqlite_store
 from engine.database import File, Place, place_of
 from engine.errors import JournalCorrupt
-from engine.journal_reading import batches, corrupt, head_of, link, newest_snapshot
+from engine.journal_reading import batches, head_of, last_written_ms, link, newest_snapshot, refuse_damaged_snapshot
 from engine.journal_tables import Estimate, Snapshot, table_of
 from engine.sqlite_store import FileStore
 
@@ -45,9 +45,13 @@ class Journal:
         self.place = place_of(where)
         self._store = _opened(self.place, seed, lease)
         self.seed, self.version, self._chain = seed, 0, 0
+        self.written_ms = 0
+        """Wall clock of the newest batch that was found at opening; 0: there was none."""
         try:
             self._migrate(self._head()[1])
             self.reopen()
+            with self._store.reading("open") as connection:
+                self.written_ms = last_written_ms(connection)
         except BaseException:
             self._store.close()
             raise
@@ -170,9 +174,8 @@ class Journal:
         count = sum(event.versions for batch in self.after(0, 0) for event in batch)
         table = table_of(Snapshot)
         with self._store.reading("verify") as connection:
-            for row in connection.execute(select(table.c.version, table.c.crc, table.c.body)):
-                if zlib.crc32(row.body) != row.crc:
-                    raise corrupt(self.place, f"snapshot of version {row.version} fails its checksum")
+            for row in connection.execute(select(table)).mappings():
+                refuse_damaged_snapshot(self.place, row)
         return count
 
     def close(self) -> None:

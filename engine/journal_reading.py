@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -18,6 +18,32 @@ from engine.journal_tables import Batch, Head, Snapshot, table_of
 
 AT_ONCE = 64
 """Batches that are fetched together."""
+Version = Annotated[int, msgspec.Meta(ge=0)]
+Crc = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+
+class HeadRow(msgspec.Struct):
+    """What a head has when it is whole. SQLite keeps any value in any column, so damage may be of any type."""
+
+    format: int
+    last_version: Version
+    chain: Crc
+    seed: int
+
+
+class SnapshotRow(msgspec.Struct):
+    version: Version
+    chain: Crc
+    crc: Crc
+    body: bytes
+
+
+class BatchRow(msgspec.Struct):
+    first_version: Version
+    last_version: Version
+    crc: Crc
+    chain: Crc
+    events: bytes
 
 
 def link(chain: int, crc: int) -> int:
@@ -30,7 +56,15 @@ def head_of(connection: Connection, place: Place) -> Any:
     head = connection.execute(select(table_of(Head))).mappings().first()
     if head is None:
         raise corrupt(place, "has no head")
+    refuse_damaged(place, "its head", head, HeadRow)
     return head
+
+
+def last_written_ms(connection: Connection) -> int:
+    """Wall clock of the newest batch; 0 where there is none."""
+    columns = table_of(Batch).c
+    newest = select(columns.wall_ms).order_by(columns.first_version.desc()).limit(1)
+    return connection.execute(newest).scalar() or 0
 
 
 def newest_snapshot(connection: Connection, place: Place) -> tuple[dict[str, Any] | None, int, int]:
@@ -39,13 +73,16 @@ def newest_snapshot(connection: Connection, place: Place) -> tuple[dict[str, Any
     newest = connection.execute(select(table).order_by(table.c.version.desc()).limit(1)).mappings().first()
     if newest is None:
         return None, 0, 0
-    if zlib.crc32(newest["body"]) != newest["crc"]:
-        raise corrupt(
-            place,
-            f"snapshot of version {newest['version']} fails its checksum",
-            "Start with --ignore-snapshot to replay every batch instead, or restore the journal from a backup",
-        )
+    refuse_damaged_snapshot(place, newest)
     return msgspec.msgpack.decode(zlib.decompress(newest["body"])), newest["version"], newest["chain"]
+
+
+def refuse_damaged_snapshot(place: Place, row: Any) -> None:
+    """Raises JournalCorrupt."""
+    remedy = "Start with --ignore-snapshot to replay every batch instead, or restore the journal from a backup"
+    refuse_damaged(place, f"the snapshot of version {row['version']!a}", row, SnapshotRow, remedy)
+    if zlib.crc32(row["body"]) != row["crc"]:
+        raise corrupt(place, f"snapshot of version {row['version']} fails its checksum", remedy)
 
 
 def batches(
@@ -57,6 +94,7 @@ def batches(
     query = select(table).where(table.c.first_version > version).order_by(table.c.first_version)
     with contextlib.closing(connection.execution_options(yield_per=AT_ONCE).execute(query)) as rows:
         for row in rows.mappings():
+            refuse_damaged(place, f"the batch of event {version + 1}", row, BatchRow)
             if row["first_version"] != version + 1:
                 raise corrupt(place, f"events {version + 1} to {row['first_version'] - 1} are missing")
             chain = link(chain, row["crc"])
@@ -81,6 +119,14 @@ def _verified(place: Place, row: Any, chain: int) -> list[ev.AnyEvent]:
     if (found := sum(event.versions for event in batch)) != last - first + 1:
         raise corrupt(place, f"the batch of event {first} has {found} events")
     return batch
+
+
+def refuse_damaged(place: Place, what: str, row: Any, whole: type[msgspec.Struct], remedy: str = "") -> None:
+    """Raises JournalCorrupt for a row with a value that was never written."""
+    try:
+        msgspec.convert(dict(row), whole, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise corrupt(place, f"has damage in {what}: {error}", remedy) from None
 
 
 def corrupt(place: Place, what: str, remedy: str = "") -> JournalCorrupt:

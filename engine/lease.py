@@ -8,13 +8,10 @@ checked in every transaction, so that the old holder can write nothing once the 
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +20,7 @@ from sqlalchemy import Column, Integer, MetaData, String, Table
 from engine import postgres
 from engine.database import BIG, Schema, said
 from engine.errors import JournalBusy, JournalError
+from engine.holder import Holder, this_process
 
 TTL_S = 5.0
 """A holder that has not renewed for so long has lost its lease to whoever stands by."""
@@ -79,53 +77,8 @@ _STAND = (
 _STAND_NO_MORE = f"DELETE FROM standby WHERE owner = %s OR seen_ms < {_NOW} - 60000"
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, as others know it."""
-
-    host: str
-    pid: int
-    boot: str = ""
-    """Of its machine, since when its process ids count."""
-    pids: str = ""
-    """Its space of process ids: that of a container is another."""
-    started: str = ""
-    """Another process by that id has another."""
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
-    def is_gone(self) -> bool:
-        """Whether it is known to have ended: it ran on this machine, and runs no more."""
-        here = this_process()
-        if not self.boot or (self.boot, self.pids) != (here.boot, here.pids):
-            return False
-        return _started(self.pid) != self.started
-
-
-def this_process() -> Holder:
-    boot = _read("/proc/sys/kernel/random/boot_id")
-    try:
-        pids = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        boot = pids = ""
-    return Holder(host=socket.gethostname(), pid=os.getpid(), boot=boot, pids=pids, started=_started(os.getpid()))
-
-
-def _started(pid: int) -> str:
-    """When a process began, in ticks since boot; empty: there is none, or it has ended and waits for its parent."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return "" if len(fields) < 20 or fields[0] == "Z" else fields[19]
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _awake_or_asleep_s() -> float:
-    """Seconds, also those in which this machine was suspended: others went on meanwhile."""
+def awake_or_asleep_s() -> float:
+    """Seconds, also those in which this machine was suspended: others went on meanwhile. Never goes back."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -259,7 +212,7 @@ class Lease:
         self.alive: Callable[[], bool] = lambda: True
         """When that says no, who holds it does not do its work any more: it is given back."""
         self.released = False
-        self._renewed_s = _awake_or_asleep_s()
+        self._renewed_s = awake_or_asleep_s()
         self._stop = threading.Event()
         self._connection: Any = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -269,7 +222,7 @@ class Lease:
     def is_held(self) -> bool:
         """Whether nobody can have taken it yet, by our own clock: what must be known before anything is done outside
         the database, where the fence does not reach."""
-        return not self.taken.is_set() and _awake_or_asleep_s() - self._renewed_s < TTL_S - RENEW_S
+        return not self.taken.is_set() and awake_or_asleep_s() - self._renewed_s < TTL_S - RENEW_S
 
     def _run(self) -> None:
         while not self._stop.wait(RENEW_S):
@@ -278,7 +231,7 @@ class Lease:
                 self.taken.set()
                 return
             try:
-                asked_s = _awake_or_asleep_s()
+                asked_s = awake_or_asleep_s()
                 if not self._renew():
                     self.taken.set()
                     return

@@ -1,9 +1,11 @@
-"""The ledger: every node-millisecond that is paid for is charged to a workload or to nobody ("idle"), in integers.
+"""The ledger: every node-millisecond that is paid for is charged to a workload, to nobody ("idle"), or to the time in
+which no engine could give it to anybody ("downtime"), in integers.
 
 A node costs its pool's price from the moment it is there (or, ordered from a provider, from the grant on: `born`) until
 it is removed. A workload that is bound costs, for each of its tasks, the task's share of the node, rounded down to
 whole micro-USD per hour. Shares of tasks that a node can hold together never sum above 1, so nothing is charged twice;
-what is left of the node is idle. Sum of charges + idle = sum over nodes of price x lifetime, exactly.
+what is left of the node is idle; during a downtime it is downtime instead. Sum of charges + idle + downtime = sum over
+nodes of price x lifetime, exactly.
 
 Share of a node: of a node with devices nine tenths go by devices and one tenth by CPU and memory; of one without, all
 goes by CPU and memory. A vCPU counts nine times a GiB. Both ratios are those of AWS's split cost allocation data (GPU
@@ -95,6 +97,10 @@ class Ledger(Table):
         """What the nodes cost, by pool."""
         self.used = Meters()
         """What of that is charged to workloads, by pool."""
+        self.down = Meters()
+        """What of it no work used while no engine decided, by pool."""
+        self.is_down = False
+        """Never so between two turns: not stored."""
         self.derive()
 
     def derive(self) -> None:
@@ -108,12 +114,14 @@ class Ledger(Table):
         """The same of first groups, by class and pool; NONE until it is needed."""
 
     def dump(self) -> dict[str, Any]:
-        meters = {"accounts": self.accounts.dump(), "cost": self.cost.dump(), "used": self.used.dump()}
-        return super().dump() | {"meters": meters}
+        meters = {"accounts": self.accounts, "cost": self.cost, "used": self.used, "down": self.down}
+        return super().dump() | {"meters": {name: meter.dump() for name, meter in meters.items()}}
 
     def load(self, data: dict[str, Any]) -> None:
         for name, meters in data["meters"].items():
             getattr(self, name).load(meters)
+        while len(self.down) < len(self.cost):  # a snapshot of an earlier Muster knows no downtime
+            self.down.add(DAY_MS, 0)
         super().load(data)
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -150,8 +158,12 @@ class Ledger(Table):
         return self.spent_grains(now_ms) // GRAINS
 
     def idle(self, now_ms: int) -> int:
-        """What the nodes have cost besides, micro-USD, rounded up: with `spent` it makes the whole."""
-        return self.total(now_ms) - self.spent(now_ms)
+        """What the nodes have cost besides, micro-USD, rounded up: with `spent` and `downtime` it makes the whole."""
+        return self.total(now_ms) - self.spent(now_ms) - self.downtime(now_ms)
+
+    def downtime(self, now_ms: int) -> int:
+        """What they have cost while no engine decided, and no work used, micro-USD, rounded down."""
+        return sum(self.down.amount(pool, now_ms) for pool in range(len(self.down))) // GRAINS
 
     def total(self, now_ms: int) -> int:
         """What the nodes have cost, micro-USD, rounded down."""
@@ -173,6 +185,7 @@ class Ledger(Table):
         """The pool is there already, without nodes."""
         self.cost.add(DAY_MS, state.now_ms)
         self.used.add(DAY_MS, state.now_ms)
+        self.down.add(DAY_MS, state.now_ms)
         self._forget_units()
         if pool.price_microusd_hour and not self.priced:
             self._begin(state)
@@ -185,7 +198,7 @@ class Ledger(Table):
 
     def count_nodes(self, state: State, pool: int, more: int) -> None:
         """So many nodes of the pool are paid for from now on; fewer, when negative."""
-        self.cost.shift(pool, more * state.capacity.pools[pool].price_microusd_hour, state.now_ms)
+        self._shift_cost(pool, more * state.capacity.pools[pool].price_microusd_hour, state.now_ms)
 
     def set_price(self, state: State, pool: int, price: int) -> None:
         """The pool has another price from now on, and so has what runs there."""
@@ -196,11 +209,27 @@ class Ledger(Table):
         for row in concerned:
             self.stop(state, row)
         before = capacity.pools[pool].price_microusd_hour
-        self.cost.shift(pool, (price - before) * capacity.pool_nodes[pool], state.now_ms)
+        self._shift_cost(pool, (price - before) * capacity.pool_nodes[pool], state.now_ms)
         capacity.set_price(pool, price)
         self._forget_units()
         for row in concerned:
             self.charge(state, row)
+
+    def _shift_cost(self, pool: int, more: int, now_ms: int) -> None:
+        self.cost.shift(pool, more, now_ms)
+        if self.is_down:
+            self.down.shift(pool, more, now_ms)
+
+    def begin_downtime(self, now_ms: int) -> None:
+        """What no work uses is not idle from now on."""
+        self.is_down = True
+        for pool in range(len(self.down)):
+            self.down.shift(pool, self.cost.rate[pool] - self.used.rate[pool], now_ms)
+
+    def end_downtime(self, now_ms: int) -> None:
+        self.is_down = False
+        for pool in range(len(self.down)):
+            self.down.shift(pool, -self.down.rate[pool], now_ms)
 
     # -- workloads ----------------------------------------------------------------------------------------------------
 
@@ -265,6 +294,8 @@ class Ledger(Table):
         more = 0
         for pool, rate in rates.items():
             self.used.shift(pool, sign * rate, now_ms)
+            if self.is_down:
+                self.down.shift(pool, -sign * rate, now_ms)
             more += sign * rate
         self.rate[row] += more
         self._shift_account(state, account, more, more * now_ms, now_ms)
@@ -403,6 +434,8 @@ class Ledger(Table):
             moments = rates * later
         for pool, more, moment in _sums(pools, rates, moments):
             self.used.shift_many(pool, more, moment + more * at_ms, at_ms)
+            if self.is_down:
+                self.down.shift_many(pool, -more, -(moment + more * at_ms), at_ms)
         for account, more, moment in _sums(view(self.account)[rows], rates, moments):
             self._shift_account(state, account, more, moment + more * at_ms, at_ms)
 

@@ -8,7 +8,7 @@ vertex that has grown is found out of date, and put right, when its turn seems t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from engine.fairness import Shares
@@ -243,11 +243,23 @@ class Lineup:
 
 
 class ShortestFirst:
-    """The candidates behind a reservation, by band and expected time: nothing changes that during a pass."""
+    """The candidates behind a reservation, by band and expected time: nothing changes that during a pass. Of a queue
+    that is strictly first in, first out, only the first: another one's turn comes when that has started."""
 
-    def __init__(self, state: State, candidates: Iterable[tuple[Key, int]]) -> None:
+    def __init__(self, state: State, candidates: Iterable[tuple[Key, int]], order: Callable[[Key, int], Order]) -> None:
         self._state = state
-        self._heap = [self._entry(key, row) for key, row in candidates]
+        self._order = order
+        self._strict: dict[int, list[tuple[Order, Key]]] = {}
+        """Queue row -> heap of its candidates, where they go in order."""
+        self._heap: list[tuple[Order, Key]] = []
+        for key, row in candidates:
+            if state.queues.specs[key[1]].order == "strict_fifo":
+                self._strict.setdefault(key[1], []).append((order(key, row), key))
+            else:
+                self._heap.append(self._entry(key, row))
+        for line in self._strict.values():
+            heapify(line)
+            self._heap.append(self._first_of(line))
         heapify(self._heap)
 
     def first(self) -> tuple[Order, Key] | None:
@@ -255,8 +267,20 @@ class ShortestFirst:
 
     def started(self, successor: int | None) -> None:
         _, key = heappop(self._heap)
+        line = self._strict.get(key[1])
+        if line is None:
+            if successor is not None:
+                heappush(self._heap, self._entry(key, successor))
+            return
+        heappop(line)
         if successor is not None:
-            heappush(self._heap, self._entry(key, successor))
+            heappush(line, (self._order(key, successor), key))
+        if line:
+            heappush(self._heap, self._first_of(line))
+
+    def _first_of(self, line: list[tuple[Order, Key]]) -> tuple[Order, Key]:
+        order, key = line[0]
+        return self._entry(key, order[3])
 
     def drop(self, closed: Container[int] = (), refused: Container[int] = ()) -> None:
         heappop(self._heap)

@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 from engine.commands import AnyCommand, Submit
 from engine.control import Engine
 from engine.copies import Copies
+from engine.downtime import MIN_DOWNTIME_MS
 from engine.errors import JournalError, MusterError, UnreachableError
+from engine.lease import awake_or_asleep_s
 from engine.model import WorkloadSpec
 from engine.pages import Pages
 from engine.twin import Twins
@@ -28,13 +30,16 @@ Feed = Iterator[tuple[int, WorkloadSpec | AnyCommand]]
 TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
 MOST_TURN_S = 0.25
-"""Wall seconds of one turn after which nothing more of a feed is taken in it."""
+"""Wall seconds of one turn after which no more time passes in it: whoever asks waits for the cycle that runs, not for
+all that is due."""
 CYCLE_EVERY_MS = 100
 """Cell milliseconds between scheduling cycles as time passes: many ends share one cycle when time runs fast."""
 AWAY_S = 2.0
 """Wall seconds without a turn after which we count as having been away: nobody was heard meanwhile."""
 TIDY_S = 0.002
 """Wall seconds, of each turn, in which memory is made ready for quick forks."""
+KEEP_TIME_S = 60.0
+"""Wall seconds after which the time is recorded although nothing happened."""
 RETRY_S = 1.0
 """Wall seconds between attempts to write after the journal failed."""
 BELOW = 5
@@ -50,8 +55,13 @@ def _stand_back() -> None:
 class EngineLoop:
     """The engine's thread. What `feed` yields is commanded as its time comes."""
 
-    def __init__(self, engine: Engine, *, speed: float = 1.0, feed: Feed | None = None) -> None:
+    def __init__(
+        self, engine: Engine, *, speed: float = 1.0, feed: Feed | None = None, real_time: bool = False
+    ) -> None:
+        """`real_time`: the cell's time is that of its host. Other cells miss what passed while this process stood
+        still."""
         self.engine = engine
+        self.real_time = real_time
         engine.cycle_every_ms = CYCLE_EVERY_MS
         self.speed = speed
         """Cell milliseconds per wall millisecond."""
@@ -68,6 +78,8 @@ class EngineLoop:
         self._next: tuple[int, WorkloadSpec | AnyCommand] | None = None
         self._due: list[WorkloadSpec | AnyCommand] = []
         """Taken from the feed, and not yet recorded."""
+        self._behind_ms = 0
+        """Cell time that turns before this one did not get to."""
         self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._changed = threading.Condition()
@@ -154,12 +166,12 @@ class EngineLoop:
         self._refuse_rest()
 
     def _turns(self) -> None:
-        last = tidied = time.monotonic()
+        last = tidied = kept = awake_or_asleep_s()
         retry_at = 0.0
         while not self._stopping:
             self._take_calls()
             self.twins.poll()
-            now = time.monotonic()
+            now = awake_or_asleep_s()
             if now - tidied >= TURN_S and not self.twins.busy:
                 self._pages.tidy(TIDY_S)
                 tidied = now
@@ -167,12 +179,14 @@ class EngineLoop:
             if self.paused or passed_ms < 1:
                 last = now if self.paused else last
             elif now >= retry_at:
-                if now - last > AWAY_S:
-                    self.engine.agents.leases.excuse(int(passed_ms))
+                away_s = now - last
                 # The part of a millisecond that is left over counts in the next turn.
                 last = now - passed_ms % 1 / (1000 * self.speed)
                 try:
-                    self._pass_time(int(passed_ms))
+                    self._let_pass(away_s, int(passed_ms))
+                    if now - kept >= KEEP_TIME_S:
+                        self.engine.keep_time()
+                        kept = now
                 except JournalError:
                     # The engine says so in journal_error and keeps answering questions.
                     retry_at = now + RETRY_S
@@ -202,25 +216,46 @@ class EngineLoop:
         except BaseException as error:  # the caller gets it, whatever it is
             future.set_exception(error)
 
-    def _pass_time(self, passed_ms: int) -> None:
-        """Where load comes faster than it can be decided on, less time passes than should: questions go first."""
-        until = self.engine.now_ms + passed_ms
-        if self._submit_due(until, time.monotonic() + MOST_TURN_S):
-            self.engine.advance(until)
+    def _let_pass(self, away_s: float, passed_ms: int) -> None:
+        """What has passed since the turn before."""
+        if away_s * 1000 >= MIN_DOWNTIME_MS:
+            # This process was stopped, or the machine slept.
+            if self.real_time:
+                self.engine.catch_up(self.engine.now_ms + passed_ms)
+            return
+        if away_s > AWAY_S:
+            self.engine.agents.leases.excuse(passed_ms)
+        self._pass_time(passed_ms)
 
-    def _submit_due(self, until_ms: int, give_up_s: float) -> bool:
-        """Feed what comes up to `until_ms`, each at its own time. Returns whether that was done before the wall's clock
-        said so."""
+    def _pass_time(self, passed_ms: int) -> None:
+        """What a turn does not get to is left for the next. Where a feed comes faster than it can be decided on, less
+        time passes than should."""
+        until = self.engine.now_ms + passed_ms + self._behind_ms
+        give_up_s = time.monotonic() + MOST_TURN_S
+
+        def enough() -> bool:
+            return time.monotonic() > give_up_s
+
+        submitted = self._submit_due(until, enough)
+        if submitted:
+            self.engine.advance(until, enough)
+        self._behind_ms = until - self.engine.now_ms if submitted else 0
+
+    def _submit_due(self, until_ms: int, enough: Callable[[], bool]) -> bool:
+        """Feed what comes up to `until_ms`, each at its own time. Returns whether that was done before it was
+        `enough`."""
         self._submit()
         while (entry := self._peek()) is not None and entry[0] <= until_ms:
-            if time.monotonic() > give_up_s:
-                return False
             at_ms = entry[0]
-            self.engine.advance(at_ms)
+            self.engine.advance(at_ms, enough)
+            if self.engine.now_ms < at_ms:
+                return False
             while (entry := self._peek()) is not None and entry[0] <= at_ms:
                 self._due.append(entry[1])
                 self._next = None
             self._submit()
+            if enough():
+                return False
         return True
 
     def _submit(self) -> None:

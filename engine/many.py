@@ -241,7 +241,7 @@ def started(state: State, event: ev.StartedMany) -> None:
     _set_state(state, rows, WorkloadState.PLACED, WorkloadState.RUNNING, wl.RUNNING, now_ms, 0)
     _enter_ends(state, [(w.expected_end(row, now_ms), row) for row in late])
     watched = np.array([spec.min_runtime_ms > 0 for spec in state.queues.specs], bool)[view(w.queue)[rows]]
-    for row in rows[watched | (view(w.terms)[rows] != 0)].tolist():
+    for row in rows[watched | (view(w.terms)[rows] != 0) | (view(w.evicted_at)[rows] >= 0)].tolist():
         state.timers.watch(state, row)
     if state.replicas.wanted:
         state.replicas.running.update(row for row in rows.tolist() if row in state.replicas.wanted)

@@ -15,7 +15,6 @@ from engine.columns import view
 from engine.model import WorkloadState
 from engine.preemption import bound_rows, likely_ends
 from engine.state import State
-from engine.victim_field import Requests
 from engine.workloads import NONE
 
 KEPT = -1
@@ -30,7 +29,7 @@ class Movable:
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
-        self.requests = Requests()
+        self.requests = state.requests
         self.requests.update(state.workloads.classes)
         size = len(state.workloads.ids)
         self.lost_ms: Rows = np.zeros(size, np.int64)

@@ -3,7 +3,8 @@ draws for all other work, so that options differ by themselves alone.
 
 Where there must be an answer within some time, it goes as far as it gets. Work that arrives costs most of it, so every
 option is first run ahead without arrivals, then with them, and what does not get far enough so is told without. Then
-come other seeds, as many as there is time for, each as far ahead as the first.
+those that were not cut off by the time are run again with other seeds: as many of them as there is time to run MIN_RUNS
+times, since fewer runs make no quantiles.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from engine import edits as ed
 from engine import rehearsal
+from engine.chance import MIN_RUNS
 from engine.control import Engine
 from engine.outlook import MOST_STRETCH, AskOptions, Attempt, Options, OptionTrial, Placing
 from engine.rehearsal import Conditions, Covered, Sample, arrivals_within
@@ -22,8 +24,8 @@ from engine.state import State
 from engine.what_if import AT_ONCE, NEVER, Job, run_all
 
 MOST_OPTIONS = 16
-FREE_PART, FULL_PART = 0.75, 0.5
-"""Of the time that is left: for the first seed without arrivals, then with them."""
+FREE_PART, FULL_PART = 0.5, 0.4
+"""Of the time that is left: for the first seed without arrivals, then with them. The rest is for other seeds."""
 LEAST_S = 0.02
 """CPU time that a rehearsal has at least."""
 ARRIVAL_S = 0.0003
@@ -97,18 +99,15 @@ class _Round:
         self.ask, self.places, self.n, self.arrivals = ask, places, n, arrivals
         self.samples: dict[int, Sample] = {}
         """By place in the ask."""
-        self.took_s = 0.0
 
     def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], left: _Time, part: float) -> None:
         """With that part of what is left of the time: what one option does not need is for those before it, which
         matter more. Raises MusterError."""
-        before_s = left.left_s()
-        keep_s = before_s * (1 - part)
+        keep_s = left.left_s() * (1 - part)
         pairs = [self.places[at : at + AT_ONCE] for at in range(0, len(self.places), AT_ONCE)]
         while pairs:
             each_s = max((left.left_s() - keep_s) / len(pairs), LEAST_S) if left.limited else 0.0
             self._run(engine, run_times, horizons, left, pairs.pop(), each_s)
-        self.took_s = before_s - left.left_s()
 
     def _run(
         self,
@@ -156,49 +155,75 @@ def answer(
 ) -> Options:
     """Everything, or as much as there is time for. `tell(permille, what there is so far)`. Raises MusterError."""
     left = _Time(ask.within_ms)
-    horizons = [ask.horizon_ms] * len(ask.workloads)
-    parts = _first(engine, ask, run_times, horizons, left)
-    for rounds, places in parts:
-        for place in places:
-            if not rounds[0].settled(place):
-                horizons[place] = min(ask.horizon_ms, max(rounds[0].samples[place].covered_ms, 1))
+    places = list(range(len(ask.workloads)))
+    horizons = [ask.horizon_ms] * len(places)
+    rounds = {place: [one] for place, one in _first(engine, ask, run_times, horizons, left).items()}
+    if left.limited:
+        # What was cut off by the time would be cut off again.
+        places = [place for place in places if _reached(rounds[place][0], place, ask.horizon_ms)]
     for n in range(1, ask.seeds):
-        tell(n * 1000 // ask.seeds, _options(engine, ask, parts))
-        if left.limited and left.left_s() < sum(max(one.took_s for one in rounds) for rounds, _ in parts):
-            break
-        new = []
-        for rounds, places in parts:
-            one = _Round(ask, places, n, arrivals=rounds[0].arrivals)
+        tell(n * 1000 // ask.seeds, _options(engine, ask, rounds))
+        if left.limited:
+            places = _in_time(rounds, places, max(MIN_RUNS - n, 1), left) or _in_time(rounds, places, 1, left)
+        again: list[int] = []
+        for arrivals in (True, False):
+            alike = [place for place in places if rounds[place][0].arrivals == arrivals]
+            if not alike:
+                continue
+            one = _Round(ask, alike, n, arrivals=arrivals)
             one.run(engine, run_times, horizons, left, 1.0)
-            new.append(one)
-        if left.limited and not all(_reached(one, horizons) for one in new):
+            for place in alike:
+                # What was not run as far ahead as the others says nothing beside them.
+                if not left.limited or _reached(one, place, horizons[place]):
+                    rounds[place].append(one)
+                    again.append(place)
+        places = sorted(again)
+        if not places:
             break
-        for (rounds, _), one in zip(parts, new, strict=True):
-            rounds.append(one)
-    return _options(engine, ask, parts)
+    return _options(engine, ask, rounds)
 
 
-Part = tuple[list[_Round], list[int]]
-"""Rounds that the options at these places are told from."""
+def _reached(one: _Round, place: int, horizon_ms: int) -> bool:
+    """Whether the option was run as far ahead as it should."""
+    return one.settled(place) or one.samples[place].covered_ms >= horizon_ms
 
 
-def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: list[int], left: _Time) -> list[Part]:
+Rounds = dict[int, list[_Round]]
+"""By place in the ask, the rounds that the option is told from, by seed."""
+
+
+def _in_time(rounds: Rounds, places: Sequence[int], times: int, left: _Time) -> list[int]:
+    """Those, the first ones first, that can be run so many times more in the time that is left."""
+    found: list[int] = []
+    beside_s: list[float] = []
+    for place in places:
+        cost_s = rounds[place][-1].samples[place].cpu_s
+        # Those that run side by side take as long as the longest of them.
+        if times * sum(sorted([*beside_s, cost_s], reverse=True)[::AT_ONCE]) <= left.left_s():
+            found.append(place)
+            beside_s.append(cost_s)
+    return found
+
+
+def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: list[int], left: _Time) -> dict[int, _Round]:
     """The first seed of every option, with arrivals where those let it be run ahead in time."""
     places = list(range(len(ask.workloads)))
     first = _Round(ask, places, 0, arrivals=ask.arrivals and not left.limited)
     first.run(engine, run_times, horizons, left, FREE_PART)
+    found = dict.fromkeys(places, first)
     if not left.limited or not ask.arrivals:
-        return [([first], places)]
+        return found
     near = [place for place in places if first.settled(place) and _within_reach(engine, first.samples[place], left)]
     for place in near:
         horizons[place] = min(ask.horizon_ms, NEAR_MS + MOST_LATER * first.samples[place].covered_ms)
     full = _Round(ask, near, 0, arrivals=True)
     full.run(engine, run_times, horizons, left, FULL_PART)
-    settled = [place for place in full.places if full.settled(place)]
-    rest = [place for place in places if place not in settled]
-    for place in rest:
-        horizons[place] = ask.horizon_ms
-    return [part for part in (([full], settled), ([first], rest)) if part[1]]
+    for place in near:
+        if full.settled(place):
+            found[place] = full
+        else:
+            horizons[place] = ask.horizon_ms
+    return found
 
 
 def _within_reach(engine: Engine, sample: Sample, left: _Time) -> bool:
@@ -207,29 +232,23 @@ def _within_reach(engine: Engine, sample: Sample, left: _Time) -> bool:
     return count * ARRIVAL_S <= left.left_s() * FULL_PART
 
 
-def _reached(one: _Round, horizons: Sequence[int]) -> bool:
-    """Whether every option was run as far ahead as it should."""
-    return all(one.settled(place) or one.samples[place].covered_ms >= horizons[place] for place in one.places)
-
-
-def _options(engine: Engine, ask: AskOptions, parts: Sequence[Part]) -> Options:
-    trials: dict[int, OptionTrial] = {}
-    for rounds, places in parts:
-        for place in places:
-            trials[place] = OptionTrial(
-                id=ask.workloads[place].id,
-                reason=rounds[0].samples[place].focus[0].reason,
-                arrivals=rounds[0].arrivals,
-                attempts=tuple(_attempt(ask, one, place) for one in rounds),
-            )
+def _options(engine: Engine, ask: AskOptions, rounds: Rounds) -> Options:
     return Options(
         version=engine.version,
         at_ms=engine.now_ms,
         horizon_ms=ask.horizon_ms,
-        seeds=max(len(rounds) for rounds, _ in parts),
+        seeds=max(map(len, rounds.values())),
         until=ask.until,
         arrivals=ask.arrivals,
-        trials=tuple(trials[place] for place in sorted(trials)),
+        trials=tuple(
+            OptionTrial(
+                id=spec.id,
+                reason=rounds[place][0].samples[place].focus[0].reason,
+                arrivals=rounds[place][0].arrivals,
+                attempts=tuple(_attempt(ask, one, place) for one in rounds[place]),
+            )
+            for place, spec in enumerate(ask.workloads)
+        ),
     )
 
 

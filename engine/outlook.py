@@ -18,7 +18,6 @@ from engine.model import HOUR_MS, Spec, WorkloadSpec
 MOST_HORIZON_MS = 7 * 24 * HOUR_MS
 MOST_SEEDS = 100
 MOST_WATCHED = 100
-
 # -- asks -------------------------------------------------------------------------------------------------------------
 
 
@@ -85,12 +84,13 @@ Ask = WhatIf | AskStart | AskRun | AskOptions
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure over the seeds. With few seeds p10 and p90 are the least and the most."""
+    """A figure over the runs. The quantiles are null with fewer than `engine.chance.MIN_RUNS` of them."""
 
+    runs: int
     least: int
-    p10: int
-    p50: int
-    p90: int
+    p10: int | None
+    p50: int | None
+    p90: int | None
     most: int
 
 
@@ -117,12 +117,20 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """When a workload starts, over the seeds. Null: after the horizon, or never."""
+    """When a workload starts, over the runs. Quantiles and chance are null with fewer than `engine.chance.MIN_RUNS` of
+    them; a time is null too where the start lies after the horizon, or never comes."""
 
+    runs: int
+    started: int
+    """Runs in which it starts within the horizon."""
+    least_ms: int | None
+    """The first start of these."""
     p10_ms: int | None
     p50_ms: int | None
     p90_ms: int | None
-    chance_permille: int
+    most_ms: int | None
+    """The last start; null unless it starts in every run."""
+    chance_permille: int | None
     """Of a start within the horizon."""
 
 
@@ -168,7 +176,7 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     chance_permille: int
     """Share of the seeds in which it mattered."""
     at_ms: int | None = None
-    """When it is expected to end or to start, the median of those seeds."""
+    """When it is expected to end or to start: the middle one of those seeds."""
 
 
 class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="start"):
@@ -199,6 +207,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     starts_now: bool
     start: Start
     end_p50_ms: int | None
+    """Null with fewer than `engine.chance.MIN_RUNS` runs, and where half of them do not see its end."""
     cost: Interval
     """To its end, or as far as the horizon goes."""
     reason: str

@@ -12,8 +12,9 @@ for somebody already. Two rules say who may be one:
 
 A workload that was preempted itself preempts nobody until it has waited for a while (`Workloads.may_preempt_at`).
 
-Spared are: work that has not run for its queue's minimum runtime, expired burst excepted; more workloads of a queue
-than its limit on disruptions allows; and work preempted THRASH times within the last hour, unless by a higher priority.
+Spared are: work that has not run for its queue's minimum runtime, expired burst excepted; work that was preempted less
+than LEAST_TURN_MS ago and has started again; more workloads of a queue than its limit on disruptions allows; and work
+preempted THRASH times within the last hour, unless by a higher priority.
 
 Among them the order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in
 the own queue; within each of these, lower priorities first. Then the least lost work counts: the time since the last
@@ -46,7 +47,7 @@ from engine.quota import Charge, Lack, QueueTree
 from engine.shape import Shape
 from engine.state import BOUND, State
 from engine.victim_domains import cheapest_in_one
-from engine.victim_field import Candidates, Quota, Requests
+from engine.victim_field import Candidates, Quota
 from engine.victims import cheapest
 from engine.workloads import NONE
 
@@ -270,7 +271,7 @@ class _Search:
         self.charge = charge
         self.queue = w.queue[row]
         self.value = w.value_at(row)
-        self.requests = Requests()
+        self.requests = state.requests
         self.tier: Rows = np.empty(0, np.int8)
         """Tier of every workload row; -1 for those that may not be victims."""
         others = [c for c in state.bookings.clearings if c.row != row]
@@ -431,6 +432,8 @@ class _Search:
         tier[expired] = Tier.EXPIRED_BURST
         least = np.array([spec.min_runtime_ms for spec in queues.specs], np.int64)[queue]
         long_enough = (state.now_ms - view(w.started)[rows] >= least) | expired
+        evicted_at = view(w.evicted_at)[rows]
+        long_enough &= (evicted_at < 0) | (state.now_ms - evicted_at >= wl.LEAST_TURN_MS)
         preemptible = np.array([spec.preemptible for spec in w.priority_classes], bool)[view(w.priority)[rows]]
         tier[~((own | other) & long_enough & preemptible)] = -1
         return tier

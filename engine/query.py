@@ -379,8 +379,9 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     """1 = first of its queue; null when it does not wait."""
     reasons: tuple[Reason, ...]
     """Empty unless it waits."""
-    earliest_start_ms: int | None
-    """From the expected ends of what runs now; null when unknown or not waiting."""
+    start_not_before_ms: int | None
+    """A bound, no forecast: when there is room for it if run times are as estimated and nobody else takes the room. An
+    AskStart forecasts the start. Null when unknown or not waiting."""
     placement: tuple[TaskPlace, ...]
     placement_total: int
     """Nodes it is on; `placement` shows at most 1,000 of them."""
@@ -825,7 +826,8 @@ class Unblocked(msgspec.Struct, frozen=True, kw_only=True):
     """Of all its tasks."""
     cpu_milli: int
     waits_ms: int | None
-    """How long it would have waited otherwise, if estimates hold; None when that is not known."""
+    """How long it would have waited otherwise at the least: if estimates hold and nobody else takes the room. None when
+    that is not known."""
     gains_ms: int
     """Time for which its place would have been of no use to it otherwise: that wait, or its run time if shorter."""
 

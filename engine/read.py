@@ -232,7 +232,7 @@ class Reader:
             loss_ms=0 if w.checkpoint_cost[row] or not state.is_bound(row) else w.lost_if_stopped(row, now_ms),
             position=state.position(row) if waits else None,
             reasons=self.explainer.reasons(row) + self.explainer.outlook(row),
-            earliest_start_ms=self._earliest_start(row, now_ms) if waits else None,
+            start_not_before_ms=self._start_bound(row, now_ms) if waits else None,
             promised_start_ms=self.explainer.promised().get(row),
             placement=tuple(
                 self._place(workload_class.groups, a, rank)
@@ -334,9 +334,9 @@ class Reader:
             never=w.hopeless(target, kind),
         )
 
-    def _earliest_start(self, row: int, now_ms: int) -> int | None:
+    def _start_bound(self, row: int, now_ms: int) -> int | None:
         """Never in the past, though what it waits for may have run longer than expected."""
-        start = self.explainer.earliest_start(row)
+        start = self.explainer.start_bound(row)
         return None if start is None else max(start, now_ms)
 
     def _place(self, groups: Sequence[Any], allocation: int, rank: int) -> TaskPlace:

@@ -276,6 +276,12 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "priority class removed", name, ""
         case ev.PrioritySet(row=row, priority_class=priority):
             return "priority", ids[row], state.workloads.priority_classes[priority].name
+        case ev.DowntimeBegan():
+            return "downtime began", "engine", "no engine decides from here on"
+        case ev.DowntimeEnded(since_ms=since_ms):
+            return "downtime over", "engine", f"no engine decided since {moment(since_ms)}"
+        case ev.ClockHeld(host_ms=host_ms):
+            return "clock held", "engine", f"the host's clock shows {moment(host_ms)}; the cell keeps its own time"
         case ev.SettingsSet():
             return "settings", state.cell, ""
         case ev.Started() | ev.Finished() | ev.Cancelled() | ev.Held() | ev.Released():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import IntEnum
 from itertools import islice, product, zip_longest
 from typing import NamedTuple
@@ -122,6 +122,10 @@ class Scheduler:
         """Queues of which something was stopped, since the order of candidates last heard of it."""
         self._soon = (-1, False)
         """State version, and whether then all that ran was likely to end soon."""
+        self._in_vain: set[Hashable] = set()
+        """Searches for victims that found nobody, in the state of `_in_vain_at`: what waits is mostly alike."""
+        self._in_vain_at = (-1, -1)
+        """(version, cell ms) of the state."""
 
     def cycle(self) -> None:
         """Start everything that may start now, until nothing more changes."""
@@ -265,7 +269,7 @@ class Scheduler:
         one_by_one = self.most_at_once < 2
         while True:
             if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
-                lineup = ShortestFirst(state, lineup.rest())
+                lineup = ShortestFirst(state, lineup.rest(), self.order)
             first = lineup.first()
             if started is not None:
                 self.decisions.append(Decision(state.now_ms, started[3], started, None if first is None else first[0]))
@@ -599,8 +603,7 @@ class Scheduler:
             return None
         counts = state.workloads.class_at(row).least
         for shapes in self.variants(row):
-            charge = state.charge_if(row, shapes, counts)
-            found = preemption.find(state, row, shapes, counts, charge)
+            found = self._victims(row, shapes, counts)
             if found is None:
                 continue
             victims = np.array([victim for victim, _ in found.victims], np.int64)
@@ -616,6 +619,21 @@ class Scheduler:
             self._exchanges.found(row, shapes, found.victims)
             return Verdict.STARTED
         return None
+
+    def _victims(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> preemption.Preemption | None:
+        """`preemption.find`, which is asked once for all of a queue and priority that want the same."""
+        state, w = self.state, self.state.workloads
+        if self._in_vain_at != (state.version, state.now_ms):
+            self._in_vain_at = (state.version, state.now_ms)
+            self._in_vain.clear()
+        charge = state.charge_if(row, shapes, counts)
+        search = w.queue[row], w.priority[row], shapes, counts, tuple(charge)
+        if search in self._in_vain:
+            return None
+        found = preemption.find(state, row, shapes, counts, charge)
+        if found is None:
+            self._in_vain.add(search)
+        return found
 
     def _exchange(self, row: int) -> bool:
         """Start it in the place of the victim that is next in a run of like preemptors, if there is one."""

@@ -1,5 +1,9 @@
 """A journal's database that is a SQLite file: one writer by a lock on a file beside it, which a killed process gives
-back by dying."""
+back by dying.
+
+The lock goes by the file itself, whatever links lead to it, as SQLite's own log of changes does. A file with a second
+name (a hard link) is refused: each name would have a lock and a log of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,8 @@ LONGEST_LOG_PAGES = 16_000
 _ADD_BATCH = (
     "INSERT INTO batch (first_version, last_version, at_ms, wall_ms, crc, chain, events) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
+FAILURES = (DatabaseError, UnicodeDecodeError)
+"""What a query raises. The driver cannot read what SQLite says of a name that damage has made no text."""
 _MOVE_HEAD = "UPDATE head SET last_version = ?, chain = ?"
 
 
@@ -37,11 +43,14 @@ class FileStore:
     def __init__(self, place: File, seed: int, kind: Kind = OF_A_CELL) -> None:
         """Open or create. Raises JournalBusy, JournalCorrupt or JournalError."""
         self.place = place
-        self._lock = _take_lock(place.path)
+        path = _behind_links(place.path)
+        self._lock = _take_lock(path, place.path)
         try:
-            if not place.path.exists():
-                _create(place.path, seed, kind)
-            self.db = durable(place.path)
+            if path.exists():
+                _refuse_second_name(path)
+            else:
+                _create(path, seed, kind)
+            self.db = durable(path)
         except BaseException:
             self._lock.close()
             raise
@@ -82,7 +91,7 @@ class FileStore:
         """What the database says comes out as JournalError."""
         try:
             yield
-        except (DatabaseError, sqlite3.DatabaseError) as error:
+        except (*FAILURES, sqlite3.DatabaseError) as error:
             raise unavailable(self.place.path, doing, error) from error
 
     def close(self) -> None:
@@ -149,7 +158,7 @@ def unavailable(path: Path, doing: str, error: Exception) -> JournalError:
         return JournalError(
             f"cannot {doing} journal {path}: the disk is full", "Free some space; nothing acknowledged is lost"
         )
-    if any(sign in text for sign in ("malformed", "not a database", "no such table", "no such column")):
+    if any(sign in text for sign in ("malformed", "not a database", "no such table", "no such column", "decode")):
         return JournalCorrupt(
             f"journal {path} is damaged: {text}",
             "Nothing was changed. Restore the file from a backup, or move it away to start an empty cell",
@@ -178,16 +187,33 @@ def _create(path: Path, seed: int, kind: Kind) -> None:
         raise unavailable(path, "create", error) from error
 
 
-def _take_lock(path: Path) -> IO[str]:
-    """One writer."""
+def _behind_links(path: Path) -> Path:
+    """The file that is meant. Raises JournalError for links that lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise JournalError(f"cannot open journal {path}: {error}", "Name the file itself") from None
+
+
+def _take_lock(path: Path, named: Path) -> IO[str]:
+    """One writer. `named`: as people call it."""
+    shown = str(path) if path == named.absolute() else f"{named}, which is {path},"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return take_lock(path)
     except OSError as error:
         raise JournalError(
-            f"cannot open journal {path}: {error.strerror}", "Check that the folder is writable"
+            f"cannot open journal {shown}: {error.strerror}", "Check that the folder is writable"
         ) from error
     except HeldElsewhere as held:
         raise JournalBusy(
-            f"journal {path} is open in another engine ({held})", "Attach to that engine, or stop it first"
+            f"journal {shown} is open in another engine ({held})", "Attach to that engine, or stop it first"
         ) from None
+
+
+def _refuse_second_name(path: Path) -> None:
+    if path.stat().st_nlink > 1:
+        raise JournalError(
+            f"journal {path} has a second name (a hard link): under each name other changes would be seen",
+            f"Find the names with `find DIR -samefile {path}` and remove all but one; a symbolic link is fine",
+        )

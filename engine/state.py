@@ -15,7 +15,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine import bulk, fold_money, fold_nodes, fold_outside, fold_resize, fold_rules, intent_answers, intents, many
+from engine import (
+    bulk,
+    downtime,
+    fold_money,
+    fold_nodes,
+    fold_outside,
+    fold_resize,
+    fold_rules,
+    intent_answers,
+    intents,
+    many,
+)
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
@@ -27,6 +38,7 @@ from engine.columns import Table, canonical, view
 from engine.constraints import Company
 from engine.deadlines import turns_at
 from engine.devices import closest
+from engine.downtime import Downtimes
 from engine.failures import Failures
 from engine.ledger import Ledger
 from engine.model import (
@@ -47,6 +59,7 @@ from engine.sizing import Sizing
 from engine.timers import Timers
 from engine.usage import Usage, usage_of
 from engine.usual import FoundSound
+from engine.victim_field import Requests
 from engine.wanted_replicas import Replicas
 from engine.workloads import Workloads
 
@@ -86,12 +99,15 @@ class State(Table):
         self.outside = Outside()
         self.past = PastRuns()
         self.caps = Caps()
+        self.downtimes = Downtimes()
         self.derive_all()
 
     def derive_all(self) -> None:
         """Rebuild what spans several tables: compiled shapes, the pending order, the ends of running work."""
         self.capacity.company = Company()
         self.workloads.compile(self.capacity)
+        self.requests = Requests()
+        """What the classes ask for, as columns, as far as somebody has looked."""
         self.failures.suspects = self.capacity.state.count(NodeState.SUSPECT)
         booting = np.flatnonzero(np.asarray(self.capacity.state) == NodeState.BOOTING)
         for order in np.asarray(self.capacity.order)[booting].tolist():
@@ -171,6 +187,7 @@ class State(Table):
             ("outside", self.outside),
             ("past", self.past),
             ("caps", self.caps),
+            ("downtimes", self.downtimes),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -508,7 +525,7 @@ class State(Table):
         if row in self.replicas.wanted:
             self.replicas.running.add(row)
         fold_resize.stretch(self, row)
-        if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms:
+        if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms or w.evicted_at[row] >= 0:
             self.timers.watch(self, row)
         self._tell_dependents(row)
 
@@ -804,6 +821,9 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.IntentReopened: intents.reopened,
     ev.IntentSettled: intents.settled,
     ev.IntentAnswered: intent_answers.answered,
+    ev.DowntimeBegan: downtime.began,
+    ev.DowntimeEnded: downtime.ended,
+    ev.ClockHeld: downtime.clock_held,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

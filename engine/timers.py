@@ -33,7 +33,7 @@ class Timer(IntEnum):
     RESERVATION_START = 5
     RESERVATION_END = 6
     MIN_RUNTIME = 7
-    """A running workload may be preempted from now on."""
+    """A workload on its nodes may be preempted from now on."""
     TURN = 8
     """A workload that was preempted may preempt again."""
     DISRUPTIONS = 9
@@ -47,7 +47,8 @@ Entry = tuple[int, Timer, int]
 _OF_WORKLOADS = (
     Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME, Timer.TURN, Timer.SLACK,
 )  # fmt: skip
-_LIVE = (*IDLE, WorkloadState.PLACED, WorkloadState.RUNNING)
+_BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
+_LIVE = (*IDLE, *_BOUND)
 
 
 class Timers:
@@ -117,7 +118,7 @@ def _timed(state: State) -> list[int]:
     limited = np.array([bool(terms.deadline_ms or terms.max_runtime_ms) for terms in w.terms_specs])[view(w.terms)]
     protected = np.array([spec.min_runtime_ms > 0 for spec in state.queues.specs])[view(w.queue)]
     maybe = (now == WorkloadState.WAITING) | (now == WorkloadState.PLACED) | limited
-    maybe |= ((now == WorkloadState.RUNNING) & protected) | ((now == WorkloadState.QUEUED) & (view(w.evicted_at) >= 0))
+    maybe |= ((now == WorkloadState.RUNNING) & protected) | (view(w.evicted_at) >= 0)
     rows: list[int] = np.flatnonzero(maybe & np.isin(now, _LIVE)).tolist()
     return rows
 
@@ -136,8 +137,10 @@ def moment(state: State, timer: Timer, row: int) -> int | None:
         limit = w.terms_at(row).max_runtime_ms
         return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
     if timer == Timer.MIN_RUNTIME:
-        limit = state.queues.specs[w.queue[row]].min_runtime_ms
-        return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
+        if now not in _BOUND:
+            return None
+        at_ms = w.spared_until(row, state.queues.specs[w.queue[row]].min_runtime_ms)
+        return at_ms if at_ms > w.started[row] else None
     if timer == Timer.SLACK:
         return turns_at(state, row)
     if timer == Timer.TURN:

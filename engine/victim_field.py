@@ -77,6 +77,11 @@ class Requests:
         self.mig = array("b")
         """Whether the devices asked for are one MIG instance."""
 
+    def copy(self) -> Requests:
+        other = object.__new__(Requests)
+        other.__dict__ = {name: column[:] for name, column in self.__dict__.items()}
+        return other
+
     def update(self, classes: Sequence[WorkloadClass]) -> None:
         """Append the classes that are new since the last call. Classes never change."""
         for workload_class in classes[len(self.first) :]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine import child
 from engine import edits as ed
+from engine.chance import MIN_RUNS, quantiles
 from engine.control import Engine
 from engine.errors import RefusedError
 from engine.model import WorkloadSpec
@@ -143,25 +144,26 @@ def ids_of(spec: WorkloadSpec) -> tuple[str, ...]:
 
 
 def interval(values: Iterable[int]) -> Interval:
-    """Of at least one value. A quantile is the least value that so many of the others do not exceed."""
+    """Of at least one value."""
     ordered = sorted(values)
-
-    def at(permille: int) -> int:
-        return ordered[max(-(-len(ordered) * permille // 1000), 1) - 1]
-
-    return Interval(least=ordered[0], p10=at(100), p50=at(500), p90=at(900), most=ordered[-1])
+    low, middle, high = quantiles(ordered)
+    return Interval(runs=len(ordered), least=ordered[0], p10=low, p50=middle, p90=high, most=ordered[-1])
 
 
 def start_of(times: Sequence[int]) -> Start:
-    """Cell times of the start in each seed, NEVER where it did not start."""
+    """Cell times of the start in each run, NEVER where it did not start; of at least one run."""
     ordered = sorted(at_ms for at_ms in times if at_ms != NEVER)
-
-    def at(permille: int) -> int | None:
-        place = max(-(-len(times) * permille // 1000), 1) - 1
-        return ordered[place] if place < len(ordered) else None
-
+    runs, started = len(times), len(ordered)
+    low, middle, high = quantiles(ordered, runs - started)
     return Start(
-        p10_ms=at(100), p50_ms=at(500), p90_ms=at(900), chance_permille=len(ordered) * 1000 // max(len(times), 1)
+        runs=runs,
+        started=started,
+        least_ms=ordered[0] if ordered else None,
+        p10_ms=low,
+        p50_ms=middle,
+        p90_ms=high,
+        most_ms=ordered[-1] if started == runs else None,
+        chance_permille=started * 1000 // runs if runs >= MIN_RUNS else None,
     )
 
 

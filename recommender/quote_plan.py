@@ -39,6 +39,17 @@ LATE_MS = 5 * 60_000
 """A start so little in the past is now: cells run faster than people type."""
 
 
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of one priority that finished of late."""
+
+    finished: int = 0
+    stops: int = 0
+    """How often it was taken off its nodes, not counting its own failures."""
+    ran_ms: int = 0
+    """Run time of all of it, without what was lost at stops."""
+    longest_ms: int = 0
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run it."""
 
@@ -57,10 +68,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Expected interruptions of all its machines in an hour, in millionths; 0: none are known of."""
     hazard_told: bool
     """By the pool; else as measured."""
+    watched_ms: int
+    """Machine time that the measured hazard rests on."""
     max_age_ms: int
-    stopped: int
-    finished: int
-    """Of so many workloads of its priority that finished of late, so many had been stopped at least once."""
+    past: Past
     notes: tuple[str, ...]
 
 
@@ -130,7 +141,7 @@ def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
 def _check(request: QuoteRequest, now_ms: int) -> None:
     check_quantity(request.nodes, "nodes", least=1, most=MOST_NODES)
     if request.gpus is not None:
-        check_quantity(request.gpus, "gpus", most=62)
+        check_quantity(request.gpus, "gpus")
         if not request.gpus and request.model:
             raise SpecError("gpus", f"is 0, and {shown(request.model)} is a model of GPUs", "Leave one of them out")
     for field in ("cpu_milli", "memory_mib"):
@@ -314,7 +325,6 @@ def _candidate(
     now_ms: int,
 ) -> Candidate:
     asked = spec.groups[0].request
-    stopped, finished = (0, 0) if pool.spot else _stopped(state, spec.priority_class, now_ms)
     part = share(pool, asked.cpu_milli, asked.memory_mib, asked.gpu_milli)
     scaling = pool.scaling
     notes = []
@@ -339,21 +349,30 @@ def _candidate(
         rate_microusd_hour=math.floor(part * pool.price_microusd_hour) * request.nodes,
         hazard_ppm_hour=hazard_ppm_hour(state, row, request.nodes) if pool.spot else 0,
         hazard_told=scaling is not None and bool(scaling.taken_permille_hour),
+        watched_ms=state.orders.lived_ms.get(row, 0),
         max_age_ms=scaling.max_age_ms if scaling is not None and pool.spot else 0,
-        stopped=stopped,
-        finished=finished,
+        past=Past() if pool.spot else _past(state, spec.priority_class, now_ms),
         notes=tuple(notes),
     )
 
 
-def _stopped(state: State, priority_class: str, now_ms: int) -> tuple[int, int]:
-    """How many workloads of that priority that finished in the last day had been taken off their nodes, not counting
-    their own failures; and how many finished."""
+def _past(state: State, priority_class: str, now_ms: int) -> Past:
+    """Of that priority, what finished in the last day."""
     w = state.workloads
     if not w.ids:
-        return 0, 0
+        return Past()
     late = view(w.ended) > now_ms - LOOKBACK_MS
     rows = np.flatnonzero(
         late & (view(w.state) == WorkloadState.FINISHED) & (view(w.priority) == w.priority_of[priority_class])
     )
-    return int((view(w.attempts)[rows] - view(w.failures)[rows] > 1).sum()), len(rows)
+    if not len(rows):
+        return Past()
+    started = view(w.started)[rows]
+    # What another scheduler ran may have ended without a start that was seen.
+    ran_ms = np.where(started >= 0, view(w.ended)[rows] - started, 0) + view(w.kept)[rows]
+    return Past(
+        finished=len(rows),
+        stops=int((view(w.attempts)[rows] - view(w.failures)[rows] - 1).clip(0).sum()),
+        ran_ms=int(ran_ms.sum()),
+        longest_ms=int(ran_ms.max()),
+    )

@@ -63,7 +63,7 @@ class QuoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     offers: tuple[Offer, ...] = ()
     """List prices of machines outside the cell."""
     seeds: int = 0
-    """Rehearsals of each option, up to its end; 0: as many as there is time for, up to its start."""
+    """Runs of each option, up to its end; 0: as many as there is time for, up to its start."""
     seed: int = 0
     within_ms: int = WITHIN_MS
     """Wall time of running ahead, on a machine with nothing else to do, where no `seeds` are asked for."""
@@ -72,11 +72,18 @@ class QuoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Null where it is not known: later than was looked, or never."""
+    """What is known of a time or an amount."""
 
+    runs: int
+    """What it was measured from: runs of the twin, drawn interruptions, or finished work like it. 0: it follows from
+    what was told, and `least` and `most` are both it."""
+    least: int | None
+    """Of the runs; null where it is not known: later than was looked, or never."""
     p10: int | None
+    """The quantiles are null where they are not known, and with fewer than `engine.chance.MIN_RUNS` runs."""
     p50: int | None
     p90: int | None
+    most: int | None
 
 
 Kind = Literal["now", "later", "pool", "list"]
@@ -95,10 +102,12 @@ class QuoteOption(msgspec.Struct, frozen=True, kw_only=True):
     spot: bool
     asked_start_ms: int
     start_ms: Quantiles
+    started: int
+    """Runs in which it starts within `looked_ms`."""
     chance_permille: int | None
-    """Of a start within `looked_ms`; null where no queue is known."""
+    """Of that; null where no queue is known, and with fewer than `engine.chance.MIN_RUNS` runs."""
     looked_ms: int
-    """How far ahead it was looked for a start."""
+    """How far ahead in cell time every run looked for a start."""
     reason: str
     """Why it does not start at once."""
     duration_ms: Quantiles
@@ -108,10 +117,13 @@ class QuoteOption(msgspec.Struct, frozen=True, kw_only=True):
     rate_microusd_hour: int
     """While it runs, all tasks together."""
     interruption_permille: int | None
-    """Chance that it is stopped at least once; null: not known."""
+    """Chance that it is stopped at least once in `interruption_over_ms`; null: not known."""
+    interruption_over_ms: int
+    """How long it runs when nothing stops it; the middle of that where it is not known exactly."""
     interruption_basis: str
     basis: Basis
     seeds: int
+    """Runs of the twin, one for each seed."""
     arrivals: bool
     notes: tuple[str, ...]
 

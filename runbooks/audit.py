@@ -14,11 +14,13 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     Integer,
     LargeBinary,
@@ -31,6 +33,7 @@ from sqlalchemy import (
     inspect,
     select,
     text,
+    update,
 )
 
 from engine.database import BIG, Schema, create_tables
@@ -40,7 +43,8 @@ from runbooks.append_only import keep_append_only
 from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
 from runbooks.identity import SYSTEM, Actor
 from runbooks.plan import Sealed
-from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, Note, canonical, leaf_of, link, read_note
+from runbooks.rows_on_record import Rows, reread
+from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, Note, canonical, leaf_of, link, parse, read_note
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -58,7 +62,12 @@ MOST_TEXT = 64 * 1024
 _LOOK = "Nothing is signed until that is explained: run `muster audit verify`"
 _LOG_ID = re.compile(r"[a-z0-9.-]{1,64}")
 _TYPE = re.compile(r"[a-z]{1,30}\.[a-z_-]{1,60}")
+MOST_ROWS = 100
+"""Rows of the gate's tables that one record tells of."""
+MOST_TOLD = 10_000
+"""Rows that are remembered as they were last told of; of others the records are asked."""
 NOTHING: Mapping[str, object] = {}
+NO_ROWS: Rows = {}
 
 METADATA = MetaData()
 log_table = Table(
@@ -145,6 +154,8 @@ class Audit:
         """Records since this process began, those of transactions that failed too. May be read on any thread."""
         self._new = 1
         """Records since the last checkpoint, at most: those of a transaction that failed count too."""
+        self._told: dict[str, str] = {}
+        """Rows of the gate's tables as the last records told of them."""
         self._ready = False
         """The tables are there for good."""
         self._checked_ms = 0
@@ -165,6 +176,11 @@ class Audit:
         self._error = ""
         self._last = remembered(self._signer.path, self.log_id) if self._signer is not None else None
         self._checked_ms = self._clock()
+
+    def prepare(self, connection: Connection) -> None:
+        """Have the tables, in the caller's transaction, where they could not be made before."""
+        if not self._ready:
+            self._prepare(connection)
 
     def _prepare(self, connection: Connection) -> None:
         """The tables, what keeps them append-only, and the first record; nothing if all are there."""
@@ -200,12 +216,22 @@ class Audit:
         policy_digest: str = "",
         data: Mapping[str, object] = NOTHING,
         private: tuple[Sealed, ...] = (),
+        rows: Rows = NO_ROWS,
     ) -> int:
         """Write a record in the caller's transaction; returns its number. `data` is JSON without floats, at most 16
-        levels deep; values that make the record longer than MOST_BYTES are replaced by their hash. Raises SpecError for
-        data that has no canonical form."""
-        if not self._ready:
-            self._prepare(connection)
+        levels deep; values that make the record longer than MOST_BYTES are replaced by their hash. `rows` of the gate's
+        tables were written with it; those that are too many for it are told by records of their own before it. Raises
+        SpecError for data that has no canonical form."""
+        self.prepare(connection)
+        while len(rows) > MOST_ROWS:
+            some = dict(islice(rows.items(), MOST_ROWS))
+            rows = {name: rows[name] for name in rows.keys() - some.keys()}
+            self._add(connection, "gate.rows", SYSTEM, {"proposal": proposal, "data": {"rows": some}})
+        if rows:
+            if len(self._told) > MOST_TOLD:
+                self._told.clear()
+            self._told |= rows
+            data = {**data, "rows": dict(rows)}
         return self._add(connection, type_, actor, {
             "proposal": proposal, "revision": revision, "step": step, "plan": plan_digest, "policy": policy_digest,
             "data": dict(data), "private": [{"ref": sealed.ref, "mac": sealed.mac} for sealed in private],
@@ -232,6 +258,27 @@ class Audit:
         self.added += 1
         return last + 1
 
+    def rewrite(
+        self, connection: Connection, table: Table, where: ColumnElement[bool], values: Mapping[str, object], about: str
+    ) -> dict[str, str]:
+        """Update rows that `where` finds before and after; they are for the next record `about` a proposal. What
+        somebody had changed beside Muster is left out, so that it does not become right by being written again."""
+        before = reread(connection, table, where)
+        connection.execute(update(table).where(where).values(**values))
+        after = reread(connection, table, where)
+        return {name: after[name] for name in after if self.is_told(connection, name, before.get(name, ""), about)}
+
+    def is_told(self, connection: Connection, name: str, digest: str, about: str) -> bool:
+        """Whether a row is as the last record that tells of it left it; also if none does."""
+        if self._told.get(name) == digest:
+            return True
+        newest = select(record_table.c.body).where(record_table.c.proposal == about).order_by(record_table.c.seq.desc())
+        for body in connection.execute(newest).scalars():
+            told = parse(body)["data"].get("rows", NO_ROWS).get(name)
+            if told is not None:
+                return bool(told == digest)
+        return True
+
     def head(self, connection: Connection) -> tuple[int, bytes]:
         """(number, hash) of the newest record."""
         newest = connection.execute(_NEWEST).first() or connection.execute(_NEWEST_SEGMENT).first()
@@ -241,8 +288,7 @@ class Audit:
         """Keep a text apart, where it can be erased; records and plans name it by what is returned."""
         if len(text) > MOST_TEXT:
             raise SpecError("text", f"{len(text):,} characters", f"Give at most {MOST_TEXT:,}")
-        if not self._ready:
-            self._prepare(connection)
+        self.prepare(connection)
         ref, key = secrets.token_hex(8), secrets.token_bytes(32)
         try:
             mac = hmac.new(key, text.encode(), "sha256").hexdigest()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+FOR_MACHINES = frozenset(("rows", "signed", "of", "body"))
+"""Of a record's data, what is there to be checked and too long for a line."""
 MOST_ROWS = 1_000
 """Records of a page."""
 

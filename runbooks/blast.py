@@ -7,7 +7,7 @@ much that is, the most that may be is counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from runbooks import catalog, sizes
 from runbooks.plan import Act, Blast, Target
@@ -22,21 +22,22 @@ def blast_of(act: Act, shown: tuple[Target, ...], stops: Sequence[Target] = ()) 
     """Of one act. `shown`: its targets before it; `stops`: the workloads that it stops besides its targets.
 
     A node counts when it is newly taken out of use: by name where it is known which, else as one of its pool. Work
-    counts where it is stopped. Devices are those of the nodes, and those of stopped work that is not wholly on them.
+    counts where it is stopped. A GPU counts once: those of the nodes, and those of stopped work that are not on them.
     """
     row = catalog.find(act.action)
     nodes = {id_: (pool, gpu) for id_, pool, gpu in taken(act, shown)}
     work = {target.id: target for target in (*shown, *stops) if catalog.loses_work(row, target)}
-    devices = {id_: 0 if lies_on(found, nodes) else found.gpu_milli for id_, found in work.items()}
+    holds = {(id_, node): gpu for id_, target in work.items() for node, gpu in target.holds}
     unnamed, unnamed_gpu = given_back(act, shown)
-    return Blast(
-        gpu_milli=sum(gpu for _, gpu in nodes.values()) + sum(devices.values()) + unnamed_gpu,
-        nodes=_counted((*(pool for pool, _ in nodes.values()), *unnamed.elements())),
+    return _blast(
+        nodes,
+        {id_: 0 if lies_on(target, nodes) else target.gpu_milli for id_, target in work.items()},
+        holds,
+        Counter(pool for pool, _ in nodes.values()) + unnamed,
+        unnamed_gpu,
         workloads=len(work),
-        tenants=tuple(sorted({target.tenant for target in work.values() if target.tenant})),
+        tenants={target.tenant for target in work.values() if target.tenant},
         cost_microusd_hour=dearer(act, shown),
-        named_nodes=tuple((id_, pool, gpu) for id_, (pool, gpu) in sorted(nodes.items())),
-        named_work=tuple(sorted(devices.items())),
     )
 
 
@@ -46,33 +47,68 @@ def lies_on(work: Target, nodes: Mapping[str, object]) -> bool:
 
 
 def total(blasts: Iterable[Blast]) -> Blast:
-    """Of several acts together. A node, and a workload, that several of them touch counts once."""
+    """Of several acts together. A node, a workload and a GPU that several of them touch counts once."""
     every = tuple(blasts)
     nodes = {id_: (pool, gpu) for blast in every for id_, pool, gpu in blast.named_nodes}
     devices: dict[str, int] = {}
-    for blast in every:
-        for id_, gpu in blast.named_work:
-            devices[id_] = max(gpu, devices.get(id_, 0))
+    holds: dict[tuple[str, str], int] = {}
     unnamed: Counter[str] = Counter()
-    gpu_milli = sum(gpu for _, gpu in nodes.values()) + sum(devices.values())
+    unnamed_gpu = 0
     for blast in every:
+        holds |= {(id_, node): gpu for id_, node, gpu in blast.named_holds}
+        own = _lying({(id_, node): gpu for id_, node, gpu in blast.named_holds}, {id_ for id_, *_ in blast.named_nodes})
+        for id_, gpu in blast.named_work:
+            devices[id_] = max(gpu + own[id_], devices.get(id_, 0))
         unnamed.update(dict(blast.nodes))
         unnamed.subtract(pool for _, pool, _ in blast.named_nodes)
-        gpu_milli += blast.gpu_milli - sum(gpu for _, _, gpu in blast.named_nodes)
-        gpu_milli -= sum(gpu for _, gpu in blast.named_work)
-    return Blast(
-        gpu_milli=gpu_milli,
-        nodes=_counted((*(pool for pool, _ in nodes.values()), *unnamed.elements())),
+        unnamed_gpu += blast.gpu_milli - sum(gpu for _, _, gpu in blast.named_nodes)
+        unnamed_gpu -= sum(gpu for _, gpu in blast.named_work)
+    return _blast(
+        nodes,
+        devices,
+        holds,
+        Counter(pool for pool, _ in nodes.values()) + unnamed,
+        unnamed_gpu,
         workloads=len(devices) + sum(blast.workloads - len(blast.named_work) for blast in every),
-        tenants=tuple(sorted({tenant for blast in every for tenant in blast.tenants})),
+        tenants={tenant for blast in every for tenant in blast.tenants},
         cost_microusd_hour=sum(blast.cost_microusd_hour for blast in every),
-        named_nodes=tuple((id_, pool, gpu) for id_, (pool, gpu) in sorted(nodes.items())),
-        named_work=tuple(sorted(devices.items())),
     )
 
 
-def _counted(pools: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(Counter(pools).items()))
+def _blast(
+    nodes: Mapping[str, tuple[str, int]],
+    devices: Mapping[str, int],
+    holds: Mapping[tuple[str, str], int],
+    counted: Mapping[str, int],
+    unnamed_gpu: int,
+    *,
+    workloads: int,
+    tenants: Collection[str],
+    cost_microusd_hour: int,
+) -> Blast:
+    """`nodes` (node -> pool, milli-GPU), `devices` (workload -> milli-GPU) and what of those lies where (`holds`):
+    what lies on the nodes counts as theirs."""
+    on_nodes = _lying(holds, nodes)
+    left = {id_: max(0, gpu - on_nodes[id_]) for id_, gpu in devices.items()}
+    return Blast(
+        gpu_milli=sum(gpu for _, gpu in nodes.values()) + sum(left.values()) + unnamed_gpu,
+        nodes=tuple(sorted((pool, count) for pool, count in counted.items() if count)),
+        workloads=workloads,
+        tenants=tuple(sorted(tenants)),
+        cost_microusd_hour=cost_microusd_hour,
+        named_nodes=tuple((id_, pool, gpu) for id_, (pool, gpu) in sorted(nodes.items())),
+        named_work=tuple(sorted(left.items())),
+        named_holds=tuple((id_, node, gpu) for (id_, node), gpu in sorted(holds.items())),
+    )
+
+
+def _lying(holds: Mapping[tuple[str, str], int], nodes: Collection[str]) -> Counter[str]:
+    """Workload -> milli-GPU that it holds on these nodes."""
+    found: Counter[str] = Counter()
+    for (id_, node), gpu in holds.items():
+        if node in nodes:
+            found[id_] += gpu
+    return found
 
 
 def taken(act: Act, shown: tuple[Target, ...]) -> tuple[tuple[str, str, int], ...]:

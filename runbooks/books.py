@@ -33,9 +33,10 @@ from sqlalchemy import (
 from engine.database import create_tables
 from engine.errors import NotFoundError, RefusedError
 from runbooks import life
-from runbooks.audit import Audit
+from runbooks.audit import NO_ROWS, Audit
 from runbooks.identity import Actor
 from runbooks.plan import Difference, Plan, Sealed, StepStanding, plan_digest
+from runbooks.rows_on_record import Rows, kept, reread
 
 METADATA = MetaData()
 _ID = re.compile("P-([1-9][0-9]{0,10})")
@@ -227,17 +228,21 @@ def plan_of(connection: Connection, row: Row) -> tuple[Plan, Words, bytes]:
     """The plan of the present revision, its words, and the request it was made of. Raises RefusedError when the stored
     plan is no longer the one whose digest was shown."""
     where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
-    kept = connection.execute(select(REVISION).where(where)).mappings().one()
-    unchanged = isinstance(kept["plan"], bytes) and plan_digest(kept["plan"]) == row.digest == kept["digest"]
-    if not unchanged:
+    found = connection.execute(select(REVISION).where(where)).mappings().one_or_none()
+    unchanged = (
+        found is not None
+        and isinstance(found["plan"], bytes)
+        and plan_digest(found["plan"]) == row.digest == found["digest"]
+    )
+    if found is None or not unchanged:
         raise RefusedError(
             f"the stored plan of {row.id} is not the one whose digest was shown",
             "Somebody changed the database: run muster audit verify, and propose it again",
         )
     return (
-        msgspec.json.decode(kept["plan"], type=Plan),
-        msgspec.json.decode(kept["words"], type=Words),
-        kept["request"],
+        msgspec.json.decode(found["plan"], type=Plan),
+        msgspec.json.decode(found["words"], type=Words),
+        found["request"],
     )
 
 
@@ -251,11 +256,15 @@ def move(
     *,
     data: Mapping[str, Any] | None = None,
     private: tuple[Sealed, ...] = (),
+    rows: Rows = NO_ROWS,
     **changes: Any,
 ) -> Row:
-    """Take a proposal along one edge, with one record. Raises RefusedError where there is no such edge, and where
-    somebody else has moved it since `row` was read."""
+    """Take a proposal along one edge, with one record, which tells of `rows` besides. Raises RefusedError where there
+    is no such edge, and where somebody else has moved it since `row` was read."""
     to = life.after(row.state, event, row.id)
+    # What somebody changed beside Muster does not become right by being written again.
+    [(name, digest)] = on_record(row).items()
+    is_told = audit.is_told(connection, name, digest, row.id)
     new = msgspec.structs.replace(row, state=to, since_ms=now_ms, serial=row.serial + 1, **changes)
     values = {field: getattr(new, field) for field in new.__struct_fields__ if field != "number"}
     unmoved = (PROPOSAL.c.number == row.number) & (PROPOSAL.c.serial == row.serial) & (PROPOSAL.c.state == row.state)
@@ -271,8 +280,13 @@ def move(
         policy_digest=new.policy,
         data={"from": row.state, "to": to, **(data or {})},
         private=private,
+        rows={**rows, **on_record(new)} if is_told else rows,
     )
     return new
+
+
+def on_record(row: Row) -> Rows:
+    return kept(PROPOSAL, msgspec.structs.asdict(row))
 
 
 def add(connection: Connection, values: Mapping[str, Any]) -> Row:
@@ -293,14 +307,33 @@ def new_id(made: CursorResult[Any]) -> int:
 def standing(connection: Connection, row: Row) -> dict[int, StepStanding]:
     where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision)
     rows = connection.execute(select(STEP.c.step, STEP.c.standing).where(where))
-    return {step: msgspec.json.decode(kept, type=StepStanding) for step, kept in rows}
+    return {step: msgspec.json.decode(body, type=StepStanding) for step, body in rows}
 
 
-def set_standing(connection: Connection, row: Row, step: int, value: StepStanding) -> None:
+def set_standing(connection: Connection, audit: Audit, row: Row, step: int, value: StepStanding) -> Rows:
+    """For the record of what the step has come to."""
     where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision) & (STEP.c.step == step)
     encoded = msgspec.json.encode(value)
-    if not connection.execute(update(STEP).where(where).values(standing=encoded)).rowcount:
-        connection.execute(insert(STEP).values(number=row.number, revision=row.revision, step=step, standing=encoded))
+    values = {"number": row.number, "revision": row.revision, "step": step, "standing": encoded}
+    before = connection.execute(select(STEP.c.standing).where(where)).scalar()
+    if before is None:
+        connection.execute(insert(STEP).values(**values))
+        return kept(STEP, values)
+    connection.execute(update(STEP).where(where).values(standing=encoded))
+    [(name, digest)] = kept(STEP, {**values, "standing": before}).items()
+    return kept(STEP, values) if audit.is_told(connection, name, digest, row.id) else {}
+
+
+def add_effect(connection: Connection, values: Mapping[str, Any]) -> Rows:
+    """For the record of it."""
+    connection.execute(insert(EFFECT).values(**values))
+    return kept(EFFECT, values)
+
+
+def add_review(connection: Connection, values: Mapping[str, Any]) -> tuple[int, Rows]:
+    """Its number; and for the record of it."""
+    made = connection.execute(insert(REVIEW).values(**values))
+    return new_id(made), reread(connection, REVIEW, REVIEW.c.id == new_id(made))
 
 
 def stale_of(row: Row) -> tuple[Difference, ...]:
@@ -340,10 +373,18 @@ def refuse_second(connection: Connection, key: str, row: Row) -> None:
 
 
 def say(
-    connection: Connection, audit: Audit, row: Row, type_: str, actor: Actor, data: Mapping[str, Any], *, step: str = ""
+    connection: Connection,
+    audit: Audit,
+    row: Row,
+    type_: str,
+    actor: Actor,
+    data: Mapping[str, Any],
+    *,
+    step: str = "",
+    rows: Rows = NO_ROWS,
 ) -> None:
     """One record about a proposal, besides that of its edges."""
     audit.append(
         connection, type_, actor, proposal=row.id, revision=row.revision, step=step, plan_digest=row.digest,
-        policy_digest=row.policy, data=data,
+        policy_digest=row.policy, data=data, rows=rows,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select
 
 from engine.errors import RefusedError
 from runbooks import books, policy
@@ -19,7 +19,7 @@ from runbooks.compose import scope_of
 from runbooks.identity import Actor, Signed
 from runbooks.outbox import Outbox
 from runbooks.plan import Plan, Review
-from runbooks.policies import Policies
+from runbooks.policies import Policies, kept_signature, used_nonce
 from runbooks.policy import Policy
 from runbooks.standing import Standing
 
@@ -53,12 +53,14 @@ class BreakGlass:
             self._audit.append(
                 connection, "breakglass.refused", who, proposal=row.id, revision=row.revision,
                 plan_digest=row.digest, policy_digest=row.policy, data={"why": why_not.problem[:500]},
+                rows=used_nonce(connection, signed),
             )  # fmt: skip
             return why_not
         sealed = self._audit.seal(connection, reason)
         self._audit.append(
             connection, "breakglass.used", who, proposal=row.id, revision=row.revision, plan_digest=row.digest,
-            policy_digest=row.policy, private=(sealed,),
+            policy_digest=row.policy, data=kept_signature(signed), private=(sealed,),
+            rows=used_nonce(connection, signed),
         )  # fmt: skip
         row = books.move(
             connection, self._audit, row, "broke_glass", who, now_ms,
@@ -99,7 +101,7 @@ class BreakGlass:
         )
         if why_not:
             return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver"), actor
-        if self._standing.need(connection, plan).signed and not actor.key:
+        if self._standing.need(connection, plan).signed and signed is None:
             remedy = "An account is not enough to do alone what others would have had to approve"
             return RefusedError(f"breaking the glass for {row.id} must be signed with your own key", remedy), actor
         least = in_force.break_glass.reason_least
@@ -120,15 +122,14 @@ class BreakGlass:
         return mine == policy.subject_of(in_force, subject, subject)
 
     def _open_review(self, connection: Connection, row: Row, actor: Actor, now_ms: int) -> None:
-        made = connection.execute(
-            insert(REVIEW).values(
-                number=row.number, about=row.id, subject=actor.subject, forced=True,
-                text=f"break-glass of {row.id}", opened_ms=now_ms,
-            )
-        )  # fmt: skip
+        values = {
+            "number": row.number, "about": row.id, "subject": actor.subject, "forced": True,
+            "text": f"break-glass of {row.id}", "opened_ms": now_ms,
+        }  # fmt: skip
+        number, rows = books.add_review(connection, values)
         self._audit.append(
             connection, "review.opened", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
-            data={"review": books.new_id(made), "forced": True},
+            data={"review": number, "forced": True}, rows=rows,
         )  # fmt: skip
 
     def close_review(self, connection: Connection, actor: Actor, review: int, comment: str, now_ms: int) -> None:
@@ -142,13 +143,13 @@ class BreakGlass:
             why_not = "it is about what you did yourself"
         if why_not:
             raise RefusedError(f"you may not close review {review}: {why_not}", "Ask another approver")
-        connection.execute(
-            update(REVIEW).where(REVIEW.c.id == review).values(closed_ms=now_ms, closed_by=actor.subject)
-        )
+        about = f"P-{kept['number']}" if kept["number"] else ""
+        closed = {"closed_ms": now_ms, "closed_by": actor.subject}
+        rows = self._audit.rewrite(connection, REVIEW, REVIEW.c.id == review, closed, about)
         sealed = self._audit.seal(connection, comment)
         self._audit.append(
-            connection, "review.closed", actor, proposal=f"P-{kept['number']}" if kept["number"] else "",
-            data={"review": review}, private=(sealed,),
+            connection, "review.closed", actor, proposal=about,
+            data={"review": review}, private=(sealed,), rows=rows,
         )  # fmt: skip
 
     def reviews(self, connection: Connection, limit: int) -> tuple[Review, ...]:

@@ -80,6 +80,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """Targets at a time."""
     states: frozenset[str]
     """States of a target in which the action makes sense: what must hold before it is done. Not used for policies."""
+    with_work: frozenset[str] = frozenset()
+    """Those of `states` in which it makes sense only while work is left on the target."""
     otherwise: str = "Nothing needs doing"
     """What a person can do when a target is in another state."""
     inverse: str
@@ -182,8 +184,8 @@ ROWS: tuple[Action, ...] = (
         verb="Cordon",
         tier="T1",
         raised=_SHARE,
-        states=frozenset(("ready",)),
-        otherwise="Only ready nodes can be cordoned",
+        states=frozenset(("ready", "draining")),
+        otherwise="Only ready or draining nodes can be cordoned",
         inverse="Uncordon {them}",
         command=lambda act: Cordon(ids=act.targets),
         done=effects.becomes("cordoned"),
@@ -207,8 +209,9 @@ ROWS: tuple[Action, ...] = (
         verb="Drain",
         tier="T2",
         raised=_SHARE,
-        states=frozenset(("ready", "cordoned")),
-        otherwise="Only ready or cordoned nodes can be drained",
+        states=frozenset(("ready", "cordoned", "draining")),
+        with_work=frozenset(("draining",)),
+        otherwise="Only nodes that are ready or cordoned, or drain with work left on them, can be drained",
         inverse="Uncordon {them}; work since the last checkpoint is lost and does not return by itself",
         command=lambda act: Drain(ids=act.targets),
         done=effects.empty_and("draining", "cordoned"),
@@ -652,6 +655,8 @@ def why_not(action: Action, target: Target) -> str:
     """Why the action does not apply to a target in its present state; empty when it does."""
     if action.kind == "policy":
         return f"{target.id} is in force already" if target.id == target.state else ""
+    if target.state in action.with_work and not target.work:
+        return f"{target.id} is {target.state}, and no work is left there"
     return "" if target.state in action.states else f"{target.id} is {target.state}"
 
 

@@ -1,4 +1,5 @@
-"""When a model is not asked: for a while after several failures, and when it was asked often enough.
+"""When a model is not asked: for a while after several failures or one that asking again does not mend, and when it was
+asked often enough.
 
 Clocks are monotonic, in seconds. Methods may be called from any thread.
 """
@@ -18,11 +19,15 @@ OPEN_S = 120.0
 """How long it stays open; then one call is let through, and how that ends decides."""
 FAULTS = frozenset(
     ("connection", "deadline", "content_type", "response_too_large", "encoding", "redirect", "auth", "model_missing",
-     "envelope_shape", "choices_count", "message_shape", "content_shape", "worker")
+     "other_model", "envelope_shape", "choices_count", "message_shape", "content_shape", "worker")
 )  # fmt: skip
 """What is the endpoint's fault, beside http_NNN. What a model says, and what we or a person end, is not."""
-AT_ONCE = frozenset(("auth",))
-"""What asking again does not mend."""
+AT_ONCE = {
+    "auth": ("the server did not take the key", "Set a valid MUSTER_MODEL_KEY or model_key_file"),
+    "model_missing": ("the server has no such model", "Look at the settings model and model_url"),
+    "other_model": ("the server answered with another model", "List its name in model_aliases if that is right"),
+}
+"""What a setting must mend, and asking again does not: what it is, and what to do. One of these opens the circuit."""
 
 State = Literal["closed", "open", "half_open"]
 
@@ -61,10 +66,13 @@ class Circuit:
             if state == "open" or (state == "half_open" and self._trying):
                 left_s = max(1, round(self._until - self._clock()))
                 when = f"in {left_s} s" if state == "open" else "when the call that tries it has ended"
+                if self._why in AT_ONCE:
+                    problem, remedy = AT_ONCE[self._why]
+                    remedy += f" and restart the engine; as it is, the model may be asked again {when}"
+                else:
+                    problem, remedy = f"there were failures before ({self._why})", f"It is tried again {when}"
                 raise DraftRejected(
-                    "circuit_open",
-                    f"the model is not asked for now, because of failures before ({self._why})",
-                    f"It is tried again {when}; see `muster model`",
+                    "circuit_open", f"the model is not asked for now: {problem}", f"{remedy}; see `muster model`"
                 )
             self._trying = state == "half_open"
 

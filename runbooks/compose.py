@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.errors import RefusedError, SpecError
+from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import MAX_QUANTITY, check_id
 from runbooks import blast, catalog, inverse, outside, readings, risk, simulation, wording
 from runbooks.books import Words
 from runbooks.checks import Check, check_well_formed, evaluate, vacuous
 from runbooks.identity import Scope
-from runbooks.plan import TIERS, Blast, Limits, Request, Simulated, Step, StepRequest, Tier
+from runbooks.plan import TIERS, Act, Blast, Limits, Request, Simulated, Step, StepRequest, Tier
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -34,14 +34,16 @@ class Composed(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     tier: Tier
     blast: Blast
+    rollback_tier: Tier
+    """Of taking it back right after it is done."""
     simulated: Simulated
     words: Words
     scope: Scope
 
 
-def compose(engine: Engine, request: Request) -> Composed:
+def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Act | None] | None = None) -> Composed:
     """Resolve and simulate. Changes nothing. The first step is read from the cell itself, each later one from the fork
-    on which those before it were done.
+    on which those before it were done. `needed`: what of an act is still needed where it is looked at; None: nothing.
 
     Raises SpecError for what is malformed, NotFoundError naming every unknown target, and RefusedError naming every
     target that an action does not apply to, the checks that do not hold, and the limits of the request that it exceeds.
@@ -54,7 +56,12 @@ def compose(engine: Engine, request: Request) -> Composed:
     names: set[str] = set()
     with contextlib.closing(simulation.Trial(engine)) as trial:
         for i, asked in enumerate(request.steps):
-            source = engine if i == 0 else trial.fork
+            source = trial.fork if steps else engine
+            if needed is not None:
+                act = needed(source, asked.act)
+                if act is None:
+                    continue
+                asked = msgspec.structs.replace(asked, act=act)
             step, told, raised = resolve(source, asked, i)
             # Later steps are read from a fork, which decides itself: how long they take is said by the cell.
             step = msgspec.structs.replace(step, timeout_ms=max(step.timeout_ms, outside.timeout_ms(engine, step.act)))
@@ -66,6 +73,7 @@ def compose(engine: Engine, request: Request) -> Composed:
             why += raised
             trial.do(catalog.find(step.act.action), step.act, [*step.shown, *step.stops])
         effects, dearer_microusd_hour = trial.effects(), trial.dearer_microusd_hour()
+        rollback_tier = tier_of_rollback(trial.fork, steps)
     whole = blast.total(tuple(step.blast for step in steps))
     whole = msgspec.structs.replace(whole, cost_microusd_hour=max(whole.cost_microusd_hour, dearer_microusd_hour))
     refuse_beyond(request.limits, whole)
@@ -74,6 +82,7 @@ def compose(engine: Engine, request: Request) -> Composed:
         steps=tuple(steps),
         tier=tier,
         blast=whole,
+        rollback_tier=rollback_tier,
         simulated=Simulated(version=engine.version, at_ms=engine.now_ms, effects=effects),
         words=Words(
             title=title_of(steps),
@@ -89,10 +98,14 @@ def check_request(request: Request) -> None:
     """Raises SpecError for a request that is malformed whatever the cell is like."""
     if not request.steps:
         raise SpecError("steps", "are none", "Say what shall be done")
-    if len(request.steps) > MAX_STEPS:
+    if len(request.steps) > MAX_STEPS and not request.rolls_back:
         raise SpecError("steps", f"{len(request.steps):,} are given", f"Give at most {MAX_STEPS}")
     readings.check_text(request.reason, "reason", MAX_REASON)
     readings.check_text(request.requester, "requester", readings.MAX_PERSON)
+    if request.source is not None:
+        if request.source.id:
+            check_id(request.source.id, "source.id")
+        readings.check_text(request.source.by, "source.by", readings.MAX_PERSON)
     for i, step in enumerate(request.steps):
         if step.id:
             # It is shown before what the step does, so it must not be able to say anything itself.
@@ -161,7 +174,16 @@ def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list
         confirm=asked.confirm,
         timeout_ms=max(catalog.timeout_ms(act), *(check.within_ms for check in asked.verify), 0),
     )
-    return step, wording.steps(act, shown, work), list(why)
+    return step, [*wording.steps(act, shown, work), *left_above(source, act)], list(why)
+
+
+def left_above(source: Engine, act: Act) -> list[str]:
+    """The work that goes on above what its queue may use after a change of it, a line each: it may have to give way."""
+    if act.queue is None or act.queue.over != "keep":
+        return []
+    evicting = msgspec.structs.replace(act, queue=msgspec.structs.replace(act.queue, over="evict"))
+    found = readings.read_workloads(source, readings.evicted(source, evicting))
+    return [wording.left_above(target) for target in found.values()]
 
 
 def refuse_unmet(source: Engine, asked: StepRequest, number: int) -> None:
@@ -207,6 +229,17 @@ def tier_of_all(steps: Sequence[Step], whole: Blast, engine: Engine) -> tuple[Ti
         found.append(f"its steps together stop {whole.workloads:,} of {running:,} workloads")
     raised = TIERS[min(TIERS.index(highest) + bool(found), len(TIERS) - 1)]
     return raised, tuple(found)
+
+
+def tier_of_rollback(source: Engine, done: Sequence[Step]) -> Tier:
+    """Of all their ways back together, where they are done; T0 where nothing can be taken back, or not at once."""
+    acts = [act for step in reversed(done) for act in step.rollback]
+    try:
+        needed = [left for act in acts if (left := readings.needed(source, act)) is not None]
+        steps = [resolve(source, StepRequest(act=act), i)[0] for i, act in enumerate(needed)]
+    except (NotFoundError, RefusedError):
+        return "T0"
+    return tier_of_all(steps, blast.total(step.blast for step in steps), source)[0] if steps else "T0"
 
 
 def title_of(steps: list[Step]) -> str:

@@ -1,10 +1,10 @@
 """What a person can know, and do, about an intent to another scheduler of which nobody can tell whether it happened.
 
-It can be settled, by who may vote on such an act (as for `resume --accept`: it accepts what could not be verified), and
-of a submission by who may submit; with a reason, on record. A submission can be carried again: it needs no vote the
-first time either. An act cannot: the gate has each step of an approved plan done once, under a key of its own, for the
-cell as it was when it was voted on. To have it once more is another act, proposed anew, simulated on the cell as it is,
-and voted on; `IntentDetail.act` is what to propose.
+It can be settled, by as many as its plan needs votes of, and by none who may not vote on that plan: it accepts what
+could not be verified. Of a submission, by who may submit. Each with a reason, on record. A submission can be carried
+again: it needs no vote the first time either. An act cannot: the gate has each step of an approved plan done once,
+under a key of its own, for the cell as it was when it was voted on. To have it once more is another act, proposed anew,
+simulated on the cell as it is, and voted on; `IntentDetail.act` is what to propose.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from sqlalchemy import Connection, select
 
 from engine import commands as cmd
@@ -21,11 +22,13 @@ from engine.intent_report import IntentWord
 from engine.intents import Intent, Phase, subjects_of, view_of, wanted
 from runbooks import books, catalog, policy, readings
 from runbooks.admission import tag_of, touched_by
+from runbooks.approvals import NOBODY
+from runbooks.audit import record_table
 from runbooks.books import EFFECT, VOTE, Row
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, WHOLE, Actor, Scope
 from runbooks.intent_shown import LEAST_REASON, IntentAnswer, IntentDetail
-from runbooks.plan import Act, ActionName, Plan, Tier
+from runbooks.plan import Act, ActionName, Origin, Party, Plan, Tier
 
 if TYPE_CHECKING:
     from engine.commands import Receipt
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 MOST_NAMES = 50
 """Of what an intent is about, in the record."""
+AGREED = "intent.agreed"
+"""Type of the record of a word that others must say too."""
 NEAR_MS = 60_000
 """By so much the wall clock of a record and the cell's may differ."""
 ACTIONS: dict[type[cmd.Command], ActionName] = {
@@ -147,12 +152,29 @@ def recorded_again(engine: Engine, gate: Gate, changes: Sequence[cmd.IntentChang
     return beside
 
 
+def frozen(engine: Engine, gate: Gate, number: int) -> str:
+    """Why an act that the other scheduler forgot is not done again by itself now: a freeze holds that would stop its
+    plan. Empty: none does."""
+    intent = engine.state.intents.known(number)
+    if intent is None:
+        return ""
+
+    def look(connection: Connection) -> str:
+        tier, scope = _weight(left_by(connection, intent), intent)
+        in_force, by_hand = gate.policies.current(connection), gate.policies.freezes(connection)
+        return policy.frozen(in_force, by_hand, gate.policies.clock(), tier, scope)
+
+    name = gate.policies.looked(look)
+    return f"slurmctld has forgotten it, and freeze {name} holds: it is not done again by itself" if name else ""
+
+
 # -- a word on it -----------------------------------------------------------------------------------------------------
 
 
 def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Receipt:
     """Settle it, or have a submission carried again; with its record. On the engine's thread. Raises NotFoundError,
-    SpecError, and RefusedError for one that is not in doubt and for whom the policy does not let."""
+    SpecError, and RefusedError for one that is not in doubt, for whom the policy does not let, and while others must
+    say the same: then the word is kept."""
     readings.check_text(said.reason, "reason", readings.MAX_COMMENT)
     if len(said.reason.strip()) < LEAST_REASON:
         raise SpecError("reason", "is too short", f"Say what was found, in {LEAST_REASON} characters or more")
@@ -161,7 +183,7 @@ def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Rece
     if isinstance(command, cmd.Submit):
         gate.refuse_unless(actor, "submit", touched_by(command, outside=True))
     else:
-        _refuse_act(engine, gate, actor, intent)
+        _agree(engine, gate, actor, said, intent)
 
     def beside(connection: Connection) -> None:
         sealed = gate.audit.seal(connection, said.reason)
@@ -177,29 +199,74 @@ def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Rece
     return engine.command(said_by, beside=beside)
 
 
-def _refuse_act(engine: Engine, gate: Gate, actor: Actor, intent: Intent) -> None:
-    """Raises RefusedError, on record, for who may not vote on such an act: whoever says what came of it says what could
-    not be verified."""
-    tier, scope, proposal = _weight(engine, intent)
+def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent: Intent) -> None:
+    """Raises RefusedError, on record, for whose word does not count: who says what came of it says what could not be
+    verified, so that it takes as many, and as independent, as the plan did. Where others must say the same, the word
+    is kept, and RefusedError says who."""
+    left = engine.recorded(lambda connection: left_by(connection, intent))
+    tier, scope = _weight(left, intent)
+    proposal = left[0].id if left is not None else ""
 
-    def look(connection: Connection) -> str:
+    def look(connection: Connection) -> tuple[str, str]:
         in_force = gate.policies.current(connection)
-        why_not = policy.may(in_force, actor, "vote", tier, scope, owner=gate.policies.owner)
+        need, author, requester = _needed(in_force, left, tier, scope)
+        words = [*_words(connection, said, actor), _word(actor, gate.policies.clock())]
+        counted = policy.tally(in_force, words, author, requester, need, scope, owner=gate.policies.owner)
+        not_mine = counted.why_not[-1] and f"your word does not count: it {counted.why_not[-1]}"
+        why_not = policy.may(in_force, actor, "vote", tier, scope, owner=gate.policies.owner) or not_mine
+        data: dict[str, object] = {"deed": "answer intent", "intent": intent.number}
         if why_not:
-            data = {"deed": "answer intent", "intent": intent.number, "why": why_not}
-            gate.audit.append(connection, "command.refused", actor, proposal=proposal, data=data)
-        return why_not
+            gate.audit.append(connection, "command.refused", actor, proposal=proposal, data=data | {"why": why_not})
+        elif counted.missing:
+            sealed = gate.audit.seal(connection, said.reason)
+            gate.audit.append(
+                connection, AGREED, actor, proposal=proposal, private=(sealed,),
+                data=data | {"outcome": said.outcome, "reason": [sealed.ref]},
+            )  # fmt: skip
+        return why_not, f"{counted.missing} more to say the same ({counted.wanted})" if counted.missing else ""
 
-    why_not = engine.record(look)
+    why_not, wanted = engine.record(look)
     if why_not:
         raise RefusedError(f"you may not say what came of i{intent.number}: {why_not}", "Ask one who may")
+    if wanted:
+        raise RefusedError(
+            f"your word is kept, and i{intent.number} stays in doubt: it is {tier} and needs {wanted}",
+            f"They run: muster intents settle {intent.number} {said.outcome} --reason WHY",
+        )
 
 
-def _weight(engine: Engine, intent: Intent) -> tuple[Tier, Scope, str]:
+def _needed(
+    in_force: policy.Policy, left: tuple[Row, Plan] | None, tier: Tier, scope: Scope
+) -> tuple[policy.Need, Party, str]:
+    """What its plan needs by the policy in force, its author, and who asked for it. A word is not signed."""
+    plan = left[1] if left is not None else None
+    author = plan.author if plan is not None else NOBODY
+    origin: Origin = plan.origin if plan is not None else "person"
+    need = policy.need(in_force, tier, origin, scope, author=author.kind)
+    return msgspec.structs.replace(need, signed=False), author, plan.requester if plan is not None else ""
+
+
+def _word(actor: Actor, at_ms: int) -> policy.Vote:
+    return policy.Vote(
+        subject=actor.subject, kind=actor.kind, account=actor.account, verdict="approve", at_ms=at_ms, key=actor.key
+    )
+
+
+def _words(connection: Connection, said: IntentAnswer, actor: Actor) -> list[policy.Vote]:
+    """What others have said of it, the last of each, where that is the same."""
+    query = select(record_table.c.body).where(record_table.c.type == AGREED).order_by(record_table.c.seq)
+    last: dict[str, tuple[str, policy.Vote]] = {}
+    for body in connection.execute(query).scalars():
+        record = msgspec.json.decode(body)
+        if record["data"]["intent"] == said.number:
+            who = msgspec.convert({key: record["actor"][key] for key in ("subject", "kind", "account", "key")}, Actor)
+            last[who.subject] = record["data"]["outcome"], _word(who, record["at_ms"])
+    return [vote for subject, (outcome, vote) in last.items() if outcome == said.outcome and subject != actor.subject]
+
+
+def _weight(left: tuple[Row, Plan] | None, intent: Intent) -> tuple[Tier, Scope]:
     """How much it takes to say so: as much as to approve the plan that left it; without one, as its action at least."""
-    left = engine.recorded(lambda connection: left_by(connection, intent))
     if left is not None:
-        row, plan = left
-        return plan.tier, scope_of(plan.steps), row.id
+        return left[1].tier, scope_of(left[1].steps)
     action = ACTIONS.get(type(wanted(intent)))
-    return "T2" if action is None else catalog.find(action).tier, WHOLE, ""
+    return "T2" if action is None else catalog.find(action).tier, WHOLE

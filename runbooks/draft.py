@@ -37,6 +37,7 @@ REASONS = frozenset(
         "redirect",
         "auth",
         "model_missing",
+        "other_model",
         "envelope_shape",
         "choices_count",
         "message_shape",

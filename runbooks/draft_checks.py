@@ -22,7 +22,7 @@ from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, P
 from runbooks.input_values import milliseconds
 from runbooks.leaks import refuse_leak
 from runbooks.parameters import MOST_TEXT, Parameter, Type, why_not_id
-from runbooks.plan import Act, ActionName, Proposal, Request, StepRequest
+from runbooks.plan import Act, ActionName, Proposal, Request, Source, StepRequest
 from runbooks.pseudonyms import is_plain
 from runbooks.runbook import InputType
 from runbooks.wording import command_name
@@ -160,7 +160,7 @@ def _instructions(message: Said) -> str:
 
 
 def request_of(acts: Sequence[Act]) -> Request:
-    return Request(steps=tuple(StepRequest(act=act) for act in acts), reason=REASON, origin="model")
+    return Request(steps=tuple(StepRequest(act=act) for act in acts), reason=REASON, source=Source(kind="model"))
 
 
 def key_of(draft: Draft) -> str:

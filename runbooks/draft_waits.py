@@ -505,10 +505,10 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
 def _no_way(case: Case, token: str) -> str:
     """Why nothing is done, in a sentence."""
     reason = case.scene.reason(case.first)
-    start_ms = case.scene.engine.reader.explainer.earliest_start(case.first.row)
+    start_ms = case.scene.engine.reader.explainer.start_bound(case.first.row)
     when = ""
     if start_ms is not None and start_ms > case.scene.now_ms:
-        when = f"; it is likely to start in {hours(start_ms - case.scene.now_ms)}"
+        when = f"; it does not start within {hours(start_ms - case.scene.now_ms)}"
     if token == explain.NO_NODES:
         return f"{case.symptom.text}: {reason}; nothing done to the cell helps, its owner has to ask for something else"
     if token == explain.ARRAY_LIMIT:

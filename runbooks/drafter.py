@@ -24,7 +24,7 @@ from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import Option, Solver, made
 from runbooks.draft_target import with_target
 from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
-from runbooks.plan import Act, Proposal, Request, RunbookRef, StepRequest
+from runbooks.plan import Act, Proposal, Request, RunbookRef, Source, StepRequest
 from runbooks.readings import MAX_COMMENT
 from runbooks.runbook import MOST_TITLE as MOST_RUNBOOK_TITLE
 from runbooks.runbook import Runbook, parse
@@ -35,6 +35,8 @@ from runbooks.wording import title
 
 if TYPE_CHECKING:
     from engine.control import Engine
+
+BY_RULE = Source(kind="rule")
 
 
 class Preview(Protocol):
@@ -143,7 +145,7 @@ class RuleDrafter:
                 return tuple(step.act for step in request.steps), request, ref
         acts = made(scene.engine, option)
         steps = tuple(StepRequest(act=act) for act in acts)
-        return acts, Request(steps=steps, reason=reason, requester=requester, origin="recommender"), None
+        return acts, Request(steps=steps, reason=reason, requester=requester, source=BY_RULE), None
 
     def _compiled(self, scene: Scene, option: Option, reason: str, requester: str) -> tuple[Request, RunbookRef] | None:
         """None where it does not apply now. Against the fork, but for what only the live cell knows."""
@@ -163,7 +165,7 @@ class RuleDrafter:
             return None
         if not compiled.applies:
             return None
-        return msgspec.structs.replace(compiled.request, origin="recommender"), ref
+        return msgspec.structs.replace(compiled.request, source=BY_RULE), ref
 
     def _words_only(self, brief: Brief, scene: Scene, answer: Answer) -> Draft:
         cited = Cited(scene.engine, brief)

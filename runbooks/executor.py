@@ -19,17 +19,18 @@ from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.events import AuditEntry
 from runbooks import books, canary, catalog, life, outside, policy, readings, wording
 from runbooks.amounts import utc
-from runbooks.audit import Audit
-from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
+from runbooks.audit import NO_ROWS, Audit
+from runbooks.books import CONFIRMATION, Row
 from runbooks.checks import Verdict, evaluate
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, Actor
 from runbooks.outbox import Outbox
-from runbooks.plan import Act, Difference, Outcome, Plan, Step, StepStanding, Target
+from runbooks.plan import Act, Difference, Outcome, Plan, Request, Step, StepStanding, Target
 from runbooks.policies import Policies
 from runbooks.revalidation import what_differs, why_not_now
+from runbooks.rows_on_record import Rows, kept
 from runbooks.standing import Standing
-from runbooks.way_back import WayBack
+from runbooks.way_back import WayBack, found_with_plan
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -56,7 +57,7 @@ class Executor:
         self._standing = standing
         self._outbox = outbox
         self._now = now
-        self._way_back = WayBack(engine, audit, policies, outbox, now, self._act)
+        self.way_back = WayBack(engine, audit, policies, outbox, now, self._act)
 
     # -- from approved to done ----------------------------------------------------------------------------------------
 
@@ -76,10 +77,15 @@ class Executor:
             raise self._stale(actor, row, differences, now_ms)
 
         def write(connection: Connection) -> Row | RefusedError:
+            found = self._policies.authority.of(connection, row, plan)
+            if found.changed or (found.lacks and row.breakglass):
+                why = found.changed or found.lacks
+                books.say(connection, self._audit, row, "exec.refused", actor, {"why": why[:500]})
+                return unauthorised(row, why)
             if now_ms >= row.expires_ms:
                 books.move(connection, self._audit, row, "expired", SYSTEM, now_ms)
                 return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
-            if not row.breakglass and self._standing.tally(connection, row, plan).missing:
+            if found.lacks or (not row.breakglass and self._standing.tally(connection, row, plan).missing):
                 books.say(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
                 books.move(connection, self._audit, row, "fell_short", SYSTEM, now_ms, expires_ms=plan.expires_ms)
                 return RefusedError(
@@ -173,7 +179,7 @@ class Executor:
         except MusterError as error:
             failed = self._fail(row, step, error)
             if failed.state == "rolling_back":
-                self._way_back.take(SYSTEM, failed, plan)
+                self.way_back.take(SYSTEM, failed, plan)
             raise
         return moved[-1]
 
@@ -215,42 +221,44 @@ class Executor:
         version = self._engine.version
         key = books.effect_key(row, number)
         books.refuse_second(connection, key, row)
-        connection.execute(
-            insert(EFFECT).values(
-                key=key, number=row.number, revision=row.revision, step=number, back=False, action=step.act.action,
-                at_ms=now_ms, version=version, changed=msgspec.json.encode(changed),
-            )
-        )  # fmt: skip
-        self._beside_engine(connection, actor, row, step, key, now_ms)
+        effect = {
+            "key": key, "number": row.number, "revision": row.revision, "step": number, "back": False,
+            "action": step.act.action, "at_ms": now_ms, "version": version, "changed": msgspec.json.encode(changed),
+        }  # fmt: skip
+        rows = {
+            **books.add_effect(connection, effect),
+            **self._beside_engine(connection, actor, row, step, key, now_ms),
+        }
         standing = StepStanding(
             id=step.id, state="done", at_ms=now_ms, version=version, cell_ms=self._engine.now_ms, changed=changed
         )
-        books.set_standing(connection, row, number, standing)
+        rows |= books.set_standing(connection, self._audit, row, number, standing)
         books.say(
             connection, self._audit, row, "exec.effect", actor,
             {"key": key, "action": step.act.action, "targets": list(step.act.targets)[:100], "version": version},
-            step=step.id,
+            step=step.id, rows=rows,
         )  # fmt: skip
         return books.move(
             connection, self._audit, row, "acted", actor, now_ms,
             data={"step": step.id}, cursor=number + 1, verify_by_ms=now_ms + step.timeout_ms, note="",
         )  # fmt: skip
 
-    def _beside_engine(self, connection: Connection, actor: Actor, row: Row, step: Step, key: str, now_ms: int) -> None:
-        """What an action without an engine command leads to: messages that go out later, reviews for people."""
-        note = step.act.note
+    def _beside_engine(self, connection: Connection, actor: Actor, row: Row, step: Step, key: str, now_ms: int) -> Rows:
+        """What an action without an engine command leads to: messages that go out later, reviews for people. The rows
+        of reviews, for the record of the effect."""
+        note, rows = step.act.note, dict(NO_ROWS)
         if note is None:
-            return
+            return rows
         for target in step.act.targets:
             if step.act.action == "notify":
                 self._outbox.put(connection, f"{key}:{target}", row.number, target, note.text, now_ms)
             else:
-                connection.execute(
-                    insert(REVIEW).values(
-                        number=row.number, about=target, subject=actor.subject, forced=False, text=note.text,
-                        opened_ms=now_ms,
-                    )
-                )  # fmt: skip
+                values = {
+                    "number": row.number, "about": target, "subject": actor.subject, "forced": False,
+                    "text": note.text, "opened_ms": now_ms,
+                }  # fmt: skip
+                rows |= books.add_review(connection, values)[1]
+        return rows
 
     def _fail(self, row: Row, step: Step, error: MusterError) -> Row:
         """The engine refused the step: nothing of it has happened. A way back that follows is begun with that, so that
@@ -264,7 +272,7 @@ class Executor:
                 note=f"step {step.id}: {error.problem}",
             )  # fmt: skip
             if step.on_fail == "rollback" and row.cursor > 0:
-                return self._way_back.begin(connection, SYSTEM, failed, f"step {step.id} was refused", now_ms)
+                return self.way_back.begin(connection, SYSTEM, failed, f"step {step.id} was refused", now_ms)
             return failed
 
         return self._engine.record(write)
@@ -290,27 +298,42 @@ class Executor:
         last = row.cursor == len(plan.steps)
 
         def write(connection: Connection) -> Row:
-            kept = books.standing(connection, row)[number]
+            standing = books.standing(connection, row)[number]
             state: Any = {"success": "verified", "failure": "failed", "inconclusive": "inconclusive"}[verdict]
-            if kept.state != state or kept.verified != lines:
-                new = msgspec.structs.replace(kept, state=state, verified=lines)
-                books.set_standing(connection, row, number, new)
+            seen_before = standing.state == state and standing.verified == lines
+            if verdict == "inconclusive" and seen_before:
+                return row
+            rows = NO_ROWS
+            if not seen_before:
+                new = msgspec.structs.replace(standing, state=state, verified=lines)
+                rows = books.set_standing(connection, self._audit, row, number, new)
+            data = {"step": step.id, "found": [line[:200] for line in lines][:20]}
+            books.say(
+                connection,
+                self._audit,
+                row,
+                "exec.verify",
+                actor,
+                {"verdict": verdict, **data},
+                step=step.id,
+                rows=rows,
+            )
             if verdict == "inconclusive":
                 return row
-            data = {"step": step.id, "found": [line[:200] for line in lines][:20]}
-            books.say(connection, self._audit, row, "exec.verify", actor, {"verdict": verdict, **data}, step=step.id)
             if verdict == "success":
                 event: life.Event = "verified" if last else "continued"
+                if last:
+                    self.way_back.taken_by(connection, row, plan, now_ms)
                 return books.move(connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id})
             event = "paused" if step.on_fail == "pause" else "failed"
             note = f"step {step.id} could not be verified: {'; '.join(lines)}"
             failed = books.move(connection, self._audit, row, event, SYSTEM, now_ms, data=data, note=note)
             if step.on_fail == "rollback":
-                return self._way_back.begin(connection, SYSTEM, failed, f"step {step.id} could not be verified", now_ms)
+                return self.way_back.begin(connection, SYSTEM, failed, f"step {step.id} could not be verified", now_ms)
             return failed
 
         row = self._engine.record(write)
-        return self._way_back.take(SYSTEM, row, plan) if row.state == "rolling_back" else row
+        return self.way_back.take(SYSTEM, row, plan) if row.state == "rolling_back" else row
 
     def _read_back(self, row: Row, step: Step, now_ms: int) -> tuple[Verdict, tuple[str, ...]]:
         """The verdict on a step that is done, and what was read."""
@@ -418,6 +441,7 @@ class Executor:
                 )  # fmt: skip
             resumed = books.move(connection, self._audit, row, "resumed", actor, now_ms, note="", stale=b"[]")
             if resumed.cursor == len(plan.steps):
+                self.way_back.taken_by(connection, row, plan, now_ms)
                 resumed = books.move(connection, self._audit, resumed, "finished", actor, now_ms)
             return resumed
 
@@ -447,12 +471,13 @@ class Executor:
                 )
                 return why_not
             if not self._confirmed(connection, row, row.cursor):
-                connection.execute(
-                    insert(CONFIRMATION).values(
-                        number=row.number, revision=row.revision, step=row.cursor, subject=actor.subject, at_ms=now_ms
-                    )
-                )
-                books.say(connection, self._audit, row, "exec.confirmed", actor, {}, step=step.id)
+                word = {
+                    "number": row.number, "revision": row.revision, "step": row.cursor, "subject": actor.subject,
+                    "at_ms": now_ms,
+                }  # fmt: skip
+                connection.execute(insert(CONFIRMATION).values(**word))
+                rows = kept(CONFIRMATION, word)
+                books.say(connection, self._audit, row, "exec.confirmed", actor, {}, step=step.id, rows=rows)
             return ""
 
         why_not = self._engine.record(write)
@@ -486,14 +511,16 @@ class Executor:
         return connection.execute(select(CONFIRMATION.c.subject).where(where)).first() is not None
 
     def roll_back(self, actor: Actor, proposal_id: str, reason: str) -> Outcome:
-        """Take back what was done, the last step first. Raises RefusedError where nothing of it can be."""
+        """Take back what was done, the last step first, where the votes on it cover what that does now. Raises
+        RefusedError."""
         readings.check_text(reason, "reason", readings.MAX_COMMENT)
         row, plan = self._read(proposal_id)
-        life.after(row.state, "taken_back", row.id)
-        self._way_back.check(row, plan)
+        found = self.way_back.tried(row, plan, Request())
+        if found is not None:
+            self.way_back.refuse_uncovered(row, plan, found, reason)
         now_ms = self._now()
-        row = self._engine.record(lambda connection: self._way_back.begin(connection, actor, row, reason, now_ms))
-        row = self._way_back.take(actor, row, plan)
+        row = self._engine.record(lambda connection: self.way_back.begin(connection, actor, row, reason, now_ms, found))
+        row = self.way_back.take(actor, row, plan)
         self._audit.after(at_once=True)
         return self._outcome(row, plan)
 
@@ -518,7 +545,7 @@ class Executor:
         plan = self._read(row.id)[1]
         goes_on = row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS
         if row.state == "rolling_back":
-            self._way_back.take(SYSTEM, row, plan)
+            self.way_back.take(SYSTEM, row, plan)
         elif row.state == "approved":
             if goes_on and plan.start == "approved":
                 self.execute(SYSTEM, row.id)
@@ -538,17 +565,20 @@ class Executor:
     # -- ground -------------------------------------------------------------------------------------------------------
 
     def _read(self, proposal_id: str) -> tuple[Row, Plan]:
-        """Raises NotFoundError, and RefusedError when the stored plan is not the one that was voted on."""
+        """Raises NotFoundError, and RefusedError when the stored plan is not the one that was voted on, or how far it
+        is is not what the records say. Of what is approved the claim looks at that."""
 
         def read(connection: Connection) -> tuple[Row, Plan]:
-            row = books.found(connection, proposal_id)
-            return row, books.plan_of(connection, row)[0]
+            row, plan = found_with_plan(connection, proposal_id)
+            if row.state != "approved" and (changed := self._policies.authority.of(connection, row, plan).changed):
+                raise unauthorised(row, changed)
+            return row, plan
 
         return self._engine.record(read)
 
     def _outcome(self, row: Row, plan: Plan) -> Outcome:
-        kept = self._engine.record(lambda connection: books.standing(connection, row))
-        steps = [kept[number] for number in sorted(kept)]
+        standing = self._engine.record(lambda connection: books.standing(connection, row))
+        steps = [standing[number] for number in sorted(standing)]
         waits = {
             "verifying": f"its effect, to be seen by {utc(row.verify_by_ms)}",
             "paused": row.note or "somebody to resume it",
@@ -564,3 +594,11 @@ class Executor:
             state=row.state,
             waits_for=waits.get(row.state, ""),
         )
+
+
+def unauthorised(row: Row, why: str) -> RefusedError:
+    """Of a proposal that the records do not let be carried out."""
+    return RefusedError(
+        f"{row.id} is not carried out, for the audit does not authorise it: {why}",
+        "Somebody changed the database: run muster audit verify, look into it, and propose it again",
+    )

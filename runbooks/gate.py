@@ -22,6 +22,7 @@ from sqlalchemy import Connection, func, insert, select
 from engine.errors import JournalError, MusterError, RefusedError, SpecError
 from runbooks import books, life, policy, readings
 from runbooks.audit import Audit
+from runbooks.authority import facts_of
 from runbooks.books import PROPOSAL, REVISION, Row
 from runbooks.breakglass import BreakGlass
 from runbooks.compose import Composed, compose, scope_of
@@ -29,9 +30,10 @@ from runbooks.executor import Executor
 from runbooks.freezes import Freeze, holds
 from runbooks.identity import SYSTEM, WHOLE, Actor, Scope, Signed
 from runbooks.outbox import Outbox
-from runbooks.plan import Origin, Outcome, Party, Plan, Proposal, Request, Review, RunbookRef, Sealed, StepStanding
+from runbooks.plan import Outcome, Party, Plan, Proposal, Request, Review, RunbookRef, Sealed, Source, StepStanding
 from runbooks.policies import Policies
 from runbooks.policy import Policy, Verdict
+from runbooks.rows_on_record import kept
 from runbooks.standing import Standing
 from runbooks.voting import Voting
 
@@ -100,13 +102,20 @@ class Gate:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def preview(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
-        """What proposing it would show; in its note the rules of the policy that would deny it. Nothing is kept. Errors
-        as `propose`."""
+        """What proposing it would show; in its note the rules of the policy that would deny it, or why a rollback needs
+        votes of its own. Nothing is kept. Errors as `propose`."""
         now_ms = self._now()
-        composed = compose(self._engine, request)
-        return self._engine.recorded(
+        composed, why_votes = self._composed(request)
+        shown = self._engine.recorded(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
         )
+        if not request.rolls_back:
+            return shown
+        return msgspec.structs.replace(shown, covered=not why_votes, note=shown.note or why_votes)
+
+    def _composed(self, request: Request) -> tuple[Composed, str]:
+        """What it would do now; and of a rollback, why it needs votes of its own."""
+        return self._executor.way_back.asked(request) if request.rolls_back else (compose(self._engine, request), "")
 
     def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
         """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell.
@@ -117,7 +126,7 @@ class Gate:
         """
         now_ms = self._now()
         self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
-        composed = compose(self._engine, request)
+        composed, _ = self._composed(request)
         shown = self._engine.record(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
         )
@@ -132,7 +141,7 @@ class Gate:
         nobody's name stands under what others wrote. Errors as `propose`."""
         now_ms = self._now()
         self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
-        composed = compose(self._engine, request)
+        composed, _ = self._composed(request)
 
         def write(connection: Connection) -> Proposal:
             row = books.found(connection, proposal_id)
@@ -140,9 +149,14 @@ class Gate:
                 raise RefusedError(f"{row.id} is {row.author}'s", "Propose your own")
             if row.revision >= MAX_REVISIONS:
                 raise RefusedError(f"{row.id} was revised {row.revision - 1} times", "Propose it anew")
+            before = books.plan_of(connection, row)[0].source
             row = books.move(connection, self.audit, row, "revised", actor, now_ms, revision=row.revision + 1)
             # What somebody writes in place of a runbook's steps is no longer what was approved as that runbook.
-            return self._submit(connection, row, actor, request, None, composed, now_ms)
+            asked = request
+            if asked.source is None and before is not None and before.origin in policy.MACHINES:
+                # An edit does not make a machine's draft the editor's own.
+                asked = msgspec.structs.replace(asked, source=before)
+            return self._submit(connection, row, actor, asked, None, composed, now_ms)
 
         return self._engine.record(write)
 
@@ -157,21 +171,23 @@ class Gate:
         *,
         keep: bool,
     ) -> Proposal:
-        in_force = self.policies.current(connection)
+        in_force, source = self.policies.current(connection), source_of(actor, request, runbook)
         if not keep:
             return self._shown_only(connection, actor, request, runbook, composed, now_ms)
         row = books.add(
             connection,
             {
                 "revision": 1, "serial": 0, "state": "drafted", "since_ms": now_ms, "created_ms": now_ms,
-                "author": actor.subject, "origin": origin_of(actor, request, runbook), "tier": composed.tier,
-                "digest": "",
+                "author": actor.subject, "origin": source.origin, "tier": composed.tier, "digest": "",
                 "policy": in_force.digest(), "blast": b"{}", "expires_ms": now_ms,
             },
         )  # fmt: skip
         self.audit.append(
             connection, "proposal.drafted", actor, proposal=row.id, revision=1, policy_digest=row.policy,
-            data={"actions": [step.act.action for step in request.steps], "origin": row.origin},
+            data={
+                "actions": [step.act.action for step in composed.steps], "origin": row.origin, "source": source.words(),
+            },
+            rows=books.on_record(row),
         )  # fmt: skip
         shown = self._submit(connection, row, actor, request, runbook, composed, now_ms)
         if shown.state == "awaiting":
@@ -193,22 +209,21 @@ class Gate:
         sealed = self.audit.seal(connection, request.reason) if request.reason else None
         plan = plan_of(row, actor, request, runbook, composed, in_force, sealed, now_ms)
         digest = plan.digest()
-        connection.execute(
-            insert(REVISION).values(
-                number=row.number,
-                revision=row.revision,
-                digest=digest,
-                plan=plan.canonical(),
-                request=msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted"),
-                words=msgspec.json.encode(composed.words),
-            )
-        )
+        values = {
+            "number": row.number, "revision": row.revision, "digest": digest, "plan": plan.canonical(),
+            "request": msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted"),
+            "words": msgspec.json.encode(composed.words),
+        }  # fmt: skip
+        connection.execute(insert(REVISION).values(**values))
+        rows = kept(REVISION, values)
         for i, step in enumerate(plan.steps):
-            books.set_standing(connection, row, i, StepStanding(id=step.id))
+            rows |= books.set_standing(connection, self.audit, row, i, StepStanding(id=step.id))
         row = books.move(
             connection, self.audit, row, "simulated", actor, now_ms,
-            data={"tier": plan.tier, "steps": len(plan.steps), "version": plan.simulated.version},
-            private=(sealed,) if sealed else (),
+            data={
+                "tier": plan.tier, "steps": len(plan.steps), "version": plan.simulated.version, "of": facts_of(plan),
+            },
+            private=(sealed,) if sealed else (), rows=rows,
             digest=digest, policy=plan.policy_digest, tier=plan.tier, blast=msgspec.json.encode(plan.blast),
             expires_ms=plan.expires_ms, origin=plan.origin,
             cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False, note="", stale=b"[]",
@@ -242,7 +257,7 @@ class Gate:
         in_force = self.policies.current(connection)
         row = Row(
             number=0, revision=0, serial=0, state="simulated", since_ms=now_ms, created_ms=now_ms,
-            author=actor.subject, origin=origin_of(actor, request, runbook), tier=composed.tier, digest="",
+            author=actor.subject, origin=source_of(actor, request, runbook).origin, tier=composed.tier, digest="",
             policy=in_force.digest(), blast=b"{}", expires_ms=now_ms, cursor=0, verify_by_ms=0, executed_ms=0,
             breakglass=False, note="", stale=b"[]",
         )  # fmt: skip
@@ -307,13 +322,19 @@ class Gate:
         self, actor: Actor, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None
     ) -> Outcome:
         """Vote yes; and when that was the last vote needed, and the plan is to start then, carry it out and read back
-        what it did. Errors as `vote` and `execute`."""
+        what it did. Errors as `vote` and `execute`: one that keeps the plan from being carried out, such as a freeze,
+        says that the vote is kept."""
         not_for = policy.why_not_token(actor, "vote", None)
         if not_for:
             raise RefusedError(f"you may not approve {proposal_id}: {not_for}", "Use another token")
-        kept = self._engine.record(
-            lambda connection: self._voting.kept(connection, books.found(connection, proposal_id), actor, digest)
+        now_ms = self._now()
+        kept, refused = self._engine.record(
+            lambda connection: self._voting.kept(
+                connection, books.found(connection, proposal_id), actor, digest, signed, now_ms
+            )
         )
+        if refused is not None:
+            raise refused
         if not kept:
             self.vote(actor, proposal_id, digest, "approve", comment, signed)
         shown = self.proposal(proposal_id)
@@ -321,7 +342,13 @@ class Gate:
             return outcome_of(shown, shown.need)
         if shown.plan.start == "asked":
             return outcome_of(shown, "somebody to execute it")
-        return self.execute(actor, proposal_id, by_vote=True)
+        try:
+            return self.execute(actor, proposal_id, by_vote=True)
+        except RefusedError as error:
+            if kept or self.proposal(proposal_id).state != "approved":
+                raise
+            problem = f"your vote is kept and {proposal_id} is approved, but nothing is done: {error.problem}"
+            raise RefusedError(problem, error.remedy) from error
 
     def break_glass(
         self, actor: Actor, proposal_id: str, digest: str, reason: str, signed: Signed | None = None
@@ -376,7 +403,8 @@ class Gate:
         return self._executor.confirm(actor, proposal_id, step)
 
     def rollback(self, actor: Actor, proposal_id: str, reason: str = "") -> Outcome:
-        """Take back what it did, the last step first, by the way back that was approved with it."""
+        """Take back what it did, the last step first, by the way back that was approved with it; while the votes on it
+        cover what that does now. Else it is proposed, with `rolls_back`."""
         self._refuse_for(actor, "rollback", proposal_id)
         return self._executor.roll_back(actor, proposal_id, reason)
 
@@ -400,7 +428,7 @@ class Gate:
             sealed = (self.audit.seal(connection, reason),) if reason else ()
             row = books.move(
                 connection, self.audit, row, "cancelled", actor, now_ms, data={"reason": [s.ref for s in sealed]},
-                note=f"withdrawn by {actor.subject}",
+                private=sealed, note=f"withdrawn by {actor.subject}",
             )  # fmt: skip
             return self._standing.proposal(connection, row)
 
@@ -561,14 +589,20 @@ class Gate:
             raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
 
 
-def origin_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Origin:
-    """Who thought it out. A machine cannot pass for a person, nor anything for a runbook that is approved; a person may
-    say that a machine did."""
-    if request.origin in ("recommender", "model"):
-        return request.origin
+def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Source:
+    """Where a plan comes from. A request may say that a machine drafted it; it cannot make a machine's plan a person's,
+    a model's a rule's, nor anything a runbook that is approved."""
+    said = request.source
+    if said is not None and said.kind in (("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")):
+        return said
+    name = actor.subject.rpartition(":")[2]
+    if actor.kind == "llm":
+        return Source(kind="agent", id=name)
     if actor.kind != "human":
-        return "model" if actor.kind == "llm" else "recommender"
-    return "person" if runbook is None else "runbook"
+        return Source(kind="service", id=name)
+    if runbook is not None:
+        return Source(kind="runbook", id=runbook.id, by=f"version {runbook.version}")
+    return Source(kind="operator")
 
 
 def requester_of(in_force: Policy, requester: str) -> str:
@@ -606,19 +640,22 @@ def plan_of(
     now_ms: int,
 ) -> Plan:
     """The plan of a revision."""
-    origin = origin_of(actor, request, runbook)
-    need = policy.need(in_force, composed.tier, origin, composed.scope, author=actor.kind)
+    source = source_of(actor, request, runbook)
+    need = policy.need(in_force, composed.tier, source.origin, composed.scope, author=actor.kind)
     return Plan(
         proposal=row.id,
         revision=row.revision,
         author=Party(subject=actor.subject, kind=actor.kind, account=actor.account, signed=actor.signed),
         requester=requester_of(in_force, request.requester),
-        origin=origin,
+        origin=source.origin,
+        source=source,
         reason=reason,
         steps=composed.steps,
         tier=composed.tier,
         blast=composed.blast,
         limits=request.limits,
+        rollback_tier=composed.rollback_tier,
+        rolls_back=request.rolls_back,
         simulated=composed.simulated,
         evidence=request.evidence,
         policy_digest=in_force.digest(),

@@ -30,6 +30,7 @@ NEVER: frozenset[ActionName] = frozenset(
     )
 )
 """What cannot be taken back, whatever the state: work has ended or was stopped, machines are gone, words were read."""
+STILL_BUSY = "draining with work"
 
 
 def inverse_of(act: Act, shown: tuple[Target, ...]) -> tuple[Act, ...]:
@@ -78,16 +79,22 @@ def _same_targets(action: ActionName) -> Callable[[Act, tuple[Target, ...]], Ite
 
 
 def _by_state(actions: Mapping[str, ActionName]) -> Callable[[Act, tuple[Target, ...]], Iterator[Act]]:
-    """State that was shown -> the action that leads back to it. One that is not named has no way back: a node that was
-    cordoned before it was drained is out of use as before."""
+    """State that was shown -> the action that leads back to it. One that is not named needs no way back: a node that
+    drained before is out of use as before."""
 
     def back(_: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
         for action in dict.fromkeys(actions.values()):
-            ids = tuple(target.id for target in shown if actions.get(target.state) == action)
+            ids = tuple(target.id for target in shown if actions.get(_state(target)) == action)
             if ids:
                 yield Act(action=action, targets=ids)
 
     return back
+
+
+def _state(target: Target) -> str:
+    """The state that was shown. A node that drains with work on it was only kept from new work: to drain it on the way
+    back would stop what nobody meant to stop. Slurm shows every drained node that jobs still run on so."""
+    return STILL_BUSY if target.state == "draining" and target.work else target.state
 
 
 def _was(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
@@ -194,9 +201,9 @@ _BACK: Mapping[ActionName, Callable[[Act, tuple[Target, ...]], Iterator[Act]]] =
     "release": _same_targets("hold"),
     "suspend": _same_targets("resume"),
     "resume": _same_targets("suspend"),
-    "cordon": _same_targets("uncordon"),
-    "uncordon": _by_state({"cordoned": "cordon", "draining": "drain"}),
-    "drain": _by_state({"ready": "uncordon"}),
+    "cordon": _by_state({"ready": "uncordon", "draining": "drain"}),
+    "uncordon": _by_state({"cordoned": "cordon", STILL_BUSY: "cordon", "draining": "drain"}),
+    "drain": _by_state({"ready": "uncordon", "cordoned": "cordon"}),
     "hold_queue": _by_state({"open": "open_queue", "draining": "drain_queue"}),
     "drain_queue": _by_state({"open": "open_queue", "held": "hold_queue"}),
     "open_queue": _by_state({"held": "hold_queue", "draining": "drain_queue"}),

@@ -7,6 +7,7 @@ why there is none, is another.
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 import time
@@ -188,6 +189,7 @@ class ModelDrafter:
             else:
                 _refuse_if(cancelled)
                 answer, cost = self._asked(prompt, endpoint, told, cancelled, tell)
+                _refuse_other_model(answer, endpoint)
                 reason = ""
                 called = _called(endpoint, answer, cost, cached=False)
             tell("checking", answer.spent.bytes)
@@ -492,6 +494,19 @@ def _refuse_if(cancelled: threading.Event) -> None:
     """Raises DraftRejected for what nobody waits for any more: no call is made."""
     if cancelled.is_set():
         raise DraftRejected("cancelled", "cancelled before the model was asked")
+
+
+def _refuse_other_model(answer: Answer, endpoint: Endpoint) -> None:
+    """Raises DraftRejected for the answer of a model that was not asked for. A server may leave the name out."""
+    name = answer.returned_model
+    if name and name not in (endpoint.model, *endpoint.aliases):
+        raise DraftRejected(
+            "other_model",
+            f"{name!a} answered, but {endpoint.model} was asked",
+            f"If that is the same model, set model_aliases = [{json.dumps(name)}] and restart the engine; "
+            f"else ask whoever runs {endpoint.origin}",
+            answer.spent,
+        )
 
 
 def _called(endpoint: Endpoint, answer: Answer, cost_microusd: int, *, cached: bool) -> Called:

@@ -51,6 +51,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Of the base URL, such as /v1; empty for none. `/chat/completions` goes behind it."""
     model: str
+    aliases: tuple[str, ...] = ()
+    """Other names by which that model may answer: a vendor may call what was asked for by its version."""
     egress: Egress = "external"
     deadline_ms: int = DEADLINE_MS
     """Wall time of one call, from when it is sent until the last byte, retries included."""
@@ -75,6 +77,7 @@ def endpoint_of(
     url: str,
     model: str,
     *,
+    aliases: tuple[str, ...] = (),
     egress: str = "external",
     deadline_ms: int = DEADLINE_MS,
     max_tokens: int = TOKENS,
@@ -83,8 +86,9 @@ def endpoint_of(
 ) -> Endpoint:
     """The endpoint that these settings describe. Reads `ca_file`, opens no connection.
 
-    Raises SpecError, its `where` being the setting's name (model_url, model, model_egress, model_deadline,
-    model_max_tokens, model_ca_file). No error repeats what stands before an @ in the URL, for that may be a password.
+    Raises SpecError, its `where` being the setting's name (model_url, model, model_aliases, model_egress,
+    model_deadline, model_max_tokens, model_ca_file). No error repeats what stands before an @ in the URL, for that may
+    be a password.
     """
     told = _EGRESS.get(egress)
     if told is None:
@@ -95,6 +99,9 @@ def endpoint_of(
             "empty" if not model else "not a model's name",
             "Give its name as the server knows it, such as qwen3:8b: up to 128 characters of ASCII without spaces",
         )
+    for alias in aliases:
+        if not _MODEL.fullmatch(alias):
+            raise SpecError("model_aliases", f"{alias[:40]!a} is not a model's name", "Copy the name that was refused")
     if not LEAST_DEADLINE_MS <= deadline_ms <= MOST_DEADLINE_MS:
         raise SpecError("model_deadline", f"{deadline_ms} ms", "Use 100 ms to 5 min, such as 20s")
     if not 1 <= max_tokens <= MOST_TOKENS:
@@ -115,6 +122,7 @@ def endpoint_of(
         port=port,
         path=path,
         model=model,
+        aliases=aliases,
         egress=told,
         deadline_ms=deadline_ms,
         max_tokens=max_tokens,

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from runbooks.audit import Audit
 from runbooks.books import OUTBOX
 from runbooks.identity import SYSTEM
+from runbooks.rows_on_record import Rows, reread
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -63,6 +64,8 @@ class Outbox:
                     next_ms=now_ms,
                 )
             )  # fmt: skip
+            rows = reread(connection, OUTBOX, OUTBOX.c.key == key)
+            self._say(connection, "outbox.queued", number, {"key": key, "channel": channel}, rows)
 
     def deliver(self) -> None:
         """Send what is due by `send`, if that is set."""
@@ -96,7 +99,7 @@ class Outbox:
 
     def settle(self, message: Message, error: str = "") -> None:
         """Say what became of it: empty: it was sent. What failed is tried again after a pause that doubles, then given
-        up and recorded."""
+        up; each try is on record."""
         now_ms = self._clock()
         self._engine.record(
             lambda connection: self._sent(connection, message.key, message.number, message.attempts + 1, error, now_ms)
@@ -105,13 +108,17 @@ class Outbox:
     def _sent(self, connection: Connection, key: str, number: int, attempts: int, error: str, now_ms: int) -> None:
         given_up = bool(error) and attempts >= MOST_ATTEMPTS
         state = "sent" if not error else "failed" if given_up else "waiting"
-        connection.execute(
-            update(OUTBOX)
-            .where(OUTBOX.c.key == key)
-            .values(state=state, attempts=attempts, error=error, next_ms=now_ms + (FIRST_PAUSE_MS << attempts))
-        )
-        if state != "waiting":
-            self._audit.append(
-                connection, f"outbox.{state}", SYSTEM, proposal=f"P-{number}" if number else "",
-                data={"key": key, "attempts": attempts, "error": error},
-            )  # fmt: skip
+        settled = {
+            "state": state, "attempts": attempts, "error": error, "next_ms": now_ms + (FIRST_PAUSE_MS << attempts),
+        }  # fmt: skip
+        rows = self._audit.rewrite(connection, OUTBOX, OUTBOX.c.key == key, settled, about(number))
+        type_ = "outbox.tried" if state == "waiting" else f"outbox.{state}"
+        self._say(connection, type_, number, {"key": key, "attempts": attempts, "error": error}, rows)
+
+    def _say(self, connection: Connection, type_: str, number: int, data: dict[str, object], rows: Rows) -> None:
+        self._audit.append(connection, type_, SYSTEM, proposal=about(number), data=data, rows=rows)
+
+
+def about(number: int) -> str:
+    """The proposal of a message; empty: it is of none."""
+    return f"P-{number}" if number else ""

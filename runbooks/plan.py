@@ -34,7 +34,18 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 DIGEST_TYPED = 6
 """Characters of a digest that a person types who means just that plan."""
 Origin = Literal["person", "runbook", "recommender", "model"]
-"""Who thought it out. What a machine did needs a person's vote at any tier."""
+"""Who drafted it, as far as a policy tells drafters apart. What a machine did needs another person's vote."""
+SourceKind = Literal["operator", "runbook", "suggestion", "rule", "model", "service", "agent"]
+ORIGINS: dict[SourceKind, Origin] = {
+    "operator": "person",
+    "runbook": "runbook",
+    "suggestion": "recommender",
+    "rule": "recommender",
+    "service": "recommender",
+    "model": "model",
+    "agent": "model",
+}
+"""What each way in counts as for a policy. A new way in, such as a chat, is one line here."""
 OnFail = Literal["rollback", "pause", "abort"]
 Confirm = Literal["none", "operator", "approver"]
 Start = Literal["approved", "asked"]
@@ -176,6 +187,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What a reservation that is made keeps."""
     nodes: tuple[str, ...] = ()
     """Nodes that a bound workload is on, as many as the engine tells."""
+    holds: tuple[tuple[str, int], ...] = ()
+    """(node, milli-GPU) that a bound workload holds there, of `nodes`."""
     asks: tuple[tuple[str, dict[str, int]], ...] = ()
     """(group, request of one task) of a workload."""
     price_microusd_hour: int = 0
@@ -213,6 +226,8 @@ class Blast(msgspec.Struct, frozen=True, kw_only=True):
     """(node, pool, milli-GPU) of those among `nodes` whose names are known, so that none is counted twice."""
     named_work: tuple[tuple[str, int], ...] = ()
     """(workload, milli-GPU counted for it)."""
+    named_holds: tuple[tuple[str, str, int], ...] = ()
+    """(workload, node, milli-GPU) that stopped work holds there: where the node counts, that does not count again."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +272,25 @@ class RunbookRef(msgspec.Struct, frozen=True, kw_only=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: str
     sha256: str
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a plan comes from. `runbooks.gate.source_of` alone decides it; what a request says can only lower it."""
+
+    kind: SourceKind
+    id: str = ""
+    """Of the suggestion (R-k3vq7), the draft (D-3), the runbook, the service or the agent."""
+    by: str = ""
+    """What drafted it: the kind of the finding, the rule, the model."""
+
+    @property
+    def origin(self) -> Origin:
+        return ORIGINS[self.kind]
+
+    def words(self) -> str:
+        """As in "suggestion R-k3vq7 (quota_beside_idle)"."""
+        kind = {"rule": "draft by rule", "model": "draft by a model"}.get(self.kind, self.kind)
+        return " ".join(part for part in (kind, self.id, f"({self.by})" if self.by else "") if part)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -304,7 +338,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     author: Party
     requester: str = ""
     """Subject for whom a machine or another person wrote it; empty: the author."""
-    origin: Origin = "person"
+    origin: Origin
+    source: Source | None = None
+    """None: of a plan that was made before it was recorded; `origin` is all that is known."""
     reason: Sealed | None = None
     steps: tuple[Step, ...]
     tier: Tier
@@ -317,6 +353,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy_digest: str
     catalogue: int = CATALOGUE_VERSION
     runbook: RunbookRef | None = None
+    rollback_tier: Tier = "T0"
+    """Of taking it back right after it was done, as the fork had it."""
+    rolls_back: str = ""
+    """Id of the proposal whose effects it takes back; empty: none."""
     start: Start = "approved"
     expires_ms: int
     """Wall clock (Unix ms) after which it must be proposed again."""
@@ -355,10 +395,14 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody wants proposed. Tier, votes and expiry cannot be asked for."""
 
-    steps: tuple[StepRequest, ...]
+    steps: tuple[StepRequest, ...] = ()
+    rolls_back: str = ""
+    """Id of a proposal that was carried out: its effects are to be taken back. Given instead of steps, which the engine
+    then makes from what is left of them."""
     reason: str = ""
     requester: str = ""
-    origin: Origin = "person"
+    source: Source | None = None
+    """What drafted it, where that was not whoever asks: a suggestion, a draft. None: whoever asks."""
     limits: Limits = Limits()
     evidence: tuple[Evidence, ...] = ()
     start: Start = "approved"
@@ -454,6 +498,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why it is in this state, where that needs words: what failed, who rejected it, what it waits for."""
     breakglass: bool = False
+    covered: bool = False
+    """Of a rollback that is looked at beforehand: the votes that the proposal it takes back has got are enough."""
     carried: tuple[str, ...] = ()
     """How it is carried to another scheduler, as that is reached now, and what is read back; nothing where Muster
     decides, and of what has ended. No part of the plan."""

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from engine.database import create_tables
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from runbooks.audit import record_table
+from runbooks.authority import Authority, start
 from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
@@ -26,6 +28,8 @@ from runbooks.policy_edit import text_of
 from runbooks.policy_file import check_policy, read_policy
 from runbooks.policy_shown import Candidate, PolicyChange, PolicyVote
 from runbooks.policy_tables import BOUND, CANDIDATE, CELL, CHANGE_VOTE, FREEZE, METADATA, NONCE, VERSION
+from runbooks.rows_on_record import all_rows, kept, reread
+from runbooks.verify import POLICY, InForce, canonical, parse
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -35,6 +39,8 @@ T = TypeVar("T")
 MOST_OPEN = 16
 """New policies that wait for votes at a time."""
 MOST_FREEZES = 100
+FREEZES = "freeze"
+"""The field `proposal` of records of freezes, by which they are found."""
 CLOCK_TOLERANCE_MS = 60_000
 """A candidate from further in the future than this is expired: the clock was set back."""
 
@@ -69,6 +75,7 @@ class Policies:
         self._default = default
         self.owner = owner
         self._known = {policy.digest(): policy for policy in (default, *BUILT_IN.values())}
+        self.authority = Authority()
         self._latest: Policy | None = None
         """As it was when somebody last asked; None after what may have changed it."""
         self._ready = False
@@ -83,8 +90,41 @@ class Policies:
 
     def _prepare(self, connection: Connection) -> None:
         create_tables(connection, METADATA)
+        self._audit.prepare(connection)
         if connection.execute(select(CELL.c.id)).scalar() is None:
             connection.execute(insert(CELL).values(one=1, id=secrets.token_hex(16)))
+        self._start(connection)
+
+    def _start(self, connection: Connection) -> None:
+        """Have on record from what policy all that follows goes on: at first, with every row that is there already;
+        and again where another was built in, or another account owns the engine."""
+        chain = self.authority.chain(connection)
+        if not chain.since:
+            voted = self._voted_before(connection)
+            in_force = self._now(voted or self._default, voted=voted is not None)
+            start(connection, self._audit, self._cell(connection), in_force)
+            for proposal, rows in all_rows(connection):
+                self._audit.append(connection, "gate.rows", SYSTEM, proposal=proposal, rows=rows)
+            return
+        now = chain.policies[-1]
+        built_in = not now.voted and now.digest != self._default.digest()
+        if built_in or now.owner != self.owner:
+            in_force = self._now(self.current(connection) if now.voted else self._default, voted=now.voted)
+            start(connection, self._audit, chain.cell, in_force)
+
+    def _now(self, policy: Policy, *, voted: bool) -> InForce:
+        return InForce(0, policy.digest(), msgspec.to_builtins(policy), self.owner, voted)
+
+    def _voted_before(self, connection: Connection) -> Policy | None:
+        """The policy that was voted into force before authorisation was on record."""
+        newest = (
+            select(record_table.c.body)
+            .where(record_table.c.type == "policy.changed")
+            .order_by(record_table.c.seq.desc())
+            .limit(1)
+        )
+        body = connection.execute(newest).scalar()
+        return None if body is None else self._kept(connection, parse(body)["policy"])
 
     def _prepared(self, connection: Connection) -> Connection:
         if not self._ready:
@@ -94,10 +134,9 @@ class Policies:
     # -- what is in force ---------------------------------------------------------------------------------------------
 
     def current(self, connection: Connection) -> Policy:
-        """The policy in force."""
-        newest = select(VERSION.c.digest).order_by(VERSION.c.seq.desc()).limit(1)
-        digest = self._prepared(connection).execute(newest).scalar()
-        return self._default if digest is None else self.get(connection, digest)
+        """The policy in force: by the records of how it came to be, and not by what is in the table of versions."""
+        chain = self.authority.chain(self._prepared(connection))
+        return self.get(connection, chain.policies[-1].digest) if chain.policies else self._default
 
     def get(self, connection: Connection, digest: str) -> Policy:
         """A policy that is or was in force. Raises NotFoundError, and MusterError when it is not what its digest names:
@@ -105,19 +144,29 @@ class Policies:
         known = self._known.get(digest)
         if known is not None:
             return known
-        query = select(VERSION.c.body).where(VERSION.c.digest == digest).limit(1)
-        body = self._prepared(connection).execute(query).scalar()
+        found = self._kept(self._prepared(connection), digest)
+        self._known[digest] = found
+        return found
+
+    def _kept(self, connection: Connection, digest: str) -> Policy:
+        """From the records, or, where it was in force before they told policies, from the table of versions."""
+        body = None if (told := self.authority.chain(connection).bodies.get(digest)) is None else canonical(told)
+        if body is None:
+            query = select(VERSION.c.body).where(VERSION.c.digest == digest).limit(1)
+            body = connection.execute(query).scalar()
         if body is None:
             raise NotFoundError(f"no policy {digest[:12]!a} was ever in force", "See `muster policy show`")
         found = decoded(body)
         if found is None or found.digest() != digest:
             raise MusterError(f"policy {digest[:12]} was changed in the database", "Restore the journal from a backup")
-        self._known[digest] = found
         return found
 
     def cell(self, connection: Connection) -> str:
         """Identity of the cell, made at random once: signatures name it."""
-        return str(self._prepared(connection).execute(select(CELL.c.id)).scalar_one())
+        return self._cell(self._prepared(connection))
+
+    def _cell(self, connection: Connection) -> str:
+        return str(connection.execute(select(CELL.c.id)).scalar_one())
 
     def latest(self) -> Policy:
         """The policy in force, without a transaction: for what is not written with it."""
@@ -146,11 +195,7 @@ class Policies:
         actor = _of_account(self.latest(), account)
         try:
             if signed is not None:
-                return self._engine.record(
-                    lambda connection: self.authenticated(
-                        connection, actor, signed, kind="author", digest=digest, now_ms=self.clock()
-                    )
-                )
+                return self._engine.record(lambda connection: self._author(connection, actor, signed, digest))
             if person and person != actor.subject:
                 raise AuthRefused(
                     f"a request from {account} says that it is {person.removeprefix('person:')[:60]!a}'s and is not "
@@ -160,6 +205,12 @@ class Policies:
             self.refused(actor, error)
             raise
         return actor
+
+    def _author(self, connection: Connection, actor: Actor, signed: Signed, digest: str) -> Actor:
+        who = self.authenticated(connection, actor, signed, kind="author", digest=digest, now_ms=self.clock())
+        data = {"request": digest}
+        self._audit.append(connection, "auth.signed", who, data=data, rows=used_nonce(connection, signed))
+        return who
 
     def proved(
         self,
@@ -270,8 +321,12 @@ class Policies:
             is_open = connection.execute(
                 select(CANDIDATE.c.number, CANDIDATE.c.digest).where(CANDIDATE.c.state == "awaiting")
             ).all()
-            if any(row.digest == digest for row in is_open):
-                raise RefusedError("this policy waits for votes already", "See `muster policy show`")
+            same = next((f"policy-{row.number}" for row in is_open if row.digest == digest), "")
+            if same:
+                raise RefusedError(
+                    f"this policy waits for votes already, as {same}",
+                    f"muster policy approve {same}, or muster policy reject {same}",
+                )
             if len(is_open) >= MOST_OPEN:
                 raise RefusedError(f"{MOST_OPEN} new policies wait for votes already", "Reject some of them")
             author = Party(subject=who.subject, kind=who.kind, account=who.account, signed=who.signed)
@@ -281,11 +336,13 @@ class Policies:
             )  # fmt: skip
             number = int(connection.execute(made.returning(CANDIDATE.c.number)).scalar_one())
             self._audit.append(
-                connection, "policy.proposed", who, policy_digest=digest,
+                connection, "policy.proposed", who, proposal=POLICY, policy_digest=digest,
                 data={
                     "candidate": f"policy-{number}", "version": new.version, "based_on": now.digest(),
-                    "changes": [change.text for change in changes(now, new)], **_kept(signed),
+                    "changes": [change.text for change in changes(now, new)], "body": msgspec.to_builtins(new),
+                    **kept_signature(signed),
                 },
+                rows=reread(connection, CANDIDATE, CANDIDATE.c.number == number) | used_nonce(connection, signed),
             )  # fmt: skip
             return number
 
@@ -326,13 +383,15 @@ class Policies:
             connection.execute(
                 insert(CHANGE_VOTE).values(number=row.number, subject=who.subject, vote=msgspec.json.encode(vote))
             )
-            self._audit.append(
-                connection, "policy.vote", who, policy_digest=digest,
-                data={"candidate": candidate, "verdict": verdict, **_kept(signed)},
-            )  # fmt: skip
+            mine = (CHANGE_VOTE.c.number == row.number) & (CHANGE_VOTE.c.subject == who.subject)
+            rows = reread(connection, CHANGE_VOTE, mine) | used_nonce(connection, signed)
             if verdict == "reject":
-                self._close(connection, row.number, "rejected")
-            elif not counted.missing:
+                rows |= self._close(connection, row.number, "rejected")
+            self._audit.append(
+                connection, "policy.vote", who, proposal=POLICY, policy_digest=digest,
+                data={"candidate": candidate, "verdict": verdict, **kept_signature(signed)}, rows=rows,
+            )  # fmt: skip
+            if verdict != "reject" and not counted.missing:
                 self._put_in_force(connection, row, now, new, who, now_ms)
             return int(row.number)
 
@@ -351,10 +410,11 @@ class Policies:
 
     def text(self, connection: Connection) -> str:
         """The file of the policy in force as it was handed in; of one that is built in, a file that says the same."""
-        newest = select(VERSION.c.text).order_by(VERSION.c.seq.desc()).limit(1)
-        kept = self._prepared(connection).execute(newest).scalar()
-        if kept is not None:
-            return bytes(kept).decode("utf-8", "replace")
+        in_force = self.current(connection).digest()
+        of_it = select(VERSION.c.text).where(VERSION.c.digest == in_force).order_by(VERSION.c.seq).limit(1)
+        handed_in = connection.execute(of_it).scalar()
+        if handed_in is not None:
+            return bytes(handed_in).decode("utf-8", "replace")
         return text_of(msgspec.structs.replace(self._default, version=max(1, self._default.version)))
 
     def _put_in_force(
@@ -365,15 +425,20 @@ class Policies:
                 digest=row.digest, version=new.version, body=row.body, text=row.text, at_ms=now_ms, by=who.subject
             )
         )
+        rows = reread(connection, VERSION, VERSION.c.digest == row.digest)
         known = set(connection.execute(select(BOUND.c.key)).scalars())
         for key, subject in sorted((bindings(old) | bindings(new)).items()):
             if key not in known:
-                connection.execute(insert(BOUND).values(key=key, subject=subject))
-        self._close(connection, row.number, "in_force")
-        connection.execute(update(CANDIDATE).where(CANDIDATE.c.state == "awaiting").values(state="superseded"))
+                bound = {"key": key, "subject": subject}
+                connection.execute(insert(BOUND).values(**bound))
+                rows |= kept(BOUND, bound)
+        rows |= self._close(connection, row.number, "in_force")
+        waiting = select(CANDIDATE.c.number).where(CANDIDATE.c.state == "awaiting")
+        for number in connection.execute(waiting).scalars().all():
+            rows |= self._close(connection, number, "superseded")
         need = change_need(old)
         self._audit.append(
-            connection, "policy.changed", who, policy_digest=row.digest,
+            connection, "policy.changed", who, proposal=POLICY, policy_digest=row.digest, rows=rows,
             data={
                 "candidate": f"policy-{row.number}", "before": old.digest(), "version": new.version, "mode": new.mode,
                 "alone": need.self_ok, "changes": [change.text for change in changes(old, new)],
@@ -443,12 +508,21 @@ class Policies:
         )
         for row in connection.execute(waiting).all():
             if _expired(row.at_ms, now_ms):
-                self._close(connection, row.number, "expired")
+                rows = self._close(connection, row.number, "expired")
                 data = {"candidate": f"policy-{row.number}"}
-                self._audit.append(connection, "policy.expired", SYSTEM, policy_digest=row.digest, data=data)
+                self._audit.append(
+                    connection,
+                    "policy.expired",
+                    SYSTEM,
+                    proposal=POLICY,
+                    policy_digest=row.digest,
+                    data=data,
+                    rows=rows,
+                )
 
-    def _close(self, connection: Connection, number: int, state: str) -> None:
-        connection.execute(update(CANDIDATE).where(CANDIDATE.c.number == number).values(state=state))
+    def _close(self, connection: Connection, number: int, state: str) -> dict[str, str]:
+        """The row, for the record of it."""
+        return self._audit.rewrite(connection, CANDIDATE, CANDIDATE.c.number == number, {"state": state}, POLICY)
 
     # -- freezes by hand ----------------------------------------------------------------------------------------------
 
@@ -483,8 +557,11 @@ class Policies:
             if len(there) >= MOST_FREEZES:
                 raise RefusedError(f"{MOST_FREEZES} freezes are set already", "Thaw those that are over")
             body = msgspec.json.encode(spec)
-            connection.execute(insert(FREEZE).values(name=spec.name, body=body, by=actor.subject, at_ms=now_ms))
-            self._audit.append(connection, "freeze.set", actor, data=msgspec.to_builtins(spec))
+            made = insert(FREEZE).values(name=spec.name, body=body, by=actor.subject, at_ms=now_ms)
+            number = connection.execute(made.returning(FREEZE.c.id)).scalar_one()
+            rows = reread(connection, FREEZE, FREEZE.c.id == number)
+            data = msgspec.to_builtins(spec)
+            self._audit.append(connection, "freeze.set", actor, proposal=FREEZES, data=data, rows=rows)
 
         self._engine.record(write)
         self._audit.after()
@@ -504,8 +581,9 @@ class Policies:
                 raise RefusedError(f"you may not thaw {name}, which {by} set: {why_not}", "Ask an admin")
             where = (FREEZE.c.name == name) & (FREEZE.c.ended_ms == 0)
             ended = {"ended_ms": self.clock(), "ended_by": actor.subject}
-            connection.execute(update(FREEZE).where(where).values(**ended))
-            self._audit.append(connection, "freeze.ended", actor, data={"name": name})
+            numbers = connection.execute(select(FREEZE.c.id).where(where)).scalars().all()
+            rows = self._audit.rewrite(connection, FREEZE, FREEZE.c.id.in_(numbers), ended, FREEZES)
+            self._audit.append(connection, "freeze.ended", actor, proposal=FREEZES, data={"name": name}, rows=rows)
 
         self._engine.record(write)
         self._audit.after()
@@ -571,7 +649,12 @@ def _expired(at_ms: int, now_ms: int) -> bool:
     return not at_ms - CLOCK_TOLERANCE_MS <= now_ms < at_ms + CHANGE_EXPIRY_MS
 
 
-def _kept(signed: Signed | None) -> dict[str, object]:
+def used_nonce(connection: Connection, signed: Signed | None) -> dict[str, str]:
+    """The row of a signature that was accepted, for the record of what it was given for."""
+    return {} if signed is None else reread(connection, NONCE, NONCE.c.nonce == signed.nonce)
+
+
+def kept_signature(signed: Signed | None) -> dict[str, object]:
     """A signature as the audit keeps it, so that anybody can check it again."""
     return {} if signed is None else {"signed": msgspec.to_builtins(signed)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -244,6 +245,32 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
     return tuple(found[id_] for id_ in ids)
 
 
+def needed(source: Engine, act: Act) -> Act | None:
+    """An act of a way back without what has gone, or is as it was; None: nothing is left of it."""
+    action = catalog.find(act.action)
+    left = tuple(target for target in still_there(source, action, act) if not catalog.needless(act, target))
+    if action.kind in ("workload", "node", "queue", "reservation", "budget") and not left:
+        return None
+    if action.kind not in ("workload", "node"):
+        return act
+    refuse_inapplicable(action, left)
+    return msgspec.structs.replace(act, targets=tuple(target.id for target in left))
+
+
+def still_there(source: Engine, action: catalog.Action, act: Act) -> tuple[Target, ...]:
+    """The targets that exist: what has gone meanwhile needs no way back."""
+    try:
+        return read(source, action, act)
+    except NotFoundError:
+        found: list[Target] = []
+        for id_ in act.targets:
+            try:
+                found += read(source, action, msgspec.structs.replace(act, targets=(id_,)))
+            except NotFoundError:
+                continue
+        return tuple(found)
+
+
 def read_queues(engine: Engine, act: Act, executed: bool) -> dict[str, Target]:
     """Name -> reading, for those that exist."""
     found: dict[str, Target] = {}
@@ -359,11 +386,21 @@ def read_workloads(engine: Engine, ids: Sequence[str], row: Action | None = None
             unsaved_ms=work.loss_ms,
             worked_ms=worked(work),
             nodes=tuple(sorted({place.node for place in work.placement})),
+            holds=held(work),
             approved=work.spending_approved,
             asks=tuple((group.name, {name: getattr(group, name) for name in RESOURCES}) for group in work.groups),
             was=replaced(row, work),
         )
     return found
+
+
+def held(work: WorkloadDetail) -> tuple[tuple[str, int], ...]:
+    """(node, milli-GPU) that it holds, of the nodes that the engine tells."""
+    of_task = {group.name: group.gpu_milli for group in work.groups}
+    found: Counter[str] = Counter()
+    for place in work.placement:
+        found[place.node] += place.tasks * of_task.get(place.group, 0)
+    return tuple(sorted((node, gpu) for node, gpu in found.items() if gpu))
 
 
 def replaced(row: Action | None, work: WorkloadDetail) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 
 from engine.errors import NotFoundError, RefusedError
-from runbooks import catalog, policy, readings
+from runbooks import books, catalog, life, policy, readings
 from runbooks.amounts import span, utc
 from runbooks.approvals import why_not_usable
 from runbooks.books import Row
@@ -80,6 +80,10 @@ def why_not_now(
         unusable = why_not_usable(connection, policies, plan.runbook)
         if unusable:
             return RefusedError(f"{row.id} may not go on: {unusable}", "Propose it from what is approved now")
+    if plan.rolls_back:
+        first = books.found(connection, plan.rolls_back)
+        if (first.state, "taken_back") not in life.EDGES:
+            return RefusedError(f"{first.id} is {first.state.replace('_', ' ')} now", "There is nothing to roll back")
     rules = standing.broken_rules(connection, row, plan, now_ms)
     if rules:
         return RefusedError(

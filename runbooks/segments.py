@@ -17,6 +17,7 @@ from engine.errors import JournalError
 from runbooks.audit import Audit, checkpoint_table, record_table, segment_table
 from runbooks.audit_pages import AuditPart, AuditRange, AuditSealed
 from runbooks.audit_reading import hash_at, last_sealed
+from runbooks.authority import Authority, start
 from runbooks.identity import Actor
 from runbooks.verify import check, open_bundle
 
@@ -96,6 +97,10 @@ def enter(connection: Connection, audit: Audit, actor: Actor, sealed: AuditSeale
     )  # fmt: skip
     data = {"first": sealed.first, "last": sealed.last, "file": sealed.file, "sha256": sealed.sha256}
     audit.append(connection, "audit.sealed", actor, data=data)
+    chain = Authority().chain(connection)
+    if chain.policies:
+        # The policies that were sealed are not in the database any more: what follows goes on from this one.
+        start(connection, audit, chain.cell, chain.policies[-1])
 
 
 def drop(connection: Connection) -> int:

@@ -22,6 +22,7 @@ from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks import policy
 from runbooks.amounts import utc
 from runbooks.approvals import METADATA, VOTE, Deed, Votes, authors, missing, need
+from runbooks.books import new_id
 from runbooks.compile import compile_runbook
 from runbooks.confusable import skeleton
 from runbooks.gate import wall_ms
@@ -29,8 +30,10 @@ from runbooks.identity import Actor, AuthRefused
 from runbooks.input_values import near
 from runbooks.lint import lint_file
 from runbooks.plan import RunbookRef
+from runbooks.policies import kept_signature, used_nonce
 from runbooks.policy import Policy, Vote
 from runbooks.readings import MAX_COMMENT, check_text
+from runbooks.rows_on_record import reread
 from runbooks.runbook import Runbook, parse
 from runbooks.runbook_files import LIBRARY, File, files_of
 from runbooks.runbook_shown import Problem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
@@ -203,22 +206,25 @@ class Shelf:
             about = {"runbook": read.id, "version": version_of(read), "sha256": read.sha256, "deed": deed}
             if refused is not None:
                 data = {**about, "why": refused.problem[:500]}
-                self._audit.append(connection, "runbook.refused", actor, data=data)
+                rows = used_nonce(connection, given.signed)
+                self._audit.append(connection, "runbook.refused", actor, data=data, rows=rows)
                 return refused
             vote = Vote(subject=who.subject, kind=who.kind, account=who.account, key=who.key, verdict="approve",
                         at_ms=now_ms)  # fmt: skip
-            connection.execute(
+            made = connection.execute(
                 insert(VOTE).values(
                     runbook=read.id, version=version_of(read), sha256=read.sha256, deed=deed, owner=owner_of(read),
                     file_account=read.file.account, vote=msgspec.json.encode(vote), at_ms=now_ms,
                 )
             )  # fmt: skip
+            rows = reread(connection, VOTE, VOTE.c.id == new_id(made)) | used_nonce(connection, given.signed)
             sealed = self._audit.seal(connection, given.comment) if given.comment else None
             private = (sealed,) if sealed else ()
             if deed == "retire":
-                self._audit.append(connection, "runbook.retired", who, data=about, private=private)
+                self._audit.append(connection, "runbook.retired", who, data=about, private=private, rows=rows)
                 return None
-            self._audit.append(connection, "runbook.vote", who, data={**about, "key": who.key}, private=private)
+            data = {**about, "key": who.key, **kept_signature(given.signed)}
+            self._audit.append(connection, "runbook.vote", who, data=data, private=private, rows=rows)
             if self._line_of(connection, read).status == "approved":
                 self._audit.append(connection, "runbook.approved", who, data=about)
             return None

@@ -58,7 +58,7 @@ def shift_facts(call: Call, gate: Gate, *, since_ms: int, speed: float = 1.0) ->
     told += call(partial(_counts, wall_since=wall_since))
     for id_ in call(partial(_open_plans, wall_since=wall_since)):
         told += _plan(call(partial(_shown, gate, id_)))
-    for part in (_ended_work, _lost_nodes, _out_of_use, _closed_queues):
+    for part in (_downtimes, _ended_work, _lost_nodes, _out_of_use, _closed_queues):
         told += call(partial(part, since_ms=since_ms))
     told += call(lambda engine: tuple(_records(engine, wall_since)))
     told += call(lambda _: tuple(_waiting(gate)))
@@ -150,6 +150,16 @@ def _plan(shown: Proposal) -> Iterable[Fact]:
 
 
 # -- the cell ----------------------------------------------------------------------------------------------------------
+
+
+def _downtimes(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
+    """Times in which no engine decided, the newest last."""
+    times = engine.state.downtimes.since(since_ms)[-MOST_OTHERS:]
+    return tuple(
+        fact(metric, "", at_ms)
+        for time in times
+        for metric, at_ms in zip(("downtime_began", "downtime_ended"), time, strict=True)
+    )
 
 
 def _ended_work(engine: Engine, since_ms: int) -> tuple[Fact, ...]:

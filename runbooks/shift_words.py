@@ -189,6 +189,7 @@ class Told:
     # -- what happened ------------------------------------------------------------------------------------------------
 
     def events(self) -> Iterator[Sentence]:
+        yield from self._downtimes()
         yield from self._nodes_lost()
         yield from self._work()
         yield from self._rules()
@@ -199,6 +200,11 @@ class Told:
             fact, nouns = self.one(metric), _NOUNS[metric]
             if fact is not None:
                 yield _say(f"{text.format(_of(fact, *nouns))}.", fact)
+
+    def _downtimes(self) -> Iterator[Sentence]:
+        for began, ended in zip(self.all("downtime_began"), self.all("downtime_ended"), strict=True):
+            times = f"from {self.when(int(began.value))} to {self.when(int(ended.value))}"
+            yield _say(f"No engine ran {times}: nothing was decided.", began, ended)
 
     def _nodes_lost(self) -> Iterator[Sentence]:
         lost = self.one("shift_nodes_lost")
@@ -250,7 +256,8 @@ class Told:
 
     def course(self) -> Iterator[Sentence]:
         """What has a time, in the order in which it happened; then the rest."""
-        timed: list[tuple[int, str, Sentence]] = []
+        began = [int(fact.value) for fact in self.all("downtime_began")]
+        timed = [(at_ms, "", said_) for at_ms, said_ in zip(began, self._downtimes(), strict=True)]
         for id_ in self.subjects("node_lost_at"):
             at, now = self.one("node_lost_at", id_), self.one("node_state", id_)
             if at is not None:

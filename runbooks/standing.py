@@ -4,7 +4,7 @@ reads."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from sqlalchemy import Connection, func, or_, select
@@ -22,6 +22,7 @@ from runbooks.policy import Need, Policy, Tally, Vote
 
 if TYPE_CHECKING:
     from engine.control import Engine
+    from runbooks.plan import Origin
 
 HOUR_MS = 3_600_000
 MOST_REMEMBERED = 1_000
@@ -243,8 +244,8 @@ def unreadable(row: Row, why: str) -> Proposal:
     out."""
     plan = Plan(
         proposal=row.id, revision=row.revision, author=Party(subject=row.author, kind="system", account=""),
-        steps=(), tier="T3", blast=Blast(), simulated=Simulated(version=0, at_ms=0, effects=()),
-        policy_digest=row.policy, expires_ms=row.expires_ms,
+        origin=cast("Origin", row.origin), steps=(), tier="T3", blast=Blast(),
+        simulated=Simulated(version=0, at_ms=0, effects=()), policy_digest=row.policy, expires_ms=row.expires_ms,
     )  # fmt: skip
     return Proposal(
         id=row.id, plan=plan, digest=row.digest, tier="T3", title="cannot be read", steps=(), effects=(),

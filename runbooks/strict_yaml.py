@@ -39,6 +39,22 @@ _NUMBER_LIKE = re.compile(
 )
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt\s].*)?")
 _KEY = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
+_YAML_FAULTS = (
+    ("mapping values are not allowed", "is not YAML: a ':' stands inside a value",
+     "Quote the value, or begin a new line"),
+    ("could not find expected ':'", "is not YAML: a key has no ':' behind it", "Write 'key: value'"),
+    ("did not find expected key", "is not YAML: this line is no entry of the block it stands in",
+     "Indent it as the lines above it, and close what is quoted"),
+    ("did not find expected '-' indicator", "is not YAML: this line is no entry of the list it stands in",
+     "Indent it as the entries above it, and begin it with '- '"),
+    ("did not find expected ',' or", "is not YAML: a bracket is not closed", "Close the bracket"),
+    ("did not find expected node content", "is not YAML: a bracket is not closed", "Close the bracket"),
+    ("found character that cannot start any token", "is not YAML: a value begins with a tab or a reserved character",
+     "Indent with spaces, and quote a value that begins with @, ` or %"),
+    ("found unexpected end of stream", "is not YAML: a quote is not closed", "Close the quote"),
+    ("control characters are not allowed", "holds a control character", "Delete it"),
+)  # fmt: skip
+"""How libyaml begins to say what it could not read, and (problem, remedy) in words for who wrote the file."""
 _MESSAGE_PATH = re.compile(r"(?s)(.*?)(?: - at `(key in )?\$(.*)`)?")
 _PATH_PART = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
@@ -74,8 +90,19 @@ class Document:
                 path.append(int(index) if index else key)
             field = at.lstrip(".")
             raise SpecError(
-                f"{self.place(tuple(path))}{': ' + field if field else ''}", text[0].lower() + text[1:], "Mend it there"
+                f"{self.place(tuple(path))}{': ' + field if field else ''}",
+                text[0].lower() + text[1:],
+                "Correct this value",
             ) from None
+
+
+def yaml_fault(error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """(problem, remedy) of what the parser could not read, in words for who wrote the file."""
+    said = str(error.problem)
+    for start, problem, remedy in _YAML_FAULTS:
+        if said.startswith(start):
+            return problem, remedy
+    return f"is not YAML ({said})", "Look at this line and the one before it"
 
 
 def load(data: bytes, name: str) -> Any:
@@ -100,9 +127,9 @@ def read(data: bytes, name: str, first_line: int = 1) -> Document:
         mark = error.problem_mark or error.context_mark
         # What ends too early is reported on the line after the last.
         at = min(mark.line if mark else 0, max(0, len(text.splitlines()) - 1))
-        _refuse(name, at + 1 + offset, f"is not YAML ({error.problem})", "Mend it there")
+        _refuse(name, at + 1 + offset, *yaml_fault(error))
     except yaml.YAMLError as error:
-        _refuse(name, first_line, f"is not YAML ({str(error).splitlines()[0]})", "Mend it")
+        _refuse(name, first_line, f"is not YAML ({str(error).splitlines()[0]})", "Look at this line")
     return Document(name, value, lines)
 
 

@@ -15,7 +15,7 @@ the log takes the form of it from here.
     note    size and root of that tree as a C2SP checkpoint, signed with Ed25519
 
 Exit codes: 0 all is well, 2 usage or no such log, 3 the chain is broken, 4 a checkpoint does not fit, 5 something is
-cut off, 6 a signature is bad.
+cut off, 6 a signature is bad, 7 something was done, or is in the gate's tables, that the records do not authorise.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ import json
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-USAGE, CHAIN, CHECKPOINT, TRUNCATED, SIGNATURE = 2, 3, 4, 5, 6
+USAGE, CHAIN, CHECKPOINT, TRUNCATED, SIGNATURE, AUTHORISATION = 2, 3, 4, 5, 6, 7
 FIRST_LINK = bytes(32)
 """Stands for the hash before the first record."""
 UNSIGNED = "none"
@@ -165,12 +165,17 @@ class Said(NamedTuple):
     """Type, subject, proposal and time."""
     data: Any
     private: Any
+    actor: tuple[Any, Any, Any, Any]
+    """Subject, kind, account, and the key that signed the request; empty: it was not signed."""
+    plan: Any
+    policy: Any
+    revision: Any
 
 
 _TEXT = r'"([ !#-\[\]-~]*)"'
 _NUMBER = r"(0|[1-9][0-9]{0,14})"
 _HEAD = re.compile(
-    rf'\{{"actor":\{{"account":{_TEXT},"key":{_TEXT},"kind":{_TEXT},"session":{_TEXT},"signed":(?:true|false),'
+    rf'\{{"actor":\{{"account":{_TEXT},"key":{_TEXT},"kind":{_TEXT},"session":{_TEXT},"signed":(true|false),'
     rf'"subject":{_TEXT}\}},"at_ms":{_NUMBER},"data":'
 ).match
 _TAIL = re.compile(
@@ -184,8 +189,11 @@ def said(body: bytes) -> Said:
     found = _plainly_said(body)
     if found is None:
         record = parse(body)
-        copies = (record["type"], record["actor"]["subject"], record["proposal"], record["at_ms"])
-        found = Said(record["seq"], record["log"], copies, record["data"], record["private"])
+        actor = record["actor"]
+        copies = (record["type"], actor["subject"], record["proposal"], record["at_ms"])
+        who = (actor["subject"], actor["kind"], actor["account"], actor["key"] if actor["signed"] is True else "")
+        about = (record["plan"], record["policy"], record["revision"])
+        found = Said(record["seq"], record["log"], copies, record["data"], record["private"], who, *about)
     return found
 
 
@@ -203,9 +211,10 @@ def _plainly_said(body: bytes) -> Said | None:
         return None
     if tail is None:
         return None
-    log, _, _, proposal, _, seq, _, type_, _ = tail.groups()
-    subject, at_ms = head.group(5, 6)
-    return Said(int(seq), log, (type_, subject, proposal, int(at_ms)), data, [])
+    log, plan, policy, proposal, revision, seq, _, type_, _ = tail.groups()
+    account, key, kind, _, signed, subject, at_ms = head.groups()
+    who = (subject, kind, account, key if signed == "true" else "")
+    return Said(int(seq), log, (type_, subject, proposal, int(at_ms)), data, [], who, plan, policy, int(revision))
 
 
 def link(before: bytes, body: bytes) -> bytes:
@@ -414,6 +423,610 @@ def signed_by(note: Note, key: str) -> bool:
     return False
 
 
+# -- who agreed -------------------------------------------------------------------------------------------------------
+#
+# The rules of the approval policy as the gate applies them (`runbooks/policy.py`, `runbooks/policy_changes.py`),
+# written down a second time for the JSON that is on record: who checks a log need not trust what enforced them.
+
+GATE_TABLES: dict[str, tuple[str, ...]] = {
+    "cell_identity": ("one",), "policy_version": ("seq",), "policy_candidate": ("number",), "policy_vote": ("id",),
+    "policy_key": ("key",), "signature_nonce": ("nonce",), "freeze_by_hand": ("id",), "runbook_vote": ("id",),
+    "proposal": ("number",), "proposal_revision": ("number", "revision"), "vote": ("id",), "effect": ("key",),
+    "proposal_step": ("number", "revision", "step"), "confirmation": ("number", "revision", "step"),
+    "review": ("id",), "outbox": ("key",),
+}  # fmt: skip
+"""Tables whose rows are on record, each with its key. The field `rows` of a record's data has, for each row that was
+written with it, the row's name and its digest."""
+START = "policy.start"
+"""The record from which on authorisation is on record: the cell, who owns the engine, and the policy in force then."""
+POLICY = "policy"
+"""The field `proposal` of every record of the policy, by which they are found."""
+
+
+def row_name(table: str, row: Mapping[str, Any]) -> str:
+    """As in "proposal_revision:3:1"."""
+    return ":".join((table, *(str(row[column]) for column in GATE_TABLES[table])))
+
+
+def row_digest(row: Mapping[str, Any]) -> str:
+    """SHA-256 of a row: its columns by name, bytes by their SHA-256. Empty for what no writer of rows would write."""
+    try:
+        body = canonical({str(name): _stored(value) for name, value in row.items()})
+    except ValueError:
+        return ""
+    return hashlib.sha256(b"muster/row/v1\n" + body).hexdigest()
+
+
+def _stored(value: Any) -> Any:
+    """SQLite has no booleans, PostgreSQL has."""
+    if isinstance(value, bytes):
+        return {"sha256": hashlib.sha256(value).hexdigest()}
+    return int(value) if isinstance(value, bool) else value
+
+
+class Need(NamedTuple):
+    """What a plan needs before it may run."""
+
+    approvals: int
+    roles: frozenset[str]
+    signed: bool
+    self_ok: bool
+    """Author and requester may vote."""
+    groups: frozenset[tuple[tuple[str, ...], int]] = frozenset()
+    """(people, how many of the votes must be theirs)"""
+
+
+_APPROVER = frozenset(("approver",))
+FLOORS = {
+    "T0": Need(1, frozenset(), False, True), "T1": Need(1, frozenset(), False, True),
+    "T2": Need(1, _APPROVER, True, False), "T3": Need(2, _APPROVER, True, False),
+}  # fmt: skip
+"""Below this no policy of a team goes."""
+SOLO_FLOOR = Need(1, frozenset(), False, True)
+_OWNER_ROLES = frozenset(("viewer", "operator", "approver", "admin"))
+_PARTS = ("pools", "queues", "tenants")
+WHOLE: dict[str, list[str]] = {part: [] for part in _PARTS}
+"""The scope of what touches the cell as a whole."""
+
+
+class Voice(NamedTuple):
+    """Who said something on record, as far as that is proved."""
+
+    subject: str
+    kind: str
+    account: str
+    key: str = ""
+    """Fingerprint of the key whose signature over it holds; empty: not signed."""
+
+
+def _covers(mine: Any, touched: Any) -> bool:
+    limited = [(set(mine[part]), touched[part]) for part in _PARTS if mine[part]]
+    return not limited or (any(theirs for _, theirs in limited) and all(own.issuperset(x) for own, x in limited))
+
+
+def _meets(mine: Any, touched: Any) -> bool:
+    if not any(mine[part] for part in _PARTS) or not any(touched[part] for part in _PARTS):
+        return True
+    return any(set(mine[part]).intersection(touched[part]) for part in _PARTS)
+
+
+def _stands_for(account: str) -> str:
+    return account.removeprefix("token:")
+
+
+def _same_account(a: str, b: str) -> bool:
+    return _stands_for(a) == _stands_for(b) or "tcp" in (a, b)
+
+
+def _holders(policy: Any, account: str) -> list[Any]:
+    behind = _stands_for(account)
+    return [
+        person
+        for person in policy["people"]
+        if behind in person["accounts"] or (behind != account and behind == f"person:{person['id']}")
+    ]
+
+
+def _subject_of(policy: Any, subject: str, account: str) -> str:
+    """Whom a subject stands for: the person whose account it is, where it is one person's alone."""
+    if subject.startswith("person:") or subject != _stands_for(account):
+        return subject
+    mine = _holders(policy, account)
+    return f"person:{mine[0]['id']}" if len(mine) == 1 else subject
+
+
+def _person_of(policy: Any, voice: Voice) -> Any:
+    mine = _holders(policy, voice.account)
+    if not voice.subject.startswith("person:"):
+        return mine[0] if len(mine) == 1 else None
+    found = next((person for person in policy["people"] if f"person:{person['id']}" == voice.subject), None)
+    return found if voice.key or mine == [found] else None
+
+
+def _roles(policy: Any, owner: str, voice: Voice, scope: Any) -> frozenset[str]:
+    if voice.kind != "human":
+        return frozenset()
+    if not policy["people"] and _stands_for(voice.account) == voice.subject == owner:
+        return _OWNER_ROLES
+    person = _person_of(policy, voice)
+    if person is None:
+        return frozenset()
+    scoped = (role for grant in person["scoped"] if _covers(grant["scope"], scope) for role in grant["roles"])
+    return frozenset((*person["roles"], *scoped))
+
+
+def need_of(policy: Any, tier: str, origin: str, scope: Any, author_kind: str) -> Need:
+    """The strictest of the floor and of all rules that concern it."""
+    solo = policy["mode"] == "solo"
+    found = SOLO_FLOOR if solo else FLOORS[tier]
+    machine = author_kind != "human" or origin in ("recommender", "model")
+    for rule in policy["rules"]:
+        if rule["tier"] == tier and _meets(rule["scope"], scope):
+            own = origin in rule["self_ok"] and (solo or not machine)
+            groups = frozenset((tuple(group["people"]), int(group["approvals"])) for group in rule["groups"])
+            found = _stricter(found, Need(rule["approvals"], frozenset(rule["roles"]), rule["signed"], own, groups))
+    return found._replace(self_ok=False) if machine and not solo else found
+
+
+def _stricter(a: Need, b: Need) -> Need:
+    return Need(
+        max(a.approvals, b.approvals), a.roles | b.roles, a.signed or b.signed, a.self_ok and b.self_ok,
+        a.groups | b.groups,
+    )  # fmt: skip
+
+
+def change_need_of(policy: Any) -> Need:
+    """What putting another policy in force needs, by the policy that is."""
+    admins = [person for person in policy["people"] if "admin" in person["roles"]]
+    approvers = [person for person in policy["people"] if "approver" in person["roles"] and person["keys"]]
+    need = Need(1, frozenset(("admin",)), True, False)
+    if len(admins) >= 2:
+        return need
+    if any(person not in admins for person in approvers):
+        return need._replace(roles=_APPROVER)
+    return need._replace(self_ok=True, signed=any(person["keys"] for person in admins))
+
+
+def missing_votes(
+    policy: Any, owner: str, votes: Sequence[Voice], author: Any, requester: str, need: Need, scope: Any
+) -> int:
+    """How many approvals are missing when these were given. People are counted, not votes: one for each subject, key
+    and, where nothing is signed, account."""
+    counted: dict[str, Voice] = {}
+    for vote in votes:
+        subject = _subject_of(policy, vote.subject, vote.account)
+        if _counts(policy, owner, vote._replace(subject=subject), author, requester, need, scope) and not any(
+            subject == other or (vote.key == by.key if vote.key and by.key else _same_account(vote.account, by.account))
+            for other, by in counted.items()
+        ):
+            counted[subject] = vote
+    lacking = (
+        least - sum(subject.removeprefix("person:") in people for subject in counted) for people, least in need.groups
+    )
+    return max(0, need.approvals - len(counted), *lacking)
+
+
+def _counts(policy: Any, owner: str, vote: Voice, author: Any, requester: str, need: Need, scope: Any) -> bool:
+    if vote.kind != "human" or (vote.key and vote.key not in _fingerprints(policy, vote.subject)):
+        return False
+    if not need.roles <= _roles(policy, owner, vote, scope) or (need.signed and not vote.key):
+        return False
+    if need.self_ok:
+        return True
+    if vote.subject == _subject_of(policy, author["subject"], author["account"]):
+        return False
+    if requester and vote.subject == _subject_of(policy, requester, requester):
+        return False
+    asked = {requester, *(a for p in policy["people"] if f"person:{p['id']}" == requester for a in p["accounts"])}
+    shares = (author["kind"] == "human" and _same_account(vote.account, author["account"])) or (
+        bool(requester) and _stands_for(vote.account) in asked
+    )
+    return not shares or bool(vote.key and author["signed"])
+
+
+def _public(line: str) -> tuple[str, bytes]:
+    """(fingerprint, key) of a public key as OpenSSH writes it."""
+    blob = base64.b64decode(line.split()[1])
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("="), blob[-32:]
+
+
+def _fingerprints(policy: Any, subject: str) -> set[str]:
+    return {_public(line)[0] for p in policy["people"] if f"person:{p['id']}" == subject for line in p["keys"]}
+
+
+def _bindings(policy: Any) -> dict[str, str]:
+    """Fingerprint -> whose."""
+    return {_public(line)[0]: f"person:{person['id']}" for person in policy["people"] for line in person["keys"]}
+
+
+def _verifies(public: bytes, signature: bytes, message: bytes) -> bool:
+    """Raises ImportError without `cryptography`."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@dataclass
+class InForce:
+    """A policy from the record that put it in force on."""
+
+    seq: int
+    digest: str
+    body: Any
+    """None: it is too long for a record, and not here."""
+    owner: str
+    """The account that owns the engine's process."""
+    voted: bool
+
+
+@dataclass
+class Candidate:
+    """A policy that was put to the vote."""
+
+    digest: str
+    based_on: str
+    body: Any
+    author: dict[str, Any]
+    votes: dict[str, Voice] = field(default_factory=dict)
+
+
+@dataclass
+class Proposed:
+    """A proposal at its present revision, by its records."""
+
+    state: str = "drafted"
+    revision: int = 0
+    digest: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the record of the simulation says of the plan: author, requester, origin, tier, scope, policy."""
+    votes: dict[str, tuple[str, Voice]] = field(default_factory=dict)
+    """By subject: verdict, and who."""
+    glass: bool = False
+    """Somebody who may broke the glass for this revision."""
+    reviewed: bool = False
+    """A review of that was opened."""
+    claimed: bool = False
+    effects: set[str] = field(default_factory=set)
+
+
+_AFTER_CLAIM = frozenset(
+    ("executing", "verifying", "paused", "verified", "failed", "rolling_back", "rolled_back", "rollback_failed")
+)  # fmt: skip
+"""States that only a claim leads to."""
+
+
+class Replay:
+    """What the records authorise. Takes them in their order; `problems` has (record, what is wrong)."""
+
+    def __init__(self, policy_body: Callable[[str], bytes | None] = lambda digest: None, *, signatures: bool = True):
+        """`policy_body`: digest -> canonical bytes of a policy that is too long for a record."""
+        self.since = 0
+        """Record from which on authorisation is on record; 0: there is none yet."""
+        self.whole = False
+        """No record before what was read can have told of anything."""
+        self.cell = ""
+        self.policies: list[InForce] = []
+        self.bodies: dict[str, Any] = {}
+        self.needs: dict[tuple[Any, ...], Need | None] = {}
+        self.bound: dict[str, str] = {}
+        """Whose a key was, in any policy."""
+        self.candidates: dict[str, Candidate] = {}
+        self.proposals: dict[str, Proposed] = {}
+        self.before: set[str] = set()
+        """Proposals that were begun before authorisation was on record."""
+        self.glasses: dict[int, str] = {}
+        """Review of a break-glass that is open -> about whom."""
+        self.rows: dict[str, tuple[str, int]] = {}
+        """Name of a row -> its digest, and the record that tells it."""
+        self.texts: set[str] = set()
+        """Texts kept apart that records have."""
+        self.sealed: set[tuple[Any, ...]] = set()
+        """(first, last, file, its SHA-256) of records that were sealed."""
+        self.problems: list[tuple[int, str]] = []
+        self.claimed = self.broke_glass = self.not_replayed = 0
+        self._policy_body = policy_body
+        self._signatures = signatures
+        self._takers: dict[str, Callable[[int, Said], object]] = {
+            START: self._start, "policy.proposed": self._policy_proposed, "policy.vote": self._policy_vote,
+            "policy.changed": self._policy_changed, "vote.approve": self._vote, "vote.reject": self._vote,
+            "vote.abstain": self._vote, "breakglass.used": self._glass, "review.opened": self._review_opened,
+            "review.closed": self._review_closed, "exec.effect": self._effect, "proposal.drafted": self._drafted,
+            "proposal.simulated": self._simulated, "proposal.claimed": self._claimed,
+        }  # fmt: skip
+
+    def of_proposal(self) -> Replay:
+        """Another that begins with the policies of this one, for the records of one proposal alone."""
+        other = Replay(self._policy_body, signatures=self._signatures)
+        other.since, other.whole, other.cell = self.since, self.whole, self.cell
+        other.policies, other.bodies = self.policies, self.bodies
+        return other
+
+    def take(self, seq: int, said: Said) -> None:
+        """The next record. Whatever is in it, nothing is raised but ImportError."""
+        type_ = said.copies[0]
+        if not self.since and type_ != START:
+            if said.copies[2]:
+                self.before.add(said.copies[2])
+            return
+        taker = self._takers.get(type_)
+        if taker is None and type_.startswith("proposal."):
+            taker = self._moved
+        try:
+            if taker is not None:
+                taker(seq, said)
+            if rows := said.data.get("rows"):
+                for name, digest in rows.items():
+                    self.rows[name] = (digest, seq)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            self._wrong(seq, f"it cannot be replayed: {_plain(str(error))}")
+
+    def _wrong(self, seq: int, what: str) -> None:
+        self.problems.append((seq, f"record {seq}: {what}"))
+
+    # -- policies --
+
+    def in_force(self, seq: int) -> InForce:
+        """The policy in force when that record was written."""
+        return next((each for each in reversed(self.policies) if each.seq < seq), self.policies[0])
+
+    def _start(self, seq: int, said: Said) -> None:
+        data = said.data
+        now = InForce(seq, said.policy, self._body(said), str(data["owner"]), bool(data["voted"]))
+        if not self.since:
+            self.since, self.cell = seq, str(data["cell"])
+        last = self.policies[-1] if self.policies else None
+        if last is not None and (last.voted or now.voted) and last.digest != now.digest:
+            self._wrong(seq, f"policy {_short(now.digest)} is said to be in force, but no votes put it there")
+        elif data["cell"] != self.cell:
+            self._wrong(seq, "the cell has another identity than before")
+        else:
+            self._put(now)
+
+    def _put(self, now: InForce) -> None:
+        self.policies.append(now)
+        self.bodies[now.digest] = now.body
+        self.needs.clear()
+        self.bound |= _bindings(now.body) if now.body is not None else {}
+
+    def _body(self, said: Said) -> Any:
+        """The policy a record is about, as JSON. Raises ValueError for another than the digest names."""
+        body = said.data["body"]
+        if "omitted_bytes" not in body:
+            kept = canonical(body)
+        elif (found := self._policy_body(said.policy)) is not None:
+            kept = found
+        else:
+            return None
+        if hashlib.sha256(b"muster/policy/v1\n" + kept).hexdigest() != said.policy:
+            raise ValueError("the policy is not the one that its digest names")
+        return json.loads(kept)
+
+    def _policy_proposed(self, seq: int, said: Said) -> None:
+        data = said.data
+        body = self._body(said)
+        voice = self._asker(
+            said, self._voice(seq, said, "policy", "", body["version"] if body else 0, said.policy, "propose")
+        )
+        author = {"subject": voice.subject, "kind": voice.kind, "account": voice.account, "signed": bool(voice.key)}
+        self.candidates[data["candidate"]] = Candidate(said.policy, data["based_on"], body, author)
+        now = self.in_force(seq)
+        if now.body is not None and "admin" not in _roles(now.body, now.owner, voice, WHOLE):
+            self._wrong(seq, f"{_plain(voice.subject)} was no admin and proposed a policy")
+
+    def _policy_vote(self, seq: int, said: Said) -> None:
+        data = said.data
+        one = self.candidates.get(data["candidate"])
+        if one is None:
+            return self._wrong(seq, f"a vote on {_plain(data['candidate'])}, which nobody proposed")
+        if data["verdict"] == "approve" and one.body is not None:
+            voice = self._voice(seq, said, "policy", data["candidate"], one.body["version"], one.digest, "approve")
+            one.votes[voice.subject] = voice
+        return None
+
+    def _policy_changed(self, seq: int, said: Said) -> None:
+        now, one = self.in_force(seq), self.candidates.pop(said.data["candidate"], None)
+        if one is None or one.digest != said.policy or one.based_on != now.digest:
+            return self._wrong(seq, f"policy {_short(said.policy)} came into force and was not proposed for this one")
+        if now.body is None or one.body is None:
+            self.not_replayed += 1
+        elif missing_votes(
+            now.body, now.owner, list(one.votes.values()), one.author, "", change_need_of(now.body), WHOLE
+        ):
+            return self._wrong(seq, f"policy {_short(said.policy)} came into force without its votes")
+        elif one.body["version"] <= now.body["version"]:
+            return self._wrong(seq, f"policy {_short(said.policy)} is no later version than the one before it")
+        elif any(self.bound.get(key, whose) != whose for key, whose in _bindings(one.body).items()):
+            return self._wrong(seq, f"policy {_short(said.policy)} gives one person the key of another")
+        return self._put(InForce(seq, one.digest, one.body, now.owner, True))
+
+    @staticmethod
+    def _asker(said: Said, voice: Voice) -> Voice:
+        """The same, where the request as a whole was signed and the gate has looked at that."""
+        return voice._replace(key=voice.key or said.actor[3])
+
+    def _voice(self, seq: int, said: Said, kind: str, proposal: str, revision: int, digest: str, verdict: str) -> Voice:
+        """Who says it; with their key, if the signature on record is over exactly this."""
+        subject, actor_kind, account, _ = said.actor
+        bare = Voice(subject, actor_kind, account)
+        signed = said.data.get("signed")
+        now = self.in_force(seq)
+        if signed is None or signed["subject"] != subject or now.body is None:
+            return bare
+        enrolled = [
+            raw for p in now.body["people"] for line in p["keys"] for f, raw in (_public(line),) if f == signed["key"]
+        ]
+        message = {
+            "kind": kind, "subject": subject, "nonce": signed["nonce"], "at_ms": signed["at_ms"], "proposal": proposal,
+            "revision": revision, "digest": digest, "verdict": verdict, "screen": signed["screen"], "cell": self.cell,
+        }  # fmt: skip
+        over = b"muster/decision/v1\n" + canonical(message)
+        signature = base64.b64decode(signed["signature"], validate=True)
+        if self._signatures and not any(_verifies(raw, signature, over) for raw in enrolled):
+            return bare
+        return bare._replace(key=signed["key"])
+
+    # -- plans --
+
+    def _drafted(self, seq: int, said: Said) -> None:
+        self.proposals[said.copies[2]] = Proposed()
+
+    def _known(self, said: Said) -> Proposed | None:
+        """None for one whose beginning was not read, or was before authorisation was on record."""
+        return self.proposals.get(said.copies[2])
+
+    def _simulated(self, seq: int, said: Said) -> None:
+        one = self._moved(seq, said)
+        if one is not None:
+            fresh = Proposed(one.state, said.revision, said.plan, {**said.data["of"], "policy": said.policy})
+            self.proposals[said.copies[2]] = fresh
+
+    def _moved(self, seq: int, said: Said) -> Proposed | None:
+        one = self._known(said)
+        if one is None and self.whole and said.copies[2] not in self.before:
+            self._wrong(seq, f"{_plain(said.copies[2])} is {_plain(said.data['to'])} and was never drafted")
+        if one is not None and said.data["from"] != one.state:
+            self._wrong(seq, f"{_plain(said.copies[2])} was {one.state}, not {_plain(str(said.data['from']))}")
+        if one is not None:
+            one.state = said.data["to"]
+            if one.state in _AFTER_CLAIM and not one.claimed:
+                self._wrong(seq, f"{_plain(said.copies[2])} is {one.state} and was never claimed")
+        return one
+
+    def _vote(self, seq: int, said: Said) -> None:
+        one = self._known(said)
+        if one is not None and (said.revision, said.plan) == (one.revision, one.digest):
+            verdict = said.copies[0].removeprefix("vote.")
+            voice = self._voice(seq, said, "vote", said.copies[2], said.revision, said.plan, verdict)
+            one.votes[voice.subject] = (verdict, voice)
+
+    def _need(self, now: InForce, one: Proposed) -> Need | None:
+        """By the stricter of the policy in force and that of the plan; None: one of the two is not here."""
+        facts = one.facts
+        first, second = self._need_of(now.digest, facts), self._need_of(facts["policy"], facts)
+        return None if first is None or second is None else _stricter(first, second)
+
+    def _need_of(self, policy: str, facts: dict[str, Any]) -> Need | None:
+        """By one policy. Many plans are of few kinds."""
+        scope, kind = facts["scope"], facts["author"]["kind"]
+        about = (policy, facts["tier"], facts["origin"], kind, *(tuple(scope[part]) for part in _PARTS))
+        if about not in self.needs:
+            body = self.bodies.get(policy)
+            found = None if body is None else need_of(body, facts["tier"], facts["origin"], scope, kind)
+            self.needs[about] = found
+        return self.needs[about]
+
+    def _glass(self, seq: int, said: Said) -> None:
+        one = self._known(said)
+        if one is None:
+            return
+        now = self.in_force(seq)
+        need = self._need(now, one)
+        voice = self._voice(seq, said, "breakglass", said.copies[2], said.revision, said.plan, "approve")
+        if need is None:
+            self.not_replayed += 1
+        else:
+            who = self._asker(said, voice)
+            held = _roles(now.body, now.owner, who, one.facts["scope"])
+            person = _person_of(now.body, who)
+            on_call = person is not None and person["on_call"] and "operator" in held
+            if not ("admin" in held or on_call) or (need.signed and not voice.key):
+                return self._wrong(seq, f"{_plain(voice.subject)} may not break the glass, or did not sign")
+            if voice.subject in self.glasses.values():
+                return self._wrong(
+                    seq, f"{_plain(voice.subject)} broke the glass while an earlier one was not reviewed"
+                )
+        one.glass = one.state == "awaiting" and (said.revision, said.plan) == (one.revision, one.digest)
+        return None
+
+    def _review_opened(self, seq: int, said: Said) -> None:
+        if said.data["forced"]:
+            self.glasses[said.data["review"]] = said.actor[0]
+            if (one := self._known(said)) is not None:
+                one.reviewed = True
+
+    def _review_closed(self, seq: int, said: Said) -> None:
+        about = self.glasses.pop(said.data["review"], "")
+        now = self.in_force(seq)
+        if not about or now.body is None:
+            return
+        subject, _, account, _ = said.actor
+        if _subject_of(now.body, subject, account) == _subject_of(now.body, about, about):
+            self._wrong(seq, f"{_plain(subject)} closed the review of what they did themselves")
+
+    def why_not_claim(self, seq: int, proposal: str) -> str:
+        """Empty when what is on record authorises that it is carried out; else what it lacks."""
+        one = self.proposals.get(proposal)
+        if one is None or not self.policies:
+            return "its beginning is not among the records"
+        if one.state != "approved":
+            return f"it was {one.state}, not approved"
+        now = self.in_force(seq)
+        if one.glass:
+            return "" if one.reviewed else "the glass was broken for it, and no review was opened"
+        need = self._need(now, one)
+        if need is None:
+            self.not_replayed += 1
+            return ""
+        votes = [voice for verdict, voice in one.votes.values() if verdict == "approve"]
+        facts = one.facts
+        short = missing_votes(now.body, now.owner, votes, facts["author"], facts["requester"], need, facts["scope"])
+        return f"it lacks {counted(short, 'vote')} that count" if short else ""
+
+    def _claimed(self, seq: int, said: Said) -> None:
+        one = self._known(said)
+        if one is None and (said.copies[2] in self.before or not self.whole):
+            self.not_replayed += 1
+            return
+        why_not = self.why_not_claim(seq, said.copies[2])
+        if why_not:
+            self._wrong(seq, f"{_plain(said.copies[2])} was carried out without authority: {why_not}")
+        if one is not None:
+            self.claimed += 1
+            self.broke_glass += one.glass
+            one.claimed = True
+            self._moved(seq, said)
+
+    def _effect(self, seq: int, said: Said) -> None:
+        one, key = self._known(said), said.data["key"]
+        if one is None:
+            if self.whole and said.copies[2] not in self.before:
+                self._wrong(seq, f"an effect of {_plain(said.copies[2]) or 'no proposal'}, which was never claimed")
+            return
+        back = ":back:" in key
+        in_order = one.claimed and one.state == ("rolling_back" if back else "executing")
+        if not in_order or not key.startswith(f"{one.digest}:{one.revision}:"):
+            self._wrong(seq, f"an effect of {_plain(said.copies[2])}, which was {one.state}: it belongs to no claim")
+        if key in one.effects:
+            self._wrong(seq, f"an effect of {_plain(said.copies[2])} that it had already")
+        one.effects.add(key)
+
+    # -- rows --
+
+    def differs(self, table: str, row: Mapping[str, Any]) -> str:
+        """Empty when a row is as the records left it; else what is wrong."""
+        name = row_name(table, row)
+        digest, seq = self.rows.get(name, ("", 0))
+        if not seq:
+            return f"no record tells of the row {_plain(name)} of the table {table}" if self.whole else ""
+        return "" if row_digest(row) == digest else f"the row {_plain(name)} is not as record {seq} left it"
+
+
+def plan_differs(plan: Any, facts: Mapping[str, Any]) -> bool:
+    """Whether a plan says otherwise of itself than the record of its simulation does."""
+    return any(plan[name] != facts[name] for name in ("author", "requester", "origin", "tier")) or (
+        plan["policy_digest"] != facts["policy"]
+    )
+
+
+def _short(digest: str) -> str:
+    return _plain(str(digest)[:12])
+
+
 # -- what is read -----------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +1064,8 @@ class Source:
     """A text that is not there was erased."""
     segments: list[tuple[int, int, str, str]] = field(default_factory=list)
     """(first, last, file, its SHA-256) of what was moved to files."""
+    database: Database | None = None
+    """Where the tables of the gate are, beside the records."""
     close: Callable[[], None] = lambda: None
 
 
@@ -587,7 +1202,7 @@ def _of_database(name: str, database: Database, since: int) -> Source:
             "SELECT seq, key FROM audit_key WHERE seq <= ? ORDER BY seq", (size,))],
         events=_rows(database, size), private=_private_in(database), all_private=True,
         segments=[(first, last, str(file), str(sha256)) for first, last, file, sha256, _ in segments if since == 1],
-        frontiers=_Frontiers(database), close=database.close,
+        frontiers=_Frontiers(database), close=database.close, database=database,
     )  # fmt: skip
 
 
@@ -601,6 +1216,38 @@ class _Frontiers(dict[int, bytes]):
     def __missing__(self, size: int) -> bytes:
         found = self._database.execute("SELECT frontier FROM audit_checkpoint WHERE size = ?", (size,)).fetchone()
         return found[0] if found else b""
+
+
+def _tables(database: Database) -> set[str]:
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    if isinstance(database, Server):
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+    return {name for (name,) in database.execute(query)}
+
+
+def _rows_of(database: Database, table: str) -> Iterator[dict[str, Any]]:
+    """Of a table, of which there are few enough columns to be read whole."""
+    query = f"SELECT * FROM {table}"
+    found = database.execute(query)
+    names = [column[0] for column in found.description]
+    for row in found:
+        yield dict(zip(names, row, strict=True))
+
+
+def _policy_in(database: Database | None) -> Callable[[str], bytes | None]:
+    """Policies that are too long for a record, by their digest."""
+
+    def find(digest: str) -> bytes | None:
+        if database is None:
+            return None
+        for table in {"policy_version", "policy_candidate"} & _tables(database):
+            query = f"SELECT body FROM {table} WHERE digest = ?"
+            found = database.execute(query, (digest,)).fetchone()
+            if found is not None and type(found[0]) is bytes:
+                return bytes(found[0])
+        return None
+
+    return find
 
 
 def _private_in(database: Database) -> Callable[[str], tuple[bytes, str] | None]:
@@ -789,6 +1436,8 @@ class Report:
     compared: int = 0
     """Remembered checkpoints that were compared."""
     words: list[str] = field(default_factory=list)
+    replay: Replay = field(default_factory=Replay, repr=False)
+    """What the records authorise."""
 
     @property
     def code(self) -> int:
@@ -807,16 +1456,15 @@ class Trust:
     """Check them."""
 
 
-def check(source: Source, trust: Trust = Trust(), until: int = 0) -> Report:
+def check(source: Source, trust: Trust = Trust(), until: int = 0, replay: Replay | None = None) -> Report:
     """Read it all, or up to the first checkpoint at `until` or later. What is found is in `problems`, the first first;
-    nothing is raised."""
+    nothing is raised. `replay`: of the records before."""
     report = Report(name=source.name, log=source.log, first=source.first, last=source.first - 1)
     report.start = report.hash = source.hash
     report.looked = trust.signatures
     report.keys = list(source.keys)
-    report.sealed = [
-        {"first": first, "last": last, "file": file, "sha256": sha256} for first, last, file, sha256 in source.segments
-    ]
+    report.replay = replay or Replay(_policy_in(source.database), signatures=trust.signatures)
+    report.replay.whole = source.first == 1 or (replay is not None and replay.whole)
     reading = _Reading(source, trust, report, until)
     try:
         reading.run()
@@ -839,6 +1487,7 @@ class _Reading:
 
     def __init__(self, source: Source, trust: Trust, report: Report, until: int) -> None:
         self.source, self.trust, self.report, self.until = source, trust, report, until
+        self.replay = report.replay
         self.tree = source.frontier
         self.hash = source.hash
         self.fits = source.frontier.size
@@ -878,6 +1527,8 @@ class _Reading:
         self._confirm(report.last + 1)
         self._texts(done)
         report.whole = not done and not self.source.last
+        if self.source.database is not None and not done:
+            self._beside(self.source.database)
 
     # -- records --
 
@@ -894,8 +1545,12 @@ class _Reading:
             content = self._content(record)
             if not follows:
                 self.broken = record.seq
-            elif content.private or content.copies[0].startswith("audit."):
-                self._take(record, content)
+            else:
+                if content.private or content.copies[0].startswith("audit."):
+                    self._take(record, content)
+                self.replay.take(record.seq, content)
+                if self.replay.problems:
+                    self._unauthorised()
         elif record.seq == self.broken + 1:
             self.replaced = follows
         self.hash = report.hash = hash_
@@ -930,14 +1585,23 @@ class _Reading:
                 self._announced(record.seq, str(found.data["key"]))
             elif type_ == "audit.redacted":
                 self.redacted.add(str(found.data["ref"]))
+            elif type_ == "audit.sealed":
+                self.replay.sealed.add(tuple(found.data[name] for name in ("first", "last", "file", "sha256")))
             for private in found.private:
                 self._private(record.seq, private["ref"], private["mac"])
         except (KeyError, TypeError) as error:
             raise Bad(CHAIN, record.seq, f"record {record.seq} lacks {_plain(str(error))}") from None
 
+    def _unauthorised(self) -> None:
+        found = list(self.replay.problems)
+        self.replay.problems.clear()
+        for seq, what in found:
+            self._add(Bad(AUTHORISATION, seq, what))
+
     def _private(self, seq: int, ref: str, mac: str) -> None:
         if type(ref) is not str:
             raise TypeError("the name of a text")
+        self.replay.texts.add(ref)
         kept = self.source.private(ref)
         if kept is None:
             self.gone.setdefault(ref, seq)
@@ -961,6 +1625,56 @@ class _Reading:
                 )
             else:
                 self.report.absent += 1
+
+    # -- tables beside the records --
+
+    def _beside(self, database: Database) -> None:
+        """Rows that are not as the records left them."""
+        replay = self.replay
+        self._of_audit(database)
+        if not replay.since:
+            return
+        seen: set[str] = set()
+        for table in sorted(GATE_TABLES.keys() & _tables(database)):
+            for row in _rows_of(database, table):
+                name = row_name(table, row)
+                seen.add(name)
+                what = replay.differs(table, row)
+                if not what and table == "proposal_revision" and self._other_plan(row):
+                    what = f"the plan of {_plain(name)} is not what was put to the vote"
+                if what:
+                    self._add(Bad(AUTHORISATION, replay.rows.get(name, ("", None))[1], what))
+        for name in sorted(replay.rows.keys() - seen):
+            seq = replay.rows[name][1]
+            self._add(Bad(AUTHORISATION, seq, f"the row {_plain(name)}, which record {seq} tells of, is gone"))
+
+    def _other_plan(self, row: dict[str, Any]) -> bool:
+        one = self.replay.proposals.get(f"P-{row['number']}")
+        if one is None or one.revision != row["revision"]:
+            return False
+        digest = hashlib.sha256(b"muster/plan/v1\n" + row["plan"]).hexdigest()
+        return digest != one.digest or plan_differs(json.loads(row["plan"]), one.facts)
+
+    def _of_audit(self, database: Database) -> None:
+        """Rows of the audit's own tables that no record tells of."""
+        replay = self.replay
+        if [tuple(row) for row in database.execute("SELECT id, v FROM audit_log")] != [(1, 1)]:
+            self._add(Bad(CHAIN, None, "the table audit_log is not that of one log in this form"))
+        if not replay.whole:
+            return
+        if [(seq, str(key)) for seq, key in database.execute("SELECT seq, key FROM audit_key ORDER BY seq")] != (
+            sorted(self.report.keys)
+        ):
+            self._add(Bad(SIGNATURE, None, "the table audit_key has other keys than the records announce"))
+        for (ref,) in database.execute("SELECT ref FROM audit_private"):
+            if ref not in replay.texts:
+                self._add(Bad(CHAIN, None, f"no record has the text kept apart {_plain(str(ref))}"))
+        segments = database.execute("SELECT first, last, file, sha256 FROM audit_segment ORDER BY last").fetchall()
+        for segment in segments:
+            if tuple(segment) not in replay.sealed:
+                self._add(Bad(CHAIN, None, f"no record says that records {segment[0]} to {segment[1]} were sealed"))
+
+    # -- what breaks the chain --
 
     def _settle(self, root_fits: bool | None) -> None:
         """Name the record that breaks the chain. `root_fits`: whether the hashes as stored, at the next checkpoint, are
@@ -1128,10 +1842,10 @@ def verify(
 ) -> tuple[int, list[Report]]:
     """Check files, which may be parts of one log, and how they join. Returns the exit code, and what was found.
     Segments that a database names are read too where they lie beside it."""
-    reports = [_check_file(path, trust, since, until) for path in paths]
-    for report, path in zip(list(reports), paths, strict=True):
-        for segment in report.sealed:
-            _check_segment(segment, Path(path).parent / segment["file"], trust, reports)
+    reports: list[Report] = []
+    for path in paths:
+        if not any(report.name == str(path) for report in reports):
+            _check_file(path, trust, reports, since, until)
     reports.sort(key=lambda report: (report.log, report.first, report.last))
     for one, two in pairwise(reports):
         if one.log == two.log and two.first == one.last + 1 and not one.problems and one.hash != two.start:
@@ -1141,17 +1855,32 @@ def verify(
     return next((report.code for report in reports if report.problems), 0), reports
 
 
-def _check_segment(segment: dict[str, Any], file: Path, trust: Trust, reports: list[Report]) -> None:
-    """A file that a database names, if it is there, whether it was given or not."""
-    found = next((report for report in reports if report.name == str(file)), None)
-    segment["read"] = found is not None or file.exists()
-    if not segment["read"]:
-        return
-    if found is None:
-        found = _check_file(file, trust)
-        reports.append(found)
-    if not found.problems and _sha256(file) != segment["sha256"]:
-        found.problems.append(Bad(CHAIN, segment["first"], "the file is not the one that was sealed"))
+def _check_segments(source: Source, folder: Path, trust: Trust, reports: list[Report]) -> list[dict[str, Any]]:
+    """The files that a database names, as far as they are there, whether they were given or not."""
+    told = []
+    for first, last, name, sha256 in source.segments:
+        file = folder / name
+        found = next((report for report in reports if report.name == str(file)), None)
+        read = found is not None or file.exists()
+        told.append({"first": first, "last": last, "file": name, "sha256": sha256, "read": read})
+        if read and found is None:
+            found = _check_file(file, trust, reports)
+        if found is not None and not found.problems and _sha256(file) != sha256:
+            found.problems.append(Bad(CHAIN, first, "the file is not the one that was sealed"))
+    return told
+
+
+def _before(source: Source, reports: list[Report]) -> Replay | None:
+    """What the records before those of a source authorise, where they were read."""
+    return next(
+        (
+            report.replay
+            for report in reports
+            if (report.log, report.last + 1, report.hash) == (source.log, source.first, source.hash)
+            and not report.proof
+        ),
+        None,
+    )
 
 
 def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
@@ -1184,19 +1913,25 @@ def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
         told.append(Bad(CHECKPOINT, None, "no checkpoint has these words"))
 
 
-def _check_file(path: Path | str, trust: Trust, since: int = 1, until: int = 0) -> Report:
+def _check_file(path: Path | str, trust: Trust, reports: list[Report], since: int = 1, until: int = 0) -> Report:
+    """Check one file, after those that hold the records before, and add it to the reports."""
     try:
-        if isinstance(path, str):
-            return check(open_source(path, since), trust, until)
-        with open(path, "rb") as file:
-            start = file.read(32)
-        if start.startswith((b'{"muster_audit":"inclusion"', b'{"muster_audit":"consistency"')):
-            return check_proof(path, trust)
-        return check(open_source(path, since), trust, until)
+        if not isinstance(path, str):
+            with open(path, "rb") as file:
+                start = file.read(32)
+            if start.startswith((b'{"muster_audit":"inclusion"', b'{"muster_audit":"consistency"')):
+                reports.append(check_proof(path, trust))
+                return reports[-1]
+        source = open_source(path, since)
+        sealed = _check_segments(source, Path(path).parent, trust, reports)
+        reports.append(check(source, trust, until, _before(source, reports)))
+        reports[-1].sealed = sealed
     except OSError as error:
-        return Report(name=str(path), problems=[Bad(USAGE, None, f"cannot be read: {error.strerror}")])
+        reports.append(Report(name=str(path), problems=[Bad(USAGE, None, f"cannot be read: {error.strerror}")]))
     except Bad as bad:
-        return Report(name="the database" if isinstance(path, str) else str(path), problems=[bad])
+        name = "the database" if isinstance(path, str) else str(path)
+        reports.append(Report(name=name, problems=[bad]))
+    return reports[-1]
 
 
 def _sha256(path: Path) -> str:
@@ -1214,9 +1949,31 @@ def as_data(report: Report) -> dict[str, Any]:
         "after_newest": report.last - newest.size if newest else report.records,
         "private": {"checked": report.private, "erased": report.erased, "absent": report.absent},
         "sealed": report.sealed, "keys": [{"from": seq, "key": key} for seq, key in report.keys],
-        "remembered": report.compared,
+        "remembered": report.compared, "authorisation": _authority(report),
         "problems": [{"code": bad.code, "record": bad.record, "what": bad.what} for bad in report.problems],
     }  # fmt: skip
+
+
+def _authority(report: Report) -> dict[str, Any]:
+    replay = report.replay
+    return {
+        "since": replay.since, "plans": replay.claimed, "break_glass": replay.broke_glass,
+        "policies": len(replay.policies), "not_replayed": replay.not_replayed,
+    }  # fmt: skip
+
+
+def _authority_text(report: Report) -> str:
+    replay = report.replay
+    if not replay.since:
+        why = "they were written before authorisation was on record" if replay.whole else "it is read from the first on"
+        return f"who agreed to what is not replayed from these records: {why}"
+    text = (
+        f"from record {replay.since:,} on, {counted(replay.claimed, 'plan')} carried out, {replay.broke_glass:,} of "
+        f"them by break-glass, under {counted(len(replay.policies), 'policy').replace('policys', 'policies')}"
+    )
+    if replay.not_replayed:
+        text += f"; {replay.not_replayed:,} not replayed, as what they rest on is not in these records"
+    return text
 
 
 def as_text(report: Report) -> Iterator[str]:
@@ -1240,6 +1997,8 @@ def as_text(report: Report) -> Iterator[str]:
     if report.private or report.erased or report.absent:
         told = f"{report.private:,} as they were, {report.erased:,} erased"
         yield f"  texts kept apart: {told}" + (f", {report.absent:,} not in this file" if report.absent else "")
+    if report.records and not report.proof:
+        yield f"  {_authority_text(report)}"
     for segment in report.sealed:
         if not segment["read"]:
             yield f"  records {segment['first']:,} to {segment['last']:,} are in {segment['file']}, which is not here"

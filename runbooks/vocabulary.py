@@ -168,7 +168,7 @@ METRICS: Mapping[str, Metric] = {
     "workload_nodes": _count("workload", "workload {of} is on {value} nodes"),
     "workload_node": _name("workload", "node", "workload {of} is on node {value}"),
     "workload_waits_for": _name("workload", "workload", "workload {of} waits for workload {value}"),
-    "workload_start": _number("workload", "time_ms", "workload {of} may start at {value}"),
+    "workload_not_before": _number("workload", "time_ms", "workload {of} starts {value} at the earliest"),
     "workload_deadline": _number("workload", "time_ms", "workload {of} should have ended by {value}"),
     "workload_why": _text("workload", "workload {of} waits: {value}"),
     # -- tenants, zones, reservations, budgets
@@ -225,6 +225,8 @@ METRICS: Mapping[str, Metric] = {
     # -- a shift: what was done, and what is left to others
     "shift_since": _number("cell", "time_ms", "this is told from {value} on"),
     "shift_wall_apart_s": _number("cell", "seconds", "the cell's clock and the wall clock are {value} apart"),
+    "downtime_began": _number("cell", "time_ms", "no engine decided from {value} on"),
+    "downtime_ended": _number("cell", "time_ms", "an engine decided again from {value} on"),
     "shift_proposed": _count("cell", "plans proposed: {value}"),
     **{
         f"shift_{state}": _count("cell", f"plans {state.replace('_', ' ')}: {{value}}")

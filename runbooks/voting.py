@@ -4,7 +4,7 @@ name the digest of the plan that was shown."""
 from __future__ import annotations
 
 import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from engine.errors import RefusedError
 from runbooks import books, life, policy
@@ -14,8 +14,9 @@ from runbooks.books import VOTE, Row
 from runbooks.compose import scope_of
 from runbooks.identity import Actor, Signed
 from runbooks.plan import Plan
-from runbooks.policies import Policies
+from runbooks.policies import Policies, kept_signature, used_nonce
 from runbooks.policy import Verdict, Vote
+from runbooks.rows_on_record import kept
 from runbooks.standing import Standing
 
 
@@ -42,10 +43,7 @@ class Voting:
         plan, _, _ = books.plan_of(connection, row)
         why_not, actor = self._why_not(connection, row, plan, actor, digest, verdict, comment, signed, now_ms)
         if why_not is not None:
-            self._audit.append(
-                connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
-                policy_digest=row.policy, data={"verdict": verdict, "why": why_not.problem[:500]},
-            )  # fmt: skip
+            self._record_refused(connection, row, actor, verdict, why_not, signed)
             return row, why_not
         sealed = self._audit.seal(connection, comment) if comment else None
         mine = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.subject == actor.subject)
@@ -55,11 +53,15 @@ class Voting:
             "signed": msgspec.json.encode(signed) if signed else None,
             "comment": msgspec.json.encode(sealed) if sealed else None,
         }  # fmt: skip
-        if not connection.execute(update(VOTE).where(mine).values(**values)).rowcount:
-            connection.execute(insert(VOTE).values(**values))
+        if connection.execute(select(VOTE.c.id).where(mine)).first() is not None:
+            rows = self._audit.rewrite(connection, VOTE, mine, values, row.id)
+        else:
+            made = connection.execute(insert(VOTE).values(**values))
+            rows = kept(VOTE, {**values, "id": books.new_id(made)})
         self._audit.append(
             connection, f"vote.{verdict}", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
-            policy_digest=row.policy, data={"key": values["key"]}, private=(sealed,) if sealed else (),
+            policy_digest=row.policy, data={"key": values["key"], **kept_signature(signed)},
+            private=(sealed,) if sealed else (), rows=rows | used_nonce(connection, signed),
         )  # fmt: skip
         if verdict == "reject":
             return books.move(
@@ -129,12 +131,35 @@ class Voting:
             return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
         return None, actor
 
-    def kept(self, connection: Connection, row: Row, actor: Actor, digest: str) -> bool:
+    def kept(
+        self, connection: Connection, row: Row, actor: Actor, digest: str, signed: Signed | None, now_ms: int
+    ) -> tuple[bool, RefusedError | None]:
         """Whether there is a yes of theirs to a plan that something kept from being carried out: going on needs no
-        other."""
+        other. And why not, where a signature that comes with the request does not hold; that is recorded."""
         if digest != row.digest:
-            return False  # and nothing that is no digest is asked of the database
+            return False, None  # and nothing that is no digest is asked of the database
         mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == row.digest)
         where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & mine
         voted = connection.execute(select(VOTE.c.id).where(where)).first() is not None
-        return voted and row.state in ("approved", "executing")
+        if not voted or row.state not in ("approved", "executing"):
+            return False, None
+        try:
+            self._policies.proved(connection, actor, signed, "vote", row, "approve", now_ms)
+        except RefusedError as error:
+            self._record_refused(connection, row, actor, "approve", error, signed)
+            return False, error
+        if signed is not None:
+            self._audit.append(
+                connection, "vote.repeated", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
+                policy_digest=row.policy, rows=used_nonce(connection, signed),
+            )  # fmt: skip
+        return True, None
+
+    def _record_refused(
+        self, connection: Connection, row: Row, actor: Actor, verdict: Verdict, why: RefusedError, signed: Signed | None
+    ) -> None:
+        self._audit.append(
+            connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+            policy_digest=row.policy, data={"verdict": verdict, "why": why.problem[:500]},
+            rows=used_nonce(connection, signed),
+        )  # fmt: skip

@@ -1,28 +1,33 @@
-"""The way back: what was approved with a plan to undo it, taken step by step, the last first, each act once."""
+"""The way back: what was approved with a plan to undo it, taken step by step, the last first, each act once.
+
+It is tried on a fork first. The votes on the plan cover it while it is no riskier than they knew and stops nothing that
+runs; else it is put to the vote as a plan of its own, which names the one that it takes back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
-from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
-from runbooks import books, catalog, readings
-from runbooks.amounts import listed, utc
+from engine.errors import JournalError, MusterError, RefusedError, SpecError
+from runbooks import books, catalog, life, policy, readings
+from runbooks.amounts import listed, utc, workloads
 from runbooks.audit import Audit
-from runbooks.books import EFFECT, Row
-from runbooks.identity import Actor
+from runbooks.books import Row
+from runbooks.compose import Composed, compose
+from runbooks.identity import SYSTEM, Actor
 from runbooks.outbox import Outbox
-from runbooks.plan import Act, Plan, Step, Target
+from runbooks.plan import Act, Plan, Request, Step, StepRequest
 from runbooks.policies import Policies
 
 if TYPE_CHECKING:
     from engine.control import Engine
 
 ROLLBACK_WITHIN_MS = 24 * 3_600_000
-"""How long after it was executed the way back that was approved with a plan may be taken."""
+"""How long after it was executed the votes on a plan cover its way back."""
 Do = Callable[[Actor, Row, Act, str, int, Callable[[Connection], None]], None]
 """Has the engine do one act: by whom, of which proposal, what, its key, when, and what is recorded beside it."""
 
@@ -46,28 +51,96 @@ class WayBack:
         self._now = now
         self._act = do
 
-    def check(self, row: Row, plan: Plan) -> None:
-        """Raises RefusedError where nothing of it can be taken back, and where that would disrupt more than was voted
-        on."""
-        if row.executed_ms + ROLLBACK_WITHIN_MS < self._now():
-            raise RefusedError(
-                f"{row.id} was executed at {utc(row.executed_ms)}: too long ago to take the way back approved with it",
-                "Propose what shall be done now",
-            )
+    def tried(self, row: Row, plan: Plan, request: Request) -> Composed | None:
+        """What taking it back would do now, on a fork; None: all is as it was before already. `request` has what is
+        asked besides. Raises RefusedError where nothing of it can be taken back."""
+        life.after(row.state, "taken_back", row.id)
         done = [number for number in range(len(plan.steps)) if self._done(row, number)]
         if not done:
             raise RefusedError(f"nothing of {row.id} was done", "There is nothing to take back")
         if not any(plan.steps[number].rollback for number in done):
             raise RefusedError(f"{row.id} cannot be taken back", "Its actions have no inverse; see muster show")
-        for number in reversed(done):
-            for part, act in enumerate(plan.steps[number].rollback):
-                if not self._has_effect(books.back_key(row, number, part)):
-                    self._as_needed(plan, plan.steps[number], act)
+        acts = [
+            act
+            for number in reversed(done)
+            for part, act in enumerate(plan.steps[number].rollback)
+            if not self._has_effect(books.back_key(row, number, part))
+        ]
+        if not any(readings.needed(self._engine, act) for act in acts):
+            return None
+        steps = tuple(StepRequest(act=act) for act in acts)
+        found = compose(self._engine, msgspec.structs.replace(request, rolls_back=row.id, steps=steps), readings.needed)
+        words = msgspec.structs.replace(found.words, title=f"Roll back {row.id}: {found.words.title}")
+        return msgspec.structs.replace(found, words=words)
 
-    def begin(self, connection: Connection, actor: Actor, row: Row, reason: str, now_ms: int) -> Row:
-        """Inside a transaction: from here on the way back is gone to its end, whatever happens to the process."""
+    def why_own_votes(self, row: Row, plan: Plan, found: Composed) -> str:
+        """Why the votes on the plan do not cover what taking it back would do now; empty: they do, because it is not
+        too late, stops nothing that runs, and is no riskier than it was when they were given."""
+        if row.executed_ms + ROLLBACK_WITHIN_MS < self._now():
+            return f"{row.id} was executed at {utc(row.executed_ms)}: too long ago for the votes that it got then"
+        if found.tier > max(plan.tier, plan.rollback_tier):
+            why = f": {'; '.join(found.words.why_tier)}" if found.words.why_tier else ""
+            return f"rolling back {row.id} is {found.tier} now, and was approved as {plan.rollback_tier}{why}"
+        count, stopped = found.blast.workloads, tuple(id_ for id_, _ in found.blast.named_work)
+        if count:
+            run = "runs" if count == 1 else "run"
+            return f"rolling back {row.id} stops {workloads(count)} that {run} now: {listed(stopped)}"
+        return ""
+
+    def refuse_uncovered(self, row: Row, plan: Plan, found: Composed, reason: str) -> None:
+        """Raises RefusedError where taking it back needs votes of its own, and where its tier wants a reason."""
+        why = self.why_own_votes(row, plan, found)
+        if why:
+            remedy = f"It needs votes of its own: muster rollback {row.id} shows what it does and puts that to the vote"
+            raise RefusedError(why, remedy)
+        need = self._engine.recorded(
+            lambda connection: policy.need(self._policies.current(connection), found.tier, "person", found.scope)
+        )
+        if need.reason and not reason.strip():
+            raise RefusedError(f"rolling back {row.id} is {found.tier}: say why", "Give a reason")
+
+    def asked(self, request: Request) -> tuple[Composed, str]:
+        """What rolling back the proposal that a request names would do now, and why that needs votes of its own; empty:
+        it does not. Raises RefusedError where there is nothing to take back."""
+        if request.steps:
+            raise SpecError("steps", "are given beside rolls_back", "Leave them out: they come from what was done")
+        row, plan = self._engine.record(lambda connection: found_with_plan(connection, request.rolls_back))
+        found = self.tried(row, plan, request)
+        if found is None:
+            raise RefusedError(f"all that {row.id} did is as it was before", "There is nothing to take back")
+        return found, self.why_own_votes(row, plan, found)
+
+    def begin(
+        self,
+        connection: Connection,
+        actor: Actor,
+        row: Row,
+        reason: str,
+        now_ms: int,
+        found: Composed | None = None,
+    ) -> Row:
+        """Inside a transaction: from here on the way back is gone to its end, whatever happens to the process. `found`:
+        what it was seen to do."""
         sealed = (self._audit.seal(connection, reason),) if reason else ()
-        return books.move(connection, self._audit, row, "taken_back", actor, now_ms, private=sealed, note="")
+        data: dict[str, Any] = {"votes_of": row.id}
+        if found is not None:
+            data |= {"tier": found.tier, "at_version": found.simulated.version, "does": list(found.words.steps)[:20]}
+        return books.move(
+            connection, self._audit, row, "taken_back", actor, now_ms, data=data, private=sealed, note=""
+        )  # fmt: skip
+
+    def taken_by(self, connection: Connection, row: Row, plan: Plan, now_ms: int) -> None:
+        """Inside the transaction in which a rollback with votes of its own is verified: what it takes back is."""
+        if not plan.rolls_back:
+            return
+        first = books.found(connection, plan.rolls_back)
+        if (first.state, "taken_back") not in life.EDGES:
+            return
+        data = {"votes_of": row.id}
+        begun = books.move(connection, self._audit, first, "taken_back", SYSTEM, now_ms, data=data, note="")
+        books.move(
+            connection, self._audit, begun, "rolled_back", SYSTEM, now_ms, data=data, note=f"rolled back by {row.id}"
+        )
 
     def take(self, actor: Actor, row: Row, plan: Plan) -> Row:
         """Every inverse of every step that was done and is not taken back yet."""
@@ -106,18 +179,19 @@ class WayBack:
         def beside(connection: Connection) -> None:
             books.refuse_second(connection, key, row)
             version = self._engine.version
-            connection.execute(
-                insert(EFFECT).values(
-                    key=key, number=row.number, revision=row.revision, step=number, back=True, action=act.action,
-                    at_ms=now_ms, version=version, changed=msgspec.json.encode(act.targets),
-                )
-            )  # fmt: skip
-            standing = books.standing(connection, row)[number]
-            books.set_standing(connection, row, number, msgspec.structs.replace(standing, state="rolled_back"))
+            effect = {
+                "key": key, "number": row.number, "revision": row.revision, "step": number, "back": True,
+                "action": act.action, "at_ms": now_ms, "version": version, "changed": msgspec.json.encode(act.targets),
+            }  # fmt: skip
+            standing = msgspec.structs.replace(books.standing(connection, row)[number], state="rolled_back")
+            rows = {
+                **books.add_effect(connection, effect),
+                **books.set_standing(connection, self._audit, row, number, standing),
+            }
             books.say(
                 connection, self._audit, row, "exec.effect" if not nothing else "exec.needless", actor,
                 {"key": key, "action": act.action, "targets": list(act.targets)[:100], "version": version},
-                step=step.id,
+                step=step.id, rows=rows,
             )  # fmt: skip
 
         if nothing:
@@ -129,15 +203,11 @@ class WayBack:
         """An act of the way back without what has gone, or is as it was; and whether nothing is left of it. Raises
         RefusedError where it would disrupt more than was voted on: it was mild when it was shown, and work has come to
         where it leads since."""
-        action = catalog.find(act.action)
-        targets = self._still_there(action, act)
-        left = tuple(target for target in targets if not catalog.needless(act, target))
-        if action.kind in ("workload", "node", "queue", "reservation", "budget") and not left:
+        left = readings.needed(self._engine, act)
+        if left is None:
             return act, True
-        if action.kind in ("workload", "node"):
-            readings.refuse_inapplicable(action, left)
-            act = msgspec.structs.replace(act, targets=tuple(target.id for target in left))
-            targets = left
+        act, action = left, catalog.find(act.action)
+        targets = readings.still_there(self._engine, action, act)
         pools, running = readings.pool_nodes(self._engine), readings.bound(self._engine)
         tier, why = catalog.tier_and_why(action, act, targets, pools, running)
         stops = (*targets, *readings.read_work(self._engine, action, targets).values())
@@ -149,19 +219,6 @@ class WayBack:
                 f"Propose it for itself: {act.action}",
             )
         return act, False
-
-    def _still_there(self, action: catalog.Action, act: Act) -> tuple[Target, ...]:
-        """The targets that exist: what has gone meanwhile needs no way back."""
-        try:
-            return readings.read(self._engine, action, act)
-        except NotFoundError:
-            found: list[Target] = []
-            for id_ in act.targets:
-                try:
-                    found += readings.read(self._engine, action, msgspec.structs.replace(act, targets=(id_,)))
-                except NotFoundError:
-                    continue
-            return tuple(found)
 
     def _undo_failed(self, actor: Actor, row: Row, step: Step, error: MusterError) -> Row:
         now_ms = self._now()
@@ -184,3 +241,9 @@ class WayBack:
 
     def _has_effect(self, key: str) -> bool:
         return self._engine.record(lambda connection: books.has_effect(connection, key))
+
+
+def found_with_plan(connection: Connection, proposal_id: str) -> tuple[Row, Plan]:
+    """Raises NotFoundError, and RefusedError when the stored plan is not the one that was voted on."""
+    row = books.found(connection, proposal_id)
+    return row, books.plan_of(connection, row)[0]

@@ -161,6 +161,12 @@ def stopped_lines(action: Action, work: Mapping[str, Target]) -> list[str]:
     return [f"requeue {held.id} ({', '.join(workload_facts(action, held))})" for held in work.values()]
 
 
+def left_above(target: Target) -> str:
+    """Of work that a change of a queue leaves running above what the queue may use."""
+    whose = f" of {target.tenant}" if target.tenant else ""
+    return f"{target.id}{whose} ({size(target.gpu_milli, target.cpu_milli)}) runs on above the quota; may be preempted"
+
+
 def had(target: Target) -> str:
     return nodes_now(target.size) if target.size is not None else "unknown"
 

@@ -1,12 +1,16 @@
-"""On which database the tests run: see `tests/support/on_postgres.py`."""
+"""In what environment the tests run (`tests/support/isolation.py`), and on which database (`on_postgres.py` there)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import isolation
 import on_postgres
 import pytest
 
+# Before any module of the tests is read: some ask the environment as they are.
+HOME = isolation.isolate()
+isolation.forgive_slow_machines()
 on_postgres.install()
 
 
@@ -20,6 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--database") == "postgres":
         on_postgres.refuse_to_run()
+
+
+def pytest_unconfigure() -> None:
+    isolation.remove(HOME)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

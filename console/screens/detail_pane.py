@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from console.details import Section, text_line
+from console.details import Section, loading, text_line
 from console.feed import in_thread
 from console.screens.pane import AsOf, Connect, Pane
 from console.screens.sections import MARGIN, SectionsView
@@ -85,7 +85,7 @@ class DetailPane(Pane, Generic[D]):
 
     def told_before(self) -> list[Section]:
         """What is shown until the details have come."""
-        return [Section(self.crumb, (text_line("loading …", "dim"),))]
+        return [loading(self.crumb)]
 
     def place(self) -> dict[str, Any]:
         views = (self._left, self._right, self._third)

@@ -76,7 +76,7 @@ class OutputPane(Pane):
         yield self._view
 
     def on_mount(self) -> None:
-        self._view.empty = "nothing was written yet"
+        self._view.empty = "loading …"
         self.run_worker(self._follow(), exclusive=True, group="follow")
 
     def look_again(self) -> None:
@@ -122,6 +122,7 @@ class OutputPane(Pane):
                 id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST
             )
             part = await in_thread(partial(_output, self.connect, request, 0.0))
+            self._view.empty = "nothing was written yet"
             data, self._begin = _from_line(part)
             self._lines = LogLines()
             self._view.show(self._lines.take(data), as_left(self._lines.rest))

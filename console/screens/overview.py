@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from console.details import Section
 from console.feed import in_thread
-from console.overview_lately import Lately, lately, questions, third_column
+from console.overview_lately import lately, questions, third_column
 from console.overview_queues import question, worst_first
 from console.overview_text import Beside, Glance, overview_columns
 from console.screens.detail_pane import VERY_WIDE, DetailPane
@@ -52,7 +52,7 @@ class OverviewPane(DetailPane[Glance]):
     def ask(self, client: Client) -> Glance:
         health = client.health()
         waiting = client.proposals(("awaiting",), 4) if health.awaiting else ()
-        told = Lately()
+        told = None
         if self._third.display:
             told = lately(*(client.query(question) for question in questions()))
         queues = worst_first(client.query(question()))
@@ -64,7 +64,7 @@ class OverviewPane(DetailPane[Glance]):
     def third(
         self, detail: Glance, left: list[Section], right: list[Section], width: int
     ) -> tuple[list[Section], list[Section], list[Section]]:
-        events = self._log.newest(self.size.height)
+        events = self._log.newest(self.size.height) if self._log.whole else None
         return left, right, third_column(detail.lately, events, width, self.size.height)
 
     def on_resize(self) -> None:

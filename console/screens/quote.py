@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from console.cost import ON_MS, request_of, unknown_starts
+from console.cost import ON_MS, request_of, thin_starts
 from console.details import Section
 from console.feed import in_thread
 from console.quote_arguments import quote_arguments
@@ -112,9 +112,9 @@ class QuotePane(ChartPane[Found]):
             request = await in_thread(lambda: self._request(self.connect()))
             quote = await in_thread(lambda: self.connect().quote(request))
             self._show(Found(quote, request))
-            if unknown_starts(quote) and self._arguments.seeds is None and self._arguments.within is None:
+            if thin_starts(quote) and self._arguments.seeds is None and self._arguments.within is None:
                 self._began, self._permille = time.monotonic(), None
-                self._further = "a start that is not reached yet is looked for further ahead"
+                self._further = "starts not reached yet, or in too few runs, are run further ahead"
                 self._draw()
                 longer = msgspec.structs.replace(request, within_ms=ON_MS)
                 self._show(Found(await in_thread(lambda: self.connect().quote(longer)), longer))
@@ -134,9 +134,9 @@ class QuotePane(ChartPane[Found]):
         self._draw()
 
     def _not_reached(self) -> str:
-        if self.detail is None or not unknown_starts(self.detail.quote):
+        if self.detail is None or not thin_starts(self.detail.quote):
             return ""
-        return "not every start was reached: within=60s looks further ahead, seeds=8 runs on to the end"
+        return "not every start was reached in enough runs: within=60s runs further ahead, seeds=8 to the end"
 
     def _stand_still(self) -> None:
         self._work = None

@@ -146,7 +146,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
             return []
         self._explains = shown.suggestion.id
         link = f"{LINK}{shown.suggestion.id}" if self._alone else ""
-        first, *rest = suggestion_sections(shown, detail.now_ms, width)
+        first, *rest = suggestion_sections(shown, width)
         # The first line is a link where the list is away: so the cursor finds its place in the list again.
         return [first._replace(lines=(first.lines[0]._replace(link=link), *first.lines[1:])), *rest]
 
@@ -172,7 +172,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if not chosen.command:
             raise RefusedError("there is nothing to propose", "It asks for a person's attention only")
         name, *words = chosen.command
-        words = words[: words.index("--reason")] if "--reason" in words else words
+        words = words[: words.index("--suggestion")]
         over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if name in ON_WORK else ()
         if over and len(over) == len(chosen.suggestion.targets):
             raise RefusedError(
@@ -181,10 +181,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
         words = [word for word in words if word not in over]
         arguments = parse(name, shlex.join(words))
         action = next(action for action in app.actions.values() if name in action.commands)
-        shell = shlex.join(["muster", name, *map(printable, words), "--reason", chosen.suggestion.id])
-        reason = chosen.suggestion.id
+        shell = shlex.join(["muster", name, *map(printable, words), "--suggestion", chosen.suggestion.id])
         return await finish(
-            app, action, lambda: propose(app.client(), name, arguments, reason), shell,
+            app, action, lambda: propose(app.client(), name, arguments, suggestion=chosen.suggestion.id), shell,
             found=lambda width: found_lines(chosen, width, over), follow=True,
         )  # fmt: skip
 

@@ -157,11 +157,9 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             self._beside = self._beside._replace(job=job, outside=True)
             self._draw()
         for name, ask in (("proposals", proposals_about), ("findings", findings_about)):
-            try:
+            with suppress(MusterError):  # what could not be had is not known to be none
                 found = await in_thread(partial(ask, self.connect, self._workload_id))
-            except MusterError:
-                found = ()
-            self._beside = self._beside._replace(**{name: found})
+                self._beside = self._beside._replace(**{name: found})
         self._draw()
 
     async def _search(self, reasons: tuple[Reason, ...]) -> None:

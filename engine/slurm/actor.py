@@ -58,6 +58,7 @@ class Actor:
         may_act: Callable[[], bool] = lambda: True,
         is_coming: Callable[[str], bool] = lambda workload: False,
         knows_jobs: Callable[[], bool] = lambda: True,
+        forbidden: Callable[[int], str] = lambda number: "",
     ) -> None:
         self._far = far
         self._ledger = ledger
@@ -66,6 +67,8 @@ class Actor:
         """Whether a workload's submission is under way: if slurmctld forgets its job, there will be another."""
         self._knows_jobs = knows_jobs
         """Whether `job_of` has seen Slurm's list: before that no job of it is known, which says nothing of any."""
+        self._forbidden = forbidden
+        """Why an intent may not be done again by itself now, such as a freeze that was set since; empty: it may."""
         self._clock = clock
         self._wall_ms = wall_ms
         """Cell time: that of a cell that Slurm decides on is Unix time."""
@@ -275,7 +278,7 @@ class Actor:
         if not undone:
             self._note(held, Phase.DONE, few([part.refused or part.text for part in held.parts]))
             return
-        doubt = why_not_again(held, undone, self._boot, self._wall_ms())
+        doubt = why_not_again(held, undone, self._boot, self._wall_ms()) or self._forbidden(held.number)
         if doubt:
             told = few([part.text for part in undone])
             self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {doubt}")

@@ -36,6 +36,10 @@ Recorded = Callable[[Engine, Sequence[IntentChange]], Beside | None]
 """What is to be written in the transaction of such changes; None: nothing."""
 
 
+Forbidden = Callable[[Engine, int], str]
+"""On the engine's thread: why the intent of that number may not be done again by itself now; empty: it may."""
+
+
 class EngineLedger:
     """The journalled side, on the engine's thread."""
 
@@ -94,6 +98,7 @@ class Driver:
         missing: Callable[[], Collection[str]] = lambda: (),
         knows_jobs: Callable[[], bool] = lambda: True,
         recorded: Recorded = lambda engine, changes: None,
+        forbidden: Forbidden = lambda engine, number: "",
         place_of: Callable[[WorkloadSpec], Place] | None = None,
     ) -> None:
         self._far = far
@@ -124,7 +129,7 @@ class Driver:
 
         self.actor = Actor(
             far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming,
-            knows_jobs=knows_jobs,
+            knows_jobs=knows_jobs, forbidden=lambda number: loop.call(lambda engine: forbidden(engine, number)),
         )  # fmt: skip
         self._news = (threading.Event(), threading.Event())
         self._threads = [

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from console.advisor import Advisor
-from console.http_server import run_server
+from console.http_server import new_event_loop, run_server
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient
 from console.sockets import bind_unix
@@ -90,7 +90,8 @@ def _serve(path: Path, ready: Any) -> None:
     loop = EngineLoop(engine, feed=_feed())
     client = LocalClient(loop, gate_of(engine), Advisor(loop), name="bench")
     loop.start()
-    asyncio.run(run_server(client, loop, [bind_unix(path)], ready.set))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run_server(client, loop, [bind_unix(path)], ready.set))
 
 
 def _feed() -> Iterator[tuple[int, WorkloadSpec]]:

@@ -46,6 +46,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "undo": topology_bench.undo,
     "gangs_end_to_end": topology_bench.gangs_end_to_end,
     "victims": victims_bench.victims,
+    "preemption": victims_bench.preemption_under_load,
     "scale_up": scale_up_bench.scale_up_rows,
     "idle_cycle": engine_bench.idle_cycle,
     "restart": engine_bench.restart,

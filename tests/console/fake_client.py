@@ -18,7 +18,7 @@ from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, U
 from engine.executors.shown import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
 from engine.intent_report import IntentsReport
 from engine.model import BudgetSpec, QueueSpec
-from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
+from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, StartFigure, Unit
 from engine.query import (
     DEFAULT_COLUMNS,
     Burn,
@@ -72,7 +72,7 @@ from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
 from runbooks.intent_shown import IntentAnswer, IntentDetail
-from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Step, Tier
+from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Source, Step, Tier
 from runbooks.plan import Simulated as Fork
 from runbooks.policy import Verdict
 from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
@@ -457,7 +457,7 @@ class FakeClient:
             attempts=row["attempts"],
             position=42 if waits else None,
             reasons=reasons if waits else (),
-            earliest_start_ms=self.now_ms + 130 * MINUTE if waits else None,
+            start_not_before_ms=self.now_ms + 130 * MINUTE if waits else None,
             placement=tuple(
                 TaskPlace(group="main", node=f"node-{n:05d}", rack="rack-01", tasks=2, devices=(0, 1, 2, 6))
                 for n in range(4)
@@ -836,14 +836,18 @@ class FakeClient:
         self._answer()
         run_ms = request.run_ms or 6 * 60 * MINUTE
         rate = 55_040_000 * request.nodes
+        cost = rate * run_ms // 3_600_000
         option = QuoteOption(
             kind="now", label="now", pool=self._text(0, "h100"), machine_type="p5.48xlarge", region="",
-            gpu_model="H100", spot=False, asked_start_ms=self.now_ms, chance_permille=875, looked_ms=24 * 60 * MINUTE,
-            start_ms=Quantiles(p10=self.now_ms, p50=self.now_ms + 40 * MINUTE, p90=None),
+            gpu_model="H100", spot=False, asked_start_ms=self.now_ms, started=7, chance_permille=875,
+            looked_ms=24 * 60 * MINUTE,
+            start_ms=Quantiles(runs=8, least=self.now_ms, p10=self.now_ms, p50=self.now_ms + 40 * MINUTE, p90=None,
+                               most=None),
             reason=self._text(1, "8 GPU more are needed"),
-            duration_ms=Quantiles(p10=run_ms, p50=run_ms, p90=run_ms),
-            cost_microusd=Quantiles(**dict.fromkeys(("p10", "p50", "p90"), rate * run_ms // 3_600_000)),
-            rate_microusd_hour=rate, interruption_permille=None, interruption_basis="not looked at", seeds=8,
+            duration_ms=Quantiles(runs=0, least=run_ms, p10=None, p50=None, p90=None, most=run_ms),
+            cost_microusd=Quantiles(runs=0, least=cost, p10=None, p50=None, p90=None, most=cost),
+            rate_microusd_hour=rate, interruption_permille=None, interruption_over_ms=run_ms,
+            interruption_basis="not looked at", seeds=8,
             basis="run to its start", arrivals=True, notes=(self._text(2, "a note"),),
         )  # fmt: skip
         return Quote(
@@ -891,7 +895,7 @@ class FakeClient:
         """Nothing was run: figures of every unit, of the cell, a queue and a tenant."""
 
         def over(p10: int, p50: int, p90: int) -> Interval:
-            return Interval(least=p10, p10=p10, p50=p50, p90=p90, most=p90)
+            return Interval(runs=8, least=p10, p10=p10, p50=p50, p90=p90, most=p90)
 
         def figure(name: str, title: str, unit: Unit, of: Literal["cell", "queue", "tenant"], by: int) -> Figure:
             one = {"duration": MINUTE, "money": 1_000_000, "device_time": 60 * MINUTE}.get(unit, 1)
@@ -902,6 +906,8 @@ class FakeClient:
                 after=over((10 + by) * one, (12 + by) * one, (15 + by) * one),
                 change=over(by * one, by * one, by * one),
             )  # fmt: skip
+
+        from engine.what_if import NEVER, start_of  # as the real client, it loads no engine before it is asked
 
         at = self.now_ms
         return Outlook(
@@ -917,8 +923,8 @@ class FakeClient:
             starts=(
                 StartFigure(
                     id=self._text(4, "wl-000001"), queue="batch", why="later",
-                    before=Start(p10_ms=at, p50_ms=at, p90_ms=at, chance_permille=1000),
-                    after=Start(p10_ms=at + MINUTE, p50_ms=at + 9 * MINUTE, p90_ms=None, chance_permille=800),
+                    before=start_of([at] * 5),
+                    after=start_of([at + MINUTE, *[at + 9 * MINUTE] * 3, NEVER]),
                 ),
             ),
             notes=(self._text(5, "one edit came too late in 2 of 8 seeds"),),
@@ -992,6 +998,9 @@ class FakeClient:
 
     def preview(self, request: Request) -> Proposal:
         self._answer()
+        if request.rolls_back:
+            first = self.proposal(request.rolls_back)
+            return msgspec.structs.replace(first, title=f"Roll back {first.id}", covered=True)
         act = request.steps[0].act
         for name in act.targets if act.action in _ALLOWED else ():
             if self._find(name)["state"] not in _ALLOWED[act.action]:
@@ -1008,6 +1017,8 @@ class FakeClient:
             proposal=f"P-{len(self.proposed)}",
             revision=1,
             author=Party(subject="unix:1000", kind="human", account="unix:1000"),
+            origin="person",
+            source=Source(kind="operator"),
             steps=(Step(id="1", act=act, shown=(), tier=tier, blast=Blast(), timeout_ms=30_000),),
             tier=tier,
             blast=Blast(),

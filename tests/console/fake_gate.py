@@ -20,6 +20,7 @@ from runbooks.plan import (
     Proposal,
     RunbookRef,
     Simulated,
+    Source,
     Step,
     StepStanding,
     Tier,
@@ -71,7 +72,8 @@ def proposal(
         steps = (*steps, Step(id="tell", act=note, shown=(), tier="T0", blast=Blast(), timeout_ms=30_000))
     plan = Plan(
         proposal=f"P-{number}", revision=1, author=Party(subject=ALICE, kind="human", account="unix:1001", signed=True),
-        origin="runbook", steps=steps, tier=tier, blast=blast, limits=Limits(nodes=2, gpus=16),
+        origin="runbook", source=Source(kind="runbook", id="drain-failing-node"),
+        steps=steps, tier=tier, blast=blast, limits=Limits(nodes=2, gpus=16),
         simulated=Simulated(version=1_000, at_ms=NOW_MS, effects=effects),
         evidence=(Evidence(id=text(6, "ecc-errors-node-00001"), sha256="ab" * 32),), policy_digest="0" * 64,
         runbook=RunbookRef(id="drain-failing-node", version=3, sha256="cd" * 32),

@@ -29,10 +29,10 @@ from engine.loop import EngineLoop
 from engine.model import HealthSettings, Settings
 from tests.console.test_server import over_unix, refused
 from tests.support.cells import small_cell
+from tests.support.patience import PATIENCE_S
 from tests.support.served import gpu_job, running_loop, served_on_unix, serving, socket_folder
 
 MSGPACK = {"content-type": "application/msgpack"}
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def wait_for(client: RemoteClient, what: Any) -> None:
 
 @pytest.mark.thorough
 def test_an_agent_dies_its_node_is_lost_its_work_moves_and_it_returns() -> None:
-    settings = Settings(health=HealthSettings(heartbeat_every_ms=200, suspect_after_ms=1000, grace_ms=500))
+    settings = Settings(health=HealthSettings(heartbeat_every_ms=200, suspect_after_ms=3000, grace_ms=500))
     engine = Engine.open(None, cell=msgspec.structs.replace(small_cell(gpu_nodes=2), settings=settings))
     loop = EngineLoop(engine)
     loop.start()

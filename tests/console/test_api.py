@@ -6,7 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from engine.model import QueueSpec
 from engine.query import Query
 from runbooks.plan import Act, Request, StepRequest
 from tests.support.gates import gate_of
+from tests.support.network import reached
+from tests.support.patience import PATIENCE_S
+from tests.support.people import person, team
 from tests.support.served import gpu_job, running_loop, served_on_unix
-
-DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -43,12 +45,12 @@ def http(loop: EngineLoop) -> Iterator[httpx.Client]:
 def over_unix(path: Path) -> httpx.Client:
     return httpx.Client(
         transport=httpx.HTTPTransport(uds=str(path), verify=False), base_url="http://muster", trust_env=False,
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
     )  # fmt: skip
 
 
 def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < end, "did not happen"
         time.sleep(0.005)
@@ -65,8 +67,8 @@ def keyed(http: httpx.Client, key: str, content: bytes, path: str = "/v1/command
 def held_up(loop: EngineLoop) -> Callable[[], None]:
     """Keep the engine's thread busy; call the answer to let it go."""
     begun, go_on = threading.Event(), threading.Event()
-    loop.post(lambda _: (begun.set(), go_on.wait(DEADLINE_S)))
-    assert begun.wait(DEADLINE_S)
+    loop.post(lambda _: (begun.set(), go_on.wait(PATIENCE_S)))
+    assert begun.wait(PATIENCE_S)
     return go_on.set
 
 
@@ -142,6 +144,58 @@ def test_definitions_and_proposals_are_done_once_too(http: httpx.Client, loop: E
     first, again = (keyed(http, "p", body, "/v1/propose").json() for _ in range(2))
     assert first["id"] == again["id"]
     assert len(http.get("/v1/proposals").json()) == 1
+
+
+@pytest.mark.both_databases
+def test_a_key_is_its_callers_own(loop: EngineLoop) -> None:
+    """Two callers may happen to choose the same key: each has what they asked for done, and sees only their answer."""
+    gate = gate_of(loop.engine, team(person("alice", "operator", "submitter"), person("bob", "operator", "submitter")))
+    with reached(loop, gate) as line, ExitStack() as after:
+        scopes = ("submit", "propose")
+        tokens = [line.make_token(name, *scopes).token for name in ("alice", "bob")]
+        alice, bob = (after.enter_context(line.http(token)) for token in tokens)
+        assert [keyed(http, "k", submission(each)).status_code for http, each in ((alice, "a"), (bob, "b"))] == [
+            200,
+            200,
+        ]
+        same = keyed(bob, "k", submission("a"))
+        assert (same.status_code, "idempotent-replayed" in same.headers) == (409, False), "his own key, another request"
+        wanted = msgspec.json.encode(Request(steps=(StepRequest(act=Act(action="cancel", targets=("a",))),)))
+        first, second, again = (keyed(http, "p", wanted, "/v1/propose") for http in (alice, bob, alice))
+        assert "idempotent-replayed" not in second.headers
+        assert first.json()["id"] != second.json()["id"]
+        assert (again.json()["id"], again.headers["idempotent-replayed"]) == (first.json()["id"], "true")
+
+
+def test_a_key_is_its_callers_own_where_people_share_an_account(loop: EngineLoop) -> None:
+    gate = gate_of(loop.engine, team(person("alice", "submitter"), person("bob", "submitter")))
+    with reached(loop, gate) as line:
+        for name in ("alice", "bob"):
+            with closing(line.client(name=name)) as signing:
+                signing._http.event_hooks["request"] = [
+                    lambda request: request.headers.update({"idempotency-key": "k"})
+                ]
+                signing.command(Submit(workloads=(gpu_job(f"of-{name}"),)))
+        with line.http() as http:
+            assert [http.get(f"/v1/workloads/of-{name}").status_code for name in ("alice", "bob")] == [200, 200]
+
+
+def test_a_key_is_its_callers_own_at_once_too(loop: EngineLoop) -> None:
+    """Submissions of two callers are taken in one turn of the engine; other changes run beside each other."""
+    gate = gate_of(loop.engine, team(person("alice", "operator", "submitter"), person("bob", "operator", "submitter")))
+    cancel = msgspec.json.encode(Request(steps=(StepRequest(act=Act(action="cancel", targets=("one",))),)))
+    with reached(loop, gate) as line, ExitStack() as after:
+        tokens = [line.make_token(name, "submit", "propose").token for name in ("alice", "bob")]
+        callers = [after.enter_context(line.http(token)) for token in tokens]
+        for path, *asks in (("/v1/command", submission("one"), submission("two")), ("/v1/propose", cancel, cancel)):
+            go = held_up(loop)
+            with ThreadPoolExecutor(2) as pool:
+                found = [pool.submit(keyed, http, path, ask, path) for http, ask in zip(callers, asks, strict=True)]
+                wait(found, timeout=0.2)
+                go()
+            answers = [each.result() for each in found]
+            assert [answer.status_code for answer in answers] == [200, 200], [answer.text for answer in answers]
+            assert not any("idempotent-replayed" in answer.headers for answer in answers)
 
 
 def test_the_same_at_once_from_many_is_one(http: httpx.Client, loop: EngineLoop) -> None:
@@ -280,7 +334,7 @@ class Stream:
 
     def ended(self) -> bool:
         """Whether the server has ended it."""
-        self._thread.join(DEADLINE_S)
+        self._thread.join(PATIENCE_S)
         return not self._thread.is_alive()
 
 

@@ -16,6 +16,7 @@ from schemathesis import GenerationMode
 
 from console.sockets import bind_tcp
 from engine.commands import Submit
+from tests.support.patience import PATIENCE_S
 from tests.support.served import gpu_job, running_loop, serving
 
 EXAMPLES = 4
@@ -45,7 +46,7 @@ def test_no_request_is_answered_with_a_defect(url: str, mode: Any) -> None:
             continue
         asked += _fuzz(operation, url, mode)
     assert asked > 150
-    assert requests.get(f"{url}/v1/health", timeout=10).status_code == 200
+    assert requests.get(f"{url}/v1/health", timeout=PATIENCE_S).status_code == 200
 
 
 def _fuzz(operation: Any, url: str, mode: Any) -> int:
@@ -61,7 +62,7 @@ def _fuzz(operation: Any, url: str, mode: Any) -> int:
         nonlocal asked
         if case.query and "wait_s" in case.query:
             case.query["wait_s"] = 0
-        answer = case.call(base_url=url, timeout=30)
+        answer = case.call(base_url=url, timeout=PATIENCE_S)
         asked += 1
         assert answer.status_code in known, (case.as_curl_command(), answer.status_code, answer.text[:400])
         if answer.status_code != 200:

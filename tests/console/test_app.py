@@ -14,15 +14,17 @@ from textual.command import CommandList
 from textual.pilot import Pilot
 
 from console import dialogs, feed
+from console.actions import ACTIONS, READ_ONLY
 from console.app import MusterApp
 from console.column_dialog import SortDialog
 from console.confirm_dialog import ConfirmDialog
 from console.help_dialog import HelpDialog
 from console.screens.lines import OneLine
 from console.screens.list_pane import ListPane
-from engine.errors import RefusedError
+from engine.errors import RefusedError, SpecError
 from runbooks.plan import DIGEST_TYPED
 from tests.console.fake_client import FakeClient
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,7 +51,7 @@ async def console(
         yield pilot
 
 
-async def until(pilot: Pilot[None], happened: Callable[[], object], within_s: float = 30) -> None:
+async def until(pilot: Pilot[None], happened: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + within_s
     while not happened():
         assert time.monotonic() < deadline, "did not happen"
@@ -330,6 +332,15 @@ async def test_a_refusal_is_told_and_nothing_happens() -> None:
         client.refuse = None
 
 
+async def test_a_console_that_ends_while_it_asks_leaves_no_proposal() -> None:
+    client = FakeClient(100)
+    async with console(client) as pilot:
+        dialog = await cancel_first(pilot)
+        proposal = dialog._proposal.id
+        pilot.app.exit()
+    assert ("cancel", proposal) in client.deeds
+
+
 async def test_an_engine_lost_behind_an_open_dialog_changes_nothing() -> None:
     client = FakeClient(100)
     async with console(client) as pilot:
@@ -387,17 +398,25 @@ async def test_queues_are_held_by_a_key_and_only_while_they_are_open() -> None:
         assert "only open or draining ones can be held" in notes(pilot)
 
 
-async def test_read_only_has_no_actions_at_all() -> None:
+async def test_read_only_does_nothing_and_says_why() -> None:
     client = FakeClient(100, read_only=True)
     async with console(client, read_only=True) as pilot:
         assert "read-only" in line(pilot, "top")
         assert "cancel" not in line(pilot, "footer")
-        await press(pilot, "X", "H", "R")
-        assert client.proposed == []
+        for action in (each for each in ACTIONS if each.mutates or each.changes):
+            pilot.app.action_act(action.id)  # type: ignore[attr-defined]
+            await until(pilot, lambda told=f"{action.title}: {READ_ONLY}": told in notes(pilot))
+            for name in action.commands:
+                with pytest.raises(SpecError, match=f":{name} is not possible here: read-only"):
+                    pilot.app.steering.run(f"{name} wl-000003")  # type: ignore[attr-defined]
+        pilot.app.clear_notifications()
+        await press(pilot, "X")
+        assert f"Cancel: {READ_ONLY}" in notes(pilot)
+        assert client.proposed == client.deeds == []
         await press(pilot, "colon")
         await write(pilot, "cancel wl-000003")
         await press(pilot, "enter")
-        assert "no command 'cancel'" in hint(pilot)
+        assert READ_ONLY in hint(pilot)
 
 
 # --- help, palette, theme
@@ -521,7 +540,7 @@ from tests.console.fake_client import FakeClient
 async def main():
     app = MusterApp(lambda: FakeClient(50), start="workloads")
     async with app.run_test() as pilot:
-        for _ in range(1_000):
+        for _ in range(30_000):
             await pilot.pause(0.02)
             if app.navigator.current and app.navigator.current.table.cursor_row:
                 break

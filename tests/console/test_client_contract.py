@@ -16,6 +16,7 @@ import pytest
 
 from console.advisor import Advisor
 from console.client import Client
+from console.http_answers import LONGEST_WAIT_S
 from console.local_client import LocalClient
 from console.presence import PresenceAsk
 from console.remote_client import RemoteClient
@@ -45,6 +46,7 @@ from runbooks.runbook_shown import RunbookAsk, RunbookVote
 from tests.support.elastic_cells import pool, work
 from tests.support.gates import gate_of
 from tests.support.made_up_slurm import put_in_doubt
+from tests.support.patience import PATIENCE_S
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 Connect = Callable[..., Client]
@@ -533,21 +535,21 @@ def test_changes_come_back_at_once_when_there_are_any(client: Client) -> None:
 def test_changes_wait_for_something_to_happen(client: Client, connect: Connect) -> None:
     version = client.health().version
     found: list[int] = []
-    waiter = threading.Thread(target=lambda: found.append(connect().changes(version, 20.0).version))
+    waiter = threading.Thread(target=lambda: found.append(connect().changes(version, LONGEST_WAIT_S).version))
     begun = time.monotonic()
     waiter.start()
     waiter.join(0.2)
     assert waiter.is_alive()
     submit(client, "a")
-    waiter.join(10)
+    waiter.join(PATIENCE_S)
     assert found[0] > version
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < LONGEST_WAIT_S, "it was the news that ended it, not the time"
 
 
 def test_changes_return_empty_handed_when_the_time_is_up(client: Client) -> None:
     begun = time.monotonic()
     assert client.changes(client.health().version, 0.2).items == ()
-    assert 0.15 < time.monotonic() - begun < 5
+    assert time.monotonic() - begun > 0.15
 
 
 def test_many_threads_share_one_client(client: Client) -> None:
@@ -565,7 +567,7 @@ def test_many_threads_share_one_client(client: Client) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert failed == []
     assert client.query(Query(kind="workloads")).total == 40
 
@@ -574,17 +576,16 @@ def test_a_hundred_long_polls_leave_room_for_questions(loop: EngineLoop) -> None
     with served_on_unix(loop) as path:
         clients = [RemoteClient(str(path)) for _ in range(100)]
         version = clients[0].health().version
-        waiters = [threading.Thread(target=client.changes, args=(version, 20.0)) for client in clients]
+        waiters = [threading.Thread(target=client.changes, args=(version, LONGEST_WAIT_S)) for client in clients]
         for waiter in waiters:
             waiter.start()
         asking = RemoteClient(str(path))
-        begun = time.monotonic()
         for _ in range(20):
             asking.health()
-        assert time.monotonic() - begun < 5
+        assert all(waiter.is_alive() for waiter in waiters), "it was answered while they wait"
         submit(asking, "a")
         for waiter in waiters:
-            waiter.join(15)
+            waiter.join(PATIENCE_S)
         assert not any(waiter.is_alive() for waiter in waiters)
         for client in (*clients, asking):
             client.close()
@@ -617,7 +618,7 @@ def test_a_server_that_stops_lets_long_polls_go(loop: EngineLoop) -> None:
         waiter = threading.Thread(target=wait, args=(client, client.health().version))
         waiter.start()
         waiter.join(0.1)
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE_S)
     waiter.join()
     client.close()
 
@@ -663,7 +664,8 @@ def test_a_what_if_runs_ahead_and_changes_nothing(client: Client) -> None:
     assert (status.state, status.error, status.ask) == ("done", None, ask)
     assert isinstance(status.answer, Outlook)
     evictions = next(f for f in status.answer.figures if f.name == "evictions" and f.of == "cell")
-    assert (evictions.before.p50, evictions.after.p50) == (0, 1)
+    assert (evictions.before.most, evictions.after.least) == (0, 1)
+    assert (evictions.after.runs, evictions.after.p50) == (2, None), "two runs make no quantiles"
     assert client.workload("first").state == "running"
     assert client.health().version == before
     assert [(run.id, run.answer) for run in client.runs()] == [(status.id, None)]
@@ -682,7 +684,7 @@ def test_wrong_edits_are_all_named_and_nothing_runs(client: Client) -> None:
 def test_when_a_waiting_workload_starts_is_told_and_stored(client: Client) -> None:
     submit(client, "first", tasks=4)
     submit(client, "second", tasks=4)
-    status = ended(client, AskStart(id="second", seeds=3))
+    status = ended(client, AskStart(id="second", seeds=5))
     assert isinstance(status.answer, StartEstimate)
     assert status.answer.start is not None
     assert status.answer.start.chance_permille == 1000
@@ -774,14 +776,15 @@ def test_a_quote_is_told_by_option_and_submits_nothing(client: Client, loop: Eng
     quote = client.quote(asked)
     (option,) = quote.options
     assert (option.pool, option.kind, option.basis, option.seeds) == ("gpu", "now", "run to its end", 2)
-    assert option.start_ms.p50 is not None
-    assert option.start_ms.p50 > quote.at_ms
-    assert option.cost_microusd == Quantiles(**dict.fromkeys(("p10", "p50", "p90"), 2 * 6 * 20_000_000))
-    assert option.duration_ms.p50 == 6 * HOUR_MS
+    assert option.start_ms.least is not None
+    assert option.start_ms.least > quote.at_ms
+    cost = 2 * 6 * 20_000_000
+    assert option.cost_microusd == Quantiles(runs=2, least=cost, p10=None, p50=None, p90=None, most=cost)
+    assert (option.duration_ms.least, option.duration_ms.most) == (6 * HOUR_MS, 6 * HOUR_MS)
     assert "GPU" in option.reason
     assert loop.call(lambda engine: engine.state.digest()) == digest
     quick = client.quote(msgspec.structs.replace(asked, nodes=1, seeds=0))
-    assert [(each.start_ms.p50, each.cost_microusd.p90) for each in quick.options] == [(quick.at_ms, 120_000_000)]
+    assert [(each.start_ms.least, each.cost_microusd.most) for each in quick.options] == [(quick.at_ms, 120_000_000)]
     for wrong, said in ((0, "nodes"), (9, "larger than the cell")):
         with pytest.raises(SpecError, match=said):
             client.quote(msgspec.structs.replace(asked, nodes=wrong))
@@ -796,7 +799,7 @@ def test_a_quote_without_hours_needs_work_like_it(client: Client, loop: EngineLo
     found = client.quote(asked)
     assert (found.run_time.told, found.run_time.p50_ms) == (False, HOUR_MS)
     assert found.run_time.samples >= 8
-    assert found.options[0].cost_microusd.p50 == 20_000_000
+    assert found.options[0].cost_microusd.least == 20_000_000
 
 
 def test_history_is_brought_in_once_and_told_by_window(client: Client) -> None:

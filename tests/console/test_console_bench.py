@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench" / "console_bench.py"
 SMALL = ("--nodes", "650", "--workloads", "4000", "--rounds", "1", "--idle", "1")
@@ -20,7 +22,7 @@ def test_the_bench_presses_every_kind_of_key_and_tells_what_each_took(tmp_path: 
     figures = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, str(BENCH), *SMALL, "--json", str(figures)],
-        env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     # Missed budgets end it with 1: here the machine does other things beside.
     assert done.returncode in (0, 1), done.stderr

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from console import copying, show
+from console import copying
 from console.cli import parser
 from console.copying import MOST_BYTES, CopyDialog, shell_command
-from console.query import parse_filter
+from console.query import parse_filter, parse_sort
 from console.sheet import pasteable, unformed
 from tests.console.fake_client import HOSTILE, FakeClient
 from tests.console.test_app import console, here, notes, press, quick, until
@@ -101,7 +101,7 @@ async def test_the_shell_command_asks_the_same(clipboard: list[str]) -> None:
         words = shlex.split(command)
         arguments = parser().parse_args(words[1:])
         assert parse_filter("workloads", arguments.filter) == here(pilot).view.where
-        assert show._sort("workloads", arguments.sort) == here(pilot).view.sort
+        assert parse_sort("workloads", arguments.sort) == here(pilot).view.sort
         assert (arguments.columns, arguments.limit, arguments.cell) == ("id,wait,queue", 0, "test")
         await choose(pilot, "s")
         await until(pilot, lambda: clipboard == [command])

@@ -62,7 +62,7 @@ def asked(app: MusterApp) -> bool:
 )
 async def test_no_line_of_the_corpus_asks_for_anything(lab: ShellTeam, some: tuple[str, ...]) -> None:
     """E and F06, in the `:` bar: something is said, and no dialog opens to say yes in."""
-    marks, before = lab.marks(), len(lab.types())
+    marks, before = lab.marks(), lab.newest()
     async with shown(lab.client("ann")) as pilot:
         app = pilot.app
         for what in some:
@@ -95,7 +95,7 @@ async def vote(pilot: Pilot[None], plan: Proposal, says: str, key: str = "A") ->
 async def test_a_yes_that_does_not_count_is_told_and_does_nothing(lab: ShellTeam) -> None:
     """I03 and I07: the author's own, and one that an agent signs with another key."""
     mine, theirs = lab.propose("ben", "suspend", "r0"), lab.propose("ann", "suspend", "r1")
-    marks, before = lab.marks(), len(lab.types())
+    marks, before = lab.marks(), lab.newest()
     async with shown(lab.client("ben"), settings=BEN, size=TALL) as pilot:
         await vote(pilot, mine, "it is the author")
         assert "wrote this plan: the vote must be another" in on_screen(pilot)
@@ -140,7 +140,7 @@ async def test_what_expired_takes_no_vote(lab: ShellTeam) -> None:
     """I08."""
     made = lab.propose("ann", "suspend", "r6")
     lab.later(made.expires_ms - lab.clock.now_ms)
-    before = len(lab.types())
+    before = lab.newest()
     async with shown(lab.client("cat"), f"proposal {made.id}", settings=CAT, size=TALL) as pilot:
         await until(pilot, lambda: "expired" in on_screen(pilot))
         await press(pilot, "A", "E", "B", *made.digest[:6], "enter", "y")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from console.cli import parser
+from console.cli import main, parser
 from console.cost import quote_lines, request_of
 from console.text import timestamp
 from engine.errors import SpecError
-from recommender.quotes import WITHIN_MS, Quantiles, Quote, QuoteRequest
+from recommender.cost import NEVER, quantiles
+from recommender.quotes import WITHIN_MS, Quote, QuoteRequest
 from tests.console.fake_client import NOW_MS, FakeClient
 
-HOUR = 3_600_000
+HOUR, MINUTE = 3_600_000, 60_000
 TYPED = ("cost", "--nodes", "64", "--gpus", "8", "--model", "H100", "--hours", "6")
 
 
@@ -62,10 +64,25 @@ def test_what_makes_no_sense_is_refused(typed: tuple[str, ...], said: str) -> No
     assert said in str(caught.value)
 
 
-def test_zero_nodes_are_refused_where_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args(["cost", "--nodes", "0"])
-    assert "at least 1" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ("0", "0 is below 1"),
+        ("-4", "-4 is below 1"),
+        ("1e3", "'1e3' is not a whole number"),
+        ("9" * 30, "is too large"),
+    ],
+)
+def test_a_number_of_nodes_that_cannot_be_is_named_and_no_usage_is_shown(
+    nodes: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["cost", "--nodes", nodes, "--hours", "1"])
+    assert caught.value.code == 2
+    told = capsys.readouterr()
+    assert (told.out, "usage" in told.err) == ("", False)
+    assert told.err.startswith("muster: --nodes: ")
+    assert said in told.err
 
 
 def test_list_prices_are_offered_by_type_and_region(tmp_path: Path) -> None:
@@ -85,9 +102,19 @@ def test_list_prices_are_offered_by_type_and_region(tmp_path: Path) -> None:
         assert said in f"{caught.value} {caught.value.remedy}"
 
 
-def test_a_list_in_another_currency_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is in 'CNY', and the cell counts in USD"):
-        request("--prices", prices(tmp_path, "cn-1,p5.48xlarge,400,CNY"), "--machine-type", "p5.48xlarge")
+def test_prices_in_another_currency_are_refused_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    listed = prices(
+        tmp_path, "us-east-1,p5.48xlarge,55.04,USD", "cn-1,p5.48xlarge,400,CNY", "cn-2,p5.48xlarge,410,CNY",
+        "cn-1,other,1,CNY",
+    )  # fmt: skip
+    given = ("--prices", listed, "--machine-type", "p5.48xlarge")
+    assert [offer.price_microusd_hour for offer in request(*given, "--region", "us-east-1").offers] == [55_040_000]
+    with pytest.raises(SpecError) as caught:
+        request(*given)
+    assert "list.csv has prices of p5.48xlarge in CNY (lines 3, 4) and in USD (line 2)" in str(caught.value)
+    assert "--region" in caught.value.remedy
+    with pytest.raises(SpecError, match=r"in CNY \(line 3\), and the cell counts in USD"):
+        request(*given, "--region", "cn-1")
 
 
 def shown(client: FakeClient, **changes: object) -> str:
@@ -102,17 +129,46 @@ def test_a_quote_is_shown_with_quantiles_and_cents_in_80_columns() -> None:
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "64 nodes with 8 H100 for 6h, asked at 2026-03-01 12:00:00 UTC (v1,030)"
-    assert lines[3].split() == ["now", "start", "now", "in", "40m", "after", "1d"]
-    assert lines[5].split() == ["cost", "$21,135.36", "$21,135.36", "$21,135.36"]
+    assert lines[3].split("start  ")[1] == "in 40m (now..over 1d; 8 runs)"
+    assert lines[5].split() == ["cost", "$21,135.36"]
+    assert "starts within 1d in 7 of 8 runs" in text
     assert "not now: 8 GPU more are needed" in text
-    assert "interrupted: not known (not looked at)" in text
+    assert "interrupted in its 6h: not known (not looked at)" in text
+
+
+def from_runs(*starts: int | None) -> dict[str, object]:
+    times = [NEVER if at_ms is None else NOW_MS + at_ms for at_ms in starts]
+    return {"seeds": len(starts), "started": len(starts) - starts.count(None), "start_ms": quantiles(times)}
+
+
+@pytest.mark.parametrize(
+    ("starts", "looked_ms", "said"),
+    [
+        ((12 * MINUTE,), HOUR, "one run: in 12m"),
+        ((None,), 30_000, "not within 30s (one run)"),
+        ((None,) * 8, 2 * HOUR, "not within 2h (8 runs)"),
+        ((12 * MINUTE, HOUR, HOUR), 2 * HOUR, "3 runs: in 12m..in 1h"),
+        ((12 * MINUTE, None), 2 * HOUR, "2 runs: in 12m..over 2h"),
+        ((12 * MINUTE,) * 5, 2 * HOUR, "in 12m (5 runs)"),
+        ((0, 60_000, HOUR, HOUR, None), 2 * HOUR, "in 1h (now..over 2h; 5 runs)"),
+    ],
+)
+def test_a_start_is_told_as_what_was_measured(starts: tuple[int | None, ...], looked_ms: int, said: str) -> None:
+    client = FakeClient()
+    text = shown(client, looked_ms=looked_ms, **from_runs(*starts))
+    assert text.splitlines()[3].split("start  ")[1] == said
+    if len(starts) < 5:
+        found = client.quote(QuoteRequest(nodes=1))
+        option = msgspec.structs.replace(found.options[0], **from_runs(*starts))
+        told = json.loads(msgspec.json.encode(option))["start_ms"]
+        assert (told["p10"], told["p50"], told["p90"], told["runs"]) == (None, None, None, len(starts))
 
 
 def test_what_is_not_known_is_not_shown_as_a_number() -> None:
-    never = Quantiles(p10=None, p50=None, p90=None)
+    never = quantiles([NEVER])
     text = shown(FakeClient(), duration_ms=never, cost_microusd=never, asked_start_ms=NOW_MS + 48 * HOUR)
-    assert [line.split()[-1] for line in text.splitlines()[4:6]] == ["–", "–"]
-    assert "after 2d" in text
+    assert [line.split("  ")[-1].strip() for line in text.splitlines()[4:6]] == ["not known (one run)"] * 2
+    assert "not known: looked 1d ahead, and it is asked for in 2d" in text
 
 
 def test_names_of_strangers_are_data() -> None:

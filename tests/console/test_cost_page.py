@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import msgspec
 import pytest
 from rich.cells import cell_len
 
+from console import spot
 from console.cli import parser
 from console.cost import request_of
-from console.cost_text import Asked, Day, Spending, chart, dollars, group_link, pages
+from console.cost_text import Asked, Day, Spending, charged, chart, day_of, dollars, group_link, pages, use
 from console.details import Section
 from console.quote_text import compared
 from console.quote_text import pages as quote_pages
 from console.screens.cost import cost_page, read
 from console.screens.quote import QuotePane, flags
-from engine.costs import BudgetLine, BudgetReport, Showback, ShowbackLine, ShowbackRequest
+from console.spending import showback_lines
+from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest
 from engine.errors import SpecError
 from engine.model import HOUR_MS
 from engine.money import DAY_MS, BudgetSpec
 from engine.query import Overview
+from recommender.cost import quantiles
 from recommender.quotes import Quote, QuoteRequest
 from tests.console.fake_client import NOW_MS, FakeClient
 from tests.console.test_app import console, here, line, press, quick, until, write
+from tests.support.patience import PATIENCE_S
 
 __all__ = ["quick"]
 USD = 1_000_000
@@ -108,6 +113,29 @@ def test_days_are_columns_of_their_groups_and_nothing_is_wider_than_the_page(wid
         assert name in whole
 
 
+def test_what_a_downtime_cost_is_no_idleness_on_any_face() -> None:
+    lines = (
+        ShowbackLine(kind="group", name="acme", microusd=60 * USD, permille=600),
+        ShowbackLine(kind="downtime", name="", microusd=30 * USD, permille=300),
+        ShowbackLine(kind="idle", name="", microusd=10 * USD, permille=100),
+    )
+    report = Showback(
+        version=1, now_ms=1, by="tenant", since_ms=0, until_ms=1, total_microusd=100 * USD, lines=lines
+    )  # fmt: skip
+    day = day_of(report)
+    assert (day.idle, day.downtime, day.total) == (10 * USD, 30 * USD, 100 * USD)
+    [section] = chart(spending(), Asked(), {TODAY: day, TODAY - 1: day}, 80, 10)
+    assert "= engine down" in text([section])
+    for shown in (text([charged(report, 80)]), "\n".join(showback_lines(report))):
+        assert re.search(r"\(engine down\) .*\$30\.00.*\n.*\(idle\) .*\$10\.00", shown)
+    goodput = GoodputReport(
+        version=1, now_ms=1, cost_microusd=100 * USD, charged_microusd=60 * USD, downtime_microusd=30 * USD,
+        wasted_microusd=0, goodput_permille=600, finished=1, per_finished_microusd=None, turned=0, pools=(), tenants=(),
+    )  # fmt: skip
+    assert re.search(r"idle .*10% \$10\.00\ndown .*30% \$30\.00", text([use(goodput, 80)]))
+    assert "$10.00" in next(line for line in spot.lines(goodput) if line.startswith("idle"))
+
+
 def test_a_young_cell_is_drawn_by_the_hour() -> None:
     [section] = chart(spending(), Asked(), {TODAY: Day({"a": 5}, 0)}, 80, 9)
     assert section.title == "Cost per hour, of all nodes"
@@ -184,9 +212,7 @@ def quote(**changes: object) -> tuple[Quote, QuoteRequest]:
 @pytest.mark.parametrize("width", [20, 57, 137, 217])
 def test_options_are_compared_on_one_scale(width: int) -> None:
     found, request = quote()
-    cheap = msgspec.structs.replace(
-        found.options[0], pool="a100", cost_microusd=type(found.options[0].cost_microusd)(p10=1, p50=2, p90=3)
-    )
+    cheap = msgspec.structs.replace(found.options[0], pool="a100", cost_microusd=quantiles([1, 2, 2, 2, 3]))
     found = msgspec.structs.replace(found, options=(found.options[0], cheap), warnings=("one pool was not tried",))
     starts, costs = compared(found, request, width)
     assert [line.link for line in starts.lines] == ["nodes pool:h100", "nodes pool:a100"]
@@ -194,7 +220,7 @@ def test_options_are_compared_on_one_scale(width: int) -> None:
     assert "▸" in told or width < 57, "its p90 lies beyond what was looked at"
     left, right = quote_pages(found, "", width)
     assert "one pool was not tried" in " ".join(text(right).split()) or width < 57
-    assert "interrupted: not known" in " ".join(text(left).split()) or width < 57
+    assert "interrupted in its 6h: not known" in " ".join(text(left).split()) or width < 57
 
 
 def shown(pilot: object) -> str:
@@ -233,7 +259,7 @@ async def test_escape_stops_asking_for_days() -> None:
 
         def showback(self, request: ShowbackRequest) -> Showback:
             if request.until_ms is not None:
-                self.gate.wait(20)
+                self.gate.wait(PATIENCE_S)
             return super().showback(request)
 
     client = Slow()
@@ -259,12 +285,12 @@ async def test_a_quote_comes_at_once_is_looked_for_further_and_stops_on_escape()
             self.within.append(request.within_ms)
             found = super().quote(request)
             if len(self.within) > 1:
-                self.gate.wait(20)
+                self.gate.wait(PATIENCE_S)
                 return found
-            start = type(found.options[0].start_ms)(p10=None, p50=None, p90=None)
-            return msgspec.structs.replace(
-                found, options=(msgspec.structs.replace(found.options[0], start_ms=start),)
-            )  # fmt: skip
+            # One run reached a start: that is too few to say when it starts.
+            start = quantiles([found.at_ms + 720_000])
+            thin = msgspec.structs.replace(found.options[0], start_ms=start, seeds=1, started=1)
+            return msgspec.structs.replace(found, options=(thin,))
 
     client = Slow()
     try:
@@ -272,7 +298,7 @@ async def test_a_quote_comes_at_once_is_looked_for_further_and_stops_on_escape()
             await press(pilot, "colon")
             await write(pilot, "cost nodes=4 gpus=8 hours=6")
             await press(pilot, "enter")
-            await until(pilot, lambda: "after 1d" in shown(pilot))
+            await until(pilot, lambda: "one run: in 12m" in shown(pilot))
             await until(pilot, lambda: "of about 20 s, esc stops" in line(pilot, "title"))
             assert here(pilot).copyable == "muster cost --nodes 4 --gpus 8 --hours 6"
             await press(pilot, "escape")

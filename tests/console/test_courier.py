@@ -24,6 +24,7 @@ from runbooks.outbox import FIRST_PAUSE_MS, MOST_ATTEMPTS, Message
 from runbooks.plan import Note, asks
 from runbooks.policy import SOLO
 from tests.support.gates import ME, gate_of
+from tests.support.patience import PATIENCE_S
 from tests.support.served import running_loop
 
 Taken = tuple[str, dict[str, Any]]
@@ -165,7 +166,7 @@ def test_the_engine_answers_while_a_channel_hangs(loop: EngineLoop) -> None:
     class Hangs(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE_S)
             self.send_response(200)
             self.end_headers()
 
@@ -179,12 +180,12 @@ def test_the_engine_answers_while_a_channel_hangs(loop: EngineLoop) -> None:
     tell(loop, gate, "hook")
     sending = threading.Thread(target=Courier(loop, gate).turn)
     sending.start()
-    assert asked.wait(10)
+    assert asked.wait(PATIENCE_S)
     assert loop.call(lambda engine: engine.version) > 0
     assert loop.call(lambda _: gate.proposal("P-1")).state == "verified"
     loop.call(lambda _: gate.tick())
     go_on.set()
-    sending.join(10)
+    sending.join(PATIENCE_S)
     server.shutdown()
     serving.join()
     server.server_close()

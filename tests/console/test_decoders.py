@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from console.decoders import decoder, know_structs
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPTH = 60
@@ -56,7 +57,7 @@ print(len(done))
 def test_threads_that_meet_a_struct_at_once_all_decode_it(before: str, decode: str) -> None:
     code = RACE.format(last=DEPTH - 1, before=before, decode=decode)
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "6"), done.stderr
 

@@ -25,6 +25,7 @@ from engine.scores import SCORES
 from runbooks.draft import REASONS
 from runbooks.model_endpoint import endpoint_of
 from runbooks.policy_file import read_policy
+from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +67,7 @@ def test_every_example_works(environment: dict[str, str]) -> None:
     for block in BLOCKS:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
-            env=environment, capture_output=True, text=True, timeout=180, check=False,
+            env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         assert done.stdout, block

@@ -29,6 +29,7 @@ from runbooks.model_endpoint import endpoint_of
 from tests.support.drafting import KEY, drafted, drafting, ended, records
 from tests.support.gates import ME, gate_of
 from tests.support.model_server import NOTHING, ModelServer, model_server
+from tests.support.patience import PATIENCE_S
 from tests.support.served import HOUR_MS, running_loop
 from tests.support.team import Member, team_gate
 
@@ -50,7 +51,7 @@ def _server() -> Iterator[ModelServer]:
 @pytest.fixture(scope="module")
 def worker(_server: ModelServer) -> Iterator[Worker]:
     """Its child takes half a second to start."""
-    endpoint = endpoint_of(_server.url, "made-up", egress="local", deadline_ms=5_000)
+    endpoint = endpoint_of(_server.url, "made-up", egress="local", deadline_ms=300_000)
     worker = Worker(endpoint, lambda: KEY)
     yield worker
     worker.close()
@@ -59,7 +60,7 @@ def worker(_server: ModelServer) -> Iterator[Worker]:
 @pytest.fixture
 def server(_server: ModelServer) -> ModelServer:
     """One for all tests, as it was at first."""
-    _server.status, _server.content, _server.floods = 200, NOTHING, False
+    _server.status, _server.content, _server.model, _server.floods = 200, NOTHING, "made-up", False
     _server.silent.clear()
     _server.stopped.clear()
     _server.seen.clear()
@@ -98,9 +99,7 @@ def test_what_is_wrong_with_the_model_is_named_and_leaves_the_draft_by_rule(
     loop: EngineLoop, settings: dict[str, Any], reason: str, named: str
 ) -> None:
     with drafting(loop, **settings) as service:
-        begun = time.monotonic()
         run = drafted(service)
-        assert time.monotonic() - begun < 5
         assert (run.model_state, run.reason, run.model) == ("rejected", reason, None)
         assert named in run.why
         assert run.rule is not None
@@ -126,20 +125,58 @@ def test_a_status_that_refuses_is_named_and_costs_nothing(
     assert KEY not in json.dumps(records(loop, ""))
 
 
-def test_an_endpoint_that_does_not_take_the_key_is_left_alone_for_a_while(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+@pytest.mark.parametrize(
+    ("status", "model", "reason", "setting"),
+    [
+        (401, "made-up", "auth", "MUSTER_MODEL_KEY"),
+        (404, "made-up", "model_missing", "model_url"),
+        (200, "another", "other_model", "model_aliases"),
+    ],
+)
+def test_an_endpoint_that_only_a_setting_can_mend_is_left_alone_for_a_while(
+    loop: EngineLoop, server: ModelServer, worker: Worker, status: int, model: str, reason: str, setting: str
 ) -> None:
+    """The next call would be answered the same, and may cost the same."""
     now = [1_000.0]
-    server.status = 401
+    server.status, server.model = status, model
     with drafting(loop, worker=worker, clock=lambda: now[0], model_url=server.url) as service:
-        assert drafted(service).reason == "auth"
-        assert drafted(service).reason == "circuit_open"
+        assert drafted(service).reason == reason
+        unasked = drafted(service)
+        assert unasked.reason == "circuit_open"
+        assert setting in unasked.why
+        assert "again in 120 s" in unasked.why
         assert (service.standing().circuit, len(server.seen)) == ("open", 1)
         now[0] += OPEN_S
         assert service.standing().circuit == "half_open"
-        assert drafted(service).reason == "auth"
+        assert drafted(service).reason == reason
         assert drafted(service).reason == "circuit_open"
         assert len(server.seen) == 2
+        now[0] += OPEN_S
+        server.status, server.model = 200, "made-up"
+        assert drafted(service).reason == ""
+        assert service.standing().circuit == "closed"
+
+
+def test_the_answer_of_another_model_is_refused_unless_the_settings_list_it(
+    loop: EngineLoop, server: ModelServer, worker: Worker
+) -> None:
+    server.model = "made-up-2026-08-06"
+    with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
+        run = drafted(service)
+        assert (run.model, run.reason) == (None, "other_model")
+        assert "made-up-2026-08-06" in run.why
+        assert 'model_aliases = ["made-up-2026-08-06"]' in run.why
+    (_, call), (_, rejected) = records(loop, "llm.", "draft.")
+    assert (call["model"], call["returned"], rejected["reason"]) == ("made-up", "made-up-2026-08-06", "other_model")
+    assert call["cost_microusd"] > 0, "it was answered, and costs"
+    aliases = ("made-up-2026-05-13", "made-up-2026-08-06")
+    with drafting(loop, worker=worker, model_url=server.url, model_aliases=aliases, **PRICED) as service:
+        run = drafted(service)
+        assert run.model is not None
+        assert run.model.called is not None
+        assert run.model.called.returned == "made-up-2026-08-06"
+    with drafting(loop, model_url=server.url, model_aliases=("two words",)) as service:
+        assert "model_aliases" in service.standing().problem
 
 
 def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(
@@ -149,9 +186,10 @@ def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(
     with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
         run = service.begin(ME, DraftAsk(question="what waits?", model=True))
         run = asked(service, run, server)
-        begun = time.monotonic()
+        while run.rule_state == "drafting":
+            run = service.run(run.id, run.serial, 10)
+        assert (run.rule_state, run.model_state) == ("done", "thinking"), "the draft by rule waits for no model"
         run = service.cancel(ME, run.id)
-        assert time.monotonic() - begun < 0.2
         assert (run.model_state, run.reason, run.thinking) == ("cancelled", "cancelled", None)
         service.close()
         run = service.run(run.id)
@@ -201,9 +239,7 @@ def test_of_a_thousand_requests_in_a_minute_the_rules_serve_those_that_no_model_
 ) -> None:
     now = [0.0]
     server.content = "no JSON"
-    with drafting(
-        loop, worker=worker, clock=lambda: now[0], model_url=server.url, model_calls_minute=5, model_deadline="5s"
-    ) as service:
+    with drafting(loop, worker=worker, clock=lambda: now[0], model_url=server.url, model_calls_minute=5) as service:
         runs = []
         for number in range(many):
             now[0] = number * 60 / 1000
@@ -250,10 +286,8 @@ def test_when_the_engine_stops_a_call_is_ended_and_settled(server: ModelServer) 
             waits = threading.Thread(target=service.run, args=(run.id, 2**60, 30))
             waits.start()
             run = asked(service, run, server)
-            begun = time.monotonic()
             service.close()
-            assert time.monotonic() - begun < 2
-            waits.join(2)
+            waits.join(PATIENCE_S)
             assert not waits.is_alive()
             with pytest.raises(RefusedError, match="stops"):
                 service.begin(ME, DraftAsk(question="more"))

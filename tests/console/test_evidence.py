@@ -14,6 +14,7 @@ from engine import commands as cmd
 from engine.intent_report import FarLook
 from engine.intents import Intent
 from engine.loop import EngineLoop
+from tests.support.patience import PATIENCE_S
 
 
 def test_slurm_is_asked_for_one_intent_at_a_time_and_what_it_showed_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +30,7 @@ def test_slurm_is_asked_for_one_intent_at_a_time_and_what_it_showed_is_kept(monk
     def look(far: Any, intent: Intent, job_of: Any, now_ms: int) -> FarLook:
         asked.append(intent.number)
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_S)
         return FarLook(at_ms=now_ms, shows="done")
 
     monkeypatch.setattr("engine.slurm.evidence.look", look)
@@ -41,13 +42,13 @@ def test_slurm_is_asked_for_one_intent_at_a_time_and_what_it_showed_is_kept(monk
     cell.connection, cell.mirror = object(), type("Mirror", (), {"job_of": lambda *_: None})()  # type: ignore[assignment]
     first = threading.Thread(target=cell.evidence, args=(one,))
     first.start()
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE_S)
     for intent in (one, other):
         found = cell.evidence(intent)
         assert found is not None
         assert "takes long" in found.error
     go_on.set()
-    first.join(20)
+    first.join(PATIENCE_S)
     for intent in (one, other, one, other):
         found = cell.evidence(intent)
         assert found is not None

@@ -30,6 +30,7 @@ from engine.slurm.report import MirrorReport
 from tests.support import postgres
 from tests.support.cells import small_cell, workload
 from tests.support.effort import examples
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_cells import FleetDied, HereAndNow, ScriptedCell, Way
 
 MINUTE_MS = 60_000
@@ -433,20 +434,20 @@ def test_what_is_asked_while_a_cell_is_asked_is_one_question_more() -> None:
         def offers(self, specs: list[WorkloadSpec], *_: int) -> list[Offer | None]:
             questions.append(len(specs))
             first.set()
-            assert go_on.wait(10)
+            assert go_on.wait(PATIENCE_S)
             return [Offer(p50_ms=0)] * len(specs)
 
     with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(9) as askers:
         offers = Offers({"a": Line()}, Routing(answer_within_ms=10_000), pool)  # type: ignore[dict-item]
         wanted = [Wanted(bytes([i]), job(f"j{i}"), ("a",)) for i in range(8)]
         asked = [askers.submit(offers.ask, wanted[:1])]
-        assert first.wait(10)
+        assert first.wait(PATIENCE_S)
         asked += [askers.submit(offers.ask, [each]) for each in wanted]
         while len(offers._queue["a"]) < 7:
             assert not asked[-1].done()
         go_on.set()
         for each in asked:
-            each.result(10)
+            each.result(PATIENCE_S)
     assert questions == [1, 7]
 
 

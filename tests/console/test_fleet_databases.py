@@ -28,6 +28,7 @@ from engine.lease import Candidate, Holder
 from tests.console.test_fleet import World, job
 from tests.support import postgres
 from tests.support.database_line import Line
+from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +81,7 @@ def test_without_a_server_the_fleet_is_shown_and_nothing_is_taken_or_sent(
     assert not any(cell.there for cell in world.cells.values())
     server.start()
     world.submit("during")
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE_S
     while not world.journal.is_ours:  # until the lease is renewed nothing is sent
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -208,7 +209,7 @@ def test_a_standby_takes_over_what_a_killed_fleet_has_taken(server: postgres.Ser
             for process in (first, second):
                 if process is not None:
                     process.terminate()
-                    process.wait(30)
+                    process.wait(PATIENCE_S)
         assert second.returncode == 0
 
 
@@ -223,7 +224,7 @@ def _serve(folder: Path, paths: FleetPaths, words: list[str]) -> subprocess.Pope
 
 
 def _until_up(paths: FleetPaths) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while True:
         try:
             with closing(FleetClient(paths.socket)) as client:

@@ -34,6 +34,7 @@ from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, press, quick, until, write
 from tests.console.test_fleet import job
 from tests.support.fleets import Served, served_fleet
+from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def test_a_cell_that_dies_with_a_submission_in_its_hands_may_have_it() -> None:
         cell.start()
         with closing(RemoteClient(str(where))) as client, pytest.raises(UnreachableError) as told:
             client.command(Submit(workloads=(job("x"),)))
-        cell.join(10)
+        cell.join(PATIENCE_S)
         assert not isinstance(told.value, NotSentError)
         assert "not known" in told.value.remedy
 

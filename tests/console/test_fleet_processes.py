@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import postgres
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +25,7 @@ def test_engines_and_the_fleet_are_killed_and_every_submission_is_in_one_cell(
         pytest.skip(reason)
     command = [sys.executable, "-m", "tests.bench.fleet_chaos", "--jobs", "40", "--kills", str(kills)]
     command += ["--seed", str(seed), "--database", database]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["lost"], found["doubled"]) == (0, 0)

@@ -22,6 +22,7 @@ from console.remote_client import RemoteClient
 from engine.errors import MusterError, SpecError
 from engine.model import ArraySpec, Resources, RunSpec, TaskGroup, WorkloadSpec
 from tests.bench.fleet_chaos import ROOT, Kept, _ids
+from tests.support.patience import PATIENCE_S
 from tests.support.slurm_cluster import SlurmCluster, own
 
 pytestmark = [
@@ -81,14 +82,14 @@ class Three:
         after.callback(process.stop)
 
     def submit(self, *specs: WorkloadSpec, cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
-        with closing(FleetClient(self.paths.socket, patience_s=60)) as client:
+        with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
             return client.submit(list(specs), cells)
 
     def found(self, name: str) -> Submission:
-        with closing(FleetClient(self.paths.socket, patience_s=60)) as client:
+        with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
             return client.submission(name)
 
-    def until(self, true: Callable[[FleetView], bool], within_s: float = 90.0) -> FleetView:
+    def until(self, true: Callable[[FleetView], bool], within_s: float = PATIENCE_S) -> FleetView:
         end, told = time.monotonic() + within_s, "the fleet did not answer"
         while time.monotonic() < end:
             with suppress(MusterError), closing(FleetClient(self.paths.socket, patience_s=5)) as client:
@@ -100,13 +101,13 @@ class Three:
         raise AssertionError(f"not in {within_s:.0f} s: {told}")
 
     def all(self) -> tuple[Submission, ...]:
-        with closing(FleetClient(self.paths.socket, patience_s=60)) as client:
+        with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
             return client.page(limit=1_000).items
 
     def muster(self, *words: str, well: bool = True) -> subprocess.CompletedProcess[str]:
         """As somebody types it."""
         command = [sys.executable, "-m", "console.cli", *words]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert (done.returncode == 0) == well, done.stderr
         return done
 
@@ -289,10 +290,10 @@ def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(thr
     _kill_and_start(three.clusters["new"], three, "fleet")
     for client in clients:
         client.join()
-    three.until(lambda view: not {"waiting", "sending", "routed"} & {three.found(name).state for name in ids}, 120)
+    three.until(lambda view: not {"waiting", "sending", "routed"} & {three.found(name).state for name in ids})
     # What slurmctld forgot to have started it kills half way and starts once more, minutes later: it ends once.
     clusters = three.clusters.values()
-    three.until(lambda _: not any("job_k" in cluster.run("squeue", "-h", "-o", "%j") for cluster in clusters), 240)
+    three.until(lambda _: not any("job_k" in cluster.run("squeue", "-h", "-o", "%j") for cluster in clusters))
     lines = Counter(ran.read_text().splitlines())
     odd = [name for name in ids if lines[f"ended {name}"] != 1]
     assert not odd, "\n".join(_evidence(three, name, lines) for name in odd)
@@ -302,7 +303,7 @@ def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(thr
 
 def _evidence(three: Three, name: str, lines: Counter[str]) -> str:
     """What the fleet, the cell and its Slurm say about one submission."""
-    with closing(FleetClient(three.paths.socket, patience_s=60)) as client:
+    with closing(FleetClient(three.paths.socket, patience_s=PATIENCE_S)) as client:
         found, recent = client.submission(name), client.view().recent
     told = [f"{name}: began {lines[f'began {name}']} times, ended {lines[f'ended {name}']} times; {found.cell_state}"]
     told += [f"fleet: {each.what} {each.detail}" for each in reversed(recent) if each.subject == name]

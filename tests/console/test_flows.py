@@ -31,7 +31,7 @@ from engine.errors import UnreachableError
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
 from runbooks.gate import Gate
-from runbooks.plan import DIGEST_TYPED, asks
+from runbooks.plan import DIGEST_TYPED, Source, asks
 from runbooks.policy import Person
 from tests.console.test_app import line, notes, press, quick, read_to_the_end, until  # noqa: F401
 from tests.console.test_proposal_pages import (  # noqa: F401
@@ -76,7 +76,7 @@ async def test_from_the_overview_to_why_a_gang_waits_and_what_would_let_it_start
             await press(pilot, "enter")
             await until(pilot, lambda: "gang" in line(pilot, "title"))
             await until(pilot, lambda: "InsufficientCapacity" in on_screen(pilot) or "Fragmented" in on_screen(pilot))
-            await until(pilot, lambda: "starts" in on_screen(pilot).lower(), within_s=20)
+            await until(pilot, lambda: "starts" in on_screen(pilot).lower())
 
 
 # --- from a suggestion to what is done and seen to work, and back
@@ -121,6 +121,10 @@ async def test_a_suggestion_is_proposed_approved_executed_and_verified_in_three_
             assert "roll back" in line(pilot, "footer")
             await until(pilot, lambda: client.workload("agents-0002").state in ("placed", "running"))
             dialog = await decide(pilot, "U")
+            shown_now = on_screen(pilot)
+            assert "Roll back P-1: Set quota" in shown_now
+            assert "Above what it may use" in shown_now, "the plan itself said that nothing that runs is touched"
+            assert "runs on above the quota" in shown_now
             dialog._input.value = "robotics begins today"
             await press(pilot, "enter", "y")
             await until(pilot, lambda: "it was taken back" in line(pilot, "title"))
@@ -140,7 +144,7 @@ async def test_a_what_if_is_composed_run_and_compared() -> None:
         async with shown(client, "whatif add 2 nodes to gpu", size=(140, 44)) as pilot:
             await until(pilot, lambda: "add 2 nodes to gpu" in on_screen(pilot))
             await press(pilot, "w")
-            await until(pilot, lambda: "second" in on_screen(pilot) or "Wait, mean" in on_screen(pilot), within_s=60)
+            await until(pilot, lambda: "second" in on_screen(pilot) or "Wait, mean" in on_screen(pilot))
             before = loop.call(lambda engine: engine.version)
             await press(pilot, "b")
             await pilot.pause()
@@ -203,7 +207,9 @@ async def test_of_two_who_decide_at_once_the_second_is_told_who_was_first_and_no
 async def test_a_no_takes_as_many_keys_as_a_yes_and_ends_it_for_both() -> None:
     with cell(ALICE, BOB, CAROL) as made:
         for node in ("g2", "g3"):
-            made.of(ALICE).propose(msgspec.structs.replace(asks("cordon", (node,), "noise"), origin="recommender"))
+            made.of(ALICE).propose(
+                msgspec.structs.replace(asks("cordon", (node,), "noise"), source=Source(kind="rule"))
+            )
         for number, keys, state in ((1, "Ny", "rejected"), (2, "Ay", "verified")):
             async with shown(made.of(BOB), f"proposal P-{number}", size=(120, 60)) as pilot:
                 await until(pilot, lambda: page(pilot).seen_to_the_end)

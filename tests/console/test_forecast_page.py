@@ -15,6 +15,7 @@ from engine.errors import NotFoundError, SpecError
 from recommender.forecasts import Forecast, ForecastRequest
 from tests.console.fake_client import NOW_MS, FakeClient
 from tests.console.test_app import console, here, line, press, quick, until, write
+from tests.support.patience import PATIENCE_S
 
 __all__ = ["quick"]
 HOUR = 3_600_000
@@ -144,7 +145,7 @@ async def test_escape_stops_waiting_and_r_asks_again() -> None:
 
         def forecast(self, request: ForecastRequest) -> Forecast:
             self.asked += 1
-            assert self.gate.wait(20)
+            assert self.gate.wait(PATIENCE_S)
             return super().forecast(request)
 
     client = Slow()

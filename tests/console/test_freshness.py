@@ -76,6 +76,27 @@ def test_data_age_from_when_something_newer_was_known_and_are_late_after_three_m
     assert text(lifeline.age(page, 105.0)) == "v12 · now"  # type: ignore[arg-type]
 
 
+def test_data_that_were_old_when_the_console_came_are_as_old_as_the_cell_says() -> None:
+    """2,000 versions behind what was heard first, they are not new because nothing was heard before."""
+    lifeline = begun(version=2_010, at_ms=601_000)  # a cell at 60 times the speed of the wall
+    assert text(lifeline.age(Shown(AsOf(10, 1_000)), 100.0)) == "! late · v10 · 10s old"  # type: ignore[arg-type]
+    assert text(lifeline.age(Shown(AsOf(10, 1_000)), 105.0)) == "! late · v10 · 15s old"  # type: ignore[arg-type]
+
+
+def test_the_age_goes_on_however_long_ago_the_data_are() -> None:
+    lifeline, page = begun(), Shown(AsOf(10, 1_000))
+    for second in range(1, 2_000):
+        heard(lifeline, 10 + second, 1_000 + 60_000 * second, 100.0 + second)
+    assert lifeline.age(page, 2_099.0).seconds == pytest.approx(1_999, abs=2)  # type: ignore[arg-type,union-attr]
+
+
+def test_going_to_another_page_and_back_makes_nothing_new() -> None:
+    lifeline, page, other = begun(), Shown(AsOf(0, 1_000)), Shown(AsOf(0, 2_000))
+    assert lifeline.age(page, 100.0).seconds == 0  # type: ignore[arg-type,union-attr]
+    lifeline.age(other, 110.0)  # type: ignore[arg-type]
+    assert lifeline.age(page, 120.0).seconds == 20  # type: ignore[arg-type,union-attr]
+
+
 def test_without_an_engine_everything_is_old_and_says_so_whatever_the_colour() -> None:
     lifeline, page = begun(), Shown(AsOf(10, 1_000))
     lifeline.lost(Lost(UnreachableError("gone", ""), 1.0), 101.0)

@@ -25,6 +25,7 @@ from engine.executors.machine import gpus_told, model_of
 from engine.model import CellSpec, QueueSpec
 from runbooks.commands_here import check_commands
 from runbooks.identity import OWNER, TCP, Actor
+from tests.support.patience import PATIENCE_S
 from tests.support.real_work import Desk, job, now_ms
 from tests.support.served import socket_folder
 
@@ -49,7 +50,7 @@ class Shell:
     def run(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "console.cli", *words],
-            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
+            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return done.stdout
@@ -61,7 +62,7 @@ class Shell:
             env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         log.close()
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_S
         while not self.paths.socket.exists() or probe(self.paths.socket) is None:
             assert time.monotonic() < give_up, self.paths.folder.with_name("log").read_text()
             time.sleep(0.05)
@@ -69,7 +70,7 @@ class Shell:
     def kill(self) -> None:
         assert self.server is not None
         self.server.send_signal(signal.SIGKILL)
-        self.server.wait(10)
+        self.server.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_the_first_day_at_a_workstation(shell: Shell) -> None:
     )
     shell.run("run", "-f", "--", "sh", "-c", "exit 7", code=7)
     name = shell.run("run", "--", "sh", "-c", "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over").strip()
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + PATIENCE_S
     while "begun" not in (shell.run("logs", name) if _attempts(shell, name) else ""):
         assert time.monotonic() < give_up
     shell.kill()

@@ -186,19 +186,19 @@ async def test_dialogs_toasts_bars_and_the_palette() -> None:
         assert all(toast.markup is False for toast in app._notifications)
         app.clear_notifications()
         assert not client.approved
-        assert client.deeds == []
+        assert all(deed == ("cancel", "P-1") for deed in client.deeds), "a plan whose question was left is withdrawn"
         assert app.fired == []
         assert not app._exit
 
 
-async def test_the_palette_reads_no_markup() -> None:
+async def test_the_palette_reads_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     async with poisoned(0, SIZES[1]) as (pilot, _):
         app = pilot.app
         assert isinstance(app, Watched)
-        row = app.actions["cancel"]
-        app.actions["cancel"] = dataclasses.replace(
-            row, title=PAYLOADS["H01-click"], commands=(PAYLOADS["H01-link-markup"],), screens=("overview",)
+        hostile = dataclasses.replace(
+            app.actions["cancel"], title=PAYLOADS["H01-click"], commands=(PAYLOADS["H01-link-markup"],)
         )
+        monkeypatch.setattr("console.palette.ACTIONS", (hostile,))
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
         await pilot.press("V", "i", "e", "w")

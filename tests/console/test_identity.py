@@ -403,8 +403,6 @@ def test_a_group_may_connect_and_each_account_is_told_apart(loop: EngineLoop) ->
     group = grp.getgrgid(65534).gr_name
     with socket_folder() as folder:
         path = folder / "door" / "engine.sock"
-        path.parent.mkdir(mode=0o700)
-        (path.parent / "journal.db").write_text("secret")
         folder.chmod(0o711)
         with serving(loop, bind_unix(path, group)):
             assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o660, 0o710)
@@ -417,11 +415,8 @@ def test_a_group_may_connect_and_each_account_is_told_apart(loop: EngineLoop) ->
             told = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=True).stdout
             assert '"subject":"unix:65534"' in told
             assert '"roles":["viewer"]' in told
-            assert (path.parent / "journal.db").stat().st_mode & 0o777 == 0o600
             outside = asking.replace("setgid(65534)", "setgid(65533)")
             assert subprocess.run([sys.executable, "-c", outside], capture_output=True, check=False).returncode
-    with socket_folder() as folder, pytest.raises(SpecError, match="no group"):
-        bind_unix(folder / "s", "no-such-group-here")
 
 
 # -- the shell --------------------------------------------------------------------------------------------------------

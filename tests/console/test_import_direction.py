@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_imports_run_one_way() -> None:
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -54,7 +56,13 @@ def test_opening_the_console_loads_no_engine_before_first_paint() -> None:
 def loaded(code: str) -> str:
     environment = {"PATH": "/usr/bin:/bin", "TERM": "xterm", "HOME": "/nonexistent"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]

@@ -20,9 +20,11 @@ from engine.commands import Submit
 from engine.errors import NotSentError, SpecError, UnreachableError
 from engine.loop import EngineLoop
 from tests.support.cutting_proxy import CuttingProxy
+from tests.support.patience import PATIENCE_S
 from tests.support.served import gpu_job, running_loop, served_on_unix
 
-SOON_S = 10.0
+SOON_S = 60.0
+"""As long as one may wait for news in one request."""
 
 
 def frame(version: int) -> tuple[str, bytes]:
@@ -56,7 +58,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Played:
 
 
 def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON_S
+    end = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -162,11 +164,11 @@ def test_who_is_here_comes_by_the_same_line(loop: EngineLoop) -> None:
             pass
         before = answered(other, "post_presence")
         other.present(ask("b"))
-        news = client.present(ask("a", after=serial, wait_s=5.0))
+        news = client.present(ask("a", after=serial, wait_s=SOON_S))
         assert [each.page for each in news.here] == ["nodes"]
         other.present(ask("b", leaves=True))
         while news.here:
-            news = client.present(ask("a", after=news.serial, wait_s=5.0))
+            news = client.present(ask("a", after=news.serial, wait_s=SOON_S))
         assert answered(other, "post_presence") == before + 2
 
 

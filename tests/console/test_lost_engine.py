@@ -27,9 +27,9 @@ from console.screens.whatif import WhatIfPane
 from engine.errors import MusterError
 from tests.console.test_app import here, line, notes, press, read_to_the_end, until, write
 from tests.console.test_app import quick as quick
+from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
-PATIENCE_S = 60.0
 pytestmark = [
     pytest.mark.thorough,
     # A connection whose other end was killed is left to the collector.

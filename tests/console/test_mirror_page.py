@@ -6,10 +6,11 @@ import pytest
 
 from console.details import Section
 from console.mirror_text import job_lines, job_section, mirror_columns, mirror_lines
-from engine.outlook import Start, StartEstimate
+from engine.outlook import StartEstimate
 from engine.slurm.left_out import LeftOut
 from engine.slurm.records import Job
 from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.what_if import start_of
 
 NOW_S = 1_800_000_000
 FOLLOWING = MirrorReport(
@@ -71,7 +72,7 @@ def test_a_cell_of_its_own_says_how_to_mirror_one() -> None:
 def test_a_job_that_waits_has_slurms_plan_beside_the_twins() -> None:
     waiting = Job(id=7, state="PENDING", reason="QOSMaxCpuPerUserLimit", priority=1200, start_s=NOW_S + 600)
     job = Mirrored.of("7", waiting)
-    start = Start(p10_ms=60_000, p50_ms=120_000, p90_ms=240_000, chance_permille=1000)
+    start = start_of([60_000, 120_000, 120_000, 120_000, 240_000])
     estimate = StartEstimate(
         version=1, at_ms=0, horizon_ms=1, seeds=20, id="7", state="queued", start=start, soonest_ms=None,
         arrivals=True, drivers=(),

@@ -5,32 +5,41 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
 from sqlalchemy import func, select
 
 from console import connections
+from console.launch import ensure_engine
 from console.naming import FAILURES, Doors
 from console.rate_limits import Buckets, network_of
-from console.sockets import account_at
+from console.settings import paths_in
+from console.sockets import account_at, bind_tcp
+from console.start import stop_running
 from engine.commands import Submit
 from engine.errors import RefusedError
 from engine.loop import EngineLoop
 from runbooks.audit import record_table
 from runbooks.gate import Gate
+from tests.console.test_server import over_unix
+from tests.console.test_tls import certificate
 from tests.support.cells import workload
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached, reached_from_afar
+from tests.support.patience import PATIENCE_S
 from tests.support.people import person, team
-from tests.support.served import running_loop
+from tests.support.served import running_loop, served_on_unix, serving
 
 pytestmark = pytest.mark.thorough
 PEOPLE = team(person("alice", "operator", "approver"), person("dave", "admin"))
-SOON_S = 10.0
 
 
 @pytest.fixture
@@ -55,7 +64,7 @@ _OPEN: list[socket.socket] = []
 
 def opened(line: Line) -> socket.socket:
     """Closed when the test ends."""
-    _OPEN.append(socket.create_connection(("127.0.0.1", line.port), timeout=SOON_S))
+    _OPEN.append(socket.create_connection(("127.0.0.1", line.port), timeout=PATIENCE_S))
     return _OPEN[-1]
 
 
@@ -85,8 +94,8 @@ def is_served(line: Line) -> bool:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.15)
-    monkeypatch.setattr(connections, "BODY_S", 0.15)
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    monkeypatch.setattr(connections, "BODY_S", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -94,7 +103,7 @@ def test_who_is_slow_with_a_head_is_dropped_and_others_are_served(line: Line) ->
     silent, halfway, dripping = opened(line), opened(line), opened(line)
     halfway.sendall(b"GET /v1/overview HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
     dripping.settimeout(0.02)
-    until, closed = time.monotonic() + SOON_S, False
+    until, closed = time.monotonic() + PATIENCE_S, False
     while not closed and time.monotonic() < until:
         try:
             dripping.sendall(b"G")
@@ -125,9 +134,28 @@ def test_who_waits_for_news_is_not_taken_for_slow(line: Line) -> None:
     with line.http() as http:
         version = http.get("/v1/health").json()["version"]
         began = time.monotonic()
-        assert http.get("/v1/changes", params={"after": version + 1_000, "wait_s": 0.6}).status_code == 200
-        assert time.monotonic() - began >= 0.5
+        assert http.get("/v1/changes", params={"after": version + 1_000, "wait_s": 1.2}).status_code == 200
+        assert time.monotonic() - began >= 1.0
         assert http.get("/v1/health").status_code == 200
+
+
+def test_who_takes_no_answers_is_dropped(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WRITE_S", 0.3)
+    with socket.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        lazy.connect(("127.0.0.1", line.port))
+        lazy.settimeout(0.2)
+        asking = b"GET /v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 50
+        until, dropped = time.monotonic() + PATIENCE_S, False
+        while not dropped and time.monotonic() < until:
+            try:
+                lazy.send(asking)
+            except TimeoutError:
+                continue
+            except OSError:
+                dropped = True
+        assert dropped
+    assert is_served(line)
 
 
 def test_a_head_without_end_is_cut_off(line: Line) -> None:
@@ -267,7 +295,7 @@ def test_more_connections_of_one_address_than_are_of_use_are_not_taken(
     assert ended(opened(line))
     for connection in held:
         connection.close()
-    until = time.monotonic() + SOON_S
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         with opened(line) as one:
             one.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -277,6 +305,97 @@ def test_more_connections_of_one_address_than_are_of_use_are_not_taken(
             except OSError:
                 continue
     pytest.fail("it takes no connection any more")
+
+
+def free_port() -> int:
+    with bind_tcp("127.0.0.1:0") as bound:
+        return int(bound.getsockname()[1])
+
+
+def connected(at: tuple[str, int], source: str = "127.0.0.1") -> socket.socket | None:
+    """A connection from that address that was answered and is open; None where it was closed instead."""
+    one = socket.create_connection(at, PATIENCE_S, source_address=(source, 0))
+    try:
+        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        if one.recv(65_536).startswith(b"HTTP/1.1 200"):
+            _OPEN.append(one)
+            return one
+    except OSError:
+        pass
+    one.close()
+    return None
+
+
+def test_an_engine_keeps_its_bounds_of_connections_as_it_is_served(tmp_path: Path) -> None:
+    """As a process, on the loop that it has there."""
+    paths, port = paths_in(tmp_path / "lab"), free_port()
+    ensure_engine(paths, ["--data", str(paths.folder), "--cell", "lab", "--listen", f"127.0.0.1:{port}"])
+    at = ("127.0.0.1", port)
+    try:
+        taken = [connected(at) for _ in range(connections.MOST_FROM_ONE + 100)]
+        assert [each is not None for each in taken] == [True] * connections.MOST_FROM_ONE + [False] * 100
+        assert connected(at, "127.0.0.2"), "another address is served"
+        with over_unix(paths.socket) as http:
+            assert http.get("/healthz").status_code == 200
+        while _OPEN:
+            _OPEN.pop().close()
+        until = time.monotonic() + PATIENCE_S
+        while not connected(at):
+            assert time.monotonic() < until, "it takes no connection any more"
+    finally:
+        stop_running(paths)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can connect as another account")
+def test_an_account_on_the_socket_has_its_bounds_too(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_FROM_ONE", 4)
+    monkeypatch.setattr(connections, "MOST_IN_ALL", 0)
+    with served_on_unix(loop) as path:
+        held = [socket.socket(socket.AF_UNIX) for _ in range(5)]
+        _OPEN.extend(held)
+        for one in held:
+            one.settimeout(PATIENCE_S)
+            one.connect(str(path))
+        for one in held[:4]:
+            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: muster\r\n\r\n")
+            assert one.recv(12) == b"HTTP/1.1 200"
+        assert ended(held[4])
+        path.parent.chmod(0o711)
+        path.chmod(0o666)
+        asking = (
+            "import os, socket; os.setgid(65534); os.setuid(65534); "
+            f"s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r}); "
+            "s.sendall(b'GET /healthz HTTP/1.1\\r\\nHost: muster\\r\\n\\r\\n'); print(s.recv(12).decode())"
+        )
+        told = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=True).stdout
+        assert told.startswith("HTTP/1.1 200"), "another account is served"
+
+
+def test_connections_that_begin_no_tls_count_too(
+    loop: EngineLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_FROM_ONE", 4)
+    bound = bind_tcp("127.0.0.1:0", secured=True)
+    at = bound.getsockname()
+    tls = certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=str(tls.certificate))
+    with serving(loop, bound, tls=tls):
+        silent = [socket.create_connection(at, PATIENCE_S) for _ in range(4)]
+        _OPEN.extend(silent)
+        with socket.create_connection(at, PATIENCE_S) as beyond:
+            assert ended(beyond)
+        other = socket.create_connection(at, PATIENCE_S, source_address=("127.0.0.2", 0))
+        with trusted.wrap_socket(other, server_hostname="localhost") as served:
+            served.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert served.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_begins_no_tls_is_dropped(loop: EngineLoop, tmp_path: Path) -> None:
+    bound = bind_tcp("127.0.0.1:0", secured=True)
+    at = bound.getsockname()
+    with serving(loop, bound, tls=certificate(tmp_path)), socket.create_connection(at, PATIENCE_S) as silent:
+        assert ended(silent)
 
 
 def test_a_name_with_an_address_in_it_is_nobody_elses(line: Line) -> None:

@@ -22,11 +22,11 @@ from engine.outlook import (
     Outlook,
     Score,
     ScoreReport,
-    Start,
     StartEstimate,
     StartFigure,
     Trial,
 )
+from engine.what_if import NEVER, interval, start_of
 
 NOW = 1_776_000_000_000
 HOUR = 3_600_000
@@ -35,11 +35,11 @@ HOSTILE = "job\x1b[31m[red]{x}"
 
 
 def exactly(value: int) -> Interval:
-    return Interval(least=value, p10=value, p50=value, p90=value, most=value)
+    return Interval(runs=8, least=value, p10=value, p50=value, p90=value, most=value)
 
 
 def between(p10: int, p50: int, p90: int) -> Interval:
-    return Interval(least=p10, p10=p10, p50=p50, p90=p90, most=p90)
+    return Interval(runs=8, least=p10, p10=p10, p50=p50, p90=p90, most=p90)
 
 
 def figure(over: Interval, better: str = "lower") -> Figure:
@@ -84,8 +84,8 @@ def test_a_change_is_called_better_only_where_the_seeds_agree(
 def test_before_and_after_stand_beside_each_other() -> None:
     moved = StartFigure(
         id="big", queue="research", why="later",
-        before=Start(p10_ms=NOW, p50_ms=NOW, p90_ms=NOW, chance_permille=1000),
-        after=Start(p10_ms=NOW + HOUR, p50_ms=NOW + 2 * HOUR, p90_ms=None, chance_permille=800),
+        before=start_of([NOW] * 5),
+        after=start_of([NOW + HOUR, NOW + 2 * HOUR, NOW + 2 * HOUR, NOW + 3 * HOUR, NEVER]),
     )  # fmt: skip
     lines = outlook_lines(outlook(starts=(moved,), notes=("one edit was too late",)))
     assert lines[0] == "what if   drain n-1"
@@ -95,7 +95,7 @@ def test_before_and_after_stand_beside_each_other() -> None:
     assert "15m (14m..16m)" in lines[4]
     assert lines[4].endswith("+3m worse")
     assert "now" in lines[7]
-    assert "2h (1h..later), 80% within the horizon" in lines[7]
+    assert "2h (1h..over 1d), 80% within 1d" in lines[7]
     assert lines[-1] == "note: one edit was too late"
 
 
@@ -104,15 +104,38 @@ def test_a_first_estimate_says_that_it_covers_a_part() -> None:
 
 
 def test_a_start_that_never_comes_is_no_time() -> None:
-    never = Start(p10_ms=None, p50_ms=None, p90_ms=None, chance_permille=0)
-    assert start(never, NOW) == "not within the horizon"
-    assert start(None, NOW) == "–"
+    assert start(start_of([NEVER] * 5), NOW, 2 * HOUR) == "not within 2h"
+    assert start(None, NOW, 2 * HOUR) == "–"
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [
+        ([NOW + HOUR], "1h in one run"),
+        ([NEVER], "not within 2h in one run"),
+        ([NOW, NOW + HOUR, NOW + HOUR], "now..1h in 3 runs"),
+        ([NOW + HOUR, NEVER, NEVER, NEVER], "1h..over 2h in 4 runs"),
+    ],
+)
+def test_a_start_from_too_few_runs_is_told_as_what_they_say_and_has_no_quantile(times: list[int], text: str) -> None:
+    found = start_of(times)
+    assert (found.p10_ms, found.p50_ms, found.p90_ms, found.chance_permille) == (None,) * 4
+    assert (found.runs, found.started) == (len(times), sum(at_ms != NEVER for at_ms in times))
+    assert start(found, NOW, 2 * HOUR) == text
+
+
+def test_a_figure_from_too_few_runs_is_its_range_and_no_change_is_called_better() -> None:
+    few = interval([-3 * MINUTE, -MINUTE])
+    assert (few.runs, few.p10, few.p50, few.p90) == (2, None, None, None)
+    assert change(figure(few, "lower")) == ("-3m..-1m", "")
+    lines = outlook_lines(outlook(seeds=2, figures=(figure(few, "lower"),)))
+    assert "too few for quantiles: least..most of 2 runs" in lines[1]
 
 
 def test_when_a_workload_starts_and_what_decides_it() -> None:
     found = StartEstimate(
         version=7, at_ms=NOW, horizon_ms=24 * HOUR, seeds=20, id=HOSTILE, state="queued",
-        start=Start(p10_ms=NOW + HOUR, p50_ms=NOW + 2 * HOUR, p90_ms=NOW + 3 * HOUR, chance_permille=1000),
+        start=start_of([NOW + HOUR, NOW + 2 * HOUR, NOW + 2 * HOUR, NOW + 2 * HOUR, NOW + 3 * HOUR]),
         soonest_ms=NOW + HOUR, arrivals=False,
         drivers=(
             Driver(kind="ends", subject="train-1", text="train-1 ends", chance_permille=750, at_ms=NOW + HOUR),
@@ -121,13 +144,14 @@ def test_when_a_workload_starts_and_what_decides_it() -> None:
     lines = eta_lines(found)
     assert "\x1b" not in "".join(lines)
     assert "2h (1h..3h)" in lines[1]
+    assert "not before  1h: that early only if nothing new arrives" in lines
     assert any("train-1 ends, in 1h (in 75% of the seeds)" in line for line in lines)
 
 
 def test_a_dry_run_says_now_or_when_who_and_what() -> None:
     trial = Trial(
         id="probe", starts_now=False,
-        start=Start(p10_ms=NOW + HOUR, p50_ms=NOW + HOUR, p90_ms=NOW + HOUR, chance_permille=1000),
+        start=start_of([NOW + HOUR] * 5),
         end_p50_ms=NOW + 2 * HOUR, cost=exactly(12_340_000), reason="8 GPU more are needed",
     )  # fmt: skip
     view = DryRun(

@@ -72,6 +72,8 @@ def test_all_of_it_is_in_view_at_80_by_24() -> None:
 
 def test_nothing_wrong_is_one_line() -> None:
     left, _ = overview_columns(Glance(FINE), 60)
+    assert texts([named(left, "Now")]) == ["● all nodes up, little waits long; loading budgets and sugg…"]
+    left, _ = overview_columns(Glance(FINE), 60, beside=Beside(budgets=(), advice=()))
     assert texts([named(left, "Now")]) == ["● fine: all nodes up, nothing waits long or costs too much"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from console.actions import ACTIONS
 from console.bars import MOST_LENGTH, MOST_LINES, kept_lines
@@ -135,3 +136,24 @@ async def test_errors_point_at_the_place(typed: str, says: str) -> None:
         await write(pilot, typed)
         await press(pilot, "enter")
         assert says in hint(pilot)
+
+
+@pytest.mark.parametrize("how", ["pasted", "typed", "typed while it opens"])
+@pytest.mark.parametrize("line", ["node node-0", "drain node-00009 node-0"])
+async def test_tab_completes_what_came_just_before_it(line: str, how: str) -> None:
+    """All in one read of the terminal: nothing of it was drawn, nor the engine asked, when Tab is pressed."""
+    async with console(FakeClient(100), start="nodes") as pilot:
+        if how == "typed while it opens":
+            pilot.app.post_message(events.Key("colon", ":"))
+        else:
+            await press(pilot, "colon")
+        if how == "pasted":
+            pilot.app.post_message(events.Paste(line))
+        else:
+            for letter in line:
+                pilot.app.post_message(events.Key(letter, letter))
+        pilot.app.post_message(events.Key("tab", "\t"))
+        bars = pilot.app.bars  # type: ignore[attr-defined]
+        await until(pilot, lambda: bars.bar is not None and bars.bar._input.value == f"{line}0000")
+        await press(pilot, "tab")
+        assert bars.bar._input.value == f"{line}0001"

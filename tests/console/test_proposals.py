@@ -40,6 +40,7 @@ from runbooks.plan import Act, Proposal, Request, StepRequest, asks
 from runbooks.policy import SOLO, Policy, Service
 from runbooks.strict_yaml import read
 from tests.support.gates import gate_of
+from tests.support.patience import PATIENCE_S
 from tests.support.people import key_of, person, team
 from tests.support.served import gpu_job, running_loop, served_on_unix, socket_folder
 
@@ -539,7 +540,7 @@ def test_a_proposal_from_the_shell_to_its_end_and_back(after: ExitStack, capsys:
     assert lab.shell("execute", "P-1") == 0
     assert capsys.readouterr().out == "g0\n"
     assert lab.shell("execute", "P-1") == 4
-    assert lab.shell("rollback", "P-1", "--reason", "the wrong one") == 0
+    assert lab.shell("rollback", "P-1", "--reason", "the wrong one", "--yes") == 0
     assert lab.node() == "ready"
     assert lab.shell("withdraw", "P-1") == 4
     assert lab.shell("propose", "cordon", "g1") == 0
@@ -549,6 +550,39 @@ def test_a_proposal_from_the_shell_to_its_end_and_back(after: ExitStack, capsys:
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["state"] == "rejected"
     for line in (("show", "P-9"), ("show", "P-1; DROP"), ("approve", "\u0420-1", "--digest", digest)):
         assert lab.shell(*line) == 3
+
+
+def test_a_rollback_from_a_pipe_is_shown_and_not_done(after: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    lab = lab_of(after, SOLO)
+    assert lab.shell("cordon", "g0", "--yes") == 0
+    capsys.readouterr()
+    for command, code in ((("rollback", "P-1"), 4), (("rollback", "P-1", "--dry-run"), 0)):
+        before = lab.types()
+        assert lab.shell(*command) == code
+        told = "".join(capsys.readouterr())
+        assert "Roll back P-1: Uncordon node g0  [T1, not proposed]" in told
+        assert "effect, simulated at version" in told
+        assert ("Add --yes" in told) == (code == 4)
+        assert (lab.node(), lab.types()) == ("cordoned", before)
+    assert lab.shell("rollback", "P-1", "--yes") == 0
+    assert "P-1 is rolled back" in capsys.readouterr().err
+    assert lab.node() == "ready"
+
+
+def test_a_rollback_that_needs_votes_of_its_own_is_proposed_and_asks_for_them(
+    after: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = lab_of(after, SOLO)
+    assert lab.shell("cordon", "g0", "--yes") == 0
+    lab.clock.now_ms += 25 * 3_600_000
+    assert lab.shell("rollback", "P-1", "--dry-run") == 0
+    assert "too long ago for the votes that it got then" in capsys.readouterr().out
+    assert lab.shell("rollback", "P-1", "--reason", "the fan is new") == 4
+    assert lab.client().proposal("P-2").state == "cancelled", "nobody could be asked"
+    assert lab.shell("rollback", "P-1", "--reason", "the fan is new", "--yes") == 0
+    assert (lab.node(), lab.client().proposal("P-1").note) == ("ready", "rolled back by P-3")
+    assert lab.shell("show", "P-3") == 0
+    assert "rolls back  P-1" in capsys.readouterr().out
 
 
 def test_what_a_person_declines_is_withdrawn(after: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
@@ -572,10 +606,10 @@ def test_a_stale_proposal_shows_then_now_and_what_would_be(
     after: ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = lab_of(after, SOLO)
-    shown = lab.client().propose(asks("cordon", ("g0",)))
+    shown = lab.client().propose(asks("interrupt", ("g0",)))
     other = lab.client().propose(asks("drain", ("g0",)))
     lab.client().approve(other.id, other.digest)
-    assert lab.shell("approve", shown.id, "--digest", shown.digest) == 4
+    assert lab.shell("approve", shown.id, "--digest", shown.digest, "--comment", "why") == 4
     assert "stale" in capsys.readouterr().err
     assert lab.shell("show", shown.id) == 0
     out = capsys.readouterr().out
@@ -654,7 +688,7 @@ def test_an_engine_killed_between_vote_and_execution_forgets_nothing(
             peer = probe(paths.socket)
             assert peer is not None
             os.kill(peer.pid, signal.SIGKILL)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_S
             while probe(paths.socket) is not None:
                 assert time.monotonic() < deadline
 

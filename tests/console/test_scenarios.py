@@ -21,6 +21,7 @@ from engine.loop import EngineLoop
 from engine.model import WorkloadSpec, WorkloadState
 from engine.traces.scenarios import SCENARIOS, Happening, scenario
 from tests.support.gates import gate_of
+from tests.support.patience import PATIENCE_S
 
 SMALL = {"gke-65k": 130, "gke-130k": 200, "clemson": 90, "spot-week": 200, "predictive-day": 20}
 START_MS = demo.START_MS
@@ -95,7 +96,7 @@ def test_the_console_shows_it(name: str) -> None:
 
 async def watched(app: MusterApp, loop: EngineLoop) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not (started(loop) and re.search(r"[1-9][\d,]* run\b", shown(pilot))):
             assert time.monotonic() < deadline, "nothing is seen to run"
             await pilot.pause(0.05)

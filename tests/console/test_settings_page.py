@@ -126,6 +126,15 @@ def test_the_file_is_replaced_as_a_whole_and_keeps_its_mode_and_its_link(tmp_pat
     assert os.listdir(new.parent) == ["muster.toml"], "nothing is left beside it"
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can change a file of another account")
+def test_a_file_of_another_account_stays_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "muster.toml"
+    path.write_text(FILE)
+    os.chown(path, 65534, 65533)
+    write(path, "theme", "light")
+    assert (path.stat().st_uid, path.stat().st_gid) == (65534, 65533)
+
+
 def test_secrets_are_neither_kept_nor_shown() -> None:
     for secret in ("https://ada:hunter2@host/v1", "sk-proj-abcdefghijklmnopqrstuvwxyz123456"):
         with pytest.raises(SpecError, match="no place for one"):

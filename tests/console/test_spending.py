@@ -217,13 +217,20 @@ HEADER = "machine_type,on_demand_usd_per_hour,preemptible_usd_per_hour\n"
         (HEADER + "m,1,\nm,2,\n", "line 3, column 'machine_type': prices 'm' in all regions again, as line 2"),
         (HEADER + "m,1\n", "line 2: has 2 columns, the first line 3"),
         (HEADER + ",1,\n", "names no machine type"),
-        (LIST + "cn,m5,3.5,,CNY\n", "line 5, column 'currency': is in 'CNY', and the cell counts in USD"),
+        (LIST + "cn,m5,3.5,,money\n", "line 5, column 'currency': 'MONEY' is not a currency"),
         (HEADER + 'm,"1,\n', "line 2"),
     ],
 )
 def test_a_bad_list_is_refused_with_its_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SpecError, match=told):
         read_catalogue(catalogue_at(tmp_path, text))
+
+
+def test_a_pool_takes_no_price_in_another_currency_and_others_take_theirs(tmp_path: Path) -> None:
+    catalogue = read_catalogue(catalogue_at(tmp_path, LIST + "cn,m5,3.5,,CNY\n"))
+    assert catalogue.price_of("m5", "us", "pools[0]", spot=False) == 192_000
+    with pytest.raises(SpecError, match=r"prices of m5 in CNY \(line 5\), and the cell counts in USD"):
+        catalogue.price_of("m5", "cn", "pools[0]", spot=False)
 
 
 def test_files_that_are_no_lists_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from engine.loop import EngineLoop
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached, reached_from_afar
+from tests.support.patience import PATIENCE_S
 from tests.support.served import running_loop
 
 _SAYS = re.compile(rb"\r\nmuster-version: (\d+)\r\n", re.IGNORECASE)
@@ -75,7 +76,7 @@ def test_who_is_not_let_in_is_told_no_more_than_that(loop: EngineLoop) -> None:
 def test_what_is_no_http_is_answered_like_everything_else(loop: EngineLoop, line: Line) -> None:
     too_large = b"POST /v1/query HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % 2**40
     for raw, status in ((b"NONSENSE\r\n\r\n", b"400"), (too_large, b"413")):
-        with socket.create_connection(("127.0.0.1", line.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", line.port), timeout=PATIENCE_S) as connection:
             connection.sendall(raw)
             answer = b""
             while not answer.endswith(b"}"):
@@ -89,13 +90,13 @@ def test_what_is_no_http_is_answered_like_everything_else(loop: EngineLoop, line
 
 def test_it_is_said_at_once_while_the_engine_is_busy(loop: EngineLoop, line: Line) -> None:
     busy, done = threading.Event(), threading.Event()
-    held = loop.post(lambda engine: (busy.set(), done.wait(20)))
+    held = loop.post(lambda engine: (busy.set(), done.wait(PATIENCE_S)))
     try:
-        assert busy.wait(10)
+        assert busy.wait(PATIENCE_S)
         with line.http() as http:
             for path in ("/healthz", "/readyz", "/metrics", "/v1/nowhere", "/v1/openapi.json"):
-                assert said(http.get(path, timeout=5)) == loop.engine.version
-            assert said(http.post("/v1/query", content=b"{", timeout=5)) == loop.engine.version
+                assert said(http.get(path, timeout=PATIENCE_S)) == loop.engine.version
+            assert said(http.post("/v1/query", content=b"{", timeout=PATIENCE_S)) == loop.engine.version
         assert not held.done()
     finally:
         done.set()

@@ -15,6 +15,7 @@ from console.palettes import DARK
 from console.table import WindowTable
 from console.views import Heading, Row, Window
 from engine.errors import UnreachableError
+from tests.support.patience import PATIENCE_S
 
 HEADINGS = (Heading("id", "ID"), Heading("n", "N", right=True), Heading("text", "TEXT", most=40))
 
@@ -31,7 +32,7 @@ class Rows:
 
     def fetch(self, offset: int, limit: int) -> Window:
         self.asked.append((offset, limit))
-        self.gate.wait(5)
+        self.gate.wait(PATIENCE_S)
         if self.broken:
             raise UnreachableError("gone")
         names = self.names[offset : offset + limit]
@@ -94,12 +95,12 @@ async def test_draws_a_header_with_the_order_and_the_rows_in_view() -> None:
 async def test_a_hundred_thousand_rows_cost_a_window() -> None:
     rows = Rows(100_000)
     async with shown(rows) as (pilot, table):
-        began = time.perf_counter()
+        began = time.process_time()
         await pilot.press("G")
         await settled(pilot)
         assert table.cursor_row is not None
         assert table.cursor_row.id == "row-099999"
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
         assert len(rows.asked) <= 6
         assert all(limit <= 3 * CHUNK for _, limit in rows.asked)
         await pilot.press("home")

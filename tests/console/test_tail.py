@@ -10,8 +10,7 @@ from textual.message import Message
 
 from console.feed import Arrived, Feed
 from engine.query import Change, Changes
-
-WAIT_S = 10.0
+from tests.support.patience import PATIENCE_S
 
 
 class Engine:
@@ -53,7 +52,7 @@ def test_only_who_reads_them_is_told_events_one_by_one() -> None:
 
     def until(true: Callable[[], object]) -> None:
         with news:
-            assert news.wait_for(true, WAIT_S)
+            assert news.wait_for(true, PATIENCE_S)
 
     made = [Engine()]
     feed = Feed(lambda: made[0], post)  # type: ignore[arg-type,return-value]

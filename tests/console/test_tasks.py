@@ -24,6 +24,7 @@ from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.progress import counted, counter, listening, stage
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, here, hint, line, notes, press, quick, until, write
+from tests.support.patience import PATIENCE_S
 
 __all__ = ["quick"]
 
@@ -37,7 +38,7 @@ def started(code: str) -> Task:
     return Task("J-1", ("replay", "x"), process)
 
 
-def wait(happened: Callable[[], object], within_s: float = 20) -> None:
+def wait(happened: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + within_s
     while not happened():
         assert time.monotonic() < deadline, "did not happen"
@@ -181,7 +182,7 @@ def test_a_real_command_runs_at_low_priority_and_ends_with_whoever_started_it(tm
 def test_what_the_shell_would_refuse_is_refused_before_anything_starts() -> None:
     for words, said in (
         (["replay"], "required"),
-        (["replay", "f", "--format", "tape"], "invalid choice"),
+        (["replay", "f", "--format", "tape"], "there is no 'tape'"),
         (["replay", "f", "--format", "swf", "--live"], "needs a console of its own"),
         (["stop"], "no long command"),
         ([], "no long command"),
@@ -219,7 +220,7 @@ async def test_a_task_survives_its_page_is_asked_about_at_the_end_and_stops_on_e
         await press(pilot, "colon")
         await write(pilot, "bench nothing")
         await press(pilot, "enter")
-        await until(pilot, lambda: "invalid choice" in hint(pilot))
+        await until(pilot, lambda: "there is no 'nothing'" in hint(pilot))
         await write(pilot, "bench kueue-baseline")
         await press(pilot, "enter")
         await until(pilot, lambda: here(pilot).NAME == "tasks")
@@ -257,5 +258,5 @@ def test_a_command_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
     assert process.stdin is not None
     assert process.stdout.readline() == b"up\n"
     process.stdin.close()
-    assert process.wait(20) == -signal.SIGTERM
+    assert process.wait(PATIENCE_S) == -signal.SIGTERM
     process.stdout.close()

@@ -23,10 +23,10 @@ from textual.drivers._writer_thread import WriterThread
 
 from console.dialogs import GUARD_S
 from console.guarded import Vanishing
+from tests.support.patience import PATIENCE_S
 from tests.support.pseudo_terminal import PseudoTerminal, children
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
-PATIENCE_S = 30.0
 T = TypeVar("T")
 
 
@@ -398,7 +398,7 @@ def test_a_console_that_would_draw_into_a_file_says_so(environment: dict[str, st
             stdout=terminal,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
             check=False,
         )
     finally:

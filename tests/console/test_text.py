@@ -15,8 +15,10 @@ from textual.strip import Strip
 from console.text import (
     LONGEST,
     cut,
+    cut_name,
     duration,
     fit,
+    fit_name,
     mebibytes,
     milli,
     money,
@@ -99,6 +101,20 @@ def test_fit_is_exactly_as_wide_as_asked(raw: str, width: int) -> None:
 def test_cut_shows_that_something_is_missing() -> None:
     assert cut("abcdef", 4) == "abc…"
     assert cut("日本語テキスト", 6) == "日本…"
+
+
+def test_names_that_differ_at_their_end_still_differ_when_cut() -> None:
+    names = [f"labs/agents: {what}" for what in ("Wait, mean", "Wait, p95", "Waiting at the end")]
+    assert [cut_name(name, 15) for name in names] == ["labs…Wait, mean", "labs… Wait, p95", "labs…at the end"]
+    assert cut_name("train-2026-000123", 17) == "train-2026-000123"
+    assert cut_name("train-2026-000123", 12) == "tra…6-000123"
+    assert [cut_name("abcdef", width) for width in (0, 1, 4, 5)] == ["", "…", "abc…", "a…def"]
+    assert cut_name("研究/ビジョン-7", 9) == "研…ョン-7"
+
+
+@given(st.text(), st.integers(0, 30))
+def test_a_cut_name_is_never_too_wide(name: str, width: int) -> None:
+    assert cell_len(fit_name(printable(name), width)) == width
 
 
 def test_wrap_breaks_at_spaces_and_inside_words_only_where_it_must() -> None:

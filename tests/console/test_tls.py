@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import os
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,16 +16,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from console.advisor import Advisor
-from console.http_server import run_server
-from console.local_client import LocalClient
 from console.remote_client import RemoteClient
 from console.sockets import bind_tcp, parse_listen
 from console.tls import Tls
 from engine.errors import RefusedError, SpecError, UnreachableError
 from engine.loop import EngineLoop
-from tests.support.gates import gate_of
-from tests.support.served import running_loop
+from tests.support.served import running_loop, serving
 
 NOW = datetime.datetime(2020, 1, 1)
 LATER = datetime.datetime(2100, 1, 1)
@@ -61,21 +55,10 @@ def certificate(folder: Path, serial: int = 1) -> Tls:
 @contextmanager
 def secured(loop: EngineLoop, tls: Tls) -> Iterator[int]:
     """The port of a control plane with TLS."""
-    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), name="lab")
     bound = bind_tcp("127.0.0.1:0", secured=True)
-    ready, stop, aio = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-    serving = run_server(client, loop, (), ready.set, stop, secured=[bound], tls=tls)
-    thread = threading.Thread(target=lambda: aio.run_until_complete(serving))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield bound.getsockname()[1]
-    finally:
-        aio.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        bound.close()
-        aio.run_until_complete(aio.shutdown_default_executor())
-        aio.close()
+    port = bound.getsockname()[1]
+    with serving(loop, bound, tls=tls):
+        yield port
 
 
 @pytest.fixture

@@ -302,12 +302,13 @@ def test_an_agent_is_limited_to_pools_or_to_nothing(line: Line) -> None:
             line.make_token("dave", "agent", service="node-agent", within=within)
 
 
-def test_whom_the_policy_ceased_to_name_is_nobody(line: Line, gate: Gate, loop: EngineLoop) -> None:
+def test_whom_the_policy_ceased_to_name_is_nobody(
+    line: Line, gate: Gate, loop: EngineLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = line.make_token("bob").token
     with line.http(token) as http:
         assert http.get("/v1/overview").status_code == 200
-        gate.policies._default = team(ALICE, DAVE)
-        gate.policies._latest = None
+        monkeypatch.setattr(gate.policies, "_latest", team(ALICE, DAVE))
         assert http.get("/v1/overview").status_code == 401
 
 

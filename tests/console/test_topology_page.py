@@ -204,9 +204,10 @@ async def test_a_domain_is_cordoned_by_the_ids_of_its_nodes() -> None:
     client = FakeClient(20, nodes=48)
     async with console(client, start="topology") as pilot:
         await until(pilot, lambda: len(page(pilot).targets) == 4)
-        assert [target.id for target in page(pilot).targets] == [f"node-{i:05d}" for i in range(4)]
+        before = [f"node-{i:05d}" for i in range(4)]
+        assert [target.id for target in page(pilot).targets] == before
         await press(pilot, "right")
-        assert page(pilot).targets == (), "never those of the tile before"
+        assert not {target.id for target in page(pilot).targets} & {*before}, "never those of the tile before"
         await until(pilot, lambda: len(page(pilot).targets) == 4)
         assert {target.state for target in page(pilot).targets} == {"ready", "cordoned", "down"}
         await press(pilot, "C")

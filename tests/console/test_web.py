@@ -19,10 +19,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
-LIMIT_S = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:aiohttp")
 
 
@@ -47,7 +48,7 @@ def address(folder: Path) -> Iterator[str]:
         finally:
             server.terminate()
             server.stdout.close()
-            assert server.wait(30) == 0, (folder / "log").read_text()
+            assert server.wait(PATIENCE_S) == 0, (folder / "log").read_text()
             subprocess.run([*muster, "stop", "--cell", "demo"], env=environment, capture_output=True, check=False)
 
 
@@ -80,7 +81,7 @@ class Tab:
         self._count += 1
         answer = self._answers[self._count] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": self._count, "method": method, "params": params})
-        told = await asyncio.wait_for(answer, LIMIT_S)
+        told = await asyncio.wait_for(answer, PATIENCE_S)
         assert "error" not in told, told
         return told["result"]
 
@@ -91,7 +92,7 @@ class Tab:
 
     async def until(self, wanted: str) -> None:
         """Until the console has drawn these words since the last time of asking."""
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + PATIENCE_S
         while wanted not in self.drawn:
             assert time.monotonic() < end, f"{wanted!r} was not drawn: {self.drawn[-600:]!r} {self.problems}"
             await asyncio.sleep(0.02)
@@ -118,7 +119,7 @@ async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
         )  # fmt: skip
     try:
         told = tmp_path / "profile" / "DevToolsActivePort"
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + PATIENCE_S
         while not (told.exists() and told.read_text().strip()):
             assert time.monotonic() < end, (tmp_path / "chromium.log").read_text()[-800:]
             await asyncio.sleep(0.05)
@@ -162,12 +163,12 @@ async def test_the_console_is_used_in_a_browser(tab: Tab, address: str) -> None:
 async def test_a_console_ends_with_its_tab(address: str, folder: Path) -> None:
     async with aiohttp.ClientSession() as session:
         socket = await session.ws_connect(address + "ws?width=80&height=24", headers={"Origin": _origin(address)})
-        first = await asyncio.wait_for(socket.receive(), LIMIT_S)
+        first = await asyncio.wait_for(socket.receive(), PATIENCE_S)
         assert first.type is aiohttp.WSMsgType.BINARY
         consoles = _consoles(folder)
         assert consoles
         await socket.close()
-    end = time.monotonic() + LIMIT_S
+    end = time.monotonic() + PATIENCE_S
     while _consoles(folder) & consoles:
         assert time.monotonic() < end, "the console outlived its tab"
         await asyncio.sleep(0.05)
@@ -189,11 +190,11 @@ async def test_no_console_outlives_a_server_that_is_killed(tmp_path: Path) -> No
         server.stdout.close()
         async with aiohttp.ClientSession() as session:
             socket = await session.ws_connect(own + "ws?width=80&height=24", headers={"Origin": _origin(own)})
-            assert (await asyncio.wait_for(socket.receive(), LIMIT_S)).type is aiohttp.WSMsgType.BINARY
+            assert (await asyncio.wait_for(socket.receive(), PATIENCE_S)).type is aiohttp.WSMsgType.BINARY
             assert _consoles(tmp_path)
             server.kill()
             server.wait()
-            end = time.monotonic() + LIMIT_S
+            end = time.monotonic() + PATIENCE_S
             while _consoles(tmp_path):
                 assert time.monotonic() < end, "it draws for nobody"
                 await asyncio.sleep(0.05)
@@ -208,11 +209,11 @@ async def test_a_console_that_hangs_does_not_hold_its_place(address: str, folder
     before = _consoles(folder)
     async with aiohttp.ClientSession() as session:
         socket = await session.ws_connect(address + "ws?width=80&height=24", headers={"Origin": _origin(address)})
-        assert (await asyncio.wait_for(socket.receive(), LIMIT_S)).type is aiohttp.WSMsgType.BINARY
+        assert (await asyncio.wait_for(socket.receive(), PATIENCE_S)).type is aiohttp.WSMsgType.BINARY
         (hung,) = _consoles(folder) - before
         os.kill(hung, signal.SIGSTOP)
         await socket.close()
-    end = time.monotonic() + LIMIT_S
+    end = time.monotonic() + PATIENCE_S
     while hung in _consoles(folder):
         assert time.monotonic() < end, "a stopped process is ended too"
         await asyncio.sleep(0.05)
@@ -266,7 +267,7 @@ async def test_a_message_that_no_page_sends_ends_the_console(address: str, messa
     async with aiohttp.ClientSession() as session:
         socket = await session.ws_connect(address + "ws?width=-5&height=x", headers={"Origin": _origin(address)})
         await socket.send_str(message)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not (await socket.receive()).type.name.startswith("CLOS"):
                 pass
     async with aiohttp.ClientSession() as session, session.get(address) as answer:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from console.action_arguments import ACTIONS
-from console.fragmentation import proposed
+from console.fragmentation import moves_of
 from console.wishes import parse, propose, queue_change, reservation
 from engine.errors import RefusedError, SpecError
 from engine.model import PROFILES, BurstSpec, QueueSpec, ReservationSpec
@@ -72,7 +72,7 @@ def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
         ("--nominal gpu=many", "--nominal: 'many' is not devices"),
         ("--borrowing-limit memory=1", "--borrowing-limit: '1' is not a size"),
         ("--min-runtime soon", "--min-runtime: 'soon' is not a duration"),
-        ("--order random", "invalid choice: 'random'"),
+        ("--order random", "there is no 'random'; choose from"),
         ("--placement gpus", "--placement: there is no profile 'gpus', did you mean 'gpu'?"),
         ("--placement pack=1 price", "--placement: 'price' is not SCORE=WEIGHT"),
         ("--weight x", "argument --weight: 'x' is not a whole number"),
@@ -146,8 +146,7 @@ def test_a_consolidation_that_is_not_worth_it_or_not_found_is_not_proposed() -> 
     dear = msgspec.structs.replace(answer.found, worth_it=False)
     for found, why in ((None, "nothing may be moved"), (dear, "it costs more than it brings")):
         with pytest.raises(RefusedError, match=why):
-            proposed(client, msgspec.structs.replace(answer, found=found, why=why), "")
-    assert not client.proposed
+            moves_of(msgspec.structs.replace(answer, found=found, why=why), "")
 
 
 def test_consolidation_goals_that_exclude_each_other_are_told() -> None:

@@ -9,11 +9,12 @@ import pytest
 from rich.cells import cell_len
 
 from console.details import Section
+from console.plain import reason_lines
 from console.screens.workload import WorkloadPane
 from console.workload_beside import Beside, dependency_sections, money_section, related_section
 from console.workload_text import workload_columns
 from console.workload_timeline import SIGNS, bar, stretches, timeline
-from engine.query import DependencyDetail, HistoryItem, TaskPlace, WorkloadDetail
+from engine.query import DependencyDetail, HistoryItem, Reason, TaskPlace, WorkloadDetail
 from tests.console.fake_client import MINUTE, NOW_MS, FakeClient
 from tests.console.test_app import console, here, press, quick, until
 
@@ -97,6 +98,40 @@ def test_money_and_deadline() -> None:
     assert any("unknown whether" in each for each in words(money_section(runs, None)))
     free = detail(cost_microusd=0, rate_microusd_hour=0)
     assert money_section(free, likely) == [], "nothing to say, no section"
+
+
+def waiting(**fields: object) -> WorkloadDetail:
+    """Waits; there is room for it in 130 minutes, if nobody else takes it."""
+    fields = {"state": "queued", "started_ms": None} | fields
+    reason = Reason(token="capacity", text="8 GPU more are needed")
+    given = {"reasons": (reason,), "start_not_before_ms": NOW_MS + 130 * MINUTE, "position": 2}
+    return detail(**(given | fields))
+
+
+def test_the_least_time_of_a_start_is_told_as_a_bound_with_what_it_assumes() -> None:
+    told = "\n".join(reason_lines(waiting()))
+    assert "not before: in 2h 10m, at 2026-03-01 14:10:00 UTC: that early only if nobody else takes the room" in told
+    assert "when it starts: muster eta wl-000000" in told
+    page = words(workload_columns(waiting(), 60)[0])
+    at = page.index("not before in 2h 10m, 2026-03-01 14:10:00 UTC")
+    assert page[at + 1].strip() == "that early only if nobody else takes the room"
+    assert not any("earliest" in each for each in (*page, told))
+
+
+def test_a_promised_start_is_told_once_as_a_promise() -> None:
+    view = waiting(promised_start_ms=NOW_MS + 130 * MINUTE)
+    told = "\n".join([*reason_lines(view), *words(workload_columns(view, 60)[0])])
+    assert "promised start: 2026-03-01 14:10:00 UTC" in told
+    assert "not before" not in told
+
+
+def test_no_deadline_is_called_met_on_the_strength_of_a_bound() -> None:
+    likely = FakeClient().estimate("wl-000000")
+    # It runs for an hour or, if it runs long, two and a half.
+    for minutes, word in ((600, "met if it starts by 2026-03-01 19:30:00"), (140, "likely missed"), (-5, "missed")):
+        told = words(money_section(waiting(deadline_ms=NOW_MS + minutes * MINUTE), likely))
+        assert any(word in each for each in told), told
+        assert not any("likely met" in each for each in told)
 
 
 def test_dependencies_both_ways() -> None:

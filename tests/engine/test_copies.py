@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -22,10 +24,12 @@ from engine.query import Query, Term
 from tests.support.cells import small_cell
 from tests.support.gates import gate_of
 from tests.support.large_cells import large_engine, steady_feed
+from tests.support.patience import PATIENCE_S
 from tests.support.served import gpu_job
 
-DEADLINE_S = 20.0
 ALL = Query(kind="workloads", columns=("id", "state"))
+ALL_QUEUES = Query(kind="queues", limit=10_000)
+"""As the page of queues asks for them."""
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoop]:
 
 
 def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -57,8 +61,8 @@ def children() -> set[int]:
 def held_up(loop: EngineLoop) -> Callable[[], None]:
     """Keep the engine's thread busy; call the answer to let it go."""
     begun, go_on = threading.Event(), threading.Event()
-    loop.post(lambda _: (begun.set(), go_on.wait(DEADLINE_S)))
-    assert begun.wait(DEADLINE_S)
+    loop.post(lambda _: (begun.set(), go_on.wait(PATIENCE_S)))
+    assert begun.wait(PATIENCE_S)
     return go_on.set
 
 
@@ -103,7 +107,7 @@ def test_versions_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = large_engine(64, 300)
     loop = EngineLoop(engine, speed=20.0, feed=steady_feed(engine, 200))
     loop.start()
-    ends = time.monotonic() + DEADLINE_S
+    ends = time.monotonic() + PATIENCE_S
 
     def look(_: int) -> bool:
         last, seen = 0, 0
@@ -161,36 +165,87 @@ def test_a_copy_is_shown_when_it_has_ready_what_people_look_at(
 def test_readers_are_woken_for_what_they_can_see(loop: EngineLoop) -> None:
     before = loop.read("query", ALL).version
     with ThreadPoolExecutor(1) as other:
-        waiting = other.submit(loop.wait_version, before, DEADLINE_S)
+        waiting = other.submit(loop.wait_version, before, PATIENCE_S)
         loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
-        seen = waiting.result(DEADLINE_S)
+        seen = waiting.result(PATIENCE_S)
     assert loop.read("changes", before, 10).version >= seen > before
 
 
-def test_what_takes_long_keeps_nobody(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    fairness = Engine.fairness
+@pytest.mark.parametrize(
+    ("busy", "others"),
+    [
+        (("fairness",), (("query", ALL), ("query", ALL_QUEUES), ("unblocking", "j-1"))),
+        (("unblocking", "j-1"), (("query", ALL), ("query", ALL_QUEUES), ("fairness",), ("budgets",))),
+    ],
+)
+def test_what_takes_long_keeps_nobody_who_asks_for_less(
+    loop: EngineLoop, monkeypatch: pytest.MonkeyPatch, busy: tuple[str, ...], others: tuple[tuple[Any, ...], ...]
+) -> None:
+    """The page of queues waited for tens of seconds behind a search for what would let a workload start."""
+    loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
+    answer = getattr(Engine, busy[0])
     reading, writing = os.pipe()
 
-    def slow(engine: Engine) -> object:
+    def slow(engine: Engine, *arguments: str) -> object:
         os.read(reading, 1)
-        return fairness(engine)
+        return answer(engine, *arguments)
 
-    monkeypatch.setattr(Engine, "fairness", slow)
+    monkeypatch.setattr(Engine, busy[0], slow)
     # A child keeps only its own files open; here, that one too.
     start = copies.child.start
     monkeypatch.setattr(
         copies.child, "start", lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest)
     )
+    loop.paused = True
+    loop.call(lambda _: None)
     loop.read("query", ALL)
-    with ThreadPoolExecutor(1) as other:
-        report = other.submit(loop.read, "fairness")
-        for _ in range(3):
-            assert loop.read("query", ALL).rows == []
-        assert not report.done()
-        os.write(writing, b"x")
-        assert report.result(DEADLINE_S).queues
+    with ThreadPoolExecutor(1 + len(others)) as readers:
+        first = readers.submit(loop.read, *busy)
+        try:
+            until(lambda: loop.copies._copy.lanes[loop.copies.urgency_of(busy[0], busy[1:])].lock.locked())
+            for answered in [readers.submit(loop.read, *other) for other in others]:
+                answered.result(PATIENCE_S)
+            assert not first.done()
+        finally:
+            os.write(writing, b"x")
+        first.result(PATIENCE_S)
     os.close(reading)
     os.close(writing)
+
+
+def test_a_copy_that_never_gets_ready_is_given_up(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before it answers, and another takes its place: what is read does not stand still."""
+    monkeypatch.setattr(copies, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(copies, "END_S", 0.1)
+    first = loop.read("query", ALL).version
+    found = copies.Answers._found
+    monkeypatch.setattr(copies.Answers, "_found", lambda *_: time.sleep(30 * PATIENCE_S))
+    loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
+    until(lambda: loop.copies._coming is not None)
+    hung = loop.copies._coming
+    monkeypatch.setattr(copies.Answers, "_found", found)
+    assert loop.read("query", ALL).version == first
+    until(lambda: loop.read("query", ALL).rows == [["j-1", "running"]])
+    until(lambda: hung._worker.over)
+
+
+def test_a_copy_answers_however_many_files_the_engine_has_open(loop: EngineLoop) -> None:
+    """Its lanes have higher numbers then than `select` can take, as beside a thousand connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        loop.read("query", ALL)
+        release = held_up(loop)
+        try:
+            assert loop.read("query", ALL).rows == []
+            assert loop.read("fairness").queues
+        finally:
+            release()
+    finally:
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_copy_that_was_killed_is_made_again(loop: EngineLoop) -> None:

@@ -28,6 +28,7 @@ from engine.database import Place, Schema, create_some, place_of
 from engine.errors import JournalBusy, JournalError
 from engine.events import Submitted, SubmittedMany
 from engine.records import Records
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
 
@@ -123,7 +124,7 @@ def test_a_failover_to_a_replica_loses_nothing_that_was_acknowledged_and_doubles
         engine.close()
 
 
-def wait_until(true: object, within_s: float = 30.0) -> None:
+def wait_until(true: object, within_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + within_s
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline
@@ -143,6 +144,7 @@ def test_a_server_that_came_back_as_a_replica_is_called_one_and_its_promotion_is
                 engine.command(submit(workload("during", gpu=1000)))
         assert engine.workload("before").id == "before"
         server.promote()
+        monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
         engine.command(submit(workload("after", gpu=1000)))
         assert set(submitted(engine)) == {"before", "after"}
         whole(engine)
@@ -165,6 +167,7 @@ def test_a_database_that_was_made_read_only_is_named_and_nothing_is_lost(
             owner.execute("ALTER SYSTEM RESET default_transaction_read_only")
             owner.execute("SELECT pg_reload_conf()")
     wait_until(lambda: server.ask("SHOW default_transaction_read_only") == [("off",)])
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
     engine.command(submit(workload("after", gpu=1000)))
     assert set(submitted(engine)) == {"after"}
     whole(engine)
@@ -185,7 +188,7 @@ def test_a_server_without_a_free_session_is_named_and_waited_for(
         with pytest.raises(JournalError, match="no connection left") as caught:
             engine.command(submit(workload("during", gpu=1000)))
         assert "max_connections" in caught.value.remedy
-        monkeypatch.setattr(postgres_store, "PATIENCE_S", 20.0)
+        monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
         release = threading.Timer(0.3, others.pop_all().close)
         release.start()
         engine.command(submit(workload("waits", gpu=1000)))
@@ -245,7 +248,7 @@ def test_a_full_disk_of_the_server_is_named_and_once_there_is_room_the_cell_goes
         fill.unlink()
         if server.ended():  # the log of what it writes had no room: it ends itself, and is started again by its keeper
             server.start()
-        monkeypatch.setattr(postgres_store, "PATIENCE_S", 20.0)
+        monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
         engine.command(submit(workload("after", gpu=1000)))
         found = submitted(engine)
         assert set(found) == {*told, "after"}

@@ -26,6 +26,7 @@ from engine.journal import Journal
 from engine.lease import Candidate, Holder
 from engine.records import Records, RecordsError
 from engine.standby import Follower, StoodBy, stand_by
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
 
@@ -123,11 +124,11 @@ def test_a_turn_with_rows_beside_it_is_whole(engine: Engine, line: Line, when: A
 def test_while_nobody_can_tell_a_turn_is_refused_and_then_seen_for_what_it_was(
     engine: Engine, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.2)
     for number, when in enumerate(("after", "before")):
         line.lose(b"INSERT INTO batch", when=when)  # type: ignore[arg-type]
         engine._journal._store._writers.dispose()  # its statements are prepared by name after a while
         with monkeypatch.context() as cut:
+            cut.setattr(postgres_store, "PATIENCE_S", 0.2)
             cut.setattr(engine._journal._store, "_end", _unreachable)
             with pytest.raises(JournalError, match="cannot be seen yet"):
                 engine.command(submit(workload(f"w{number}", gpu=1000)))
@@ -182,6 +183,7 @@ def test_without_a_server_questions_are_answered_and_changes_refused(
     assert engine.workload("before").id == "before"
     assert engine.journal_error
     server.start()
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
     engine.command(submit(workload("after", gpu=1000)))
     assert engine.journal_error == ""
     assert {"before", "after"} <= set(engine.state.workloads.row_of)
@@ -201,6 +203,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(
             engine.command(submit(workload("during", gpu=1000)))
     finally:
         server.go_on()
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
     engine.settle()
     engine.command(submit(workload("after", gpu=1000)))
     assert {"before", "after"} <= set(engine.state.workloads.row_of)
@@ -256,10 +259,10 @@ def test_a_standby_takes_over_from_a_holder_that_is_silent_and_not_before(
     digest = engine.state.digest()
     began = time.monotonic()
     line.silence()
-    waiting.join(10)
+    waiting.join(PATIENCE_S)
     took = time.monotonic() - began
     assert not waiting.is_alive()
-    assert 1.5 < took < 8
+    assert took > 1.5
     stood_by = found[0]
     assert stood_by is not None
     taken = Engine.open(direct, stood_by=stood_by)
@@ -289,7 +292,7 @@ def test_a_lease_that_is_given_back_is_had_at_once(place: Schema) -> None:
 
 def test_an_engine_that_does_no_more_work_gives_the_lease_back(engine: Engine, place: Schema) -> None:
     engine.lease.alive = lambda: False
-    assert engine.lease.taken.wait(5)
+    assert engine.lease.taken.wait(PATIENCE_S)
     candidate = Candidate(place)
     assert candidate.look().taken
     candidate.stand_no_more()

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from random_cells import SOME, Life, live, lives
 
 from engine import events as ev
+from tests.support.patience import PATIENCE_S
 
 MANY = settings(SOME, max_examples=examples(10_000))
 
@@ -75,7 +76,7 @@ def play_elsewhere(hash_seed: str) -> str:
         [sys.executable, "-c", program, *folders],
         capture_output=True,
         env=os.environ | {"PYTHONHASHSEED": hash_seed, "TESTS_THOROUGH": "1"},
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert not done.returncode, done.stderr.decode()

@@ -16,6 +16,7 @@ from engine.eta import score
 from engine.model import WorkloadSpec
 from engine.outlook import Answer, Ask, AskRun, AskStart, DryRun, StartEstimate
 from engine.twin import Twins
+from tests.support.patience import PATIENCE_S
 
 HOUR, MINUTE = 3_600_000, 60_000
 DEVICES_PRICE = 18_000_000
@@ -44,7 +45,7 @@ def told(engine: Engine, ask: Ask) -> Answer:
     twins = Twins(engine)
     run = twins.start(ask).id
     while twins.busy:
-        child.wait_for(list(twins._children.values()), 20)
+        child.wait_for(list(twins._children.values()), PATIENCE_S)
         twins.poll()
     status = twins.status(run)
     assert status.error is None, status.error
@@ -53,12 +54,12 @@ def told(engine: Engine, ask: Ask) -> Answer:
 
 
 def estimated(engine: Engine, name: str, **more: object) -> StartEstimate:
-    answer = told(engine, AskStart(**({"id": name, "seeds": 3, "arrivals": False} | more)))  # type: ignore[arg-type]
+    answer = told(engine, AskStart(**({"id": name, "seeds": 5, "arrivals": False} | more)))  # type: ignore[arg-type]
     assert isinstance(answer, StartEstimate)
     return answer
 
 
-def tried(engine: Engine, *workloads: WorkloadSpec, seeds: int = 2) -> DryRun:
+def tried(engine: Engine, *workloads: WorkloadSpec, seeds: int = 5) -> DryRun:
     answer = told(engine, AskRun(workloads=workloads, seeds=seeds))
     assert isinstance(answer, DryRun)
     return answer
@@ -189,6 +190,19 @@ def test_an_estimate_of_what_never_starts_stays_open() -> None:
     engine.command(cmd.Cancel(ids=("waits",)))
     engine.advance(engine.now_ms + 5 * HOUR)
     assert engine_scores(engine) == (1, 1, {})
+
+
+def test_an_estimate_from_too_few_runs_has_no_quantile_and_is_not_scored() -> None:
+    engine = experienced()
+    engine.command(submit(job("runs"), job("waits")))
+    for seeds, told in ((4, False), (5, True)):
+        found = estimated(engine, "waits", seeds=seeds).start
+        assert found is not None
+        assert (found.runs, found.started) == (seeds, seeds)
+        assert found.least_ms is not None
+        assert [each is not None for each in (found.p10_ms, found.p50_ms, found.p90_ms)] == [told] * 3
+        assert (found.chance_permille is not None) == told
+        assert len(engine.estimates()) == told
 
 
 # -- would it run -----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_on_hold_says_how_to_release() -> None:
     assert tokens(engine, "x") == ["OnHold"]
     assert why(engine, "x").unblock == "release x"
     assert engine.workload("x").position is None
-    assert engine.workload("x").earliest_start_ms is None
+    assert engine.workload("x").start_not_before_ms is None
     engine.command(cmd.Release(ids=("x",)))
     assert tokens(engine, "x") == []
 
@@ -75,7 +75,7 @@ def test_quota_says_what_is_asked_used_and_allowed_and_by_whom() -> None:
     assert reason.token == "WaitingForQuota"
     assert reason.text == "asks for 6 GPU; queue a uses 6 GPU of its nominal 8 GPU"
     assert "4 GPU returned in a" in reason.unblock
-    assert engine.workload("y").earliest_start_ms is None, "nobody knows when quota is returned"
+    assert engine.workload("y").start_not_before_ms is None, "nobody knows when quota is returned"
     engine.advance(60 * S)
     assert tokens(engine, "y") == []
 
@@ -298,7 +298,7 @@ def test_a_queue_that_is_closed_names_the_vertex() -> None:
     engine.command(cmd.DrainQueues(names=("a",)))
     assert [reason.text for reason in engine.workload("x").reasons] == ["queue a is draining", "queue root is held"]
     assert why(engine, "x").token == "QueueHeld"
-    assert engine.workload("x").earliest_start_ms is None
+    assert engine.workload("x").start_not_before_ms is None
 
 
 def test_an_array_at_its_limit_says_how_many_run() -> None:
@@ -374,7 +374,7 @@ def test_while_victims_write_their_checkpoints_both_sides_say_so() -> None:
     assert why(engine, "first") == Reason(
         token="WaitingForPreempted", text=f"{name} writes a checkpoint to make room, until 1970-01-01 00:00:30 UTC"
     )
-    assert engine.workload("first").earliest_start_ms == 30 * S
+    assert engine.workload("first").start_not_before_ms == 30 * S
     assert why(engine, "next").token == "InsufficientCapacity"
     engine.advance(30 * S)
     assert engine.workload("first").state == "running"
@@ -413,7 +413,7 @@ def test_the_promised_start_is_told() -> None:
     engine = cell(gpu_nodes=2, cpu_nodes=0)
     engine.command(submit(workload("now", gpu=8000, run=100 * S, estimate=100 * S)))
     engine.command(submit(workload("big", count=2, gpu=8000), workload("late", gpu=1000, estimate=HOUR)))
-    assert engine.workload("big").promised_start_ms == engine.workload("big").earliest_start_ms == 100 * S
+    assert engine.workload("big").promised_start_ms == engine.workload("big").start_not_before_ms == 100 * S
     assert engine.workload("late").promised_start_ms is None
 
 
@@ -463,9 +463,9 @@ def test_the_first_in_line_starts_exactly_when_it_was_told_if_nothing_else_comes
         if engine.workload(f"w{i}").state == "queued":
             break
     else:
-        assert engine.workload(f"w{i}").earliest_start_ms is None, "what runs has no earliest start"
+        assert engine.workload(f"w{i}").start_not_before_ms is None, "what runs has no earliest start"
         return
-    told = engine.workload(f"w{i}").earliest_start_ms
+    told = engine.workload(f"w{i}").start_not_before_ms
     assert told is not None
     engine.advance(told - 1)
     assert engine.workload(f"w{i}").state == "queued"
@@ -476,16 +476,16 @@ def test_the_first_in_line_starts_exactly_when_it_was_told_if_nothing_else_comes
 def test_the_earliest_start_is_unknown_when_what_is_in_the_way_gave_no_estimate_but_it_is_not_now() -> None:
     engine = cell(gpu_nodes=1, cpu_nodes=0)
     engine.command(submit(workload("now", gpu=8000, estimate=0, run=10 * S), workload("x", gpu=8000)))
-    told = engine.workload("x").earliest_start_ms
+    told = engine.workload("x").start_not_before_ms
     assert told is None or told > 365 * 24 * HOUR
 
 
 def test_the_earliest_start_follows_the_clock_when_work_outlives_its_estimate() -> None:
     engine = cell(gpu_nodes=1, cpu_nodes=0)
     engine.command(submit(workload("now", gpu=8000, estimate=10 * S, run=HOUR), workload("x", gpu=8000)))
-    assert engine.workload("x").earliest_start_ms == 10 * S
+    assert engine.workload("x").start_not_before_ms == 10 * S
     engine.advance(25 * S)
-    told = engine.workload("x").earliest_start_ms
+    told = engine.workload("x").start_not_before_ms
     assert told is not None
     assert told >= 25 * S
 

@@ -21,6 +21,7 @@ from engine.capacity import OPEN, Capacity
 from engine.columns import canonical
 from engine.model import NodeSpec, NodeState, PoolSpec, Resources, Taint, TaskGroup, Toleration
 from engine.shape import Shape
+from tests.support.patience import PATIENCE_S
 
 compiled_only = pytest.mark.skipif(find_spec("numba") is None, reason="the extra `fast` (numba) is not installed")
 kernels = fast.load() if find_spec("numba") else import_module("engine.kernels")
@@ -175,7 +176,7 @@ first = fast.place_many(capacity, batch)
 assert fast.extra.state == "preparing", (fast.extra.state, fast.extra.reason)
 assert time.process_time() - begun < 0.5, "somebody waited"
 fast.give_back_many(capacity, batch, first)
-assert fast.extra.wait(120), fast.extra.reason
+assert fast.extra.wait(600), fast.extra.reason
 assert fast.place_many(capacity, batch) == first
 assert fast.mirror_of(capacity, 1000) is not None
 print("ready")
@@ -183,7 +184,12 @@ print("ready")
     environment = os.environ | {fast.CACHE_VARIABLE: str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=150, check=False
+            [sys.executable, "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
         assert done.stdout.strip() == "ready", done.stderr
     assert list((tmp_path / "cache").glob("compiled-*"))

@@ -378,12 +378,22 @@ def test_uncordoning_and_cordoning_what_is_so_already_changes_nothing(engine: En
     before = engine.state.digest()
     assert engine.command(cmd.Uncordon(ids=("g0", "g0"))).changed == ("g0",)
     assert engine.state.digest() == before
-    engine.command(cmd.Drain(ids=("g3",)))
-    before = engine.state.digest()
+    for command in (cmd.Drain(ids=("g3",)), cmd.Cordon(ids=("g3",))):
+        engine.command(command)
+        before = engine.state.digest()
+        engine.command(command)
+        assert engine.state.digest() == before
+
+
+def test_a_drained_node_that_is_cordoned_is_as_before_the_drain(engine: Engine) -> None:
     engine.command(cmd.Cordon(ids=("g3",)))
     engine.command(cmd.Drain(ids=("g3",)))
     assert engine.node("g3").state == "draining"
-    assert engine.state.digest() == before
+    engine.command(cmd.Cordon(ids=("g3",)))
+    assert engine.node("g3").state == "cordoned"
+    engine.command(cmd.Interrupt(ids=("g3",)))
+    assert "the provider takes 'g3' back" in refused(engine, cmd.Cordon(ids=("g3",)), RefusedError).problem
+    assert engine.node("g3").state == "draining"
 
 
 def test_setting_the_policy_that_is_set_changes_nothing(engine: Engine) -> None:

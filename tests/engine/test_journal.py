@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import stat
 import subprocess
@@ -71,11 +72,14 @@ def test_verify_reads_everything(path: Path) -> None:
         ("DELETE FROM head", "no head"),
     ],
 )
-def test_damage_is_found_and_nothing_is_guessed(path: Path, statement: str, says: str) -> None:
+@pytest.mark.parametrize("use_snapshot", [True, False])
+def test_damage_is_found_and_nothing_is_guessed(path: Path, statement: str, says: str, use_snapshot: bool) -> None:
+    if "snapshot" in statement and not use_snapshot:
+        pytest.skip("snapshots are not read")
     damage(path, statement)
     before = path.read_bytes()
     with pytest.raises(JournalCorrupt, match=says) as caught:
-        Engine.open(path)
+        Engine.open(path, use_snapshot=use_snapshot)
     assert str(path) in caught.value.problem
     assert caught.value.remedy
     assert path.read_bytes() == before
@@ -89,6 +93,61 @@ def test_a_swapped_batch_is_found(path: Path) -> None:
     damage(path, "UPDATE batch SET events = ?, crc = ? WHERE first_version = ?", events, crc, first)
     with pytest.raises(JournalCorrupt):
         Engine.open(path)
+
+
+@pytest.mark.parametrize("value", [-1, 2**32, 2**63 - 1, "text", 2.0, 1.5, b"\xff\x00", b""])
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(("head", column) for column in ("last_version", "chain")),
+        *(("batch", column) for column in ("last_version", "crc", "chain", "events")),
+        *(("snapshot", column) for column in ("chain", "crc", "body")),
+    ],
+)
+def test_a_value_that_was_never_written_is_named_whatever_its_type(
+    path: Path, table: str, column: str, value: object
+) -> None:
+    """Damage may leave any type in any column: SQLite keeps it."""
+    damage(path, f"UPDATE {table} SET {column} = ? WHERE rowid = (SELECT max(rowid) FROM {table})", value)
+    for use_snapshot in (True, False):
+        if table == "snapshot" and not use_snapshot:
+            continue
+        with pytest.raises(JournalCorrupt) as caught:
+            Engine.open(path, use_snapshot=use_snapshot)
+        assert str(path) in caught.value.problem
+        assert caught.value.remedy
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 6))])
+def test_garbage_anywhere_in_the_file_is_refused_or_has_no_effect(path: Path, seed: int) -> None:
+    """Whichever way it is read: from the snapshot on, or from the first event."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    whole = path.read_bytes()
+    engine = Engine.open(path)
+    digest = engine.state.digest()
+    engine._journal.close()
+    rng, refused = random.Random(seed), list[JournalError]()
+    for turn in range(40):
+        data = bytearray(whole)
+        # Every fourth in the first pages, where the tables and their names are.
+        at = rng.randrange(8192 if turn % 4 == 0 else len(data))
+        garbage = rng.randbytes(rng.choice((1, 2, 4, 8, 64, 512)))
+        data[at : at + len(garbage)] = garbage
+        for use_snapshot in (True, False):
+            for left in path.parent.glob("journal.db-*"):
+                left.unlink()
+            path.write_bytes(data)
+            try:
+                engine = Engine.open(path, use_snapshot=use_snapshot)
+            except JournalError as error:
+                refused.append(error)
+                continue
+            assert engine.state.digest() == digest, f"garbage at {at}"
+            engine._journal.close()
+    assert refused
+    assert all(str(path) in error.problem and error.remedy for error in refused)
 
 
 @pytest.mark.parametrize("offset", [0, 20, 100])
@@ -133,6 +192,51 @@ def test_a_second_engine_is_told_who_has_the_journal(path: Path) -> None:
     assert "JournalBusy" in other.stderr
     assert f"process {os.getpid()}" in other.stderr
     engine.close()
+    Engine.open(path).close()
+
+
+@pytest.mark.parametrize("link", ["file", "folder", "chain"])
+def test_a_journal_reached_by_a_link_has_one_engine(path: Path, tmp_path: Path, link: str) -> None:
+    """Both ways round: whoever is first has it, and the other is told who, and by which file."""
+    if link == "folder":
+        (tmp_path / "alias").symlink_to(path.parent, target_is_directory=True)
+        alias = tmp_path / "alias" / path.name
+    else:
+        alias = tmp_path / "alias.db"
+        (tmp_path / "middle.db").symlink_to(path)
+        alias.symlink_to(tmp_path / "middle.db" if link == "chain" else path)
+    for number, (first, second) in enumerate([(path, alias), (alias, path)]):
+        engine = Engine.open(first)
+        with pytest.raises(JournalBusy, match=f"open in another engine .process {os.getpid()}") as caught:
+            Engine.open(second)
+        assert str(path) in caught.value.problem
+        assert "backup" not in str(caught.value)
+        engine.command(submit(workload(f"by-{number}", gpu=1000)))
+        engine.close()
+    engine = Engine.open(path)
+    assert {"by-0", "by-1"} < set(engine.state.workloads.ids)
+    engine.close()
+
+
+def test_a_link_to_no_journal_yet_begins_one_where_it_points(tmp_path: Path) -> None:
+    alias, real = tmp_path / "alias.db", tmp_path / "elsewhere" / "real.db"
+    alias.symlink_to(real)
+    Engine.open(alias, cell=small_cell()).close()
+    assert alias.is_symlink()
+    assert real.exists()
+    alias.unlink()
+    alias.symlink_to(alias)
+    with pytest.raises(JournalError, match="cannot open"):
+        Engine.open(alias)
+
+
+def test_a_journal_with_a_second_name_is_refused_and_stays_as_it_is(path: Path, tmp_path: Path) -> None:
+    os.link(path, tmp_path / "second.db")
+    for name in (path, tmp_path / "second.db"):
+        with pytest.raises(JournalError, match="second name") as caught:
+            Engine.open(name)
+        assert "samefile" in caught.value.remedy
+    (tmp_path / "second.db").unlink()
     Engine.open(path).close()
 
 

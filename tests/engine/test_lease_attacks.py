@@ -27,6 +27,7 @@ from engine.database import Schema, create_some, place_of
 from engine.errors import JournalError, JournalFormat
 from engine.lease import Candidate, Holder
 from engine.standby import Follower, StoodBy, stand_by
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
 
@@ -181,7 +182,7 @@ def test_two_who_each_believe_that_they_write_are_told_apart(place: Schema) -> N
 @pytest.mark.parametrize("days", [-400, 400])
 def test_clocks_that_jump_move_no_lease(place: Schema, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     """Wall time of the engine and of the server, forth and back by more than a year."""
-    monkeypatch.setattr(leases, "TTL_S", 1.5)
+    monkeypatch.setattr(leases, "TTL_S", 30.0)
     engine = Engine.open(place)
     candidate = Candidate(place)
     real = time.time_ns
@@ -223,9 +224,9 @@ def test_a_takeover_ends_the_session_that_stands_in_its_way(place: Schema, monke
         left_open.enter_context(contextlib.suppress(JournalError))
         left_open.enter_context(store.writing())
         candidate = Candidate(place)
-        began = time.monotonic()
+        until = time.monotonic() + PATIENCE_S
         while not candidate.look().taken:
-            assert time.monotonic() - began < 10
+            assert time.monotonic() < until
             time.sleep(0.1)
         candidate.lease().release()
     store.close()

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from cells import small_cell, submit, workload
 
+from engine.chance import MIN_RUNS
 from engine.control import Engine
 from engine.errors import SpecError
 from engine.model import NodeSpec, ScalingSpec, WorkloadSpec
@@ -46,7 +47,7 @@ def test_an_option_and_a_dry_run_of_the_same_work_agree() -> None:
     engine.advance(engine.now_ms + 10 * MINUTE)
     # Its like took an hour each of the two that were asked for.
     option = tried(engine, job("new"), run_ms=HOUR).trials[0]
-    dry = told(engine, AskRun(workloads=(job("new"),), seeds=2))
+    dry = told(engine, AskRun(workloads=(job("new"),), seeds=5))
     assert isinstance(dry, DryRun)
     (trial,) = dry.trials
     assert trial.start.p50_ms == engine.now_ms + 50 * MINUTE
@@ -83,6 +84,21 @@ def test_where_time_is_short_there_are_fewer_seeds_and_what_has_room_is_still_kn
     assert 1 <= len(trial.attempts) == found.seeds <= 100
     assert {one.started_ms for one in trial.attempts} == {engine.now_ms}
     assert engine.workload("past0").state == "finished"
+
+
+def test_where_time_is_short_what_is_reached_is_run_often_enough_for_quantiles() -> None:
+    """An option that is cut off does not take the time of those whose start is known."""
+    engine = experienced(gpu_nodes=2)
+    # Ten days of work on all devices: what needs them all does not start within the week that is run ahead.
+    ahead = [workload(f"w{i}", gpu=1000, run=HOUR + i, estimate=HOUR + 60_000 * (i % 50)) for i in range(4_000)]
+    engine.command(submit(*ahead))
+    engine.advance(engine.now_ms + MINUTE)
+    whole = workload("whole", gpu=8000, count=2, priority="low")
+    given = {"until": "started", "seeds": 8, "within_ms": 1_500, "arrivals": False, "horizon_ms": 7 * 24 * HOUR}
+    cut_off, free = tried(engine, whole, workload("free"), **given).trials
+    assert [one.started_ms for one in cut_off.attempts] == [None]
+    assert {one.started_ms for one in free.attempts} == {engine.now_ms}
+    assert len(free.attempts) >= MIN_RUNS
 
 
 def test_with_time_enough_a_start_that_must_be_waited_for_is_told_with_arrivals_and_all_seeds() -> None:

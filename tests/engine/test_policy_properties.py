@@ -44,6 +44,7 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
+from engine.workloads import LEAST_TURN_MS
 
 GPU = "gpu_milli"
 BIG = Resources(cpu_milli=64_000, memory_mib=64_000, gpu_milli=4000)
@@ -208,6 +209,37 @@ def test_an_expired_burst_is_reclaimed_in_such_lives() -> None:
     assert causes == ["expired burst"]
 
 
+def test_work_that_was_preempted_and_starts_again_is_not_preempted_in_the_same_moment() -> None:
+    """`guest` borrows beyond its quota, and two workloads of `host` take back theirs. The first leaves room for a part
+    of the guest's work, which is ahead of the second in order; that one has its turn a second later."""
+    burst = BurstSpec(limit={GPU: 4000}, window_ms=MINUTE, cooldown_ms=HOUR)
+    queues = (
+        QueueSpec(name="root"),
+        QueueSpec(name="guest", parent="root", nominal={GPU: 0}, borrowing_limit={GPU: 0}, burst=burst),
+        QueueSpec(name="host", parent="root", nominal={GPU: 6000}),
+    )
+    guest, host = 0, 1
+    work = (
+        Draft(gang(2, 2000, MINUTE), host),
+        Draft(gang(2, 2000, HOUR, least=1), guest),
+        Draft(gang(1, 2000, HOUR, "low"), host),
+        Draft(gang(1, 1000, HOUR), host),
+        Draft(gang(1, 4000, HOUR), guest),
+    )
+    shape = cell(1, queues, Settings(preempt_after_ms=0))
+    engine = live(Life(shape, "easy", None, 0, (Submit(work),))).engine
+    now_ms, stopped, placed = 0, [], []
+    for event in engine.witness.history:
+        if type(event) is ev.Tick:
+            now_ms = event.at_ms
+        elif type(event) is ev.Requeued:
+            stopped.append((event.row, event.by, now_ms))
+        elif type(event) is ev.Placed:
+            placed.append((event.row, now_ms))
+    assert stopped == [(1, 3, MINUTE), (1, 2, MINUTE + LEAST_TURN_MS)]
+    assert placed[:5] == [(0, 0), (1, MINUTE), (3, MINUTE), (1, MINUTE), (2, MINUTE + LEAST_TURN_MS)]
+
+
 # -- promises: P8 -----------------------------------------------------------------------------------------------------
 
 exact_work = st.builds(
@@ -264,6 +296,27 @@ def promises(scheduler: Any) -> dict[int, int]:
         return dict(scheduler.promises)
     promise = scheduler.reservation
     return {} if promise is None or promise.start_ms is None else {promise.row: promise.start_ms}
+
+
+def test_shortest_first_keeps_the_order_of_a_strict_queue() -> None:
+    """Behind what `open` was promised, the shortest of `strict` has no room, and is not ahead of the one that has."""
+    queues = (
+        QueueSpec(name="root"),
+        QueueSpec(name="open", parent="root"),
+        QueueSpec(name="strict", parent="root", order="strict_fifo"),
+    )
+    opened, strict = 0, 1
+    work = (
+        Draft(gang(1, 4000, 10 * MINUTE), strict),
+        Draft(gang(2, 4000, HOUR), opened),
+        Draft(gang(1, 1000, 5 * MINUTE), strict),
+        Draft(gang(2, 4000, SECOND), strict),
+    )
+    life = Life(cell(2, queues, Settings()), "easy-sjbf", None, 0, tuple(Submit((draft,)) for draft in work))
+    player = Player(life)
+    player.play()
+    states = [WorkloadState(state).label for state in player.engine.state.workloads.state]
+    assert states == ["running", "queued", "running", "queued"]
 
 
 @pytest.mark.parametrize("policy", ["easy", "easy-sjbf", "conservative"])

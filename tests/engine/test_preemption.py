@@ -322,6 +322,30 @@ def test_whether_it_may_preempt_anybody_is_told_quickly():
 # -- against the rules in plain words ---------------------------------------------------------------------------------
 
 
+def test_for_all_that_ask_for_the_same_victims_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of a long queue differs in its estimates alone. As soon as something changed it is searched for anew."""
+    engine = Engine.open(None, cell=cell(queue("a"), queue("b"), nodes=2))
+    engine.command(cmd.Submit(workloads=(work("small"), work("firm", priority_class="firm"))))
+    searched: list[tuple[str, str]] = []
+    find = preemption.find
+
+    def counted(state: State, row: int, *rest: Any) -> Preemption | None:
+        searched.append((state.queues.specs[state.workloads.queue[row]].name, state.workloads.ids[row]))
+        return find(state, row, *rest)
+
+    monkeypatch.setattr(preemption, "find", counted)
+    waiting = [
+        work(f"{name}{i}", name, nodes=2, priority_class="high", estimate_ms=HOUR_MS + i)
+        for i in range(20)
+        for name in ("a", "b")
+    ]
+    engine.command(cmd.Submit(workloads=tuple(waiting)))
+    assert searched == [("a", "a0")], "of b nobody is in reach"
+    engine.command(cmd.Cancel(ids=("firm",)))
+    assert searched[1] == ("a", "a0")
+    assert engine.workload("a0").state == "running"
+
+
 def crowd(rng: random.Random) -> CellSpec:
     """root -> (a, b, c -> (c1, c2)), with quotas for about what there is or without any."""
     limited = rng.random() < 0.8

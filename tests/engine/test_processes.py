@@ -20,6 +20,7 @@ from engine.executors.shown import OutputRequest, part_of, report_of
 from engine.executors.task_files import Bounds, Key, attempt_folder, status_of
 from engine.model import RunSpec
 from engine.run_spec import check_run
+from tests.support.patience import PATIENCE_S
 from tests.support.real_crash import crash_rounds
 from tests.support.real_work import Desk, desk, job
 
@@ -346,7 +347,7 @@ def _said(here: Desk, name: str, attempt: int = 0) -> bytes:
 
 
 def _wait(done: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < give_up
         time.sleep(0.01)

@@ -377,7 +377,7 @@ def test_the_detail_of_what_runs(engine: Engine) -> None:
     assert (detail.priority_class, detail.priority, detail.tenant, detail.team) == ("normal", 500, "acme", "nlp")
     assert detail.tags == {"cost": "r&d", "a": "1"}
     assert (detail.estimate_ms, detail.submitted_ms, detail.started_ms, detail.ended_ms) == (100 * S, 0, 0, None)
-    assert (detail.attempts, detail.position, detail.reasons, detail.earliest_start_ms) == (1, None, (), None)
+    assert (detail.attempts, detail.position, detail.reasons, detail.start_not_before_ms) == (1, None, (), None)
     assert detail.placement == (TaskPlace(group="main", node="g0", rack="r0", tasks=2, devices=tuple(range(8))),)
     assert detail.placement_total == 1
     assert [(g.name, g.count, g.cpu_milli, g.memory_mib, g.gpu_milli) for g in detail.groups] == [

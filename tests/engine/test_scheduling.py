@@ -181,7 +181,7 @@ def promised(late: WorkloadSpec) -> Engine:
     engine = cell(gpu_nodes=2, cpu_nodes=1)
     engine.command(submit(workload("now", gpu=8000, run=100 * S, estimate=100 * S)))
     engine.command(submit(workload("big", count=2, gpu=8000)))
-    assert engine.workload("big").earliest_start_ms == 100 * S
+    assert engine.workload("big").start_not_before_ms == 100 * S
     engine.command(submit(late))
     return engine
 
@@ -244,7 +244,7 @@ def test_work_that_outlives_its_estimate_does_not_stop_the_cell() -> None:
     engine.command(submit(workload("big", count=2, gpu=8000)))
     engine.advance(50 * S)
     assert state(engine, "big") == ["queued"]
-    assert engine.workload("big").earliest_start_ms == 70 * S, "a minute more than was expected, not in the past"
+    assert engine.workload("big").start_not_before_ms == 70 * S, "a minute more than was expected, not in the past"
     engine.advance(100 * S)
     assert state(engine, "big") == ["running"]
 
@@ -270,7 +270,7 @@ def test_what_no_end_of_running_work_lets_start_holds_up_nobody() -> None:
     engine.command(submit(workload("big", count=2, gpu=8000)))
     engine.command(submit(workload("small", gpu=1000, run=HOUR, estimate=HOUR)))
     assert state(engine, "big", "small") == ["queued", "running"]
-    assert engine.workload("big").earliest_start_ms is None
+    assert engine.workload("big").start_not_before_ms is None
 
 
 jobs = st.tuples(
@@ -579,7 +579,7 @@ def test_work_kept_shortens_what_backfill_expects() -> None:
     engine.command(submit(workload("now", gpu=8000, run=75 * S, estimate=75 * S)))
     engine.advance(55 * S)
     engine.commands([cmd.Requeue(ids=("x",)), cmd.Hold(ids=("x",)), submit(workload("big", count=2, gpu=8000))])
-    assert engine.workload("big").earliest_start_ms == 75 * S
+    assert engine.workload("big").start_not_before_ms == 75 * S
     engine.command(cmd.Release(ids=("x",)))
     assert state(engine, "x", "big") == ["running", "queued"]
     engine.advance(75 * S)

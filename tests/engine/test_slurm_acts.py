@@ -106,6 +106,8 @@ class Room:
         self.knows = True
         """Whether Slurm's list of jobs was seen."""
         self.crash_before_boot = False
+        self.forbidden = ""
+        """Why nothing may be done again by itself."""
         self.new_actor()
 
     def new_actor(self) -> None:
@@ -113,6 +115,7 @@ class Room:
         self.actor = Actor(
             Far(self.slurm), EngineLedger(self.engine), self.meant.get, clock=self.slurm.clock, wall_ms=self.now_ms,
             is_coming=lambda workload: workload in self.coming, knows_jobs=lambda: self.knows,
+            forbidden=lambda number: self.forbidden,
         )  # fmt: skip
 
     def now_ms(self) -> int:
@@ -353,6 +356,16 @@ def test_a_drain_asks_for_the_node_first_and_goes_on_where_a_job_cannot_be_reque
     assert room.slurm.jobs[goes.id].state == "PENDING"
 
 
+def test_a_drain_of_a_node_that_was_drained_at_slurm_puts_its_jobs_back_and_keeps_its_reason(room: Room) -> None:
+    room.slurm.node_named["n2"] = Node(name="n2", state="MIXED", flags=frozenset(("DRAIN",)), reason="disk 3")
+    job = room.job(state="RUNNING", nodes=("n2",), start_s=900)
+    number = room.want(cmd.Drain(ids=("n2",)))
+    room.turn()
+    assert room.phase(number)[0] == Phase.ACCEPTED
+    assert room.slurm.done == [f"requeue {job.id}"]
+    assert room.slurm.node_named["n2"].reason == "disk 3"
+
+
 def test_what_could_not_be_carried_in_time_is_not_done_later(room: Room) -> None:
     job = room.job()
     number = room.want(cmd.Hold(ids=(f"w{job.id}",)))
@@ -495,6 +508,22 @@ def test_a_node_that_was_drained_and_is_not_is_drained_again_only_after_a_crash(
         room.turn(1.0)
     assert room.phase(number)[0] == phase
     assert len(room.slurm.done) == (2 if restarted else 1)
+
+
+def test_what_is_forgotten_while_it_is_forbidden_is_left_to_a_person(room: Room) -> None:
+    """A freeze that was set since it was approved holds for what nobody asks for now."""
+    job = room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    room.forbidden = "freeze release holds"
+    crash_after(room)
+    room.turn(BOOT_EVERY_S)
+    room.turn()
+    assert room.phase(number)[0] == Phase.IN_DOUBT
+    assert room.phase(number)[1].endswith("freeze release holds")
+    assert room.slurm.done == [f"hold {job.id}"]
+    assert not room.slurm.jobs[job.id].held
 
 
 def test_what_is_forgotten_again_and_again_is_left_to_a_person(room: Room) -> None:

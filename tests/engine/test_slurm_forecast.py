@@ -51,7 +51,7 @@ def test_in_a_fork_a_limit_of_a_qos_holds_what_there_is_room_for_until_what_it_c
     assert starts_in_fork(world, "2", "3") == {"2": "queued", "3": "running"}
 
     world.look(running(1, "c1", qos="high", tres_held={"cpu": 6}, restarts=0), job(2, **held))
-    told = estimate(world.engine, AskStart(id="2", seeds=3, arrivals=False, horizon_ms=7_200_000),
+    told = estimate(world.engine, AskStart(id="2", seeds=5, arrivals=False, horizon_ms=7_200_000),
                     Learnt(world.engine.state), lambda *_: None)  # fmt: skip
     assert told.start is not None
     assert told.start.p10_ms is not None

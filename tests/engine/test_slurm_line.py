@@ -20,6 +20,7 @@ from engine.slurm.connection import SlurmConnection
 from engine.slurm.errors import SlurmDenied, SlurmLacks, SlurmRefused, SlurmUnavailable, SlurmUnreadable
 from engine.slurm.line import IN_FLIGHT, Line, where
 from engine.slurm.records import Wish
+from tests.support.patience import PATIENCE_S
 
 WISH = Wish(name="x", script="#!/bin/sh\ntrue\n")
 JOBS = (200, {"jobs": [{"job_id": 1, "job_state": "RUNNING"}], "last_update": 1000, **meta("24.11.5")})
@@ -181,7 +182,7 @@ def test_a_silent_line_ends_by_its_time() -> None:
     with playing("v0.0.42", jobs=JOBS) as played:
         proxy = CuttingProxy(played.port)
         try:
-            with connected(proxy.url, timeout_s=0.2) as slurm:
+            with connected(proxy.url, timeout_s=1.0) as slurm:
                 slurm.jobs()
                 proxy.cut()
                 proxy.mode = "stall"
@@ -217,7 +218,7 @@ def test_no_more_than_a_few_requests_are_under_way_at_once() -> None:
     held = threading.Barrier(IN_FLIGHT)
 
     def jobs(_: Asked) -> Answered:
-        held.wait(10)
+        held.wait(PATIENCE_S)
         return JOBS
 
     with playing("v0.0.42", jobs=jobs) as played, connected(played.url) as slurm:

@@ -33,6 +33,7 @@ from engine.slurm.errors import SlurmUnavailable
 from engine.slurm.reasons import said
 from engine.slurm.records import Jobs, Node, Nodes
 from engine.slurm.watch import Watcher
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -312,7 +313,7 @@ def test_a_fault_of_ours_is_said_and_does_not_end_the_mirror(
         raise RuntimeError("not foreseen")
 
     def until(state: str) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while watcher.report().state != state:
             assert time.monotonic() < end
             watcher.poke()
@@ -443,7 +444,7 @@ def test_a_controller_that_died_is_said_to_be_lost_while_its_answer_is_still_awa
 
     def held_for_half_a_minute(since: int | None = None) -> Jobs:
         asked.set()
-        assert died.wait(30)
+        assert died.wait(PATIENCE_S)
         raise SlurmUnavailable("at last")
 
     pings = iter((True, False, True, False, False))
@@ -452,8 +453,8 @@ def test_a_controller_that_died_is_said_to_be_lost_while_its_answer_is_still_awa
     monkeypatch.setattr(world.cluster, "answers", lambda: next(pings), raising=False)
     watcher = Watcher(world.cluster, world.mirror, where="here")
     watcher.start()
-    assert asked.wait(20)
-    end = time.monotonic() + 20
+    assert asked.wait(PATIENCE_S)
+    end = time.monotonic() + PATIENCE_S
     while watcher.report().state != "lost":
         assert time.monotonic() < end
         time.sleep(0.01)

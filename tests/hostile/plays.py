@@ -77,7 +77,7 @@ def envelope(row: dict[str, Any] | None = None) -> str:
     whole = {
         "id": "x",
         "object": "chat.completion",
-        "model": "as-asked",
+        "model": "made-up",
         "choices": [choice],
         "usage": {"prompt_tokens": 40, "completion_tokens": 30, "total_tokens": 70},
         **row.get("envelope", {}),

@@ -20,6 +20,7 @@ from engine.control import Engine
 from engine.loop import EngineLoop
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached, reached_from_afar
+from tests.support.patience import PATIENCE_S
 from tests.support.people import person, team
 from tests.support.served import gpu_job, running_loop
 
@@ -82,7 +83,7 @@ def _asked(operation: Any, url: str, session: requests.Session, mode: Generation
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case: Any) -> None:
-        answer = case.call(base_url=url, session=session, timeout=30)
+        answer = case.call(base_url=url, session=session, timeout=PATIENCE_S)
         statuses.add(answer.status_code)
         assert answer.status_code < 500 or answer.status_code == 503, (case.as_curl_command(), answer.text[:400])
         assert "Traceback" not in answer.text

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from runbooks.draft import REASONS
+from runbooks.model_call import Worker
 from tests.hostile.harness import (
-    MOST_STALL_MS,
-    MOST_WALL_MS,
     PRIVATE,
     TRIES,
+    Played,
     Server,
     cases,
     check,
@@ -63,21 +63,24 @@ async def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None
     shared = worker_of(server, {"id": "shared"}, folder)
     try:
         # What is loaded on first use is loaded; the next measures see the cases alone.
-        first = await play(server, shared, {"id": "good"})
+        first = await _good(server, shared)
         assert first.outcome == "accepted", first
         for row in rows:
             worker = worker_of(server, row, folder) if needs_own_worker(row) else shared
             try:
                 for attempt in range(TRIES):
-                    played = await play(server, worker, row)
-                    if attempt < TRIES - 1 and played.outcome == "deadline" != row["expect"][0]:
+                    longer = 4**attempt
+                    # Where the deadline ends it, only the look at how late it did grows more patient.
+                    played = await _played(server, worker, row, folder, 1 if "deadline" in row["expect"] else longer)
+                    last = attempt == TRIES - 1
+                    if not last and played.outcome == "deadline" != row["expect"][0]:
                         continue
                     check(row, played)
-                    if played.in_time or "rung" in row:
+                    if played.in_time(longer) or "rung" in row:
                         break
-                    assert attempt < TRIES - 1, f"over {MOST_WALL_MS} ms or {MOST_STALL_MS} ms stalled: {played}"
+                    assert not last, f"over its time: {played}"
                 if worker is shared:
-                    after = await play(server, worker, {"id": "good"})
+                    after = await _good(server, worker)
                     assert after.outcome == "accepted", f"after {row['id']}: {after}"
                     assert after.answer is not None
                     assert "Nothing is wrong" in after.answer.content
@@ -86,6 +89,27 @@ async def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None
                     worker.close()
     finally:
         shared.close()
+
+
+async def _good(server: Server, worker: Worker) -> Played:
+    """A good answer, which may come too late where the machine is busy with something else."""
+    for _ in range(TRIES):
+        played = await play(server, worker, {"id": "good"})
+        if played.outcome != "deadline":
+            break
+    return played
+
+
+async def _played(server: Server, worker: Worker, row: dict[str, Any], folder: Path, longer: int) -> Played:
+    """By that worker, or by one of its own with a longer deadline."""
+    if longer == 1:
+        return await play(server, worker, row)
+    own = worker_of(server, row, folder, longer)
+    try:
+        await _good(server, own)
+        return await play(server, own, row)
+    finally:
+        own.close()
 
 
 @pytest.fixture

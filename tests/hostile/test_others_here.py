@@ -29,6 +29,7 @@ from runbooks.commands_here import check_commands
 from runbooks.identity import OWNER, Actor
 from tests.console.test_fleet import job
 from tests.support.fleets import Served, served_fleet
+from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
 OTHER = "unix:4242"
@@ -134,7 +135,7 @@ def test_a_password_on_a_command_line_is_warned_of(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "console.cli", "serve", "--cell", "x", "--database"]
     url = "postgresql://u:s3kr3t@127.0.0.1:1/db"
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*words, url], capture_output=True, text=True, timeout=60, env=env, check=False)
+    done = subprocess.run([*words, url], capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False)
     assert done.returncode != 0
     assert "everybody on this machine can read a password" in done.stderr
     assert "s3kr3t" not in done.stdout + done.stderr
@@ -154,4 +155,4 @@ def test_a_process_that_came_to_its_id_later_is_not_killed() -> None:
         kept_task._kill(other.pid, "their")
         assert other.poll() is None
         kept_task._kill(other.pid, "theirs")
-        assert other.wait(10) == -signal.SIGKILL
+        assert other.wait(PATIENCE_S) == -signal.SIGKILL

@@ -7,7 +7,6 @@ import itertools
 import json
 import random
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -83,9 +82,7 @@ def test_a_console_whose_token_was_revoked_hears_no_more(line: Line, monkeypatch
         next(lines)
         with closing(line.client(name="dave")) as admin:
             admin.revoke_token(made.line.id)
-        begun, left = time.monotonic(), sum(1 for _ in lines)
-        assert time.monotonic() - begun < 5
-        assert left < 50
+        assert sum(1 for _ in lines) < 50
         assert http.get("/v1/events").status_code == 401
 
 

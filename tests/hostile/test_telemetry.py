@@ -17,6 +17,7 @@ import yaml
 from runbooks.draft import Brief, DraftRejected, Excerpt, Fact, Finding, Observation, Task
 from runbooks.excerpts import prepared
 from runbooks.model_endpoint import Egress
+from runbooks.plan import Source
 from runbooks.prompt import Prompt, prompt_of
 from runbooks.vocabulary import METRICS, fact
 from tests.hostile.harness import cases
@@ -378,7 +379,7 @@ def test_a_model_that_believes_what_strangers_wrote_changes_nothing(row: dict[st
     else:
         flags = draft.flags
         links = " ".join(span.text for sentence in draft.summary for span in sentence.spans if span.mark == "link")
-        assert draft.request is None or draft.request.origin == "model"
+        assert draft.request is None or draft.request.source == Source(kind="model")
     assert reason in row["expect"]
     assert set(row.get("flags", ())) <= set(flags)
     assert all(link.split(".")[0] in links for link in row.get("links", ()))

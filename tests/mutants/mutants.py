@@ -43,6 +43,9 @@ def never(condition: str) -> tuple[str, str]:
     return condition, condition.replace(f"{keyword} {rest}", f"{keyword} False if True else {rest}")
 
 
+_OWN = "console/api::test_a_key_is_its_callers_own"
+KEYS = (_OWN, f"{_OWN}_where_people_share_an_account", f"{_OWN}_at_once_too")
+
 MUTANTS: tuple[Mutant, ...] = (
     # -- votes
     Mutant(
@@ -146,7 +149,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine passes for a person",
         "gate",
-        *never('if actor.kind != "human":\n        return "model"'),
+        *never('if actor.kind != "human":\n        return Source(kind="service", id=name)'),
         ("gate_rules",),
     ),
     # -- signatures
@@ -198,9 +201,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "votes that no longer count begin a plan",
         "executor",
-        *never(
-            "if not row.breakglass and self._standing.tally(connection, row, plan).missing:\n                books.say"
-        ),
+        *never("if found.lacks or (not row.breakglass and self._standing.tally(connection, row, plan).missing):"),
         ("gate_rules",),
     ),
     Mutant(
@@ -369,8 +370,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a stored plan is not hashed again",
         "books",
-        'plan_digest(kept["plan"]) == row.digest == kept["digest"]',
-        'row.digest == kept["digest"]',
+        'plan_digest(found["plan"]) == row.digest == found["digest"]',
+        'row.digest == found["digest"]',
         ("gate_rules",),
     ),
     Mutant(
@@ -423,6 +424,86 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a new policy for an older one is taken", "policies", *never("if row.based_on != now.digest():"), ("policies",)
     ),
+    # -- what the records authorise
+    Mutant(
+        "what the records do not authorise is claimed",
+        "executor",
+        *never("if found.changed or (found.lacks and row.breakglass):"),
+        ("authorisation",),
+    ),
+    Mutant(
+        "what the records do not authorise goes on, and back",
+        "executor",
+        *never('if row.state != "approved" and (changed :='),
+        ("authorisation",),
+    ),
+    Mutant(
+        "the newest row is the policy in force",
+        "policies",
+        "return self.get(connection, chain.policies[-1].digest) if chain.policies else self._default",
+        "newest = select(VERSION.c.digest).order_by(VERSION.c.seq.desc()).limit(1)\n"
+        "        return self._kept(connection, connection.execute(newest).scalar() or chain.policies[-1].digest)",
+        ("authorisation", "policies"),
+    ),
+    Mutant(
+        "a policy that cannot be proved does not matter",
+        "authority",
+        *never("if chain.problems:"),
+        ("authorisation",),
+    ),
+    Mutant(
+        "a policy needs no votes on record",
+        "verify",
+        "elif missing_votes(\n            now.body, now.owner, list(one.votes.values())",
+        "elif False and missing_votes(\n            now.body, now.owner, list(one.votes.values())",
+        ("authorisation",),
+    ),
+    Mutant(
+        "a signature on record is not looked at",
+        "verify",
+        *never("if self._signatures and not any("),
+        ("authorisation",),
+    ),
+    Mutant(
+        "on record the author votes",
+        "verify",
+        *never('if vote.subject == _subject_of(policy, author["subject"], author["account"]):'),
+        ("authorisation",),
+    ),
+    Mutant(
+        "a row is not compared with its record",
+        "verify",
+        'return "" if row_digest(row) == digest else',
+        'return "" if True else',
+        ("authorisation",),
+    ),
+    Mutant(
+        "a row that was put in is not named",
+        "verify",
+        'of the table {table}" if self.whole else ""',
+        'of the table {table}" if False else ""',
+        ("authorisation",),
+    ),
+    Mutant(
+        "a row that was taken out is not named",
+        "verify",
+        "for name in sorted(replay.rows.keys() - seen):",
+        "for name in ():",
+        ("authorisation",),
+    ),
+    Mutant(
+        "a plan may say otherwise than was put to the vote",
+        "authority",
+        *never('if one.facts != facts_of(plan) | {"policy": plan.policy_digest} or one.digest != row.digest:'),
+        ("authorisation",),
+    ),
+    Mutant(
+        "what was changed becomes right by being written again",
+        "audit",
+        "return bool(told == digest)",
+        "return True",
+        ("authorisation",),
+    ),
     # -- the audit
     Mutant(
         "a record does not hold the hash of the one before",
@@ -439,6 +520,35 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("the root of a checkpoint is not checked", "verify", *never("if not root_fits:"), ("verify",)),
     Mutant("records can be changed", "append_only", "for trigger in _SQLITE:", "for trigger in ():", ("audit",)),
+    # -- keys of requests
+    Mutant(
+        "a key of a request is everybody's",
+        "console/answering",
+        "return idempotency.key_of(text, caller_of(CALLER.get()), request",
+        'return idempotency.key_of(text, "", request',
+        KEYS,
+    ),
+    Mutant(
+        "a key of a request is its account's, whoever signs",
+        "console/answering",
+        'return f"{actor.account} {actor.subject}"',
+        "return actor.account",
+        KEYS,
+    ),
+    Mutant(
+        "a request is answered with what another caller's key was",
+        "console/idempotency",
+        "return {(caller, key): (digest, answer) for caller, key, digest, answer in rows if (caller, key) in wanted}",
+        "return {(w, key): (digest, answer) for _, key, digest, answer in rows for w, k in wanted if k == key}",
+        KEYS,
+    ),
+    Mutant(
+        "what two ask at once with the same key is done for one",
+        "console/idempotency",
+        "place = (key.caller, key.key)\n        if place in self._running",
+        'place = ("", key.key)\n        if place in self._running',
+        KEYS,
+    ),
     # -- files
     Mutant("YAML with aliases", "strict_yaml", *never("if isinstance(event, yaml.AliasEvent):"), ("strict_yaml",)),
     Mutant("YAML with tags", "strict_yaml", *never('if getattr(event, "tag", None) is not None:'), ("strict_yaml",)),

@@ -76,7 +76,9 @@ def test_a_quote_is_what_the_ledger_charges_to_the_last_millionth() -> None:
         engine.advance(engine.now_ms + 101 * HOUR)
         row = engine.state.workloads.row_of[spec.id]
         assert engine.workload(spec.id).ended_ms - begun_ms == run_ms  # type: ignore[operator]
-        assert as_if_free(found[0], [run_ms]).cost_microusd.p50 == engine.state.ledger.cost_of(row, engine.now_ms)
+        assert as_if_free(found[0], known(run_ms)).cost_microusd.least == engine.state.ledger.cost_of(
+            row, engine.now_ms
+        )
 
 
 def test_whole_nodes_cost_their_list_price_to_the_cent() -> None:
@@ -90,13 +92,14 @@ def test_a_list_price_is_nodes_times_price_times_hours() -> None:
     offer = Offer(
         machine_type="p5.48xlarge", region="us-east-1", spot=False, price_microusd_hour=55_040_000, source="x"
     )
-    found = listed(offer, 64, "H100", 1000, [6 * HOUR])
-    assert found.cost_microusd.p90 == 64 * 6 * 55_040_000
+    found = listed(offer, 64, "H100", 1000, known(6 * HOUR))
+    assert found.cost_microusd.most == 64 * 6 * 55_040_000
     assert found.currency == "USD"
     assert found.chance_permille is None
-    assert found.start_ms.p10 is not None
-    assert found.start_ms.p90 is not None
-    assert 1000 < found.start_ms.p10 < found.start_ms.p90
+    # When such machines have booted is assumed, not measured.
+    assert found.start_ms.least is not None
+    assert 1000 < found.start_ms.least == found.start_ms.most
+    assert (found.start_ms.runs, found.start_ms.p10, found.start_ms.p50, found.start_ms.p90) == (0, None, None, None)
 
 
 # -- quantiles --------------------------------------------------------------------------------------------------------
@@ -111,8 +114,16 @@ def test_likely_run_times_have_the_quantiles_they_were_made_of() -> None:
 
 
 def test_a_quantile_that_lies_among_what_never_happened_is_not_told() -> None:
-    found = quantiles([5, NEVER, NEVER])
-    assert (found.p10, found.p50, found.p90) == (5, None, None)
+    found = quantiles([5, 5, NEVER, NEVER, NEVER])
+    assert (found.runs, found.least, found.p10, found.p50, found.p90, found.most) == (5, 5, 5, None, None, None)
+
+
+@pytest.mark.parametrize("runs", range(1, 5))
+def test_no_quantile_is_made_of_fewer_than_five_runs(runs: int) -> None:
+    found = quantiles([7 * run for run in range(runs)])
+    assert (found.p10, found.p50, found.p90) == (None, None, None)
+    assert (found.runs, found.least, found.most) == (runs, 0, 7 * (runs - 1))
+    assert quantiles([7] * 5).p50 == 7
 
 
 def tried(engine: Engine, starts: list[int | None], covered_ms: int, **more: object) -> Options:
@@ -133,11 +144,11 @@ def tried(engine: Engine, starts: list[int | None], covered_ms: int, **more: obj
 def test_what_did_not_start_as_far_as_was_looked_is_not_called_never() -> None:
     engine = cell()
     (candidate,) = asked(engine)
-    options = tried(engine, [0, 3 * HOUR, None], covered_ms=2 * HOUR)
-    found = priced(candidate, options.trials[0], options, [HOUR])
-    # Whether the third seed starts before the second's three hours is not known.
+    options = tried(engine, [0, 3 * HOUR, None, 3 * HOUR, 3 * HOUR], covered_ms=2 * HOUR)
+    found = priced(candidate, options.trials[0], options, known(HOUR))
+    # Whether the third run starts before the three hours of others is not known.
     assert (found.start_ms.p10, found.start_ms.p50, found.start_ms.p90) == (engine.now_ms, None, None)
-    assert (found.chance_permille, found.looked_ms) == (333, 2 * HOUR)
+    assert (found.started, found.chance_permille, found.looked_ms) == (1, 200, 2 * HOUR)
     assert any("new arrivals are left out" in note for note in found.notes)
 
 
@@ -145,11 +156,17 @@ def test_cost_and_duration_follow_from_rate_and_run_time() -> None:
     engine = cell()
     (candidate,) = asked(engine)
     options = tried(engine, [0, 0], covered_ms=0)
-    likely = likely_of(learnt(HOUR, 2 * HOUR, 5 * HOUR))
-    found = priced(candidate, options.trials[0], options, likely)
+    found = priced(candidate, options.trials[0], options, learnt(HOUR, 2 * HOUR, 5 * HOUR))
     assert found.rate_microusd_hour == candidate.rate_microusd_hour == 40_000_000
-    pairs = zip(msgspec.structs.astuple(found.duration_ms), msgspec.structs.astuple(found.cost_microusd), strict=True)
-    assert all(cost == found.rate_microusd_hour * ms // HOUR for ms, cost in pairs)
+    times, costs = found.duration_ms, found.cost_microusd
+    assert (times.runs, times.p10, times.p50, times.p90) == (40, HOUR, 2 * HOUR, 5 * HOUR)
+    pairs = ((times.p10, costs.p10), (times.p50, costs.p50), (times.p90, costs.p90))
+    assert all(cost == found.rate_microusd_hour * ms // HOUR for ms, cost in pairs)  # type: ignore[operator]
+    # A run time that is told is no distribution, and neither is one of a handful of runs.
+    for run in (known(HOUR), msgspec.structs.replace(learnt(HOUR, 2 * HOUR, 5 * HOUR), samples=4)):
+        alone = priced(candidate, options.trials[0], options, run)
+        assert alone.cost_microusd.p50 is None
+        assert alone.cost_microusd.least == alone.cost_microusd.most == 40_000_000 * run.p50_ms // HOUR
 
 
 # -- interruptions ----------------------------------------------------------------------------------------------------
@@ -176,7 +193,7 @@ def test_work_that_hardly_ever_ends_on_spot_says_so() -> None:
     engine = cell(spot)
     (candidate,) = asked(engine, nodes=4, spot=True, run_ms=24 * HOUR)
     assert candidate.hazard_told
-    found = as_if_free(candidate, [24 * HOUR])
+    found = as_if_free(candidate, known(24 * HOUR))
     assert (found.duration_ms.p50, found.cost_microusd.p50, found.interruption_permille) == (None, None, 1000)
     assert "as the pool says" in found.interruption_basis
 
@@ -184,23 +201,63 @@ def test_work_that_hardly_ever_ends_on_spot_says_so() -> None:
 def test_the_odds_of_an_interruption_are_those_of_all_machines_together() -> None:
     engine = cell(gpu_pool("cheap", spot=True, scaling=ScalingSpec(most=4, taken_permille_hour=100)))
     (candidate,) = asked(engine, nodes=3, spot=True)
-    assert as_if_free(candidate, [2 * HOUR]).interruption_permille == round((1 - 0.9 ** (3 * 2)) * 1000)
+    assert as_if_free(candidate, known(2 * HOUR)).interruption_permille == round((1 - 0.9 ** (3 * 2)) * 1000)
     untold = cell(gpu_pool("cheap", spot=True))
     (candidate,) = asked(untold, nodes=3, spot=True)
-    assert as_if_free(candidate, [2 * HOUR]).interruption_permille is None
+    assert as_if_free(candidate, known(2 * HOUR)).interruption_permille is None
 
 
-def test_work_on_demand_is_stopped_as_often_as_its_like_was() -> None:
+def test_work_on_demand_is_stopped_as_often_as_its_like_was_for_the_time_it_runs() -> None:
     engine = cell()
     (candidate,) = asked(engine)
-    assert as_if_free(candidate, [HOUR]).interruption_permille is None
-    engine.command(submit(*[workload(f"w{i}") for i in range(60)]))
-    engine.command(cmd.Requeue(ids=tuple(f"w{i}" for i in range(15))))
+    assert as_if_free(candidate, known(HOUR)).interruption_permille is None
+    engine.command(submit(*[workload(f"w{i}", run=HOUR // 60, estimate=HOUR) for i in range(60)]))
+    engine.command(cmd.Requeue(ids=tuple(f"w{i}" for i in range(3))))
     engine.advance(engine.now_ms + HOUR)
     (candidate,) = asked(engine)
-    found = as_if_free(candidate, [HOUR])
-    assert (candidate.stopped, candidate.finished, found.interruption_permille) == (15, 60, 250)
-    assert "15 of 60 of its priority" in found.interruption_basis
+    assert (candidate.past.finished, candidate.past.stops, candidate.past.ran_ms) == (60, 3, HOUR)
+    brief, long = (as_if_free(candidate, known(ms)) for ms in (HOUR // 60, 1000 * HOUR))
+    # Three stops in an hour of run time: nearly never in a minute, certainly in a thousand hours.
+    assert brief.interruption_permille == round(1000 * (1 - math.exp(-3 / 60)))
+    assert (long.interruption_permille, long.interruption_over_ms) == (1000, 1000 * HOUR)
+    assert (
+        "3 stops of 60 of its priority that finished within a day, 1 h in all, at that rate" in long.interruption_basis
+    )
+    assert "extrapolated: none ran longer than 0.0167 h" in long.interruption_basis
+    assert "extrapolated" not in brief.interruption_basis
+
+
+def test_what_was_never_stopped_in_an_hour_says_nothing_of_a_thousand() -> None:
+    engine = cell()
+    engine.command(submit(*[workload(f"w{i}", run=HOUR // 60) for i in range(60)]))
+    engine.advance(engine.now_ms + HOUR)
+    (candidate,) = asked(engine)
+    assert as_if_free(candidate, known(HOUR // 2)).interruption_permille == 0
+    long = as_if_free(candidate, known(1000 * HOUR))
+    assert long.interruption_permille is None
+    assert "too little to tell of 1,000 h" in long.interruption_basis
+
+
+def test_odds_of_spot_machines_from_a_short_watch_say_that_they_are_extrapolated() -> None:
+    engine = cell(gpu_pool("cheap", spot=True, price_microusd_hour=9_000_000))
+    (candidate,) = asked(engine, nodes=2, spot=True)
+    # One of the pool's machines was taken in the 10 hours that they were watched.
+    candidate = msgspec.structs.replace(candidate, hazard_ppm_hour=100_000, watched_ms=10 * HOUR)
+    found = as_if_free(candidate, known(1000 * HOUR))
+    assert found.interruption_permille == 1000
+    assert "extrapolated: 2,000 h of machines from 10 h that were watched" in found.interruption_basis
+    assert "extrapolated" not in as_if_free(candidate, known(4 * HOUR)).interruption_basis
+
+
+def test_runs_that_did_not_reach_its_end_tell_neither_odds_nor_duration() -> None:
+    engine = cell()
+    (candidate,) = asked(engine)
+    options = msgspec.structs.replace(tried(engine, [0] * 8, covered_ms=7 * 24 * HOUR), until="ended")
+    found = priced(candidate, options.trials[0], options, known(1000 * HOUR))
+    # None was stopped in the week that was run ahead; it runs for six.
+    assert found.interruption_permille is None
+    assert (found.duration_ms.least, found.duration_ms.runs) == (1000 * HOUR, 0)
+    assert any("no run reached its end" in note for note in found.notes)
 
 
 # -- what is asked ----------------------------------------------------------------------------------------------------
@@ -211,6 +268,7 @@ def test_work_on_demand_is_stopped_as_often_as_its_like_was() -> None:
     [
         ({"nodes": 0}, "nodes"),
         ({"gpus": 16}, "the largest node of H100 has 8"),
+        ({"gpus": 99}, "99 on each node are asked for, and the largest node of H100 has 8 (pool gpu)"),
         ({"model": "H1000"}, "Did you mean H100"),
         ({"model": "tpu"}, "There are: H100"),
         ({"gpus": 0}, "is a model of GPUs"),

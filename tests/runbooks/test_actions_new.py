@@ -233,7 +233,7 @@ def test_a_way_back_that_stops_nothing_is_taken_though_its_action_is_riskier() -
     outcome = room.do(Act(action="open_queue", targets=("c",)))
     room.engine.command(cmd.Submit(workloads=(gpu_job("there", gpu=0, queue="c"),)))
     assert room.engine.workload("there").state == "running"
-    with pytest.raises(RefusedError, match="is T2 now, and the plan was approved as T1"):
+    with pytest.raises(RefusedError, match="stops 1 workload that runs now: there"):
         room.gate.rollback(ME, outcome.proposal, "too early")
     assert room.state(outcome) == "verified", "nothing was begun"
     assert room.engine.workload("there").state == "running"

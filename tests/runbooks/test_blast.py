@@ -112,9 +112,34 @@ def test_what_several_acts_touch_counts_once() -> None:
     both = total((cordoned, drained, requeued))
     assert both.nodes == (("p", 3),)
     assert both.workloads == 1
+    # Where it lies is not told: it may lie anywhere.
     assert both.gpu_milli == 3 * 8000 + 4000
     shrunk = blast_of(act("scale_pool", "p", nodes=4), (pool(),))
     assert total((both, shrunk)).nodes == (("p", 9),)
+
+
+GANG = work("g", gpu_milli=20_000, nodes=("n1", "n2", "n3"), holds=(("n1", 8000), ("n2", 8000), ("n3", 4000)))
+
+
+def test_a_gpu_of_a_gang_on_a_node_that_counts_does_not_count_again() -> None:
+    one = blast_of(act("drain", "n1"), (node("n1", work=("g",)),), (GANG,))
+    assert one.gpu_milli == 8000 + 12_000
+    two = blast_of(act("drain", "n2"), (node("n2", work=("g",)),), (GANG,))
+    assert total((one, two)).gpu_milli == 16_000 + 4000
+    assert total((one, two)) == blast_of(
+        act("drain", "n1", "n2"), (node("n1", work=("g",)), node("n2", work=("g",))), (GANG,)
+    )
+    cordoned, requeued = blast_of(act("cordon", "n1"), (node("n1"),)), blast_of(act("requeue", "g"), (GANG,))
+    assert requeued.gpu_milli == 20_000
+    for both in ((cordoned, requeued), (requeued, cordoned), (cordoned, requeued, requeued)):
+        assert total(both).gpu_milli == 20_000
+
+
+def test_shares_of_one_gpu_count_as_what_they_are() -> None:
+    halves = tuple(work(name, gpu_milli=500, nodes=("n1",), holds=(("n1", 500),)) for name in "ab")
+    assert blast_of(act("requeue", "a", "b"), halves).gpu_milli == 1000
+    drained = blast_of(act("drain", "n1"), (node("n1", work=("a", "b")),), halves)
+    assert total((drained, blast_of(act("requeue", "a"), halves[:1]))).gpu_milli == 8000
 
 
 NODES = st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True)
@@ -126,7 +151,12 @@ def test_many_small_steps_count_as_much_as_one_large(steps: list[list[int]]) -> 
     def drained(numbers: list[int]) -> Blast:
         names = [f"n{i}" for i in numbers]
         found = tuple(node(name, work=(f"w{name}",)) for name in names)
-        return blast_of(act("drain", *names), found, tuple(work(f"w{name}", nodes=(name, "far")) for name in names))
+        gang = work(
+            "gang", gpu_milli=10_000, nodes=tuple(f"n{i}" for i in range(10)),
+            holds=tuple((f"n{i}", 1000) for i in range(10)),
+        )  # fmt: skip
+        alone = tuple(work(f"w{name}", nodes=(name, "far"), holds=((name, 1000), ("far", 3000))) for name in names)
+        return blast_of(act("drain", *names), found, (*alone, gang))
 
     every = sorted({i for numbers in steps for i in numbers})
     assert total(drained(numbers) for numbers in steps) == drained(every)

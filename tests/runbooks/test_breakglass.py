@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 from sqlalchemy import select
@@ -11,7 +13,7 @@ from engine.errors import RefusedError, SpecError
 from runbooks.books import OUTBOX, REVIEW
 from runbooks.freezes import FreezeSpec
 from runbooks.identity import Actor
-from runbooks.plan import Outcome, Proposal
+from runbooks.plan import Outcome, Proposal, Source, SourceKind
 from tests.support.gate_cells import HOUR, MINUTE, START, Clock, Watched, busy_engine
 from tests.support.gates import asked
 from tests.support.records import records, types
@@ -46,8 +48,9 @@ def test_an_admin_and_who_is_on_call_may_and_it_leads_to_a_review(
 ) -> None:
     proposal = of["ann"].propose("cancel", ["r0"])
     assert break_it(of[name], proposal).state == "verified"
-    assert types(watched.engine, of=proposal.id)[3:9] == [
-        "breakglass.used", "proposal.broke_glass", "review.opened", "proposal.claimed", "exec.effect", "proposal.acted",
+    assert types(watched.engine, of=proposal.id)[3:10] == [
+        "breakglass.used", "proposal.broke_glass", "review.opened", "outbox.queued", "proposal.claimed", "exec.effect",
+        "proposal.acted",
     ]  # fmt: skip
     [review] = of["cat"].gate.reviews()
     assert (review.subject, review.forced, review.closed_ms) == (f"person:{name}", True, 0)
@@ -112,12 +115,12 @@ def test_a_machine_never_may(of: dict[str, Member], watched: Watched) -> None:
     assert watched.executed == []
 
 
-@pytest.mark.parametrize("origin", ["person", "runbook", "recommender", "model"])
+@pytest.mark.parametrize("kind", get_args(SourceKind))
 def test_what_a_machine_drafted_and_is_hard_to_undo_needs_its_votes(
-    of: dict[str, Member], watched: Watched, origin: str
+    of: dict[str, Member], watched: Watched, kind: SourceKind
 ) -> None:
     drafter = Actor(subject="service:llm-drafter", kind="llm", account="unix:7")
-    request = msgspec.structs.replace(asked("cancel", ["r0"]), origin=origin)
+    request = msgspec.structs.replace(asked("cancel", ["r0"]), source=Source(kind=kind))
     proposal = of["sue"].gate.propose(drafter, request)
     with pytest.raises(RefusedError, match="machine drafted"):
         break_it(of["sue"], proposal)

@@ -285,7 +285,10 @@ def test_titles(wanted: Act, title: str) -> None:
 
 def test_inverse_names_what_undoes_it() -> None:
     assert wording.inverse(plan("hold", "a"), (target(),)) == "Release a"
-    assert wording.inverse(plan("cordon", "a", "b"), (target(state="ready"),)) == "Uncordon the same 2 nodes"
+    assert (
+        wording.inverse(plan("cordon", "a", "b"), (target("a", "ready"), target("b", "ready")))
+        == "Uncordon the same 2 nodes"
+    )
     assert wording.inverse(plan("set_policy", "easy"), (target("easy", "fcfs"),)) == "Set policy to fcfs"
     assert wording.inverse(plan("cancel", "a"), (target(),)).startswith("Cannot be undone")
     assert wording.inverse(plan("requeue", "a"), (target(),)).startswith("Cannot be undone")

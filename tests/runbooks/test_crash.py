@@ -30,6 +30,7 @@ from engine.database import place_of, read
 from runbooks import life
 from runbooks.books import PROPOSAL
 from runbooks.gate import Gate
+from tests.support.patience import PATIENCE_S
 
 CHOSEN = {
     True: ("after proposal.claimed", "after requeue", "in release", "after uncordon"),
@@ -73,7 +74,7 @@ def run_and_kill(function: Callable[..., Any], *arguments: object, after: Callab
     if after is not None:
         after()
         process.kill()
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL, "the worker ended otherwise"
 
 

@@ -13,6 +13,7 @@ from people import ALICE, CAROL, DAVE, FAITH, OTTO, actor, team
 from sqlalchemy import select
 
 from engine import commands as cmd
+from engine import observations as seen
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.intake import check
@@ -21,11 +22,13 @@ from engine.model import ReservationSpec, RunSpec
 from engine.outside_commands import CARRIED
 from runbooks import doubt
 from runbooks.audit import record_table
-from runbooks.gate import Gate
+from runbooks.freezes import FreezeSpec
+from runbooks.gate import Gate, wall_ms
 from runbooks.identity import Scope
 from runbooks.intent_shown import IntentAnswer
 from runbooks.policy import SOLO
 from tests.support.records import problems
+from tests.support.team import Member, team_gate
 
 FOUND = "looked at the node: it is drained"
 
@@ -55,6 +58,59 @@ def test_who_may_approve_such_an_act_may_say_what_came_of_it(tmp_path: Path) -> 
     assert types(gate, engine).count("intent.answered") == 2
     assert problems(engine, tmp_path) == []
     assert [Phase(each.phase) for each in engine.state.intents.ended] == [Phase.UNDONE, Phase.DONE]
+
+
+def carried_cancel(engine: Engine, gate: Gate) -> int:
+    """w runs; ben proposed to cancel it, a T3, cat and dan agreed; nobody can tell whether Slurm did it."""
+    engine.advance(gate._now())
+    engine.command(
+        cmd.Observe(
+            seen=(
+                seen.WorkloadSeen(
+                    spec=workload("w"), phase="running",
+                    holds=(seen.Holding(node="g0", resources=workload("w").groups[0].request),),
+                ),
+            )
+        )
+    )  # fmt: skip
+    shown = Member(gate, "ben").propose("cancel", ["w"], "runs wild")
+    assert shown.tier == "T3"
+    for name in ("cat", "dan"):
+        Member(gate, name).yes(shown)
+    (number,) = engine.state.intents.open
+    lost = cmd.IntentChange(number=number, phase=Phase.IN_DOUBT, text="it may have ended")
+    engine.command(cmd.SettleIntents(changes=(lost,)))
+    return number
+
+
+def test_a_doubt_takes_as_many_people_as_its_plan(tmp_path: Path) -> None:
+    """Nobody settles alone what took two, nor what they asked for themselves."""
+    engine = outside_cell()
+    gate = team_gate(engine, wall_ms)
+    number = carried_cancel(engine, gate)
+    ben, cat, dan = (Member(gate, name) for name in ("ben", "cat", "dan"))
+    with pytest.raises(RefusedError, match="it is the author"):
+        answer(engine, gate, ben, number)
+    for _ in range(2):  # who says it twice is one person all the same
+        with pytest.raises(RefusedError, match=r"your word is kept, and .* needs 1 more") as caught:
+            answer(engine, gate, cat, number)
+    assert f"muster intents settle {number} done" in caught.value.remedy
+    with pytest.raises(RefusedError, match="your word is kept"):
+        answer(engine, gate, dan, number, "undone")  # another word agrees with nobody
+    assert engine.intents().in_doubt == 1
+    answer(engine, gate, dan, number)
+    assert [Phase(each.phase) for each in engine.state.intents.ended] == [Phase.DONE]
+    assert types(gate, engine).count("intent.agreed") == 3
+    assert types(gate, engine).count("intent.answered") == 1
+    assert problems(engine, tmp_path) == []
+
+
+def test_one_person_alone_settles_under_solo() -> None:
+    engine = outside_cell()
+    gate = gate_of(engine, SOLO)
+    number = put_in_doubt(engine, cmd.Cancel(ids=("w",)))
+    answer(engine, gate, Person(gate), number)
+    assert engine.intents().in_doubt == 0
 
 
 def test_who_may_submit_there_may_have_a_submission_carried_again() -> None:
@@ -125,6 +181,27 @@ def test_who_asked_for_it_is_found_by_the_proposal_that_left_it() -> None:
         assert (found.act.action, found.act.targets) == ("cordon", (node,))
     with pytest.raises(NotFoundError):
         doubt.detail(engine, gate, 99)
+
+
+def test_a_freeze_that_was_set_since_stops_what_would_be_done_again_by_itself() -> None:
+    """As it would stop the plan: by its tier, and by what it touches."""
+    engine = outside_cell()
+    gate = gate_of(engine, SOLO)
+    person = Person(gate)
+    engine.advance(gate._now())
+    for action, targets in (("cordon", ["g0"]), ("hold_queue", ["b"])):
+        shown = person.propose(action, targets, "power work")
+        person.approve(shown.id, shown.plan.digest())
+    cordon, hold = engine.state.intents.open
+    assert (doubt.frozen(engine, gate, cordon), doubt.frozen(engine, gate, hold)) == ("", "")
+    now_ms = gate._now()
+    window = {"from_ms": now_ms - 1000, "until_ms": now_ms + 3_600_000}
+    gate.policies.freeze(person.actor, FreezeSpec(name="late", tier="T3", **window))
+    gate.policies.freeze(person.actor, FreezeSpec(name="gpus", scope=Scope(pools=("gpu",)), **window))
+    assert "freeze gpus holds: it is not done again by itself" in doubt.frozen(engine, gate, cordon)
+    assert doubt.frozen(engine, gate, hold) == ""
+    gate.policies.thaw(person.actor, "gpus")
+    assert doubt.frozen(engine, gate, cordon) == ""
 
 
 def test_a_doubt_that_is_settled_as_done_lets_its_plan_go_on() -> None:

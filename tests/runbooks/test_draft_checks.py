@@ -18,7 +18,7 @@ from runbooks.answer import read_answer
 from runbooks.draft import REASONS, DraftRejected, Excerpt
 from runbooks.draft_checks import draft_of, key_of, refuse_contradictions
 from runbooks.parameters import PARAMETERS
-from runbooks.plan import Act, Proposal, Request
+from runbooks.plan import Act, Proposal, Request, Source
 from tests.support.answered import CANARY, MODEL, SAID, Desk, answer_of, marked, step
 from tests.support.cells import small_cell
 from tests.support.effort import examples
@@ -36,7 +36,7 @@ def test_a_draft_is_what_would_be_proposed(desk: Desk) -> None:
     assert (draft.drafter, draft.kind, draft.steps[0].line) == ("model", "set_quota", "set-quota a add_gpus=8")
     assert draft.request is not None
     assert draft.preview is not None
-    assert (draft.request.origin, draft.request.requester) == ("model", "")
+    assert (draft.request.source, draft.request.requester) == (Source(kind="model"), "")
     assert "quota" in draft.preview.title.lower()
     assert draft.effects == draft.preview.effects
     proposed = desk.gate.preview(MODEL, draft.request)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.commands import Cancel, Hold, Release, Requeue, Submit, Uncordon
+from engine.commands import Cancel, Cordon, Hold, Interrupt, Release, Requeue, Submit, Uncordon
 from engine.control import Engine
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from engine.events import Audited, NodesChanged
@@ -246,6 +246,41 @@ def test_every_action_executes_and_is_read_back(
     assert (entry.actor, entry.action, entry.at_wall_ms) == (ME.subject, action, clock.now_ms)
     assert (entry.digest, entry.key) == (proposal.digest, f"{proposal.digest}:1:0")
     assert msgspec.json.decode(entry.plan, type=Act) == proposal.plan.steps[0].act
+
+
+def test_a_node_that_was_cordoned_first_is_drained_and_stays_cordoned_when_that_is_taken_back(
+    gate: Person, watched: Watched
+) -> None:
+    """Cordon, look, then evict: what everybody does."""
+    watched.engine.command(Cordon(ids=("n0",)))
+    proposal = gate.propose("drain", ["n0"])
+    assert proposal.inverse.startswith("Cordon n0;")
+    outcome = gate.approve(proposal.id, proposal.digest)
+    assert outcome.verified == ("verified: n0 is draining",)
+    assert watched.state_of("r0") == "queued"
+    assert gate.gate.rollback(ME, proposal.id, "wrong node").state == "rolled_back"
+    assert watched.engine.node("n0").state == "cordoned"
+    again = gate.propose("drain", ["n0"])
+    assert gate.approve(again.id, again.digest).verified == ("verified: n0 is draining",)
+    with pytest.raises(RefusedError, match="n0 is draining, and no work is left there"):
+        gate.propose("drain", ["n0"])
+
+
+def test_work_is_moved_off_a_node_that_drains_already(gate: Person, watched: Watched) -> None:
+    """Its provider has given notice; its work would stop there at the end of it."""
+    watched.engine.command(Interrupt(ids=("n0",)))
+    assert (watched.engine.node("n0").state, watched.state_of("r0")) == ("draining", "running")
+    proposal = gate.propose("drain", ["n0"])
+    assert gate.approve(proposal.id, proposal.digest).verified == ("verified: n0 is draining",)
+    assert watched.state_of("r0") == "queued"
+    with pytest.raises(RefusedError, match="the provider takes 'n0' back"):
+        gate.propose("cordon", ["n0"])
+
+
+def test_a_drained_node_can_be_made_a_cordoned_one(gate: Person, watched: Watched) -> None:
+    for action, state in (("drain", "draining"), ("cordon", "cordoned")):
+        proposal = gate.propose(action, ["n0"])
+        assert gate.approve(proposal.id, proposal.digest).verified == (f"verified: n0 is {state}",)
 
 
 def test_policy_switch(gate: Person, watched: Watched) -> None:

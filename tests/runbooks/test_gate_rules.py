@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 from agreement import check_agreement
+from before_authorisation import before_authorisation
 from cells import CLASSES, small_cell, submit, workload
 from gate_cells import HOUR, MINUTE, START, Clock
 from gate_crash_worker import WIDE, steps
 from gates import ME, gate_of
 from people import key_of
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
+from team import put_in_force
 
 from engine.commands import RemoveNodes, Uncordon
 from engine.control import Engine
@@ -29,9 +31,8 @@ from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate
 from runbooks.identity import Actor
 from runbooks.limits import ByTier
-from runbooks.plan import Act, Limits, Note, Party, Proposal, Request, StepRequest, plan_digest
+from runbooks.plan import Act, Limits, Note, Party, Proposal, Request, Source, StepRequest, plan_digest
 from runbooks.policy import SOLO, TEAM, Need, Person, Policy, Rule, Vote, need, tally
-from runbooks.policy_tables import VERSION
 
 YES = "seen and wanted"
 HOLD = steps(("hold", ("w0",)))
@@ -70,11 +71,7 @@ class Cell:
 
     def in_force(self, policy: Policy) -> None:
         """As if everybody had voted for it."""
-        values = {
-            "digest": policy.digest(), "version": policy.version, "body": policy.canonical(), "text": b"",
-            "at_ms": self.clock(), "by": "test",
-        }  # fmt: skip
-        self.engine.record(lambda connection: connection.execute(insert(VERSION).values(values)))
+        put_in_force(self.gate, policy)
 
     def records(self, type_: str) -> list[dict[str, Any]]:
         query = select(record_table.c.body).where(record_table.c.type == type_)
@@ -168,8 +165,8 @@ def test_votes_fall_with_a_new_revision(made: Make) -> None:
 def test_what_a_service_drafts_is_a_machines_whatever_it_says(made: Make) -> None:
     cell = made(others())
     service = Actor(subject="service:recommender", kind="service", account="unix:9")
-    assert HOLD.origin == "person"
-    assert cell.gate.propose(service, HOLD).plan.origin == "recommender"
+    said = msgspec.structs.replace(HOLD, source=Source(kind="operator"))
+    assert cell.gate.propose(service, said).plan.origin == "recommender"
     llm = Actor(subject="service:llm-drafter", kind="llm", account="unix:9")
     assert cell.gate.propose(llm, TWO).plan.origin == "model"
 
@@ -350,12 +347,19 @@ def test_a_tier_that_has_risen_since_makes_a_plan_stale() -> None:
 
 
 def test_a_plan_that_is_set_back_in_the_database_is_not_done_again(made: Make) -> None:
-    cell = made(SOLO)
     note = Act(action="open_review", targets=("cell",), note=Note(text="look at it"))
-    shown = cell.gate.propose(ME, Request(steps=(StepRequest(act=note),)))
-    cell.approve(shown, by=ME)
-    cell.write(update(PROPOSAL).values(state="approved", cursor=0, executed_ms=0))
+    with before_authorisation():
+        cell = made(SOLO)
+        shown = cell.gate.propose(ME, Request(steps=(StepRequest(act=note),), start="asked"))
+        cell.approve(shown, by=ME)
+        cell.gate.execute(ME, shown.id)
+    set_back = update(PROPOSAL).values(state="approved", cursor=0, executed_ms=0)
+    cell.write(set_back)
+    cell.gate = gate_of(cell.engine, SOLO, cell.clock)
     with refused("was done already"):
+        cell.gate.execute(ME, shown.id)
+    cell.write(set_back.values(note="once more"))
+    with refused("the row proposal:1 is not as record"):
         cell.gate.execute(ME, shown.id)
     assert len(cell.engine.recorded(lambda c: c.execute(select(REVIEW)).all())) == 1
 

@@ -38,10 +38,15 @@ def pool(**facts: Any) -> tuple[Target, ...]:
 @pytest.mark.parametrize(
     ("done", "before", "back"),
     [
-        (act("drain", "n1", "n2", "n3"), shown("ready", "cordoned", "ready"), [act("uncordon", "n1", "n3")]),
-        (act("drain", "n1"), shown("cordoned"), []),
+        (
+            act("drain", "n1", "n2", "n3"), shown("ready", "cordoned", "ready"),
+            [act("uncordon", "n1", "n3"), act("cordon", "n2")],
+        ),
+        (act("drain", "n1"), shown("draining", work=("a",)), []),
         (act("uncordon", "n1", "n2"), shown("cordoned", "draining"), [act("cordon", "n1"), act("drain", "n2")]),
-        (act("cordon", "n1"), shown("ready"), [act("uncordon", "n1")]),
+        (act("uncordon", "n1"), shown("draining", work=("a",)), [act("cordon", "n1")]),
+        (act("cordon", "n1", "n2"), shown("ready", "draining"), [act("uncordon", "n1"), act("drain", "n2")]),
+        (act("cordon", "n1"), shown("draining", work=("a",)), []),
         (act("drain_queue", "n1", "n2"), shown("open", "held"), [act("open_queue", "n1"), act("hold_queue", "n2")]),
         (act("open_queue", "n1", "n2"), shown("held", "draining"), [act("hold_queue", "n1"), act("drain_queue", "n2")]),
         (act("hold_queue", "n1", "n2"), shown("draining", "open"), [act("open_queue", "n2"), act("drain_queue", "n1")]),
@@ -165,7 +170,10 @@ def back_to(spec: QueueSpec, over: Any = "keep", was: QueueSpec = TO) -> Act:
     [
         (act("drain", "n1", "n2"), shown("ready", "ready"), [act("uncordon", "n1")], "it leaves n2 as drain made it"),
         (act("drain", "n1"), shown("ready"), [act("uncordon", "n1", "n9")], "uncordon n9 is no part of the way back"),
-        (act("drain", "n1", "n2"), shown("ready", "cordoned"), [act("uncordon", "n1", "n2")], "uncordon n2 is no part"),
+        (
+            act("drain", "n1", "n2"), shown("ready", "cordoned"), [act("uncordon", "n1", "n2")],
+            "uncordon n2 does not take drain back: cordon does",
+        ),
         (act("drain", "n1"), shown("ready"), [act("cordon", "n1")], "cordon n1 does not take drain back: uncordon"),
         (
             act("drain", "n1"), shown("ready"), [act("uncordon", "n1"), act("drain", "n1")],

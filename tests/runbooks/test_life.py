@@ -98,7 +98,7 @@ def test_every_pair_either_moves_it_with_one_record_or_changes_nothing(
         new = records(engine, before)
         assert (found.state, found.serial) == ((to, 1) if to else (state, 0))
         assert [(one["type"], one["proposal"], one["data"]) for one in new] == (
-            [(f"proposal.{event}", row.id, {"from": state, "to": to})] if to else []
+            [(f"proposal.{event}", row.id, {"from": state, "to": to, "rows": books.on_record(found)})] if to else []
         )
 
 

@@ -11,13 +11,13 @@ from engine.control import Engine
 from engine.errors import RefusedError
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import MAX_REVISIONS
-from runbooks.identity import Scope
+from runbooks.identity import AuthRefused, Scope
 from runbooks.limits import ByTier
 from runbooks.plan import Act, Proposal, Request, RequestChange, StepRequest
 from tests.support.gate_cells import HOUR, MINUTE, START, Clock, Watched, busy_engine, nodes_of
 from tests.support.gates import asked
 from tests.support.growing_cells import cell, started
-from tests.support.records import records
+from tests.support.records import records, types
 from tests.support.team import Member, members, put_in_force, team, team_gate
 
 
@@ -195,12 +195,34 @@ def test_a_freeze_is_of_a_tier_and_of_a_part_of_the_cell(of: dict[str, Member]) 
 def test_a_vote_in_a_freeze_is_kept_and_whoever_gave_it_can_go_on_with_it(of: dict[str, Member], clock: Clock) -> None:
     frozen(of["sue"])
     proposal = of["ann"].propose("hold", ["w0"])
-    for _ in range(2):
-        with pytest.raises(RefusedError, match="freeze"):
+    for told in (
+        "your vote is kept and P-1 is approved, but nothing is done: P-1 is in the freeze",
+        "P-1 is in the freeze",
+    ):
+        with pytest.raises(RefusedError, match=f"^{told}"):
             of["ann"].approve(proposal.id, proposal.digest)
     gate = of["ann"].gate
     gate.policies.thaw(of["tom"].actor, "night")
     assert of["ann"].approve(proposal.id, proposal.digest).state == "verified"
+
+
+def test_going_on_after_a_freeze_with_a_signature_that_does_not_hold_is_refused(
+    of: dict[str, Member], clock: Clock
+) -> None:
+    ann, gate = of["ann"], of["ann"].gate
+    frozen(of["sue"])
+    proposal = ann.propose("hold", ["w0"])
+    signed = ann.sign(proposal, "approve")
+    with pytest.raises(RefusedError, match="freeze 'night'"):
+        gate.approve(ann.actor, proposal.id, proposal.digest, "wanted", signed)
+    gate.policies.thaw(of["tom"].actor, "night")
+    clock.now_ms += 20 * MINUTE
+    with pytest.raises(AuthRefused, match="away from now"):
+        gate.approve(ann.actor, proposal.id, proposal.digest, "wanted", signed)
+    assert gate.proposal(proposal.id).state == "approved"
+    assert types(gate._engine)[-1] == "vote.refused"
+    now = ann.sign(proposal, "approve")
+    assert gate.approve(ann.actor, proposal.id, proposal.digest, "wanted", now).state == "verified"
 
 
 @pytest.mark.parametrize("name", ["eve", "cat", "ann", "ben"])

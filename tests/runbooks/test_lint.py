@@ -44,7 +44,7 @@ def test_a_sound_one_has_no_problems() -> None:
         ("    rollback: inverse\n", "", "missing-rollback", 14),
         ("rollback: inverse", "rollback: cannot", "wrong-rollback", 19),
         ("rollback: inverse", "rollback: none of your business", "wrong-rollback", 19),
-        ("rollback: inverse", f"rollback: [{{action: cordon, {NODES}}}]", "wrong-rollback", 19),
+        ("rollback: inverse", f"rollback: [{{action: drain, {NODES}}}]", "wrong-rollback", 19),
         ("rollback: inverse", "rollback: [{action: uncordon, with: {nodes: [g1]}}]", "wrong-rollback", 19),
         ("rollback: inverse", "rollback: []", "wrong-rollback", 19),
         ("rollback: inverse", f"rollback: [{{action: shell, {NODES}}}]", "unknown-action", 19),

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from cells import workload
 from gates import Person, gate_of
 from made_up_slurm import outside_cell
 
 from engine import commands as cmd
+from engine import observations as seen
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from engine.intents import Intent, Phase
+from engine.model import NodeSpec
 from runbooks import catalog, outside, wording
 from runbooks.inverse import inverse_of
 from runbooks.plan import Act, Target
@@ -152,6 +155,39 @@ def test_an_approved_act_leaves_an_intent_in_the_transaction_of_its_record() -> 
     found = person.gate.proposal(shown.id)
     assert found.state == "paused"
     assert "node is busy" in found.note
+
+
+def drained_by_scontrol() -> Engine:
+    """A mirror on which j runs on g0, which was put into drain with Slurm's own command."""
+    engine = outside_cell()
+    node = NodeSpec(id="g0", pool="gpu", rack="r0", block="b0", zone="z0")
+    job = workload("j")
+    runs = seen.Holding(node="g0", resources=job.groups[0].request)
+    told = (
+        seen.NodeSeen(node=node, standing="draining"),
+        seen.WorkloadSeen(spec=job, phase="running", holds=(runs,)),
+    )
+    engine.command(cmd.Observe(seen=told))
+    assert (engine.node("g0").state, engine.workload("j").state) == ("draining", "running")
+    return engine
+
+
+def test_a_node_that_slurm_was_told_to_drain_is_emptied_and_stays_drained() -> None:
+    engine = drained_by_scontrol()
+    person = Person(gate_of(engine, SOLO))
+    shown = person.propose("drain", ["g0"])
+    assert shown.inverse.startswith("Nothing to undo: out of use as before")
+    assert [target.id for target in shown.plan.steps[0].stops] == ["j"]
+    person.approve(shown.id, shown.plan.digest())
+    (left,) = engine.state.intents.open.values()
+    assert left.command == msgspec.msgpack.encode(cmd.Drain(ids=("g0",)))
+
+
+def test_taking_an_uncordon_back_requeues_nothing() -> None:
+    """In Slurm a node that drains is one that takes nothing new: its jobs were to run to their end."""
+    person = Person(gate_of(drained_by_scontrol(), SOLO))
+    shown = person.propose("uncordon", ["g0"])
+    assert shown.plan.steps[0].rollback == (Act(action="cordon", targets=("g0",)),)
 
 
 @pytest.mark.parametrize("told", ["0", "-1", "x", "4294967294", "١٢"])

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, insert, select, update
 
 from engine.control import Engine
-from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.errors import NotFoundError, RefusedError, SpecError
 from runbooks.audit import Audit, record_table
 from runbooks.freezes import FreezeSpec
 from runbooks.identity import OWNER, TCP, Actor, AuthRefused, Scope, Signed
@@ -115,6 +115,14 @@ def test_the_owner_alone_puts_the_first_policy_in_force_and_the_record_says_so()
     assert cell.records().count("key.enrolled") == 5
     with pytest.raises(RefusedError, match="may not change"):
         cell.policies.propose(OWNER_HERE, PolicyChange(text=text_of(*STAFF, version=2)))
+
+
+def test_an_author_takes_their_own_back_and_proposes_it_again(cell: Cell) -> None:
+    made = cell.propose(DAVE, text_of(*STAFF, version=2))
+    with pytest.raises(RefusedError, match=f"muster policy approve {made.id}, or muster policy reject {made.id}"):
+        cell.propose(DAVE, text_of(*STAFF, version=2))
+    assert cell.vote(DAVE, made, "reject", signed=False).state == "rejected"
+    assert cell.propose(DAVE, text_of(*STAFF, version=2)).state == "awaiting"
 
 
 def test_another_admin_must_agree_to_the_next_and_sign(cell: Cell) -> None:
@@ -268,17 +276,27 @@ def test_a_change_of_the_policy_never_loosens_what_is_in_flight(cell: Cell) -> N
     assert cell.engine.record(lambda c: cell.policies.get(c, was.digest())) == was
 
 
-def test_every_version_is_kept_and_one_that_was_changed_outside_is_refused(cell: Cell) -> None:
-    digest = cell.current.digest()
+def test_every_version_is_kept_and_what_was_changed_outside_changes_nothing(cell: Cell) -> None:
+    was = cell.current
     with pytest.raises(NotFoundError):
         cell.engine.record(lambda c: cell.policies.get(c, "0" * 64))
-    loose = msgspec.structs.replace(cell.current, mode="solo")
+    loose = msgspec.structs.replace(was, mode="solo")
     for body in (loose.canonical(), b"{}", b"\xff"):
         cell.engine.record(lambda c, body=body: c.execute(update(VERSION).values(body=body)))
         other = Policies(cell.engine, cell.audit, cell.clock)
-        for ask in (other.current, lambda c, other=other: other.get(c, digest)):
-            with pytest.raises(MusterError, match="changed in the database"):
-                cell.engine.record(ask)
+        assert cell.engine.record(other.current) == was
+        assert cell.engine.record(lambda c, other=other: other.get(c, was.digest())) == was
+
+
+def test_a_row_that_no_vote_put_among_the_versions_is_not_the_policy_in_force(cell: Cell) -> None:
+    was = cell.current
+    loose = msgspec.structs.replace(SOLO, version=9)
+    values = {"digest": loose.digest(), "version": 9, "body": loose.canonical(), "text": b"", "at_ms": 1, "by": "x"}
+    cell.engine.record(lambda c: c.execute(insert(VERSION).values(**values)))
+    for policies in (cell.policies, Policies(cell.engine, cell.audit, cell.clock)):
+        assert cell.engine.record(policies.current) == was
+    cell.engine.record(lambda c: c.execute(delete(VERSION)))
+    assert cell.engine.record(Policies(cell.engine, cell.audit, cell.clock).current) == was
 
 
 def test_it_is_all_there_after_a_restart(tmp_path: Any) -> None:

@@ -27,6 +27,7 @@ from runbooks.gate import Gate
 from runbooks.identity import Actor
 from runbooks.plan import Outcome, Proposal
 from runbooks.policy import Person, Policy, Rule
+from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
 EIGHT = range(8)
@@ -100,15 +101,15 @@ def approved(gate: Gate) -> Proposal:
 
 
 def execute_in_process(path: str, barrier: Any, results: Any) -> None:
-    barrier.wait(30)
+    barrier.wait(PATIENCE_S)
     try:
         with opened(path) as (_, gate):
             result = f"won: {gate.execute(ME, 'P-1').state}"
             results.put(result)
-            barrier.wait(30)
+            barrier.wait(PATIENCE_S)
     except MusterError as error:
         results.put(f"{type(error).__name__}: {error.problem}")
-        barrier.wait(30)
+        barrier.wait(PATIENCE_S)
 
 
 @pytest.mark.thorough
@@ -127,7 +128,7 @@ def test_eight_processes_cannot_have_one_journal(tmp_path: Path) -> None:
         process.start()
     told = sorted(results.get() for _ in processes)
     for process in processes:
-        process.join(30)
+        process.join(PATIENCE_S)
     assert told[7] == "won: verified"
     assert all(text.startswith(JournalBusy.__name__) and "in another engine (process " in text for text in told[:7])
     with opened(path) as (engine, _):
@@ -143,7 +144,7 @@ def at_once(engine: Engine, calls: Sequence[Callable[[Engine], Outcome]]) -> tup
     lost: list[MusterError] = []
 
     def run(call: Callable[[Engine], Outcome]) -> None:
-        barrier.wait(30)
+        barrier.wait(PATIENCE_S)
         try:
             won.append(loop.call(call))
         except MusterError as error:
@@ -153,7 +154,7 @@ def at_once(engine: Engine, calls: Sequence[Callable[[Engine], Outcome]]) -> tup
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     loop.stop()
     return won, lost
 

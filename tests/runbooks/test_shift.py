@@ -66,6 +66,19 @@ def shift() -> Shift:
     return Shift()
 
 
+@pytest.mark.parametrize("task", ["handover", "incident"])
+def test_a_time_without_an_engine_is_handed_over(shift: Shift, task: Task) -> None:
+    shift.clock.now_ms += 3 * HOUR
+    shift.engine.catch_up(shift.clock.now_ms)
+    shift.pass_(HOUR)
+    draft = shift.draft(task)
+    check_cited(draft)
+    [said] = [text for text in sentences(draft) if text.startswith("No engine ran from ")]
+    assert said.endswith("nothing was decided.")
+    shift.pass_(9 * HOUR)
+    assert not [text for text in sentences(shift.draft(task)) if text.startswith("No engine ran")], "it is long over"
+
+
 def sentences(draft: Draft, heading: str = "") -> list[str]:
     """Texts, of one part or of all."""
     return [s.text for part in draft.parts if heading in ("", part.heading) for s in part.sentences]

@@ -64,7 +64,7 @@ def test_a_drain_and_a_queue_that_is_drained_put_their_work_back(release: str) -
         slurm.submit("on-node")
         soon(lambda: slurm.state("on-node") == "running")
         node = slurm.loop.call(lambda engine: engine.workload("on-node").placement[0].node)
-        assert slurm.do("drain", node, within_s=40) == "verified"
+        assert slurm.do("drain", node) == "verified"
         assert "DRAIN" in field(slurm, "node", node, "State")
         assert field(slurm, "node", node, "Reason") == "muster"
         assert job_field(slurm, "on-node", "Restarts") == "1"
@@ -72,7 +72,7 @@ def test_a_drain_and_a_queue_that_is_drained_put_their_work_back(release: str) -
         assert "DRAIN" not in field(slurm, "node", node, "State")
         slurm.submit("in-queue", queue="spot")
         soon(lambda: slurm.state("in-queue") == "running")
-        assert slurm.do("drain_queue", "spot", within_s=40) == "verified"
+        assert slurm.do("drain_queue", "spot") == "verified"
         assert field(slurm, "partition", "spot", "State") == "INACTIVE"
         assert job_field(slurm, "in-queue", "Restarts") == "1"
         assert slurm.do("open_queue", "spot") == "verified"

@@ -26,6 +26,7 @@ from runbooks.checkpoints import checkpoint_text, origin_of
 from runbooks.merkle import Tree
 from runbooks.verify import CHAIN, CHECKPOINT, SIGNATURE, TRUNCATED, USAGE, Frontier, Report, Trust
 from tests.support.audit_logs import ALICE, make_log, open_log, signer, tampered
+from tests.support.patience import PATIENCE_S
 
 KEY = signer().verifier_key(origin_of("test"))
 VERIFIER = Path(verify.__file__)
@@ -109,7 +110,7 @@ def test_it_runs_as_one_file_without_the_project(journal: Path, tmp_path: Path) 
     shutil.copy(VERIFIER, alone)
     done = subprocess.run(
         [sys.executable, "-I", str(alone), str(journal), "--json", "--key", KEY],
-        capture_output=True, text=True, timeout=60, check=False, cwd=alone.parent,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=alone.parent,
     )  # fmt: skip
     assert done.stderr == ""
     assert json.loads(done.stdout)["code"] == done.returncode == 0
@@ -126,11 +127,11 @@ def test_without_cryptography_it_says_so_and_does_not_say_ok(journal: Path, tmp_
     (tmp_path / "cryptography" / "__init__.py").write_text("raise ImportError('not here')")
     command = [sys.executable, str(VERIFIER), str(journal)]
     environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
     assert done.returncode == SIGNATURE
     assert "cannot be checked without" in done.stderr
     command.append("--no-signatures")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
     assert done.returncode == 0
     assert "signatures were not checked" in done.stdout
 

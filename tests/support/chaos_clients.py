@@ -22,6 +22,7 @@ import msgspec
 from engine.commands import Submit
 from engine.model import Resources, RunSpec, TaskGroup, WorkloadSpec
 from runbooks.plan import Proposal, asks
+from tests.support.patience import PATIENCE_S
 
 SUBMITTERS = 3
 ACTORS = 2
@@ -36,7 +37,7 @@ UNKNOWN = "not known"
 """In a refusal: the engine ended in the midst of it."""
 SEEN_TO_S = 5.0
 """An engine that is back has carried out by then what is mild; what is not it leaves to who approved it."""
-FINISH_S = 60.0
+FINISH_S = PATIENCE_S
 
 
 class Refused(Exception):

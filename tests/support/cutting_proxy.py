@@ -8,6 +8,8 @@ import socket
 import threading
 from typing import Literal
 
+from tests.support.patience import PATIENCE_S
+
 Mode = Literal["pass", "refuse", "swallow", "lose answers", "cut answers", "stall"]
 """refuse: hangs up at once. swallow: takes the request and hangs up. lose answers: passes the request on, waits for the
 answer and hangs up without it. cut answers: hangs up after its first bytes. stall: is silent."""
@@ -40,7 +42,7 @@ class CuttingProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
 
     def _accept(self) -> None:
         while True:
@@ -68,7 +70,7 @@ class CuttingProxy:
                     server.sendall(data)
                 with contextlib.suppress(OSError):
                     server.shutdown(socket.SHUT_WR)
-                back.join(60)
+                back.join(PATIENCE_S)
                 self._open.discard(server)
         except OSError:
             pass
@@ -92,7 +94,7 @@ class CuttingProxy:
 
     def _target(self) -> socket.socket:
         if isinstance(self.target, int):
-            return socket.create_connection(("127.0.0.1", self.target), timeout=60)
+            return socket.create_connection(("127.0.0.1", self.target), timeout=PATIENCE_S)
         line = socket.socket(socket.AF_UNIX)
         line.connect(self.target)
         return line

@@ -40,7 +40,7 @@ def drafting(
     """What an engine would serve with these settings. `clock`: monotonic, of what is not asked too often; `worker`: one
     that other tests use too, for the deadline of a test."""
     gate = gate or gate_of(loop.engine)
-    chosen = Settings(**{"model": "made-up", "model_egress": "local", "model_deadline": "5s"} | settings)
+    chosen = Settings(**{"model": "made-up", "model_egress": "local", "model_deadline": "5m"} | settings)
     setup = setup_of(chosen)
     clocks = {} if clock is None else {"clock": clock}
     model = ModelDrafter(

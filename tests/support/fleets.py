@@ -19,6 +19,7 @@ from console.settings import Settings
 from console.sockets import bind_unix
 from engine.errors import MusterError
 from engine.fleets import CellLink, FleetSpec
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_cells import HereAndNow, ScriptedCell
 
 
@@ -57,11 +58,11 @@ def served_fleet(folder: Path, **changes: object) -> Iterator[Served]:
     router.start()
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(PATIENCE_S)
         yield served
     finally:
         aio.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         router.stop()
         bound.close()
         journal.close()

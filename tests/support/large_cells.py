@@ -185,12 +185,10 @@ def _lots(numbers: range, size: int) -> Iterator[Sequence[int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    import uvloop
-
     from console import garbage
     from console.advisor import Advisor
     from console.engine_process import SWITCH_S
-    from console.http_server import run_server
+    from console.http_server import new_event_loop, run_server
     from console.local_client import LocalClient
     from console.sockets import bind_unix
     from engine.loop import EngineLoop
@@ -214,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loop.start()
     try:
         sockets = [bind_unix(options.socket)]
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(run_server(client, loop, sockets, lambda: print("ready", flush=True)))
     finally:
         loop.stop()

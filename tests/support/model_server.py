@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.patience import PATIENCE_S
+
 NOTHING = {
     "title": "Nothing is wrong", "summary": "No queue waits longer than it should.", "rationale": [], "steps": [],
     "risks": [], "questions": [],
@@ -28,6 +30,8 @@ class ModelServer(ThreadingHTTPServer):
         self.usage = {"prompt_tokens": 1_500, "completion_tokens": 200}
         self.silent = threading.Event()
         """Set: it takes requests and does not answer until it is stopped."""
+        self.model = "made-up"
+        """Who says that it answers."""
         self.floods = False
         """It sends on and on."""
         self.stopped = threading.Event()
@@ -51,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         server.keys.append(self.headers.get("authorization", ""))
         server.seen.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         if server.silent.is_set():
-            server.stopped.wait(30)
+            server.stopped.wait(PATIENCE_S)
             return
         with suppress(OSError):  # who asks may be gone by now
             if server.floods:
@@ -64,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         text = content if isinstance(content, str) else json.dumps(content)
         message = {"role": "assistant", "content": text}
         body = {
-            "id": "a", "object": "chat.completion", "created": 1, "model": "made-up",
+            "id": "a", "object": "chat.completion", "created": 1, "model": self.server.model,
             "choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": self.server.usage,
         }  # fmt: skip
         data = json.dumps(body if self.server.status == 200 else {"error": {"message": "no"}}).encode()
@@ -94,5 +98,5 @@ def model_server() -> Iterator[ModelServer]:
     finally:
         server.stopped.set()
         server.shutdown()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         server.server_close()

@@ -16,6 +16,7 @@ from console.sockets import bind_tcp
 from console.token_terms import NewToken, TokenAsk
 from engine.loop import EngineLoop
 from runbooks.gate import Gate
+from tests.support.patience import PATIENCE_S
 from tests.support.people import key_of
 from tests.support.served import serving
 
@@ -58,7 +59,7 @@ class Line:
 
     def http(self, token: str = "") -> httpx.Client:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=20)
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=PATIENCE_S)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from urllib.parse import parse_qs
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.support.patience import PATIENCE_S
+
 CLIENT = "muster-lab"
 
 
@@ -121,4 +123,4 @@ def issuing() -> Iterator[Issuer]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(PATIENCE_S)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+from tests.support.patience import PATIENCE_S
+
 _METHODS = {
     "/slurm/{v}/job/submit": ["post"],
     "/slurm/{v}/job/{{job_id}}": ["get", "post", "delete"],
@@ -86,7 +88,7 @@ class PlayedSlurm:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
 
     def times(self, end: str, method: str = "GET") -> int:
         return sum(1 for one in self.asked if one.method == method and one.path.partition("?")[0].endswith(end))

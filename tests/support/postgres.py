@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 USER = "muster"
-START_S = 30.0
 _CONF = """
 listen_addresses = '127.0.0.1'
 max_connections = 60
@@ -114,7 +115,7 @@ class Server:
     def wait(self) -> None:
         import psycopg
 
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 psycopg.connect(self.url(), connect_timeout=2).close()
@@ -154,7 +155,7 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while any(Path(f"/proc/{pid}").exists() for pid in pids[1:]) and time.monotonic() < deadline:
             time.sleep(0.005)
 
@@ -162,7 +163,7 @@ class Server:
         """A fast shutdown: sessions are ended, nothing is lost."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(30)
+        self._process.wait(PATIENCE_S)
 
     def hold(self) -> None:
         """Let every process of it stand still, as a machine that hangs does."""
@@ -198,7 +199,7 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             self.go_on()
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

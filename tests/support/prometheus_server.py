@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-READY_S = 20
+from tests.support.patience import PATIENCE_S
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def prometheus_holding(lines: Iterable[str], folder: Path) -> Iterator[str]:
         pytest.skip("needs prometheus and promtool in PATH (Debian: apt-get install prometheus)")
     (folder / "said").write_text("\n".join(lines) + "\n")
     blocks = ["tsdb", "create-blocks-from", "openmetrics", str(folder / "said"), str(folder / "data")]
-    subprocess.run([tool, *blocks], check=True, capture_output=True, timeout=30)
+    subprocess.run([tool, *blocks], check=True, capture_output=True, timeout=PATIENCE_S)
     (folder / "none.yml").write_text("global: {}\n")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -40,11 +40,11 @@ def prometheus_holding(lines: Iterable[str], folder: Path) -> Iterator[str]:
         yield f"http://{address}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def _is_ready(url: str) -> bool:
-    until = time.monotonic() + READY_S
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         try:
             if httpx.get(url, trust_env=False).status_code == 200:

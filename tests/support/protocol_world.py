@@ -27,7 +27,7 @@ from runbooks.books import EFFECT, PROPOSAL, REVIEW, REVISION
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate
 from runbooks.identity import Actor, Role, Signed
-from runbooks.plan import Act, Proposal, Request, StepRequest
+from runbooks.plan import Act, Proposal, Request, Source, SourceKind, StepRequest
 from runbooks.policy import Policy
 from tests.support.gate_cells import HOUR, MINUTE, WORK, Clock, busy_engine, work
 from tests.support.team import ROLES, Member, account, public_key, put_in_force, team, team_gate
@@ -136,6 +136,8 @@ class World:
         self.engine = Failing(busy_engine())
         self.base = Rules(team(), dict(ROLES))
         self.rules = self.base
+        self.edited: set[int] = set()
+        """Numbers of proposals whose rows somebody edited."""
         self.gate: Gate = team_gate(self.engine, self.clock, self.base.policy)
         self.known: dict[str, Known] = {}
         self.by_digest: dict[str, Known] = {}
@@ -350,9 +352,9 @@ class World:
             on_fail = rng.choice(("rollback", "pause", "abort"))
             steps.append(StepRequest(act=act, confirm=confirm, on_fail=on_fail))
         requester = rng.choices(("", f"person:{rng.choice(list(ROLES))}", "mallory"), weights=(7, 3, 1))[0]
-        origin = rng.choices(("person", "runbook", "model"), weights=(8, 1, 1))[0]
+        kind: SourceKind = rng.choices(("operator", "runbook", "model"), weights=(8, 1, 1))[0]
         start = rng.choice(("approved", "asked"))
-        return Request(steps=tuple(steps), requester=requester, origin=origin, start=start)
+        return Request(steps=tuple(steps), requester=requester, source=Source(kind=kind), start=start)
 
     def propose(self) -> bool:
         honest = Member(self.gate, self.rng.choice(("ann", "ann", "ben", "pat")))
@@ -700,7 +702,7 @@ class World:
         # What was approved and not begun may go on now, each on targets of its own.
         waiting = {digest: known for digest, known in self.by_digest.items() if not known.dead and not known.begun}
         self.before_start = {digest: self.look(known.shown.plan.steps[0].act) for digest, known in waiting.items()}
-        self.gate = team_gate(self.engine, self.clock, self.base.policy)
+        self.gate = team_gate(self.engine, self.clock, self.rules.policy)
         return True
 
     def cell_changes(self) -> bool:
@@ -730,6 +732,7 @@ class World:
         revision = known.shown.revision
         self.engine.engine.record(lambda connection: edit(connection, number, revision))
         known.tampered = True
+        self.edited.add(number)
         return True
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.support.patience import PATIENCE_S
 from tests.support.screen_model import ScreenModel
 
 READ_BYTES = 65_536
@@ -96,7 +97,7 @@ class PseudoTerminal:
             elif self.closed or time.perf_counter() >= until:
                 return False
 
-    def until(self, good: Callable[[ScreenModel], object], what: str, seconds: float = 30.0) -> float:
+    def until(self, good: Callable[[ScreenModel], object], what: str, seconds: float = PATIENCE_S) -> float:
         """Read until a frame is as wanted; returns when its last byte came. Raises TimeoutError with the screen."""
         deadline = time.perf_counter() + seconds
         while not good(self.screen):
@@ -105,7 +106,7 @@ class PseudoTerminal:
             self.pump(min(0.05, max(0.0, deadline - time.perf_counter())))
         return self.frame_at
 
-    def shows(self, *texts: str, seconds: float = 30.0) -> float:
+    def shows(self, *texts: str, seconds: float = PATIENCE_S) -> float:
         """`until` all these texts are on the screen."""
 
         def there(screen: ScreenModel) -> bool:
@@ -156,7 +157,7 @@ class PseudoTerminal:
 
     # --- its end
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = PATIENCE_S) -> int:
         """The exit code, negative for a signal; reads meanwhile, so that it can end. Raises TimeoutError."""
         deadline = time.perf_counter() + seconds
         while True:
@@ -180,7 +181,7 @@ class PseudoTerminal:
             for how in (signal.SIGTERM, signal.SIGKILL):
                 os.kill(self.pid, how)
                 try:
-                    self.wait(5)
+                    self.wait(PATIENCE_S)
                     break
                 except TimeoutError:
                     continue

@@ -12,9 +12,9 @@ from engine.control import Engine
 from engine.executors.process import ProcessExecutor
 from engine.executors.task_files import Bounds
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
+from tests.support.patience import PATIENCE_S
 
 NODE = "desk"
-PATIENCE_S = 20.0
 
 
 def desk(cpus: int = 8, memory_mib: int = 4096, gpus: int = 0) -> CellSpec:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from console.advisor import Advisor
-from console.http_server import run_server
+from console.http_server import new_event_loop, run_server
 from console.local_client import LocalClient
 from console.oidc import Provider
 from console.sockets import bind_unix
@@ -22,6 +22,7 @@ from engine.model import WorkloadSpec
 from runbooks.gate import Gate
 from tests.support.cells import small_cell, workload
 from tests.support.gates import gate_of
+from tests.support.patience import PATIENCE_S
 
 HOUR_MS = 3_600_000
 
@@ -57,18 +58,18 @@ def serving(
     """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""
     client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab")
     ready = threading.Event()
-    aio = asyncio.new_event_loop()
+    aio = new_event_loop()
     stop = asyncio.Event()
     plain, secured = ([bound], []) if tls is None else ([], [bound])
     serve = run_server(client, loop, plain, ready.set, stop, secured=secured, tls=tls, provider=provider)
     thread = threading.Thread(target=lambda: aio.run_until_complete(serve), name="test-server")
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(PATIENCE_S)
         yield
     finally:
         aio.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         bound.close()
         aio.run_until_complete(aio.shutdown_default_executor())
         aio.close()

@@ -28,12 +28,12 @@ from pathlib import Path
 import pytest
 
 from engine.slurm.connection import SlurmConnection
+from tests.support.patience import PATIENCE_S
 
 SCRIPTS = Path(__file__).resolve().parents[2].parent / "shared" / "slurm"
 SAMPLES = SCRIPTS / "samples"
 RELEASES = {"host": "v0.0.38", "trixie": "v0.0.42"}
 UNPACKED = Path(os.environ.get("SLURM_LOOP_CACHE", "/var/cache/slurm-loop"))
-START_S = 600.0
 PORTS = range(30_000, 32_400, 160)
 
 
@@ -85,7 +85,7 @@ class SlurmCluster:
 
     def run(self, command: str, *arguments: str) -> str:
         """One of Slurm's commands; its output."""
-        done = subprocess.run([self.commands / command, *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([self.commands / command, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
@@ -94,10 +94,10 @@ class SlurmCluster:
         install = os.environ.get("MUSTER_SLURM_INSTALL") == "1"
         words = [*self.options, "--release", self.release, *([] if install else ["--no-install"])]
         done = subprocess.run(
-            ["bash", SCRIPTS / "slurm-up", self.folder, *words, "--wait", "300"],
+            ["bash", SCRIPTS / "slurm-up", self.folder, *words, "--wait", f"{PATIENCE_S:.0f}"],
             capture_output=True,
             text=True,
-            timeout=START_S,
+            timeout=PATIENCE_S,
         )
         if done.returncode != 0:
             pytest.fail(f"slurm-up: {done.stderr[-2000:]}", pytrace=False)
@@ -106,7 +106,7 @@ class SlurmCluster:
         return self
 
     def down(self) -> None:
-        subprocess.run(["bash", SCRIPTS / "slurm-down", "--wipe", self.folder], capture_output=True, timeout=120)
+        subprocess.run(["bash", SCRIPTS / "slurm-down", "--wipe", self.folder], capture_output=True, timeout=PATIENCE_S)
 
     def pid(self, daemon: str) -> int:
         """Of `slurmctld`, `slurmrestd-unix`, `slurmrestd-tcp`, `slurmdbd`, `slurmd-cpu001`, ..."""
@@ -130,10 +130,10 @@ class SlurmCluster:
         log = (self.folder / "log" / f"{daemon}.args").read_bytes().split(b"\0")
         subprocess.run([self.commands / "spawn", self.folder, daemon, *log], env=self._environment(daemon), check=True)
         if daemon == "slurmctld":
-            soon(self._controller_answers, 60)
+            soon(self._controller_answers)
 
     def _controller_answers(self) -> bool:
-        done = subprocess.run([self.commands / "scontrol", "ping"], capture_output=True, timeout=60)
+        done = subprocess.run([self.commands / "scontrol", "ping"], capture_output=True, timeout=PATIENCE_S)
         return b" is UP" in done.stdout
 
     def remember(self) -> None:
@@ -161,7 +161,7 @@ def _states(pid: int) -> set[str]:
     return found
 
 
-def soon(true: Callable[[], bool], within_s: float = 20.0) -> None:
+def soon(true: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Waits until it is, and fails if it is not in time."""
     end = time.monotonic() + within_s
     while not true():

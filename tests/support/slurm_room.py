@@ -20,6 +20,7 @@ from runbooks.audit import Audit
 from runbooks.gate import Gate, wall_ms
 from runbooks.policies import Policies
 from runbooks.policy import SOLO
+from tests.support.patience import PATIENCE_S
 
 
 class SlurmRoom:
@@ -61,7 +62,7 @@ class SlurmRoom:
 
         return self.loop.call(read)
 
-    def do(self, action: str, target: str, within_s: float = 20.0, **specs: object) -> str:
+    def do(self, action: str, target: str, within_s: float = PATIENCE_S, **specs: object) -> str:
         """Propose, approve, and wait for the verdict. Gives the state of the proposal."""
 
         def begin(engine: Engine) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, select
 
 from engine.control import Engine
 from runbooks.audit import Audit
@@ -19,7 +19,7 @@ from runbooks.gate import Gate
 from runbooks.identity import Actor, Role, Signed
 from runbooks.keys import DecisionKind, PublicKey, decision_bytes
 from runbooks.plan import Outcome, Proposal
-from runbooks.policies import VERSION, Policies
+from runbooks.policies import Policies
 from runbooks.policy import TEAM, Policy
 from runbooks.policy import Person as Named
 from tests.support.gates import Person
@@ -76,13 +76,10 @@ def team_gate(engine: Any, clock: Callable[[], int], policy: Policy | None = Non
 
 
 def put_in_force(gate: Gate, policy: Policy) -> None:
-    """As if the next policy had been voted into force."""
-    values = {
-        "digest": policy.digest(), "version": policy.version, "body": policy.canonical(), "text": b"",
-        "at_ms": 0, "by": "person:sue",
-    }  # fmt: skip
+    """As if the engine had been started with this as the policy that is built in."""
     engine: Engine = gate._engine
-    engine.record(lambda connection: connection.execute(insert(VERSION).values(**values)))
+    gate.policies._default = policy
+    engine.record(gate.policies._start)
 
 
 def count(gate: Gate, table: Any) -> int:

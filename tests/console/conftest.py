@@ -1,0 +1,3 @@
+from tests.support import patient_pilot
+
+patient_pilot.install()
