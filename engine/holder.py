@@ -29,7 +29,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         here = this_process()
         if not self.boot or (self.boot, self.pids) != (here.boot, here.pids):
             return False
-        return _started(self.pid) != self.started
+        return start_tick(self.pid) != self.started
 
 
 def this_process() -> Holder:
@@ -38,11 +38,12 @@ def this_process() -> Holder:
         pids = os.readlink("/proc/self/ns/pid")
     except OSError:
         boot = pids = ""
-    return Holder(host=socket.gethostname(), pid=os.getpid(), boot=boot, pids=pids, started=_started(os.getpid()))
+    return Holder(host=socket.gethostname(), pid=os.getpid(), boot=boot, pids=pids, started=start_tick(os.getpid()))
 
 
-def _started(pid: int) -> str:
-    """When a process began, in ticks since boot; empty: there is none, or it has ended and waits for its parent."""
+def start_tick(pid: int) -> str:
+    """When a process began, in clock ticks since boot; empty: there is none, or it has ended and waits for its
+    parent."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] == "Z" else fields[19]
 

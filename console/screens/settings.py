@@ -4,8 +4,10 @@ the file; nothing is changed before a person has chosen where."""
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from textual import on
@@ -63,7 +65,10 @@ class SettingsPane(DetailPane[Told]):
         if self._wish is not None:
             refuse_secret(self._wish.name, self._wish.value)
         values, defaults = values_of(found)
-        return Told(tuple(found), values, defaults, str(settings.config_file(os.environ)), printable(problem))
+        file = settings.config_file(os.environ)
+        with suppress(ValueError):  # it is in no home
+            file = Path("~") / file.relative_to(Path.home())
+        return Told(tuple(found), values, defaults, str(file), printable(problem))
 
     async def _ask(self) -> None:
         """Also while no engine answers."""

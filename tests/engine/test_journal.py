@@ -15,6 +15,7 @@ from cells import small_cell, submit, workload
 
 from engine.control import Engine
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.about_files("damage is done to it; test_databases.py does so to both")
 
@@ -193,6 +194,31 @@ def test_a_second_engine_is_told_who_has_the_journal(path: Path) -> None:
     assert f"process {os.getpid()}" in other.stderr
     engine.close()
     Engine.open(path).close()
+
+
+def test_a_child_that_a_killed_engine_had_just_begun_does_not_lock_out_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its fork and its exec it has the lock, too."""
+    child, parent = os.pipe()
+    code = (
+        "import os, sys; from engine.control import Engine; engine = Engine.open(sys.argv[1])\n"
+        "if os.fork() == 0: os.write(1, b'begun'); os.read(int(sys.argv[2]), 1); os._exit(0)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", code, str(path), str(child)]
+    with subprocess.Popen(command, pass_fds=[child], stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.read(5) == b"begun"
+        killed.wait()
+        monkeypatch.setattr("engine.file_lock.ORPHANED_S", 0.0)
+        with pytest.raises(JournalBusy):
+            Engine.open(path)
+        monkeypatch.setattr("engine.file_lock.ORPHANED_S", PATIENCE_S)
+        monkeypatch.setattr("engine.file_lock.time.sleep", lambda _: os.write(parent, b"."))
+        Engine.open(path).close()
+    os.close(child)
+    os.close(parent)
 
 
 @pytest.mark.parametrize("link", ["file", "folder", "chain"])

@@ -29,7 +29,7 @@ from runbooks.commands_here import check_commands
 from runbooks.identity import OWNER, Actor
 from tests.console.test_fleet import job
 from tests.support.fleets import Served, served_fleet
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.served import socket_folder
 
 OTHER = "unix:4242"
@@ -151,6 +151,8 @@ def test_tasks_are_given_no_secret_of_the_engine(monkeypatch: pytest.MonkeyPatch
 def test_a_process_that_came_to_its_id_later_is_not_killed() -> None:
     """Between the look for what a task has left and the kill."""
     with subprocess.Popen(["sleep", "60"], env={MARK: "theirs", "PATH": os.defpath}) as other:
+        # A program's environment can be read a moment after its start, not with it.
+        until(lambda: Path(f"/proc/{other.pid}/environ").read_bytes())
         kept_task._kill(other.pid, "ours")
         kept_task._kill(other.pid, "their")
         assert other.poll() is None
