@@ -11,11 +11,23 @@ AFTER_S = 0.5
 """When the first page has its data, as a rule."""
 BETWEEN_S = 0.02
 PARTS = (
-    "console.screens.workloads", "console.screens.workload", "console.prompt_bar", "console.command_completion",
-    "console.known_values", "console.column_dialog", "console.screens.queues", "console.screens.queue",
-    "console.screens.nodes", "console.screens.node", "console.screens.events", "console.help_dialog",
-    "console.screens.proposals", "console.screens.recommendations", "console.screens.topology", "console.bookmarks",
-)  # fmt: skip
+    "console.screens.workloads",
+    "console.screens.workload",
+    "console.prompt_bar",
+    "console.command_completion",
+    "console.known_values",
+    "console.column_dialog",
+    "console.screens.queues",
+    "console.screens.queue",
+    "console.screens.nodes",
+    "console.screens.node",
+    "console.screens.events",
+    "console.help_dialog",
+    "console.screens.proposals",
+    "console.screens.recommendations",
+    "console.screens.topology",
+    "console.bookmarks",
+)
 
 
 def load_ahead() -> None:

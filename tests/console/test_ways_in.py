@@ -15,9 +15,10 @@ from runbooks.admission import ADMITTED
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {
-    name for name, kind in vars(commands).items()
+    name
+    for name, kind in vars(commands).items()
     if isinstance(kind, type) and issubclass(kind, commands.Command) and kind is not commands.Command
-}  # fmt: skip
+}
 MUTATING = COMMANDS - {kind.__name__ for kind in ADMITTED}
 CALLERS = {
     "runbooks/executor.py": "steps of approved plans",
@@ -31,20 +32,28 @@ CALLERS = {
     "engine/slurm/mirror.py": "what Slurm did, in a cell that Slurm decides",
     "engine/slurm/past.py": "ended runs that slurmdbd tells, in a cell that Slurm decides",
     "engine/slurm/driver.py": "what became of intents that the gate wrote down",
-    "engine/counterfactual.py": "a fork", "engine/rehearsal.py": "a fork",
-    "runbooks/simulation.py": "a fork", "engine/consolidation.py": "a fork",
-    "runbooks/readings.py": "a fork", "runbooks/draft_solver.py": "a fork", "console/incident_scores.py": "a fork",
+    "engine/counterfactual.py": "a fork",
+    "engine/rehearsal.py": "a fork",
+    "runbooks/simulation.py": "a fork",
+    "engine/consolidation.py": "a fork",
+    "runbooks/readings.py": "a fork",
+    "runbooks/draft_solver.py": "a fork",
+    "console/incident_scores.py": "a fork",
     "console/incident_play.py": "a scripted incident's own engine, in memory",
-}  # fmt: skip
+}
 MAKERS = {
-    "runbooks/catalog.py": "what actions come to", "runbooks/as_commands.py": "what actions come to",
+    "runbooks/catalog.py": "what actions come to",
+    "runbooks/as_commands.py": "what actions come to",
     "runbooks/doubt.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
-    "engine/agents.py": "agents of nodes", "console/replay.py": "a trace's own engine",
+    "engine/agents.py": "agents of nodes",
+    "console/replay.py": "a trace's own engine",
     "engine/slurm/mirror.py": "what Slurm did: `Observe` alone",
     "engine/slurm/past.py": "as the mirror: `Observe` alone",
     "engine/slurm/driver.py": "what became of intents: `SettleIntents` alone",
-    "engine/counterfactual.py": "a fork", "engine/edit_check.py": "a fork", "engine/consolidation.py": "a fork",
-}  # fmt: skip
+    "engine/counterfactual.py": "a fork",
+    "engine/edit_check.py": "a fork",
+    "engine/consolidation.py": "a fork",
+}
 
 
 @cache
@@ -107,9 +116,7 @@ def imported(tree: ast.AST, module: str) -> set[str]:
 
 
 def test_who_commands_an_engine_is_known() -> None:
-    callers = {
-        name for name, tree in sources() if any(each not in CLIENTS for each in command_calls(tree))
-    }  # fmt: skip
+    callers = {name for name, tree in sources() if any(each not in CLIENTS for each in command_calls(tree))}
     assert callers == CALLERS.keys(), "a new way to the engine: it must be the gate's, or be listed with why"
 
 

@@ -122,7 +122,7 @@ print(json.dumps(list(sys.modules)))
 
 def test_asking_loads_no_sdk_into_the_process_that_asks() -> None:
     script = (
-        "import sys, runbooks.model_call; print(not {'openai', 'httpx2', 'httpcore2', 'pydantic'} & set(sys.modules))"
+        "import sys, runbooks.model_call\nprint(not {'openai', 'httpx2', 'httpcore2', 'pydantic'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True, text=True)
     assert told.stdout == "True\n"

@@ -57,9 +57,10 @@ NOT_FOUND = {
 def tables_of(package: Any) -> dict[str, Table]:
     """Every table that a module of a package declares."""
     found: dict[str, Table] = {}
-    for path in sorted(Path(package.__file__).parent.rglob("*.py")):
+    folder = Path(package.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
         if "MetaData()" in path.read_text():
-            module = importlib.import_module(f"{package.__name__}.{path.stem}")
+            module = importlib.import_module(".".join(path.relative_to(folder.parent).with_suffix("").parts))
             for value in vars(module).values():
                 if isinstance(value, MetaData):
                     found |= value.tables
