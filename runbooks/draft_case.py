@@ -9,8 +9,8 @@ import msgspec
 
 from engine.model import PoolSpec
 from engine.quota import Lack
-from runbooks.draft import Target, Tried
-from runbooks.draft_question import Asked
+from runbooks.draft import Choice, Target, Tried
+from runbooks.draft_question import Question
 from runbooks.draft_solver import Option, Solver
 from runbooks.symptoms import Lot, Scene, Symptom
 
@@ -34,6 +34,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     risks: tuple[str, ...] = ()
     partial: bool = False
     """It helps part of what is late."""
+    read_as: str = ""
+    """What the question was read as; empty where nothing of it was known."""
+    undecided: bool = False
+    """A person has to pick one of the choices; where not, they are what else it may be about."""
+    choices: tuple[Choice, ...] = ()
 
 
 class Family(NamedTuple):
@@ -50,11 +55,11 @@ class Family(NamedTuple):
 class Case:
     """One symptom of waits that is being looked into."""
 
-    def __init__(self, scene: Scene, symptom: Symptom, asked: Asked) -> None:
+    def __init__(self, scene: Scene, symptom: Symptom, question: Question) -> None:
         self.scene = scene
         self.state = scene.state
         self.symptom = symptom
-        self.asked = asked
+        self.question = question
         self.lots = symptom.lots
         self.first = symptom.lots[0]
         watched = [id_ for lot in self.lots for id_ in lot.members]

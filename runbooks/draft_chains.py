@@ -9,35 +9,33 @@ from __future__ import annotations
 from engine.model import WorkloadState
 from runbooks import draft_waits
 from runbooks.draft_case import Answer
-from runbooks.draft_question import Asked
+from runbooks.draft_question import Question
 from runbooks.draft_solver import Option, Solver
 from runbooks.plan import ActionName
 from runbooks.symptoms import Scene, Symptom, minutes, wait
 
 MOST_LINKS = 100
 """Workloads of one chain that are looked at."""
-FRESH_MS = 30 * 60_000
-"""What was put aside more lately is somebody's present doing."""
 
 
-def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def answer(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """What keeps the named ones, or all of them, from their start: let go of, where it would start at once."""
-    named = [id_ for id_ in symptom.ids if id_ in asked.names("workload")]
+    named = [id_ for id_ in symptom.ids if id_ in question.names("workload")]
     waiting = tuple(named or symptom.ids)
     roots = keepers(scene, waiting)
     w = scene.state.workloads
     late = [lot for lot in scene.lots if set(roots).intersection(lot.members)]
     for lot in late:
-        found = draft_waits.answer(scene, wait(lot.queue, lot.token, [lot]), asked)
+        found = draft_waits.answer(scene, wait(lot.queue, lot.token, [lot]), question)
         if found is not None and found.option is not None:
             return found
     held = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.HELD]
     suspended = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.SUSPENDED]
     chain = f"{waiting[0]} waits for {', '.join(roots[:3])}" if roots else symptom.text
     if suspended:
-        return _let_go(scene, asked, tuple(suspended[:20]), "resume", f"{chain}, which is suspended")
+        return _let_go(scene, tuple(suspended[:20]), "resume", f"{chain}, which is suspended")
     if held:
-        return _let_go(scene, asked, tuple(held[:20]), "release", f"{chain}, which is on hold")
+        return _let_go(scene, tuple(held[:20]), "release", f"{chain}, which is on hold")
     text = f"{chain}, which goes on by itself" if roots else symptom.text
     return Answer(option=None, why=text, about=tuple(("workload", id_) for id_ in roots[:3]))
 
@@ -60,16 +58,12 @@ def keepers(scene: Scene, ids: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _let_go(scene: Scene, asked: Asked, ids: tuple[str, ...], action: ActionName, why: str) -> Answer:
-    """Where there is room for it now, it was not put aside just now, and nobody says that it is planned; what came on
-    hold is its owner's to release, unless it is said that what it waited for is over."""
+def _let_go(scene: Scene, ids: tuple[str, ...], action: ActionName, why: str) -> Answer:
+    """Where its queue is open and there is room for it now."""
     w = scene.state.workloads
     since_ms = max(_aside_ms(scene, id_) for id_ in ids)
-    planned = "planned" in asked.topics and not asked.over
-    owners = action == "release" and not asked.over and any(_came_on_hold(scene, id_) for id_ in ids)
-    closed = any(not scene.state.queues.is_open(w.queue[w.row_of[id_]]) for id_ in ids)
     questions = ("Who put it aside, and is the reason over?",)
-    if planned or owners or closed or (since_ms > scene.now_ms - FRESH_MS and not asked.over):
+    if not all(scene.state.queues.is_open(w.queue[w.row_of[id_]]) for id_ in ids):
         return Answer(option=None, why=why, about=tuple(("workload", id_) for id_ in ids[:3]), questions=questions)
     option = Option(
         text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
@@ -85,7 +79,3 @@ def _let_go(scene: Scene, asked: Asked, ids: tuple[str, ...], action: ActionName
 def _aside_ms(scene: Scene, id_: str) -> int:
     """When it was put aside: the last thing that happened to it."""
     return max((item.at_ms for item in scene.engine.workload(id_).history), default=0)
-
-
-def _came_on_hold(scene: Scene, id_: str) -> bool:
-    return not any(item.what == "held" for item in scene.engine.workload(id_).history)

@@ -11,27 +11,27 @@ from engine.model import NodeState
 from runbooks import draft_nodes, draft_waits
 from runbooks.draft import Finding
 from runbooks.draft_case import Answer, Case
-from runbooks.draft_question import Asked
+from runbooks.draft_question import Question
 from runbooks.draft_solver import Option, Solver
 from runbooks.symptoms import Scene, Symptom, wait
 
-OfFinding = Callable[[Scene, Asked], Answer | None]
+OfFinding = Callable[[Scene, Question], Answer | None]
 WAIT_MS = 5 * 60_000
 
 
-def finding_of(asked: Asked) -> Finding:
-    assert asked.finding is not None, "a rule of findings is asked for a finding"
-    return asked.finding
+def finding_of(question: Question) -> Finding:
+    assert question.finding is not None, "a rule of findings is asked for a finding"
+    return question.finding
 
 
-def waits_of_queue(scene: Scene, asked: Asked) -> Answer | None:
+def waits_of_queue(scene: Scene, question: Question) -> Answer | None:
     """Of the queue that it is about."""
-    queues = [name for name in asked.names("queue") if name in finding_of(asked).about] or asked.names("queue")
+    queues = [name for name in question.names("queue") if name in finding_of(question).about] or question.names("queue")
     for name in queues:
         lots = [lot for lot in scene.queue_lots(name) if lot.wait_ms > WAIT_MS]
         for token in dict.fromkeys(lot.token for lot in lots):
             chosen = [lot for lot in lots if lot.token == token]
-            found = draft_waits.answer(scene, wait(chosen[0].queue, token, chosen), asked)
+            found = draft_waits.answer(scene, wait(chosen[0].queue, token, chosen), question)
             if found is not None:
                 return found
     if queues:
@@ -39,44 +39,44 @@ def waits_of_queue(scene: Scene, asked: Asked) -> Answer | None:
     return None
 
 
-def fragmented(scene: Scene, asked: Asked) -> Answer | None:
-    wanted = set(finding_of(asked).targets)
+def fragmented(scene: Scene, question: Question) -> Answer | None:
+    wanted = set(finding_of(question).targets)
     lots = [lot for lot in scene.lots if wanted.intersection(lot.members)]
     if not lots:
         return Answer(option=None, why="what it is about does not wait any more")
-    return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), asked)
+    return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), question)
 
 
-def cordons(scene: Scene, asked: Asked) -> Answer | None:
+def cordons(scene: Scene, question: Question) -> Answer | None:
     """As few as start what waits; where nothing does, those that are healthy, for people to look at."""
     healthy = set(scene.healthy_cordoned)
     ids = tuple(
-        id_ for id_ in finding_of(asked).targets if id_ in healthy and scene.is_idle(scene.state.capacity.row(id_))
+        id_ for id_ in finding_of(question).targets if id_ in healthy and scene.is_idle(scene.state.capacity.row(id_))
     )
     if not ids:
         return Answer(option=None, why="none of them is cordoned, empty and without a fault that shows")
     late = [lot for lot in scene.lots if lot.wait_ms > WAIT_MS]
     for token in dict.fromkeys(lot.token for lot in late):
         chosen = [lot for lot in late if lot.token == token]
-        case = Case(scene, wait(chosen[0].queue, token, chosen), asked)
+        case = Case(scene, wait(chosen[0].queue, token, chosen), question)
         for family in draft_waits.uncordoned(case):
             result = case.solver.least(family.low, family.high, family.option)
             if result.gain:
                 return draft_waits.found(case, result)
-    return draft_nodes.hand_back(scene, finding_of(asked).text, ids[:12])
+    return draft_nodes.hand_back(scene, finding_of(question).text, ids[:12])
 
 
-def straggling(scene: Scene, asked: Asked) -> Answer | None:
-    nodes = set(finding_of(asked).targets)
+def straggling(scene: Scene, question: Question) -> Answer | None:
+    nodes = set(finding_of(question).targets)
     for symptom in scene.nodes():
         if symptom.kind == "straggler" and symptom.subject in nodes:
-            return draft_nodes.straggler(scene, symptom, asked)
+            return draft_nodes.straggler(scene, symptom, question)
     return Answer(option=None, why="no task on it is behind its gang any more, as far as agents report")
 
 
 def _nodes_drained(runbook: str) -> OfFinding:
-    def rule(scene: Scene, asked: Asked) -> Answer | None:
-        finding = finding_of(asked)
+    def rule(scene: Scene, question: Question) -> Answer | None:
+        finding = finding_of(question)
         there = [id_ for id_ in finding.targets if id_ in scene.state.capacity.row_of]
         if not there:
             return Answer(option=None, why="the node is not in the cell any more")
@@ -90,26 +90,26 @@ def _nodes_drained(runbook: str) -> OfFinding:
     return rule
 
 
-def flapping(scene: Scene, asked: Asked) -> Answer | None:
+def flapping(scene: Scene, question: Question) -> Answer | None:
     """Those of them that are ready and were lost again and again, one at a time; what is cordoned is out of use
     already."""
     c = scene.state.capacity
-    there = [id_ for id_ in finding_of(asked).targets if id_ in c.row_of]
+    there = [id_ for id_ in finding_of(question).targets if id_ in c.row_of]
     lost = {symptom.subject for symptom in scene.nodes() if symptom.kind == "flapping"}
     lost |= {node for node, _ in scene.agents.flapping} if scene.agents is not None else set()
     if not lost.intersection(there):
         return Answer(option=None, why="none of them was lost again and again in the last day")
     ready = [id_ for id_ in there if id_ in lost and c.state[c.row_of[id_]] == NodeState.READY]
     if ready:
-        return draft_nodes.drained(scene, ready[0], finding_of(asked).text, "node-flapping")
+        return draft_nodes.drained(scene, ready[0], finding_of(question).text, "node-flapping")
     return Answer(
-        option=None, why=f"{finding_of(asked).text}; they take no work already, and somebody has to look at them",
+        option=None, why=f"{finding_of(question).text}; they take no work already, and somebody has to look at them",
         questions=("Is it power, network or the agent?",),
     )  # fmt: skip
 
 
-def idle_pool(scene: Scene, asked: Asked) -> Answer | None:
-    finding = finding_of(asked)
+def idle_pool(scene: Scene, question: Question) -> Answer | None:
+    finding = finding_of(question)
     pool, given = finding.targets[0] if finding.targets else "", _words(finding.parameters)
     size = scene.sizes.get(pool)
     if size is None or size.scaling is None or not given.get("least", "").isdigit():
@@ -120,9 +120,9 @@ def idle_pool(scene: Scene, asked: Asked) -> Answer | None:
     return draft_nodes.least(scene, pool, to, finding.text)
 
 
-def ahead(scene: Scene, asked: Asked) -> Answer | None:
+def ahead(scene: Scene, question: Question) -> Answer | None:
     """As many nodes, from when to when, as was foretold."""
-    finding = finding_of(asked)
+    finding = finding_of(question)
     pool = finding.targets[0] if finding.targets else ""
     size = scene.sizes.get(pool)
     times = [word.partition("=") for word in finding.parameters if "=" in word]
@@ -149,22 +149,22 @@ def ahead(scene: Scene, asked: Asked) -> Answer | None:
     return Answer(option=option, why=finding.text, risks=(option.harms,))
 
 
-def runaway(scene: Scene, asked: Asked) -> Answer | None:
-    finding = finding_of(asked)
+def runaway(scene: Scene, question: Question) -> Answer | None:
+    finding = finding_of(question)
     name = finding.targets[0] if finding.targets else finding.about
     symptom = Symptom(kind="tenant", of="tenant", subject=name, text=finding.text, hurts=True)
-    return draft_nodes.tenant(scene, symptom, asked)
+    return draft_nodes.tenant(scene, symptom, question)
 
 
-def reservation(scene: Scene, asked: Asked) -> Answer | None:
-    wanted = finding_of(asked).targets
+def reservation(scene: Scene, question: Question) -> Answer | None:
+    wanted = finding_of(question).targets
     for symptom in scene.idle_reservations():
         if symptom.subject in wanted:
-            return idle_reservation(scene, symptom, asked)
+            return idle_reservation(scene, symptom, question)
     return Answer(option=None, why="it is in use, or over, by now")
 
 
-def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def idle_reservation(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     spec = scene.engine.reservation(symptom.subject)
     if any(scene.queue_lots(queue) for queue in spec.queues):
         return Answer(
@@ -181,31 +181,31 @@ def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | N
     return Answer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
 
 
-def overrun(scene: Scene, asked: Asked) -> Answer | None:
+def overrun(scene: Scene, question: Question) -> Answer | None:
     """Only where its tasks are known to stand still is it more than a run that takes long."""
     still = {one.workload for one in scene.agents.still} if scene.agents is not None else set()
-    for symptom in draft_nodes.told(scene, asked):
-        if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(asked).targets):
-            return draft_nodes.stuck(scene, symptom, asked)
-    return None if "stuck" in asked.topics else only_told(scene, asked)
+    for symptom in draft_nodes.told(scene, question):
+        if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(question).targets):
+            return draft_nodes.stuck(scene, symptom, question)
+    return None if "hanging" in question.classes else only_told(scene, question)
 
 
-def only_told(scene: Scene, asked: Asked) -> Answer | None:
+def only_told(scene: Scene, question: Question) -> Answer | None:
     """Nothing done to the cell helps: people have to look."""
-    return Answer(option=None, why=f"{finding_of(asked).text}; nothing done to the cell helps, people have to look")
+    return Answer(option=None, why=f"{finding_of(question).text}; nothing done to the cell helps, people have to look")
 
 
-def spot(scene: Scene, asked: Asked) -> Answer | None:
+def spot(scene: Scene, question: Question) -> Answer | None:
     for symptom in scene.nodes():
-        if symptom.kind == "spot_storm" and symptom.subject in finding_of(asked).targets:
-            return draft_nodes.spot_storm(scene, symptom, asked)
-    return Answer(option=None, why=f"{finding_of(asked).text}; none is being taken back now")
+        if symptom.kind == "spot_storm" and symptom.subject in finding_of(question).targets:
+            return draft_nodes.spot_storm(scene, symptom, question)
+    return Answer(option=None, why=f"{finding_of(question).text}; none is being taken back now")
 
 
-def unknown(scene: Scene, asked: Asked) -> Answer | None:
+def unknown(scene: Scene, question: Question) -> Answer | None:
     """A kind that has no rule: what the question says beside it, or an object that is pointed at; else it is told."""
-    pointed = finding_of(asked).kind.startswith("about_")
-    return None if pointed or asked.text.strip() else only_told(scene, asked)
+    pointed = finding_of(question).kind.startswith("about_")
+    return None if pointed or question.text.strip() else only_told(scene, question)
 
 
 def borne_out(finding: Finding, node: str) -> bool:

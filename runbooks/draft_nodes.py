@@ -14,7 +14,7 @@ from engine.model import NodeState, WorkloadState
 from engine.money import usd
 from engine.shape import Shape
 from runbooks.draft_case import Answer
-from runbooks.draft_question import Asked
+from runbooks.draft_question import Question
 from runbooks.draft_solver import Option, Solver, named
 from runbooks.plan import ActionName
 from runbooks.symptoms import Scene, Symptom, counted, minutes
@@ -33,18 +33,11 @@ FLOOD = 20
 """Live workloads of a tenant below which it floods nothing."""
 
 
-def told(scene: Scene, asked: Asked) -> list[Symptom]:
-    """What operators say of named objects and the cell cannot see by itself: errors of a node, a gang that hangs, a
-    tenant that floods, a pool that idles."""
-    found = []
-    c, w = scene.state.capacity, scene.state.workloads
-    for id_ in asked.names("node"):
-        row = c.row_of.get(id_)
-        if row is not None and c.state[row] == NodeState.READY:
-            text = f"node {id_} is ready, with {counted(scene.state.allocations.workloads_on(row), 'workload')}"
-            found.append(Symptom(kind="node_errors", of="node", subject=id_, text=text))
+def told(scene: Scene, question: Question) -> list[Symptom]:
+    """Gangs that hang, as their agents say, or that are named and run; tenants that flood the cell; pools that idle."""
+    found, w = [], scene.state.workloads
     still = {} if scene.agents is None else {one.workload: one for one in scene.agents.still}
-    for id_ in dict.fromkeys((*asked.names("workload"), *still)):
+    for id_ in dict.fromkeys((*question.names("workload"), *still)):
         row = w.row_of.get(id_)
         if row is None or w.state[row] != WorkloadState.RUNNING:
             continue
@@ -79,7 +72,7 @@ def hand_back(scene: Scene, why: str, ids: tuple[str, ...]) -> Answer | None:
     )
 
 
-def straggler(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def straggler(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """Keep work off the node, and start the gang anew elsewhere, where there is room for it."""
     node, gang = symptom.subject, symptom.ids[0]
     if scene.state.capacity.state[scene.state.capacity.row(node)] != NodeState.READY:
@@ -137,32 +130,18 @@ def drained(scene: Scene, node: str, why: str, runbook: str, questions: tuple[st
     return Answer(option=option, why=why, risks=(option.harms,), questions=questions)
 
 
-def flapping(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def flapping(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     return drained(scene, symptom.subject, symptom.text, "node-flapping", ("Is it power, network or the agent?",))
-
-
-def node_errors(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
-    """What people say of a node that the cell itself holds for sound: no new work on it is the least, and enough until
-    somebody has looked."""
-    text = f"{symptom.text}; what is said of it is not measured here"
-    if symptom.subject not in asked.broken:
-        return Answer(option=None, why=text,
-                      questions=("Which error, of which device, since when?",))  # fmt: skip
-    found = _cordon(scene, symptom.subject, text, "no new work there until somebody has looked")
-    if found is None or found.option is None:
-        return found
-    question = "Do its counters really rise, and only there?"
-    return Answer(option=found.option, why=found.why, risks=found.risks, questions=(question,))
 
 
 # -- gangs ------------------------------------------------------------------------------------------------------------
 
 
-def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def stuck(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """Start a gang anew that is said to hang, where it has run for long enough to tell."""
     w, row = scene.state.workloads, scene.state.workloads.row(symptom.subject)
     run_ms = scene.now_ms - w.started[row]
-    named = symptom.subject in asked.names("workload")
+    named = symptom.subject in question.names("workload")
     if scene.agents is not None and symptom.subject in scene.agents.moving:
         return Answer(option=None, why=f"{symptom.text}, and its tasks come on, as their agents say")
     estimate_ms = w.class_at(row).estimate_ms
@@ -200,7 +179,7 @@ def usual_run_ms(scene: Scene, row: int) -> int:
 # -- zones and spot ---------------------------------------------------------------------------------------------------
 
 
-def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def zone_lost(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """Nothing new on what is left of the zone; and where more important work waits, less important is held."""
     left = symptom.ids[:MOST_LEFT]
     ready = len(scene.nodes_in(NodeState.READY))
@@ -238,7 +217,7 @@ def _batch_queue(scene: Scene) -> str:
     return ordered[0][0] if ordered[0][1] < ordered[-1][1] else ""
 
 
-def spot_storm(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def spot_storm(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """No more of what is being taken back; and on-demand machines for what would lose its place."""
     spec = next(pool for pool in scene.state.capacity.pools if pool.name == symptom.subject)
     c, state = scene.state.capacity, scene.state
@@ -317,7 +296,7 @@ def floods(scene: Scene) -> list[Symptom]:
     return found
 
 
-def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def tenant(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """Hold what it has waiting; where that does not let the others start, suspend the newest of what it runs."""
     w, name = scene.state.workloads, symptom.subject
     index = w.tenants.index.get(name)
@@ -412,7 +391,7 @@ def set_now(scene: Scene, pool: str) -> int:
     return max([(0, 0), *(one for one in scene.sizes[pool].set_for if one[0] <= scene.now_ms)])[1]
 
 
-def idle_pool(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def idle_pool(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """What keeps it is lowered to what is in use now: its least, or what is set; the autoscaler gives back the rest."""
     size = scene.sizes[symptom.subject]
     set_for = set_now(scene, symptom.subject)

@@ -40,11 +40,10 @@ def quota_ways(
     if pool:
         return [borrow(at, pool, resource, units), nominal(case, own, pool, resource, units)]
     idle = idle_siblings(case, own, resource)
-    ways = [
+    return [
         borrow(at, "", resource, units), lend(idle, resource, units), nominal(case, own, "", resource, units),
         rebalance(own, idle, resource, units),
     ]  # fmt: skip
-    return ways[::-1] if "move" in case.asked.topics else ways
 
 
 def _free_of(case: Case, pool: str, resource: str) -> int:
@@ -116,7 +115,7 @@ def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -
     of = {"pool": pool} if pool else {}
     word = units.removesuffix("s").upper()
     pools = [pool.name for pool in case.pools() if pool.capacity.gpu_milli]
-    late_s = (case.asked.slo_ms or min(1_800_000, case.first.wait_ms - 60_000)) // 1000
+    late_s = min(1_800_000, case.first.wait_ms - 60_000) // 1000
 
     def option(more: int) -> Option:
         by_runbook = units == "gpus" and not pool and pools and more <= 512 and late_s >= 60

@@ -6,7 +6,6 @@ and nothing else stops, or starts later that is as important.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
@@ -20,7 +19,7 @@ from runbooks import draft_nodes
 from runbooks.amounts import hours, whole
 from runbooks.draft import Target
 from runbooks.draft_case import Answer, Case, Family
-from runbooks.draft_question import Asked
+from runbooks.draft_question import Question
 from runbooks.draft_quota import more_quota
 from runbooks.draft_solver import Option, Result
 from runbooks.plan import ActionName
@@ -33,17 +32,12 @@ MOST_AHEAD_MS = 40 * 60_000
 MOST_NODES = 100
 """Returned or added in one draft."""
 MOST_APPROVED = 20
-SUM = re.compile(
-    r"(?:\$|usd\s*)\s*(\d{1,3}(?:,\d{3})+|\d{1,7})\b|"
-    r"(?<![\d,])(\d{1,3}(?:,\d{3})+|\d{1,7})\s*(?:usd|dollars?|bucks|more|extra)\b",
-    re.IGNORECASE,
-)
 MOST_REBALANCE = 8
 
 
-def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def answer(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """None where nothing that may be done helps."""
-    case = Case(scene, symptom, asked)
+    case = Case(scene, symptom, question)
     token = symptom.kind.removeprefix("wait_")
     alone_ms = max(SOON_MS, _boot_ms(case))
     soon = case.solver.left_alone(alone_ms)
@@ -69,9 +63,9 @@ def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     return found(case, best)
 
 
-def displaced_way(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def displaced_way(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
     """Less important work gives way to what lost its nodes with a zone, where that starts all of it."""
-    case = Case(scene, symptom, asked)
+    case = Case(scene, symptom, question)
     if symptom.kind not in (f"wait_{explain.CAPACITY}", f"wait_{explain.FRAGMENTED}") or not displaced(case):
         return None
     for family in given_way(case):
@@ -124,11 +118,8 @@ def whole_pieces(case: Case) -> Iterator[Family]:
 
 
 def uncordoned(case: Case) -> Iterator[Family]:
-    """As few as it takes of the healthy nodes that are out of use, of pools that it may use; none where whoever asks
-    says that they are out on purpose."""
+    """As few as it takes of the healthy nodes that are out of use, of pools that it may use."""
     c = case.state.capacity
-    if "planned" in case.asked.topics and not case.asked.over:
-        return
     names = {pool.name for pool in case.pools()}
     fit = [id_ for id_ in case.scene.healthy_cordoned if c.pools[c.pool[c.row_of[id_]]].name in names]
     empty = [id_ for id_ in fit if case.scene.is_idle(c.row_of[id_])][:MOST_NODES]
@@ -222,12 +213,11 @@ def _higher(pool: PoolSpec, most: int) -> Callable[[int], Option]:
 
 def growing(case: Case) -> list[PoolSpec]:
     """Pools that grow, or are kept from it, and would do for what is late: those that are named, then those that grow,
-    then the cheapest; those on demand before spot of the same price. One that is said to stay as it is does not."""
+    then the cheapest; those on demand before spot of the same price."""
     w = case.state.workloads
     shapes = [shape for lot in case.lots for shape in w.class_at(lot.row).shapes]
     pools = [pool for pool in case.pools() if pool.scaling is not None and any(suits(pool, s) for s in shapes)]
-    pools = [pool for pool in pools if ("pool", pool.name) not in case.scene.intent.spared]
-    named = case.asked.names("pool")
+    named = case.question.names("pool")
 
     def key(pool: PoolSpec) -> tuple[bool, bool, int, bool, str]:
         return pool.name not in named, not grows(pool), pool.price_microusd_hour, pool.spot, pool.name
@@ -261,19 +251,15 @@ def _boot_ms(case: Case) -> int:
 
 
 def given_way(case: Case) -> Iterator[Family]:
-    """The least important work gives way to what is more important, where somebody asks for just that, or where what is
-    more important has lost its nodes with a zone."""
-    if "planned" in case.asked.topics and not case.asked.over:
-        # What is out of use on purpose comes back: nobody has to stop for that.
-        return
-    pointed_at = bool(case.asked.names("workload")) and bool(case.asked.text.strip())
-    if case.asked.topics.isdisjoint(("priority", "tenant")) and not pointed_at and not displaced(case):
+    """The least important work gives way to what is more important, where somebody points at just that, or where what
+    is more important has lost its nodes with a zone."""
+    if not (pointed_at(case) or displaced(case)):
         return
     w, state = case.state.workloads, case.state
     pools = {_row(case, pool) for pool in case.pools()}
     victims: list[tuple[int, int, str]] = []
     for row in range(len(w.ids)):
-        if state.is_bound(row) and w.value_at(row) < case.priority and not case.scene.is_spared(row):
+        if state.is_bound(row) and w.value_at(row) < case.priority:
             nodes = [state.allocations.node[a] for a in state.allocations.of_workload(w.first_allocation[row])]
             if nodes and all(state.capacity.pool[node] in pools for node in nodes):
                 lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, case.scene.now_ms)
@@ -293,17 +279,15 @@ def displaced(case: Case) -> bool:
     return any(item.what == "requeued" for item in history)
 
 
-RECLAIM = re.compile(
-    r"\b(?:kick\w*|evict\w*|reclaim\w*|preempt\w*|throw|take\s+(?:it|them|ours?|theirs?)?\s*back|claw\w*|borrow\w*|lent|owns?"
-    r"|owner|guarantee\w*|entitle\w*|ours?|own\s+(?:quota|share)|within\s+(?:its|our|their)\s+(?:quota|share)|gets?\s+back)\b"
-)
-"""Words of those who want back what is their own."""
+def pointed_at(case: Case) -> bool:
+    """Whether a person picked what is late, or named it."""
+    return bool(case.question.pick or (case.question.names("workload") and case.question.text))
 
 
 def owners_due(case: Case) -> Iterator[Family]:
     """Work of queues that hold more than their own goes, where what is late is within the quota of its own queue, and
-    somebody asks for that: least important first, of those what loses least."""
-    if not RECLAIM.search(case.asked.text.lower()):
+    somebody points at just that: least important first, of those what loses least."""
+    if not pointed_at(case):
         return
     state, tree, w = case.state, case.state.queues, case.state.workloads
     own = w.queue[case.first.row]
@@ -321,7 +305,7 @@ def owners_due(case: Case) -> Iterator[Family]:
     pools = {_row(case, pool) for pool in case.pools()}
     victims: list[tuple[int, int, str, int, int]] = []
     for row in range(len(w.ids)):
-        if not state.is_bound(row) or over.get(w.queue[row], 0) <= 0 or case.scene.is_spared(row):
+        if not state.is_bound(row) or over.get(w.queue[row], 0) <= 0:
             continue
         nodes = [state.allocations.node[a] for a in state.allocations.of_workload(w.first_allocation[row])]
         if w.value_at(row) <= case.priority and nodes and all(state.capacity.pool[node] in pools for node in nodes):
@@ -370,24 +354,12 @@ def _take_back(name: str) -> Callable[[int], Option]:
     )
 
 
-def related_names(case: Case) -> set[str]:
-    """Of what waits: itself, whose it is, and the queues that it is in."""
-    tree = case.state.queues
-    queues = {tree.specs[vertex].name for vertex in tree.path[tree.row(case.symptom.subject)]}
-    return queues.union(*(lot.members for lot in case.lots), *(lot.tenants for lot in case.lots))
-
-
 def opened(case: Case) -> Iterator[Family]:
-    """The queues above it that are held. One that drains was closed on purpose, and for longer."""
+    """The queues above it that are closed; not while a zone or spot machines are being lost."""
     tree = case.state.queues
     path = tree.path[tree.row(case.symptom.subject)]
     closed = [vertex for vertex in path if tree.mode[vertex] != QueueMode.OPEN]
     trouble = case.scene.nodes()
-    pointed = related_names(case).intersection(case.asked.names("queue", "workload", "tenant"))
-    if any(tree.mode[vertex] != QueueMode.HELD for vertex in closed) and not (pointed or case.asked.over):
-        return
-    if "planned" in case.asked.topics and not case.asked.over:
-        return
     if any(symptom.kind in ("zone_lost", "spot_storm") for symptom in trouble):
         return
     names = tuple(tree.specs[vertex].name for vertex in closed)
@@ -417,7 +389,7 @@ def first_in_line(case: Case) -> Iterator[Family]:
             ),
         )  # fmt: skip
     elif token in FAMILIES and token != explain.BEHIND:
-        yield from FAMILIES[token](Case(case.scene, _only(case.symptom, head, token), case.asked))
+        yield from FAMILIES[token](Case(case.scene, _only(case.symptom, head, token), case.question))
     spec = case.state.queues.specs[case.state.queues.row(case.symptom.subject)]
     if spec.order == "strict_fifo":
         yield Family(
@@ -454,19 +426,16 @@ def more_budget(case: Case) -> Iterator[Family]:
             ),
         )  # fmt: skip
         return
-    yield Family(1, 1, lambda _: raised(case.scene, spec.name, case.asked))
+    yield Family(1, 1, lambda _: raised(case.scene, spec.name))
 
 
-def raised(scene: Scene, name: str, asked: Asked) -> Option:
-    """As much more as whoever asks says, where that is enough for now; else enough for the rest of the window, what it
-    will have spent by then below 95 % of the limit, and what is spent below 80 %: but no more than as much again, of
-    what is not spent already."""
+def raised(scene: Scene, name: str) -> Option:
+    """Enough for the rest of the window, what it will have spent by then below 95 % of the limit, and what is spent
+    below 80 %: but no more than as much again, of what is not spent already."""
     line = scene.budgets[name]
     spec, spent = line.spec, line.spent_microusd
-    said = [int((one or other).replace(",", "")) for one, other in SUM.findall(asked.text)]
-    enough = [usd_ for usd_ in said if spec.limit_microusd + usd_ * MICROUSD > spent]
     limit = max(min(line.forecast_microusd * 100 // 95, 2 * spec.limit_microusd), spent * 5 // 4) + MICROUSD
-    more = enough[0] if len(enough) == 1 else max(1, -(-(limit - spec.limit_microusd) // MICROUSD))
+    more = max(1, -(-(limit - spec.limit_microusd) // MICROUSD))
     return Option(
         text=f"add {usd(more * MICROUSD)} to budget {name}",
         steps=(("set_budget", {"budget": name, "add_usd": more}),),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_QUESTIONS = 3
 MOST_RISKS = 5
 MOST_TITLE = 120
+NOTHING = "Nothing should be done"
 READ_OF: dict[str, tuple[str, ...]] = {
     "queue": ("queue_mode", "queue_waiting", "queue_oldest_wait_s", "queue_gpus", "queue_gpu_quota"),
     "node": ("node_state", "node_workloads", "node_losses_day"),
@@ -96,7 +97,7 @@ def summary(answer: Answer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     """What is wrong, what is proposed against it, and what a fork showed of that."""
     sentences = [said(answer.why, cites)]
     if answer.option is None:
-        return (*sentences, said("Nothing should be done"))
+        return tuple(sentences) if answer.undecided else (*sentences, said(NOTHING))
     sentences.append(said(f"Proposed: {answer.option.text}"))
     if answer.target is not None:
         verdict = "met" if answer.target.met else "met in part"

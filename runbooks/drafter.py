@@ -23,7 +23,17 @@ from runbooks.draft_records import on_record
 from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import Option, Solver, made
 from runbooks.draft_target import with_target
-from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
+from runbooks.draft_words import (
+    MOST_QUESTIONS,
+    MOST_RISKS,
+    MOST_TITLE,
+    NOTHING,
+    Cited,
+    objects_of,
+    rationale,
+    said,
+    summary,
+)
 from runbooks.plan import Act, Proposal, Request, RunbookRef, Source, StepRequest
 from runbooks.readings import MAX_COMMENT
 from runbooks.runbook import MOST_TITLE as MOST_RUNBOOK_TITLE
@@ -63,8 +73,8 @@ class RuleDrafter:
         try:
             base.settle()
             scene = Scene(base, agents, record)
-            asked = draft_question.read(base, brief.question, brief.finding)
-            draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, asked))
+            question = draft_question.read(base, brief.question, brief.finding, brief.pick)
+            draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, question))
             return self._runbook(draft, brief, requester) if brief.task == "runbook" else draft
         finally:
             base.forget()
@@ -124,7 +134,7 @@ class RuleDrafter:
             ),
             risks=tuple(said(text) for text in answer.risks[:MOST_RISKS]),
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
-            facts=cited.facts, flags=tuple(flags), request=request,
+            facts=cited.facts, flags=tuple(flags), request=request, read_as=answer.read_as,
             kind=ref.id if ref is not None else " + ".join(dict.fromkeys(act.action for act in acts)),
             template=ref.id if ref is not None else "",
             preview=preview, effects=preview.effects, target=target, tried=answer.tried,
@@ -171,12 +181,13 @@ class RuleDrafter:
         cited = Cited(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
         looked = (said(f"Looked at: {draft_rules.looked_at(scene)}"),) if answer.option is None else ()
-        heading = "Nothing should be done" if answer.option is None else "What it means"
+        heading = "What it means" if answer.option else "Pick what is meant" if answer.undecided else NOTHING
         return Draft(
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
             rationale=(*rationale(answer, cites), *looked),
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
             tried=answer.tried, facts=cited.facts, version=scene.engine.version, flags=tuple(too_large(scene)),
+            read_as=answer.read_as, undecided=answer.undecided, choices=answer.choices,
         )  # fmt: skip
 
 
