@@ -251,7 +251,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """By a person's vote."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class SymptomChoice(msgspec.Struct, frozen=True, kw_only=True):
     """A symptom of the cell that a question may be about: a person picks one, by number or name."""
 
     name: str
@@ -301,7 +301,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """Symptoms and objects that the question names, as the rules read it; empty where nothing of it was known."""
     undecided: bool = False
     """The question does not say which symptom it is about: a person has to pick one of the choices."""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[SymptomChoice, ...] = ()
     """Symptoms that the question may be about; `DraftAsk.pick` names one."""
     facts: tuple[Fact, ...] = ()
     """Those that are cited."""

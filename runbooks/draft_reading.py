@@ -10,7 +10,7 @@ from typing import NamedTuple
 from engine import explain
 from runbooks import draft_nodes, draft_requests
 from runbooks.draft_question import SYMPTOM_CLASSES, Question
-from runbooks.symptoms import Scene, Symptom, wait
+from runbooks.symptoms import CellScene, Symptom, wait
 
 LATE_MS = 5 * 60_000
 """What has waited for less is not late."""
@@ -19,7 +19,7 @@ SEVERITY = {"zone_lost": 80, "spot_storm": 60, "straggler": 45, "flapping": 35, 
 """Kind -> rank among symptoms; waits stand at 50 and above, by their priority."""
 
 
-class Reading(NamedTuple):
+class QuestionReading(NamedTuple):
     """What a question is read as."""
 
     text: str
@@ -32,7 +32,7 @@ class Reading(NamedTuple):
     """Where it is decided: what else it may be about."""
 
 
-def reading(scene: Scene, question: Question) -> Reading:
+def reading(scene: CellScene, question: Question) -> QuestionReading:
     """What the question means, of the cell as it is. A pick decides, where it names one of the symptoms."""
     text = _read_as(question)
     shown = sorted(symptoms(scene, question), key=_severity)
@@ -40,12 +40,14 @@ def reading(scene: Scene, question: Question) -> Reading:
     offered = tuple(left or shown)[:MAX_CHOICES]
     picked = _picked(shown, question.pick)
     if picked is not None:
-        return Reading(text, (_focused(picked, question),), True)
+        return QuestionReading(text, (_focused(picked, question),), True)
     if question.pick or not left:
-        return Reading(text, offered, False)
+        return QuestionReading(text, offered, False)
     decided = len({(one.of, one.subject) for one in left}) == 1
     others = [one for one in shown if one not in left and (one.hurts or related(scene, one, question.named))]
-    return Reading(text, tuple(_focused(one, question) for one in offered), decided, tuple(others[:MAX_CHOICES]))
+    return QuestionReading(
+        text, tuple(_focused(one, question) for one in offered), decided, tuple(others[:MAX_CHOICES])
+    )
 
 
 def _read_as(question: Question) -> str:
@@ -53,7 +55,7 @@ def _read_as(question: Question) -> str:
     return "; ".join([*words, *(f"{kind} {id_}" for kind, id_ in question.named)])
 
 
-def symptoms(scene: Scene, question: Question) -> list[Symptom]:
+def symptoms(scene: CellScene, question: Question) -> list[Symptom]:
     """All that the cell shows, and what is so of the objects that are named."""
     found = [*scene.waits(LATE_MS), *_named_waits(scene, question), *scene.nodes(), *draft_nodes.told(scene, question)]
     found += draft_requests.oversized_requests(scene)
@@ -62,7 +64,7 @@ def symptoms(scene: Scene, question: Question) -> list[Symptom]:
     return found + [one for one in scene.held_queues() if one.subject not in late]
 
 
-def _named_waits(scene: Scene, question: Question) -> list[Symptom]:
+def _named_waits(scene: CellScene, question: Question) -> list[Symptom]:
     """Waits of workloads that are named, however short."""
     named = question.names("workload")
     lots = [lot for lot in scene.lots if lot.wait_ms <= LATE_MS and any(id_ in lot.members for id_ in named)]
@@ -76,7 +78,7 @@ def _severity(symptom: Symptom) -> tuple[bool, int, int, str]:
     return not symptom.hurts, -rank, -symptom.weight, symptom.subject
 
 
-def _left(scene: Scene, shown: list[Symptom], question: Question) -> list[Symptom]:
+def _left(scene: CellScene, shown: list[Symptom], question: Question) -> list[Symptom]:
     """What the names and the words leave of what is shown; of a question without either, what hurts somebody."""
     if not (question.named or question.classes):
         return [one for one in shown if one.hurts]
@@ -114,12 +116,12 @@ def _focused(symptom: Symptom, question: Question) -> Symptom:
     return symptom if whole else wait(symptom.subject, symptom.kind.removeprefix("wait_"), lots)
 
 
-def related(scene: Scene, symptom: Symptom, objects: tuple[tuple[str, str], ...]) -> bool:
+def related(scene: CellScene, symptom: Symptom, objects: tuple[tuple[str, str], ...]) -> bool:
     """Whether one of the objects is what it is about, or has to do with it."""
     return any(_about(scene, symptom, kind, id_) for kind, id_ in objects)
 
 
-def _about(scene: Scene, symptom: Symptom, kind: str, id_: str) -> bool:
+def _about(scene: CellScene, symptom: Symptom, kind: str, id_: str) -> bool:
     if (kind == symptom.of and id_ == symptom.subject) or id_ in symptom.ids:
         return True
     if any(id_ in lot.members or (kind == "tenant" and id_ in lot.tenants) for lot in symptom.lots):
@@ -132,7 +134,7 @@ def _about(scene: Scene, symptom: Symptom, kind: str, id_: str) -> bool:
     return kind in ("pool", "zone") and _of_pool(scene, symptom, kind, id_)
 
 
-def _of_pool(scene: Scene, symptom: Symptom, kind: str, id_: str) -> bool:
+def _of_pool(scene: CellScene, symptom: Symptom, kind: str, id_: str) -> bool:
     """Whether it is about nodes of a pool or a zone, or work that waits may use the pool."""
     c, w = scene.state.capacity, scene.state.workloads
     if symptom.kind == "cordoned":
@@ -145,7 +147,7 @@ def _of_pool(scene: Scene, symptom: Symptom, kind: str, id_: str) -> bool:
     return any(pool in shape.pool_set for lot in symptom.lots for shape in w.class_at(lot.row).shapes)
 
 
-def _lost_with(scene: Scene, workload: str, node: str) -> bool:
+def _lost_with(scene: CellScene, workload: str, node: str) -> bool:
     """Whether the workload is on the node, or was requeued when the node was lost."""
     state = scene.state
     row, at = state.capacity.row(node), state.workloads.row(workload)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from runbooks.draft_case import Answer
 from runbooks.draft_question import Question
-from runbooks.draft_solver import Option, Solver
-from runbooks.symptoms import Lot, Scene, Symptom, counted
+from runbooks.draft_solver import DraftOption, RuleAnswer, Solver
+from runbooks.symptoms import CellScene, Symptom, WaitingLot, counted
 
 SPARE = 3, 2
 """A request is that many parts of that many of what its likes use at most."""
@@ -22,12 +21,12 @@ class Over(NamedTuple):
     """A lot of one group, and what one task of its likes uses at most, where that is far less than is asked for; 0
     where it is not."""
 
-    lot: Lot
+    lot: WaitingLot
     cpu_milli: int
     memory_mib: int
 
 
-def oversized_requests(scene: Scene) -> list[Symptom]:
+def oversized_requests(scene: CellScene) -> list[Symptom]:
     return [
         Symptom(kind="oversized", of="queue", subject=over.lot.queue, text=_told(over), lots=(over.lot,), hurts=True)
         for over in oversized(scene)
@@ -42,7 +41,7 @@ def _told(over: Over) -> str:
     return f"{who} ask for {' and '.join(asks)} a task, and their likes use {used_of(over)} at most"
 
 
-def oversized(scene: Scene) -> list[Over]:
+def oversized(scene: CellScene) -> list[Over]:
     """Likes have the same owner and the same name."""
     w, usage = scene.state.workloads, scene.state.usage
     used: dict[tuple[int, str], list[tuple[int, int]]] = {}
@@ -75,7 +74,7 @@ def used_of(over: Over) -> str:
     return " and ".join([cpu] * bool(over.cpu_milli) + [memory] * bool(over.memory_mib))
 
 
-def resized(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
+def resized(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     lot = symptom.lots[0]
     over = next((one for one in oversized(scene) if one.lot.row == lot.row), None)
     ids = lot.members[:MAX_RESIZED]
@@ -87,11 +86,11 @@ def resized(scene: Scene, symptom: Symptom, question: Question) -> Answer | None
     option = result.option
     if not result.gain:
         return None
-    return Answer(option=option, why=symptom.text, risks=(option.harms,), questions=("Do their owners agree?",),
-                  partial=len(result.started) < len(ids))  # fmt: skip
+    return RuleAnswer(option=option, why=symptom.text, risks=(option.harms,), questions=("Do their owners agree?",),
+                      partial=len(result.started) < len(ids))  # fmt: skip
 
 
-def less(over: Over, ids: tuple[str, ...]) -> list[Option]:
+def less(over: Over, ids: tuple[str, ...]) -> list[DraftOption]:
     """To ask for less of one, then of both."""
     ways: list[dict[str, int]] = []
     cpu = {"cpu_milli": smaller(over.cpu_milli, 1000)}
@@ -104,7 +103,7 @@ def less(over: Over, ids: tuple[str, ...]) -> list[Option]:
         to += [f"{way['memory_mib'] // 1024:,} GiB"] if "memory_mib" in way else []
         steps = (("resize", {"workloads": ids, **way, "evidence": f"likes use {used_of(over)}"}),)
         found.append(
-            Option(
+            DraftOption(
                 text=f"let {counted(len(ids), 'workload')} ask for {' and '.join(to)} a task",
                 steps=steps,  # type: ignore[arg-type]
                 harms="If they need more than their likes they run slower, or out of memory.",

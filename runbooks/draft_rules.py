@@ -12,16 +12,15 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from engine.columns import view
-from engine.model import NodeState, QueueMode
-from runbooks import draft_chains, draft_nodes, draft_requests, draft_waits
-from runbooks.draft import Choice
-from runbooks.draft_case import Answer
+from engine.model import NodeState, QueueMode, WorkloadState
+from runbooks import draft_nodes, draft_requests, draft_waits
+from runbooks.draft import SymptomChoice
 from runbooks.draft_findings import FINDINGS, idle_reservation, unknown
 from runbooks.draft_question import Question
-from runbooks.draft_reading import LATE_MS, Reading, reading
-from runbooks.draft_solver import Option, Solver
+from runbooks.draft_reading import LATE_MS, QuestionReading, reading
+from runbooks.draft_solver import DraftOption, RuleAnswer, Solver
 from runbooks.plan import ActionName
-from runbooks.symptoms import Scene, Symptom, counted, minutes, wait
+from runbooks.symptoms import CellScene, Symptom, counted, minutes, wait
 
 MAX_TOLD = 4
 """Objects of which it is told how they are."""
@@ -33,10 +32,12 @@ DECIDED_BY_PEOPLE = frozenset(
 )
 """Actions that undo what a person has put aside, or spend what a budget does not hold: to be picked, however clear the
 question is."""
-Rule = Callable[[Scene, Symptom, Question], Answer | None]
+MOST_LINKS = 100
+"""Workloads of one chain that are looked at."""
+Rule = Callable[[CellScene, Symptom, Question], RuleAnswer | None]
 
 
-def answer(scene: Scene, question: Question) -> Answer:
+def answer(scene: CellScene, question: Question) -> RuleAnswer:
     """What should be done about what is asked, or why nothing, or what to pick from."""
     if question.finding is not None and not question.pick:
         found = FINDINGS.get(question.finding.kind, unknown)(scene, question)
@@ -47,8 +48,8 @@ def answer(scene: Scene, question: Question) -> Answer:
     return msgspec.structs.replace(made, read_as=read.text)
 
 
-def _by_rules(scene: Scene, question: Question, read: Reading) -> Answer:
-    looked: list[Answer] = []
+def _by_rules(scene: CellScene, question: Question, read: QuestionReading) -> RuleAnswer:
+    looked: list[RuleAnswer] = []
     for symptom in read.symptoms[:MAX_LOOKED]:
         rule = RULES.get(symptom.kind) or (draft_waits.answer if symptom.kind.startswith("wait_") else None)
         made = rule(scene, symptom, question) if rule is not None else None
@@ -56,35 +57,37 @@ def _by_rules(scene: Scene, question: Question, read: Reading) -> Answer:
             return made if question.pick else _unless_for_people(made, read)
         if made is not None:
             looked.append(made)
-    made = looked[0] if looked else Answer(option=None, why=all_well(scene, question), about=question.named[:MAX_TOLD])
+    made = (
+        looked[0] if looked else RuleAnswer(option=None, why=all_well(scene, question), about=question.named[:MAX_TOLD])
+    )
     return msgspec.structs.replace(made, choices=choices(read.others))
 
 
-def _unless_for_people(made: Answer, read: Reading) -> Answer:
+def _unless_for_people(made: RuleAnswer, read: QuestionReading) -> RuleAnswer:
     """The same, but for acts that people decide on: what they are for is to be picked."""
     if made.option is None or DECIDED_BY_PEOPLE.isdisjoint(action for action, _ in made.option.steps):
         return made
     why = f"{made.why}; whether to {made.option.text} is for people to decide"
-    return Answer(option=None, why=why, about=made.about, tried=made.tried, questions=made.questions,
-                  undecided=True, choices=choices(read.symptoms))  # fmt: skip
+    return RuleAnswer(option=None, why=why, about=made.about, tried=made.tried, questions=made.questions,
+                      undecided=True, choices=choices(read.symptoms))  # fmt: skip
 
 
-def _undecided(scene: Scene, question: Question, read: Reading) -> Answer:
+def _undecided(scene: CellScene, question: Question, read: QuestionReading) -> RuleAnswer:
     if question.pick:
         why = f"{question.pick} names none of the symptoms that the cell shows now"
     elif question.named or not read.symptoms:
         why = all_well(scene, question)
     else:
         why = f"the cell shows {counted(len(read.symptoms), 'symptom')} that it may be about"
-    return Answer(option=None, why=why, about=question.named[:MAX_TOLD], undecided=bool(read.symptoms),
-                  choices=choices(read.symptoms))  # fmt: skip
+    return RuleAnswer(option=None, why=why, about=question.named[:MAX_TOLD], undecided=bool(read.symptoms),
+                      choices=choices(read.symptoms))  # fmt: skip
 
 
-def choices(symptoms: tuple[Symptom, ...]) -> tuple[Choice, ...]:
-    return tuple(Choice(name=one.name, text=one.text) for one in symptoms)
+def choices(symptoms: tuple[Symptom, ...]) -> tuple[SymptomChoice, ...]:
+    return tuple(SymptomChoice(name=one.name, text=one.text) for one in symptoms)
 
 
-def all_well(scene: Scene, question: Question) -> str:
+def all_well(scene: CellScene, question: Question) -> str:
     silent = silence(scene)
     if silent:
         return silent
@@ -99,7 +102,7 @@ def all_well(scene: Scene, question: Question) -> str:
     return "nothing waits, and no node, queue or budget needs anything"
 
 
-def out_of_use(scene: Scene, kind: str, id_: str) -> str:
+def out_of_use(scene: CellScene, kind: str, id_: str) -> str:
     """What a person has done to it that keeps it from its use; empty where nothing does."""
     state = scene.state
     if kind == "node" and state.capacity.state[row := state.capacity.row(id_)] != NodeState.READY:
@@ -113,7 +116,7 @@ def out_of_use(scene: Scene, kind: str, id_: str) -> str:
     return f"{text}: {who}" if who else text
 
 
-def looked_at(scene: Scene) -> str:
+def looked_at(scene: CellScene) -> str:
     """What there is, by its states: for who is told that nothing should be done."""
     state, work = scene.state, scene.overview.states
     nodes = Counter(NodeState(each).label for each in view(state.capacity.state).tolist())
@@ -137,7 +140,7 @@ def by_state(found: Counter[str]) -> str:
     return " and ".join(f"{count:,} {label}" for label, count in found.most_common()) or "none"
 
 
-def silence(scene: Scene) -> str:
+def silence(scene: CellScene) -> str:
     """What is said of nodes that are not heard of: nothing is done about them by hand."""
     if scene.agents is None or not scene.agents.suspect:
         return ""
@@ -150,65 +153,133 @@ def silence(scene: Scene) -> str:
 # -- rules ------------------------------------------------------------------------------------------------------------
 
 
-def cordoned(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
+def cordoned(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Nodes that are out of use and healthy: those that are named, or all."""
     named = [id_ for id_ in symptom.ids if id_ in question.names("node")]
     return draft_nodes.hand_back(scene, symptom.text, tuple(named or symptom.ids)[:12])
 
 
-def held_queue(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
+def held_queue(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """A queue that is closed, for what waits in it."""
     lots = scene.queue_lots(symptom.subject)
     if lots:
         return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), question)
-    return Answer(
+    return RuleAnswer(
         option=None, about=(("queue", symptom.subject),),
         why=f"{symptom.text}; {scene.closed_by('queue', (symptom.subject,)) or 'who closed it is not on record'}",
         questions=("Is it still to be closed, and until when?",),
     )  # fmt: skip
 
 
-def budget(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
+def budget(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     option = draft_waits.raised(scene, symptom.subject)
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
-    return Answer(
+    return RuleAnswer(
         option=option, why=symptom.text, questions=("Has the owner of the money agreed, by name?",),
         risks=(option.harms,),
     )  # fmt: skip
 
 
-def on_hold(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
+def on_hold(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Work that is held or suspended: what is named of it, or all."""
     named = [id_ for id_ in symptom.ids if id_ in question.names("workload")]
     ids = tuple(named or symptom.ids)[:MAX_RELEASED]
     action: ActionName = "resume" if symptom.kind == "parked_Suspended" else "release"
-    option = Option(
+    option = DraftOption(
         text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
         harms="Whoever put it aside may have had a reason that the cell does not know.",
     )  # fmt: skip
     if not Solver(scene.engine, ids).try_(option).harmless:
         return None
-    return Answer(option=option, why=symptom.text, risks=(option.harms,), questions=("Who holds it, and what for?",))
+    return RuleAnswer(
+        option=option, why=symptom.text, risks=(option.harms,), questions=("Who holds it, and what for?",)
+    )
 
 
-def never(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
+def never(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     first = symptom.ids[0]
     reasons = scene.engine.workload(first).reasons
     text = reasons[0].text if reasons else symptom.text
-    return Answer(
+    return RuleAnswer(
         option=None, why=f"{first} {text}: nothing done to the cell starts it, its owner has to submit it anew",
         questions=("Does its owner know?",),
     )  # fmt: skip
 
 
-def zone_lost(scene: Scene, symptom: Symptom, question: Question) -> Answer | None:
+def zone_lost(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """What is more important than what runs elsewhere, and lost its place with the zone, first of all."""
     for late in scene.waits(LATE_MS):
         found = draft_waits.displaced_way(scene, late, question)
         if found is not None:
             return found
     return draft_nodes.zone_lost(scene, symptom, question)
+
+
+# -- work that waits for other work ------------------------------------------------------------------------------------
+
+
+def chained(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    """What keeps the named ones, or all of them, from their start: let go of, where it would start at once."""
+    named = [id_ for id_ in symptom.ids if id_ in question.names("workload")]
+    waiting = tuple(named or symptom.ids)
+    roots = keepers(scene, waiting)
+    w = scene.state.workloads
+    late = [lot for lot in scene.lots if set(roots).intersection(lot.members)]
+    for lot in late:
+        found = draft_waits.answer(scene, wait(lot.queue, lot.token, [lot]), question)
+        if found is not None and found.option is not None:
+            return found
+    held = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.HELD]
+    suspended = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.SUSPENDED]
+    chain = f"{waiting[0]} waits for {', '.join(roots[:3])}" if roots else symptom.text
+    if suspended:
+        return _let_go(scene, tuple(suspended[:20]), "resume", f"{chain}, which is suspended")
+    if held:
+        return _let_go(scene, tuple(held[:20]), "release", f"{chain}, which is on hold")
+    text = f"{chain}, which goes on by itself" if roots else symptom.text
+    return RuleAnswer(option=None, why=text, about=tuple(("workload", id_) for id_ in roots[:3]))
+
+
+def keepers(scene: CellScene, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Up the chains of these: what waits for nothing else, and has not ended."""
+    w = scene.state.workloads
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    rows = [w.row_of[id_] for id_ in ids]
+    while rows and len(seen) < MOST_LINKS:
+        row = rows.pop(0)
+        if row in seen:
+            continue
+        seen.add(row)
+        above = [target for target, _ in w.dependencies(row)]
+        rows += above
+        if not above and w.ids[row] not in ids:
+            found[w.ids[row]] = None
+    return tuple(found)
+
+
+def _let_go(scene: CellScene, ids: tuple[str, ...], action: ActionName, why: str) -> RuleAnswer:
+    """Where its queue is open and there is room for it now."""
+    w = scene.state.workloads
+    since_ms = max(_aside_ms(scene, id_) for id_ in ids)
+    questions = ("Who put it aside, and is the reason over?",)
+    if not all(scene.state.queues.is_open(w.queue[w.row_of[id_]]) for id_ in ids):
+        return RuleAnswer(option=None, why=why, about=tuple(("workload", id_) for id_ in ids[:3]), questions=questions)
+    option = DraftOption(
+        text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
+        harms="Whoever put it aside may have had a reason that the cell does not know.",
+    )  # fmt: skip
+    result = Solver(scene.engine, ids).try_(option)
+    if not result.gain:
+        return RuleAnswer(option=None, why=f"{why}; there is no room for it now", questions=questions)
+    why = f"{why} for {minutes(scene.now_ms - since_ms)}, beside room for it"
+    return RuleAnswer(option=option, why=why, risks=(option.harms,), questions=questions)
+
+
+def _aside_ms(scene: CellScene, id_: str) -> int:
+    """When it was put aside: the last thing that happened to it."""
+    return max((item.at_ms for item in scene.engine.workload(id_).history), default=0)
 
 
 RULES: Mapping[str, Rule] = {
@@ -227,5 +298,5 @@ RULES: Mapping[str, Rule] = {
     "parked_OnHold": on_hold,
     "parked_Suspended": on_hold,
     "parked_DependencyNeverSatisfied": never,
-    "parked_WaitingForDependency": draft_chains.answer,
+    "parked_WaitingForDependency": chained,
 }

@@ -10,12 +10,12 @@ import msgspec
 from engine.errors import NotFoundError
 from runbooks.check_readings import READINGS
 from runbooks.draft import Brief, Fact, Sentence, Span
+from runbooks.draft_solver import RuleAnswer
 from runbooks.plan import Act
 from runbooks.vocabulary import METRICS, fact
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from runbooks.draft_case import Answer
 
 MOST_QUESTIONS = 3
 MOST_RISKS = 5
@@ -93,7 +93,7 @@ def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))[:MOST_OBJECTS]
 
 
-def summary(answer: Answer, cites: Sequence[str]) -> tuple[Sentence, ...]:
+def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     """What is wrong, what is proposed against it, and what a fork showed of that."""
     sentences = [said(answer.why, cites)]
     if answer.option is None:
@@ -105,7 +105,7 @@ def summary(answer: Answer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     return tuple(sentences)
 
 
-def rationale(answer: Answer, cites: Sequence[str]) -> tuple[Sentence, ...]:
+def rationale(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     """Why this and nothing milder."""
     milder = [one for one in answer.tried if not one.met][:3]
     return tuple(said(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)

@@ -18,10 +18,9 @@ from runbooks import draft_question, draft_rules, shift_words
 from runbooks.checks import MEANINGS
 from runbooks.compile import Compiled, compile_runbook
 from runbooks.draft import Brief, Draft, DraftStep, Flag
-from runbooks.draft_case import Answer
 from runbooks.draft_records import on_record
 from runbooks.draft_runbook import runbook_of
-from runbooks.draft_solver import Option, Solver, made
+from runbooks.draft_solver import DraftOption, RuleAnswer, Solver, made
 from runbooks.draft_target import with_target
 from runbooks.draft_words import (
     MOST_QUESTIONS,
@@ -40,7 +39,7 @@ from runbooks.runbook import MOST_TITLE as MOST_RUNBOOK_TITLE
 from runbooks.runbook import Runbook, parse
 from runbooks.runbook_files import LIBRARY
 from runbooks.shelf import Call
-from runbooks.symptoms import Scene
+from runbooks.symptoms import CellScene
 from runbooks.wording import title
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class RuleDrafter:
         base = self._call(lambda engine: engine.fork())
         try:
             base.settle()
-            scene = Scene(base, agents, record)
+            scene = CellScene(base, agents, record)
             question = draft_question.read(base, brief.question, brief.finding, brief.pick)
             draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, question))
             return self._runbook(draft, brief, requester) if brief.task == "runbook" else draft
@@ -103,7 +102,7 @@ class RuleDrafter:
             return msgspec.structs.replace(draft, questions=(*draft.questions, said(error.problem)))
         return msgspec.structs.replace(draft, runbook=made_)
 
-    def _drafted(self, brief: Brief, requester: str, scene: Scene, answer: Answer) -> Draft:
+    def _drafted(self, brief: Brief, requester: str, scene: CellScene, answer: RuleAnswer) -> Draft:
         if answer.option is None or brief.task == "explain":
             return self._words_only(brief, scene, answer)
         bare = msgspec.structs.replace(answer.option, runbook="")
@@ -142,7 +141,7 @@ class RuleDrafter:
         )  # fmt: skip
 
     def _request(
-        self, scene: Scene, answer: Answer, option: Option, requester: str
+        self, scene: CellScene, answer: RuleAnswer, option: DraftOption, requester: str
     ) -> tuple[tuple[Act, ...], Request, RunbookRef | None]:
         """By the runbook, where it applies and comes to these acts and no others; else the acts themselves. Raises
         MusterError."""
@@ -157,7 +156,9 @@ class RuleDrafter:
         steps = tuple(StepRequest(act=act) for act in acts)
         return acts, Request(steps=steps, reason=reason, requester=requester, source=BY_RULE), None
 
-    def _compiled(self, scene: Scene, option: Option, reason: str, requester: str) -> tuple[Request, RunbookRef] | None:
+    def _compiled(
+        self, scene: CellScene, option: DraftOption, reason: str, requester: str
+    ) -> tuple[Request, RunbookRef] | None:
         """None where it does not apply now. Against the fork, but for what only the live cell knows."""
         read = library(option.runbook)
         if read is None:
@@ -177,7 +178,7 @@ class RuleDrafter:
             return None
         return msgspec.structs.replace(compiled.request, source=BY_RULE), ref
 
-    def _words_only(self, brief: Brief, scene: Scene, answer: Answer) -> Draft:
+    def _words_only(self, brief: Brief, scene: CellScene, answer: RuleAnswer) -> Draft:
         cited = Cited(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
         looked = (said(f"Looked at: {draft_rules.looked_at(scene)}"),) if answer.option is None else ()
@@ -191,7 +192,7 @@ class RuleDrafter:
         )  # fmt: skip
 
 
-def too_large(scene: Scene) -> list[Flag]:
+def too_large(scene: CellScene) -> list[Flag]:
     """Trials that do not run ahead see part of what comes: only what starts, or stops, at once."""
     return [] if Solver(scene.engine, ()).ahead(1) else ["partial"]
 
@@ -206,7 +207,7 @@ def library(id_: str) -> tuple[Runbook, RunbookRef] | None:
     return runbook, RunbookRef(id=id_, version=runbook.front.version, sha256=hashlib.sha256(data).hexdigest())
 
 
-def given_of(option: Option, act: Act) -> dict[str, int | str | tuple[str, ...]]:
+def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, ...]]:
     """What an act was told, by the names of `runbooks.parameters`; of a step that only the runbook has, its targets."""
     for action, given in option.steps:
         if action == act.action and (act.targets[0] in given.values() or len(option.steps) == 1):

@@ -47,7 +47,7 @@ LEFT_MS = 15 * 60_000
 """Before its end, below which a reservation is left alone."""
 
 
-class Lot(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingLot(msgspec.Struct, frozen=True, kw_only=True):
     """Like workloads that wait: of one queue, priority and request."""
 
     id: str
@@ -81,7 +81,7 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """How bad it is beside others of its kind."""
     text: str
     """As a person reads it."""
-    lots: tuple[Lot, ...] = ()
+    lots: tuple[WaitingLot, ...] = ()
     ids: tuple[str, ...] = ()
     """What it is about besides: nodes, workloads."""
     hurts: bool = False
@@ -93,7 +93,7 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.subject}" if self.subject else self.kind
 
 
-class Scene:
+class CellScene:
     """One look at a cell. `engine` is a fork on which everything has started that would start anyway; `agents` what
     agents say on the live one."""
 
@@ -107,7 +107,7 @@ class Scene:
     # -- what there is ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def lots(self) -> list[Lot]:
+    def lots(self) -> list[WaitingLot]:
         """Queued workloads by what they wait for, those that have waited longest first."""
         state = self.state
         w, queues = state.workloads, state.queues
@@ -120,7 +120,7 @@ class Scene:
             row = rows[0]
             cpu, memory, gpu, _ = w.class_at(row).request
             lots.append(
-                Lot(
+                WaitingLot(
                     id=w.ids[row], row=row, members=tuple(w.ids[one] for one in rows[:MOST_MEMBERS]), count=len(rows),
                     queue=queues.specs[w.queue[row]].name,
                     tenants=tuple(sorted({w.tenants.names[w.tenant[one]] for one in rows[:MOST_MEMBERS]})),
@@ -190,14 +190,14 @@ class Scene:
         first = next(iter(known), None)
         return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
 
-    def queue_lots(self, queue: str) -> list[Lot]:
+    def queue_lots(self, queue: str) -> list[WaitingLot]:
         """Those of a queue, and of all below it."""
         tree = self.state.queues
         row = tree.row(queue)
         names = {tree.specs[leaf].name for leaf, path in enumerate(tree.path) if row in path}
         return [lot for lot in self.lots if lot.queue in names]
 
-    def reason(self, lot: Lot) -> str:
+    def reason(self, lot: WaitingLot) -> str:
         """Why it waits, in the engine's words."""
         reasons = self.engine.reader.explainer.reasons(lot.row)
         return reasons[0].text if reasons else ""
@@ -207,7 +207,7 @@ class Scene:
     def waits(self, late_ms: int) -> list[Symptom]:
         """One for each queue and cause of waits that are longer; those of the highest priority, then the longest,
         first."""
-        found: dict[tuple[str, str], list[Lot]] = {}
+        found: dict[tuple[str, str], list[WaitingLot]] = {}
         for lot in self.lots:
             if lot.wait_ms > late_ms:
                 found.setdefault((lot.queue, lot.token), []).append(lot)
@@ -359,7 +359,7 @@ class Scene:
         ]  # fmt: skip
 
 
-def wait(queue: str, token: str, lots: list[Lot]) -> Symptom:
+def wait(queue: str, token: str, lots: list[WaitingLot]) -> Symptom:
     """A symptom of lots of one queue that wait for one cause."""
     count, longest = sum(lot.count for lot in lots), max(lot.wait_ms for lot in lots)
     verb = "waits" if count == 1 else "wait"

@@ -16,7 +16,6 @@ from runbooks.checks import Check
 from runbooks.checks import Finding as Checked
 from runbooks.draft import (
     Called,
-    Choice,
     Draft,
     DraftAsk,
     Drafter,
@@ -29,6 +28,7 @@ from runbooks.draft import (
     RunbookDraft,
     Sentence,
     Span,
+    SymptomChoice,
     Target,
     Thinking,
     Tried,
@@ -149,8 +149,10 @@ def undecided(text: Text = plain) -> Draft:
         read_as="work waits",
         undecided=True,
         choices=(
-            Choice(name="wait_WaitingForQuota:research", text=f"3 workloads of queue {text(1, 'research')} wait"),
-            Choice(name="held_queue:nlp", text="queue nlp is held, and 5 wait in it"),
+            SymptomChoice(
+                name="wait_WaitingForQuota:research", text=f"3 workloads of queue {text(1, 'research')} wait"
+            ),
+            SymptomChoice(name="held_queue:nlp", text="queue nlp is held, and 5 wait in it"),
         ),
     )
 
