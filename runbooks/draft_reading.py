@@ -56,12 +56,13 @@ def _read_as(question: Question) -> str:
 
 
 def symptoms(scene: CellScene, question: Question) -> list[Symptom]:
-    """All that the cell shows, and what is so of the objects that are named."""
+    """All that the cell shows and that there is a word for, and what is so of the objects that are named."""
     found = [*scene.waits(LATE_MS), *_named_waits(scene, question), *scene.nodes(), *draft_nodes.told(scene, question)]
     found += draft_requests.oversized_requests(scene)
     found += [*scene.cordons(), *scene.idle_reservations(), *scene.spent_budgets(), *scene.parked()]
     late = {one.subject for one in found if one.kind == f"wait_{explain.QUEUE_HELD}"}
-    return found + [one for one in scene.held_queues() if one.subject not in late]
+    found += [one for one in scene.held_queues() if one.subject not in late]
+    return [one for one in found if classes_of(one)]
 
 
 def _named_waits(scene: CellScene, question: Question) -> list[Symptom]:

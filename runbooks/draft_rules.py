@@ -57,10 +57,10 @@ def _by_rules(scene: CellScene, question: Question, read: QuestionReading) -> Ru
             return made if question.pick else _unless_for_people(made, read)
         if made is not None:
             looked.append(made)
-    made = (
-        looked[0] if looked else RuleAnswer(option=None, why=all_well(scene, question), about=question.named[:MAX_TOLD])
-    )
-    return msgspec.structs.replace(made, choices=choices(read.others))
+    if not looked:
+        why = f"{read.symptoms[0].text}; nothing that may be done about it helps without harm"
+        looked = [RuleAnswer(option=None, why=why, about=question.named[:MAX_TOLD])]
+    return msgspec.structs.replace(looked[0], choices=choices(read.others))
 
 
 def _unless_for_people(made: RuleAnswer, read: QuestionReading) -> RuleAnswer:

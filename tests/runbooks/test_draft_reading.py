@@ -122,3 +122,10 @@ def test_a_chain_is_followed_to_the_stage_that_somebody_suspended() -> None:
     engine.advance(2 * HOUR_MS)
     name = "parked_WaitingForDependency:a"
     assert acts(picked(engine, "last waits, what for?", name)) == [("resume", ("first",))]
+
+
+def test_what_no_word_tells_of_is_not_offered() -> None:
+    engine = two_queues_late()
+    later = msgspec.structs.replace(workload("later", gpu=1000), not_before_ms=engine.now_ms + 100 * HOUR_MS)
+    engine.command(submit(later))
+    assert names(drafted(engine, "anything?")) == {"wait_WaitingForQuota:a", "wait_QueueHeld:b"}
