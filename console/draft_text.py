@@ -290,7 +290,7 @@ def _nothing(draft: Draft, width: int) -> list[Line]:
         return [text_line(f"○ it would do nothing{', and asks for more' if draft.questions else ''}", "warn")]
     lines = [text_line("○ nothing should be done", "strong")]
     if draft.undecided:
-        lines = [text_line("? the question does not say which of these is meant: pick one", "warn")]
+        lines = [text_line("? pick what is meant: nothing is drafted before that", "warn")]
     elif draft.tried:
         lines = [text_line("○ nothing that was tried helps: a person has to look", "warn")]
     if draft.questions and not draft.undecided:

@@ -269,7 +269,7 @@ async def test_a_choice_is_picked_by_enter_by_its_line_and_by_its_name() -> None
         await arrived(pilot)
         text = on_screen(pilot)
         assert "read as   work waits" in text
-        assert "pick one" in text
+        assert "nothing is drafted before that" in text
         await press(pilot, "enter")
         await until(pilot, lambda: client.asked)
         for typed in ("draft --pick 2 D-1", "draft --pick held_queue:nlp D-1", "draft --pick nlp jobs wait"):
