@@ -438,6 +438,9 @@ def _draft_commands(commands: Any) -> None:
     draft = command(commands, "draft", "console.draft:draft", told)
     draft.add_argument("question", nargs="?", default="", metavar="QUESTION", help="in your words; or a draft as D-3")
     _drafted_from(draft)
+    draft.add_argument(
+        "--pick", default="", metavar="CHOICE", help="of a draft as D-3, by number; of a question, by name or object"
+    )
     kinds = draft.add_mutually_exclusive_group()
     kinds.add_argument("--explain", action="store_true", help="instead: what it means")
     kinds.add_argument(

@@ -43,6 +43,7 @@ from runbooks.draft import (
     Excerpt,
     ModelStanding,
     Task,
+    picked,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def draft(arguments: argparse.Namespace) -> int:
     """A question, or a draft that there is by its id. Returns 4 where nobody made a draft of use."""
     _refuse_out(arguments)
     if _DRAFT.fullmatch(arguments.question):
-        return _shown(arguments)
+        return _picked(arguments) if arguments.pick else _shown(arguments)
     return _drafted(arguments, asked(arguments))
 
 
@@ -112,8 +113,8 @@ def asked(arguments: argparse.Namespace) -> DraftAsk:
     if (excerpts or arguments.texts_of) and not arguments.llm:
         print("the rules read no texts: --excerpt and --texts-of are for --llm", file=sys.stderr)
     return DraftAsk(
-        task=task, question=question, finding=_typed(arguments.source), model=arguments.llm,
-        excerpts=excerpts, texts_of=tuple(map(_typed, arguments.texts_of)), runbook=book,
+        task=task, question=question, finding=_typed(arguments.source), pick=_typed(arguments.pick),
+        model=arguments.llm, excerpts=excerpts, texts_of=tuple(map(_typed, arguments.texts_of)), runbook=book,
     )  # fmt: skip
 
 
@@ -172,11 +173,23 @@ def _drafted(arguments: argparse.Namespace, ask: DraftAsk, back_ms: int = 0) -> 
 
 def _shown(arguments: argparse.Namespace) -> int:
     """A draft that was asked for before. Raises SpecError for what would be another question."""
+    _refuse_more(arguments)
+    with closing(connect(arguments)) as client:
+        return _followed(arguments, client, client.draft_run(arguments.question))
+
+
+def _picked(arguments: argparse.Namespace) -> int:
+    """The question of a draft once more, for one of its choices. Raises SpecError, RefusedError."""
+    _refuse_more(arguments)
+    with closing(connect(arguments)) as client:
+        ask = picked(client.draft_run(arguments.question), _typed(arguments.pick))
+        return _followed(arguments, client, client.draft(ask))
+
+
+def _refuse_more(arguments: argparse.Namespace) -> None:
     more = ("source", "llm", "explain", "runbook", "excerpt", "texts_of")
     if any(getattr(arguments, name) for name in more):
         raise SpecError("draft", f"{arguments.question} is a draft already", "Ask the question again with these flags")
-    with closing(connect(arguments)) as client:
-        return _followed(arguments, client, client.draft_run(arguments.question))
 
 
 def _followed(arguments: argparse.Namespace, client: Client, run: DraftRun) -> int:

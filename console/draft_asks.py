@@ -54,7 +54,7 @@ def tidied(ask: DraftAsk) -> tuple[DraftAsk, tuple[str, ...]]:
     since_ms = max(0, ask.since_ms)
     ask = msgspec.structs.replace(
         ask, question=question, finding=finding, excerpts=excerpts, texts_of=texts, since_ms=since_ms,
-        runbook=_whole(ask.runbook[:MAX_ID]),
+        pick=_whole(ask.pick[:MAX_ID]).strip(), runbook=_whole(ask.runbook[:MAX_ID]),
     )  # fmt: skip
     return ask, tuple(notes)
 

@@ -78,16 +78,19 @@ class Ways(NamedTuple):
     ask: str
     """As in "m asks"."""
     stop: str
+    pick: str
+    """How to pick one of the choices."""
 
 
-KEYS = Ways("A proposes it", "M proposes it", "m asks", "esc stops it")
+KEYS = Ways("A proposes it", "M proposes it", "m asks", "esc stops it", "enter picks one")
 
 
 def commands(draft_id: str) -> Ways:
     """The same from the shell."""
     name = printable(draft_id)
     propose = f"muster draft {name} --propose"
-    return Ways(f"{propose} rule", f"{propose} model", "--llm asks", "^C stops it")
+    pick = f"muster draft {name} --pick NUMBER"
+    return Ways(f"{propose} rule", f"{propose} model", "--llm asks", "^C stops it", pick)
 
 
 # --- what was asked, and how far it is
@@ -192,7 +195,21 @@ def _of_rule(run: DraftRun, width: int, ways: Ways) -> tuple[list[Section], list
             lines = hanging("✗ ", printable(run.rule_why) or "it failed", width, "bad")
             return [Section(WHOSE["rule"], tuple(lines), "no draft")], []
         return [], []
-    return do_sections(run.rule, width, ways), why_sections(run.rule, width)
+    done = do_sections(run.rule, width, ways)
+    return [*done[:1], *_choice_section(run.rule, run.id, width, ways), *done[1:]], why_sections(run.rule, width)
+
+
+def _choice_section(draft: Draft, draft_id: str, width: int, ways: Ways) -> list[Section]:
+    """What the question may be about, numbered; each line leads to the draft for it."""
+    if not draft.choices:
+        return []
+    lines: list[Line] = []
+    for number, choice in enumerate(draft.choices, 1):
+        first, *rest = hanging(f"{number:>3}  ", printable(choice.text), width, "strong")
+        name = text_line(cut(f"     {printable(choice.name)}", width), "dim")
+        lines += [Line(first.spans, f"draft --pick {number} {printable(draft_id)}"), *rest, name]
+    title = "Pick what is meant" if draft.undecided else "Or pick what else may be meant"
+    return [Section(title, tuple(lines), ways.pick)]
 
 
 def model_sections(run: DraftRun, width: int, ways: Ways = KEYS) -> list[Section]:
@@ -229,6 +246,8 @@ def do_sections(draft: Draft, width: int, ways: Ways = KEYS) -> list[Section]:
     for flag in draft.flags:
         told = IN_PART if flag == "target_missed" and helps else FLAGS.get(flag, flag)
         lines += hanging("! ", told, width, "warn", "warn")
+    if draft.read_as:
+        lines += hanging(fit("read as", LABEL), printable(draft.read_as), width, "dim")
     if helps and draft.steps and draft.summary:
         lines += sentence_lines(draft.summary[0], width, fit("why", LABEL))
     if draft.request is None and not draft.steps:
@@ -270,9 +289,11 @@ def _nothing(draft: Draft, width: int) -> list[Line]:
     if draft.drafter == "model":
         return [text_line(f"○ it would do nothing{', and asks for more' if draft.questions else ''}", "warn")]
     lines = [text_line("○ nothing should be done", "strong")]
-    if draft.tried:
+    if draft.undecided:
+        lines = [text_line("? pick what is meant: nothing is drafted before that", "warn")]
+    elif draft.tried:
         lines = [text_line("○ nothing that was tried helps: a person has to look", "warn")]
-    if draft.questions:
+    if draft.questions and not draft.undecided:
         lines = [text_line("? nothing yet, find out first:", "warn")]
         lines += [line for question in draft.questions for line in sentence_lines(question, width, "· ")]
     return [*lines, *(line for sentence in _said(draft) for line in sentence_lines(sentence, width, "  "))]

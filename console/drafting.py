@@ -321,6 +321,7 @@ class Drafting:
         brief = Brief(
             task=ask.task,
             question=ask.question,
+            pick=ask.pick,
             finding=finding,
             excerpts=tuple(excerpts),
             runbook=ask.runbook if runbook_text else "",
@@ -500,6 +501,8 @@ def agreement(run: DraftRun) -> str:
     """How the two compare; empty where one lacks, or where nothing is to be done by either's task."""
     if run.rule is None or run.model is None or run.ask.task != "act":
         return ""
+    if run.rule.undecided:
+        return "the rules ask which symptom is meant"
     ours, theirs = _acts(run.rule), _acts(run.model)
     if not ours or not theirs:
         return "both do nothing" if ours == theirs else "the rules do nothing" if theirs else "the model does nothing"

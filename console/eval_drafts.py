@@ -33,7 +33,7 @@ from engine.loop import EngineLoop
 from engine.progress import counted
 from recommender.suggest import Evidence, Suggestion
 from runbooks.audit import Audit
-from runbooks.draft import DraftAsk, Drafter, DraftRun
+from runbooks.draft import Draft, DraftAsk, Drafter, DraftRun
 from runbooks.gate import Gate, wall_ms
 from runbooks.identity import THIS_ACCOUNT
 from runbooks.limits import PolicyLimits
@@ -43,8 +43,9 @@ from runbooks.policy import TEAM
 if TYPE_CHECKING:
     from console.eval_model import Seat
 
-RIGHT_PERMILLE = 850
-"""Share of right answers that a drafter is expected to reach; with none that harms and none where nothing is wrong."""
+RIGHT_PERMILLE = 800
+"""Share of faults that a drafter is expected to answer rightly, at once or once a choice of its is picked; with no
+answer that harms and none where nothing is wrong."""
 POLICY = msgspec.structs.replace(TEAM, limits=PolicyLimits(nodes_permille=1000, gpus_permille=1000))
 """The usual one, without the limits of an hour: they are a site's own, and in a cell of six nodes every act is large.
 """
@@ -64,6 +65,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """Faults with the right action."""
     right: int
     """Faults with the right action and target."""
+    offered: int
+    """Faults that are right once the right one of the offered choices is picked."""
     to_recover: int
     """Faults that acts can end."""
     recovered: int
@@ -76,7 +79,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def good(self) -> bool:
         """Whether it is as good as it is expected to be."""
-        on_faults = self.right * 1000 >= RIGHT_PERMILLE * self.faults
+        on_faults = (self.right + self.offered) * 1000 >= RIGHT_PERMILLE * self.faults
         return on_faults and self.left_alone == self.controls and not self.harmful
 
 
@@ -150,13 +153,15 @@ def asked(incident: Incident, drafter: Drafter, seat: Seat | None = None) -> Sco
         began_s = time.perf_counter()
         run = _over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, drafter)
         seconds = time.perf_counter() - began_s
+        picked = _picked(drafting, run) if drafter == "rule" and not incident.control else ()
         if seat is not None and model is not None:
             seat.note(model)
         touched = engine.version != version or bool(loop.call(lambda _: gate.proposals()))
     try:
         draft, why = (run.rule, run.rule_why) if drafter == "rule" else (run.model, run.why)
         judged = score(scene, draft, why, seconds)
-        return msgspec.structs.replace(judged, touched=touched, reason=run.reason)
+        offered = not judged.right and any(score(scene, one).right for one in picked)
+        return msgspec.structs.replace(judged, touched=touched, reason=run.reason, offered=offered)
     finally:
         scene.close()
 
@@ -188,6 +193,13 @@ def _others(incident: Incident) -> Sequence[Suggestion]:
     )  # fmt: skip
 
 
+def _picked(drafting: Drafting, run: DraftRun) -> list[Draft | None]:
+    """What the rules draft once each of the choices that they offered is picked."""
+    choices = run.rule.choices if run.rule is not None else ()
+    asks = [msgspec.structs.replace(run.ask, pick=choice.name) for choice in choices]
+    return [_over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, "rule").rule for ask in asks]
+
+
 def _over(drafting: Drafting, draft_id: str, drafter: Drafter) -> DraftRun:
     """The run as soon as the drafter that is judged has done its part."""
     give_up_s = time.monotonic() + MOST_WAIT_S
@@ -212,6 +224,7 @@ def tally(scores: Sequence[Score]) -> Tally:
         answered=sum(one.answered for one in scores),
         action=sum(one.action for one in faults),
         right=sum(one.right for one in faults),
+        offered=sum(one.offered for one in faults),
         to_recover=sum(one.recovered is not None for one in faults),
         recovered=sum(one.recovered is True for one in faults),
         left_alone=sum(one.answered and not one.acted for one in controls),
@@ -243,6 +256,7 @@ def report_lines(scores: Sequence[Score], name: str, seconds: float) -> list[str
             ("of these with nothing wrong", [f"{t.controls}" for t in tallies]),
             ("right action", [_share(t.action, t.faults) for t in tallies]),
             ("right action and target", [_share(t.right, t.faults) for t in tallies]),
+            ("the same, once one is picked", [_share(t.right + t.offered, t.faults) for t in tallies]),
             ("over in simulation", [_share(t.recovered, t.to_recover) for t in tallies]),
             ("left alone where nothing is wrong", [_share(t.left_alone, t.controls) for t in tallies]),
             ("harmful", [f"{t.harmful}" for t in tallies]),
@@ -283,7 +297,7 @@ def _verdict(one: Score) -> str:
     if not one.right:
         if one.recovered:
             return "other way"
-        return "wrong" if one.acted or not one.answered else "missed"
+        return "wrong" if one.acted or not one.answered else "to pick" if one.offered else "missed"
     return "not over" if one.recovered is False else "right"
 
 

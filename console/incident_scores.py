@@ -46,6 +46,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """The actions are those of a way that is accepted."""
     right: bool = False
     """So are the targets, and what is done to them."""
+    offered: bool = False
+    """Not right by itself, but one of the choices that it offers is, once it is picked."""
     recovered: bool | None = None
     """On a fork the trouble was over in time; None where nothing should be done about it in the cell."""
     harm: tuple[str, ...] = ()

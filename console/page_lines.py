@@ -28,8 +28,8 @@ def _leads(command: Command) -> bool:
     from console.navigator import known
 
     if command.action.id == "draft":
-        # Anything but the id of one is a question to be drafted.
-        from console.screens.draft import is_draft_id
+        # Anything but the id of one, or a choice of it for the rules, is a question to be drafted.
+        from console.screens.draft import is_draft_id, is_pick
 
-        return is_draft_id(command.argument)
+        return is_draft_id(command.argument) or is_pick(command.argument)
     return command.action.id == "open" or known(command.action.id)

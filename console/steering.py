@@ -258,12 +258,16 @@ class Steering:
     def _draft_typed(self, argument: str) -> None:
         """A draft by its id, or a question. Raises SpecError."""
         from console.screens.draft import ask_of, is_draft_id
+        from runbooks.draft import picked
 
         if is_draft_id(argument):
             self._app.navigator.drill("draft", argument)
             return
         ask = ask_of(argument)
-        self._draft(lambda: ask)
+        if ask.pick and is_draft_id(ask.question):
+            self._draft(lambda: picked(self._app.client().draft_run(ask.question), ask.pick))
+        else:
+            self._draft(lambda: ask)
 
     def _draft_report(self, task: str, argument: str) -> None:
         """Raises SpecError."""

@@ -151,6 +151,8 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
     """Only where a person asked for them to be looked at."""
+    pick: str = ""
+    """Symptom that a person picked: its name or its subject; empty: none."""
     runbook: str = ""
     """Id of the runbook to be edited, for that task; empty: a new one."""
     runbook_text: str = ""
@@ -249,6 +251,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """By a person's vote."""
 
 
+class SymptomChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A symptom of the cell that a question may be about: a person picks one, by number or name."""
+
+    name: str
+    """Such as `wait_QueueHeld:research`; names in it are untrusted."""
+    text: str
+    """As in "3 workloads of queue research wait, the oldest for 41 min: QueueHeld"."""
+
+
 class Called(msgspec.Struct, frozen=True, kw_only=True):
     """What was spent on a model's draft."""
 
@@ -286,6 +297,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     risks: tuple[Sentence, ...] = ()
     questions: tuple[Sentence, ...] = ()
     """What a person should find out first."""
+    read_as: str = ""
+    """Symptoms and objects that the question names, as the rules read it; empty where nothing of it was known."""
+    undecided: bool = False
+    """The question does not say which symptom it is about: a person has to pick one of the choices."""
+    choices: tuple[SymptomChoice, ...] = ()
+    """Symptoms that the question may be about; `DraftAsk.pick` names one."""
     facts: tuple[Fact, ...] = ()
     """Those that are cited."""
     flags: tuple[Flag, ...] = ()
@@ -318,6 +335,8 @@ class DraftAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     question: str = ""
     finding: str = ""
     """Id of a finding (R-…), or of a workload, node, queue or pool that it is about."""
+    pick: str = ""
+    """Name of a choice, or the object that it is about; empty: the question decides."""
     model: bool = False
     """Ask the configured model too."""
     excerpts: tuple[Excerpt, ...] = ()
@@ -379,6 +398,18 @@ class DraftRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def over(self) -> bool:
         return self.rule_state != "drafting" and self.model_state != "thinking"
+
+
+def picked(run: DraftRun, pick: str) -> DraftAsk:
+    """The question of a draft once more, to the rules, for one of its choices by number or name. Raises RefusedError
+    where it has no choice of that number."""
+    if not pick.isdecimal():
+        return msgspec.structs.replace(run.ask, pick=pick, model=False)
+    choices = dict(enumerate(run.rule.choices if run.rule is not None else (), 1))
+    choice = choices.get(int(pick[:9]))
+    if choice is None:
+        raise RefusedError(f"{run.id} has {len(choices)} choices and no choice {pick[:9]}", "Ask the question again")
+    return msgspec.structs.replace(run.ask, pick=choice.name, model=False)
 
 
 class ModelStanding(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,80 +8,79 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from engine.model import NodeState
-from runbooks import draft_nodes, draft_waits
+from runbooks import draft_nodes, draft_room, draft_waits
 from runbooks.draft import Finding
-from runbooks.draft_case import Answer, Case
-from runbooks.draft_question import Asked
-from runbooks.draft_solver import Option, Solver
-from runbooks.symptoms import Scene, Symptom, wait
+from runbooks.draft_question import Question
+from runbooks.draft_solver import Case, DraftOption, RuleAnswer, Solver
+from runbooks.symptoms import CellScene, Symptom, wait
 
-OfFinding = Callable[[Scene, Asked], Answer | None]
+OfFinding = Callable[[CellScene, Question], RuleAnswer | None]
 WAIT_MS = 5 * 60_000
 
 
-def finding_of(asked: Asked) -> Finding:
-    assert asked.finding is not None, "a rule of findings is asked for a finding"
-    return asked.finding
+def finding_of(question: Question) -> Finding:
+    assert question.finding is not None, "a rule of findings is asked for a finding"
+    return question.finding
 
 
-def waits_of_queue(scene: Scene, asked: Asked) -> Answer | None:
+def waits_of_queue(scene: CellScene, question: Question) -> RuleAnswer | None:
     """Of the queue that it is about."""
-    queues = [name for name in asked.names("queue") if name in finding_of(asked).about] or asked.names("queue")
+    queues = [name for name in question.names("queue") if name in finding_of(question).about] or question.names("queue")
     for name in queues:
         lots = [lot for lot in scene.queue_lots(name) if lot.wait_ms > WAIT_MS]
         for token in dict.fromkeys(lot.token for lot in lots):
             chosen = [lot for lot in lots if lot.token == token]
-            found = draft_waits.answer(scene, wait(chosen[0].queue, token, chosen), asked)
+            found = draft_waits.answer(scene, wait(chosen[0].queue, token, chosen), question)
             if found is not None:
                 return found
     if queues:
-        return Answer(option=None, why=f"nothing of queue {queues[0]} has waited long any more")
+        return RuleAnswer(option=None, why=f"nothing of queue {queues[0]} has waited long any more")
     return None
 
 
-def fragmented(scene: Scene, asked: Asked) -> Answer | None:
-    wanted = set(finding_of(asked).targets)
+def fragmented(scene: CellScene, question: Question) -> RuleAnswer | None:
+    wanted = set(finding_of(question).targets)
     lots = [lot for lot in scene.lots if wanted.intersection(lot.members)]
     if not lots:
-        return Answer(option=None, why="what it is about does not wait any more")
-    return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), asked)
+        return RuleAnswer(option=None, why="what it is about does not wait any more")
+    return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), question)
 
 
-def cordons(scene: Scene, asked: Asked) -> Answer | None:
+def cordons(scene: CellScene, question: Question) -> RuleAnswer | None:
     """As few as start what waits; where nothing does, those that are healthy, for people to look at."""
     healthy = set(scene.healthy_cordoned)
     ids = tuple(
-        id_ for id_ in finding_of(asked).targets if id_ in healthy and scene.is_idle(scene.state.capacity.row(id_))
+        id_ for id_ in finding_of(question).targets if id_ in healthy and scene.is_idle(scene.state.capacity.row(id_))
     )
     if not ids:
-        return Answer(option=None, why="none of them is cordoned, empty and without a fault that shows")
+        return RuleAnswer(option=None, why="none of them is cordoned, empty and without a fault that shows")
     late = [lot for lot in scene.lots if lot.wait_ms > WAIT_MS]
     for token in dict.fromkeys(lot.token for lot in late):
         chosen = [lot for lot in late if lot.token == token]
-        case = Case(scene, wait(chosen[0].queue, token, chosen), asked)
-        for family in draft_waits.uncordoned(case):
+        case = Case(scene, wait(chosen[0].queue, token, chosen), question)
+        for family in draft_room.uncordoned(case):
             result = case.solver.least(family.low, family.high, family.option)
             if result.gain:
                 return draft_waits.found(case, result)
-    return draft_nodes.hand_back(scene, finding_of(asked).text, ids[:12])
+    return draft_nodes.hand_back(scene, finding_of(question).text, ids[:12])
 
 
-def straggling(scene: Scene, asked: Asked) -> Answer | None:
-    nodes = set(finding_of(asked).targets)
+def straggling(scene: CellScene, question: Question) -> RuleAnswer | None:
+    nodes = set(finding_of(question).targets)
     for symptom in scene.nodes():
         if symptom.kind == "straggler" and symptom.subject in nodes:
-            return draft_nodes.straggler(scene, symptom, asked)
-    return Answer(option=None, why="no task on it is behind its gang any more, as far as agents report")
+            return draft_nodes.straggler(scene, symptom, question)
+    return RuleAnswer(option=None, why="no task on it is behind its gang any more, as far as agents report")
 
 
 def _nodes_drained(runbook: str) -> OfFinding:
-    def rule(scene: Scene, asked: Asked) -> Answer | None:
-        finding = finding_of(asked)
+    def rule(scene: CellScene, question: Question) -> RuleAnswer | None:
+        finding = finding_of(question)
         there = [id_ for id_ in finding.targets if id_ in scene.state.capacity.row_of]
         if not there:
-            return Answer(option=None, why="the node is not in the cell any more")
+            return RuleAnswer(option=None, why="the node is not in the cell any more")
         if not borne_out(finding, there[0]):
-            return Answer(
+            return RuleAnswer(
                 option=None, why=f"the cell holds node {there[0]} for sound, and what was seen of it is not told",
                 questions=("What was seen of it, and is it so now?",),
             )  # fmt: skip
@@ -90,52 +89,54 @@ def _nodes_drained(runbook: str) -> OfFinding:
     return rule
 
 
-def flapping(scene: Scene, asked: Asked) -> Answer | None:
+def flapping(scene: CellScene, question: Question) -> RuleAnswer | None:
     """Those of them that are ready and were lost again and again, one at a time; what is cordoned is out of use
     already."""
     c = scene.state.capacity
-    there = [id_ for id_ in finding_of(asked).targets if id_ in c.row_of]
+    there = [id_ for id_ in finding_of(question).targets if id_ in c.row_of]
     lost = {symptom.subject for symptom in scene.nodes() if symptom.kind == "flapping"}
     lost |= {node for node, _ in scene.agents.flapping} if scene.agents is not None else set()
     if not lost.intersection(there):
-        return Answer(option=None, why="none of them was lost again and again in the last day")
+        return RuleAnswer(option=None, why="none of them was lost again and again in the last day")
     ready = [id_ for id_ in there if id_ in lost and c.state[c.row_of[id_]] == NodeState.READY]
     if ready:
-        return draft_nodes.drained(scene, ready[0], finding_of(asked).text, "node-flapping")
-    return Answer(
-        option=None, why=f"{finding_of(asked).text}; they take no work already, and somebody has to look at them",
+        return draft_nodes.drained(scene, ready[0], finding_of(question).text, "node-flapping")
+    return RuleAnswer(
+        option=None, why=f"{finding_of(question).text}; they take no work already, and somebody has to look at them",
         questions=("Is it power, network or the agent?",),
     )  # fmt: skip
 
 
-def idle_pool(scene: Scene, asked: Asked) -> Answer | None:
-    finding = finding_of(asked)
+def idle_pool(scene: CellScene, question: Question) -> RuleAnswer | None:
+    finding = finding_of(question)
     pool, given = finding.targets[0] if finding.targets else "", _words(finding.parameters)
     size = scene.sizes.get(pool)
     if size is None or size.scaling is None or not given.get("least", "").isdigit():
-        return Answer(option=None, why=f"{finding.text}; it does not shrink by itself, so people have to decide")
+        return RuleAnswer(option=None, why=f"{finding.text}; it does not shrink by itself, so people have to decide")
     to = max(int(given["least"]), size.asked)
     if to >= size.scaling.least:
-        return Answer(option=None, why=f"pool {pool} needs {size.asked:,} nodes now, and keeps {size.scaling.least:,}")
+        return RuleAnswer(
+            option=None, why=f"pool {pool} needs {size.asked:,} nodes now, and keeps {size.scaling.least:,}"
+        )
     return draft_nodes.least(scene, pool, to, finding.text)
 
 
-def ahead(scene: Scene, asked: Asked) -> Answer | None:
+def ahead(scene: CellScene, question: Question) -> RuleAnswer | None:
     """As many nodes, from when to when, as was foretold."""
-    finding = finding_of(asked)
+    finding = finding_of(question)
     pool = finding.targets[0] if finding.targets else ""
     size = scene.sizes.get(pool)
     times = [word.partition("=") for word in finding.parameters if "=" in word]
     if size is None or size.scaling is None or not times:
-        return Answer(option=None, why=f"{finding.text}; the pool does not grow by itself")
+        return RuleAnswer(option=None, why=f"{finding.text}; the pool does not grow by itself")
     at_ms, nodes = _moment(times[0][0]), int(times[0][2]) if times[0][2].isdigit() else 0
     end_ms = _moment(times[1][0]) if len(times) > 1 else at_ms + 3 * 3_600_000
     nodes = min(nodes, size.scaling.most)
     if end_ms <= scene.now_ms or nodes <= size.ready + size.booting + size.ordered:
-        return Answer(option=None, why=f"pool {pool} has as many nodes as were foretold, or the time is over")
+        return RuleAnswer(option=None, why=f"pool {pool} has as many nodes as were foretold, or the time is over")
     starts_ms = max(0, at_ms - scene.now_ms - size.scaling.boot_ms[1])
     lasts_ms = max(end_ms - scene.now_ms - starts_ms, 10 * 60_000)
-    option = Option(
+    option = DraftOption(
         text=f"have {nodes:,} nodes in pool {pool} ahead of the peak",
         steps=(("set_targets", {"pool": pool, "nodes": nodes, "starts_in": starts_ms, "lasts": lasts_ms}),),
         runbook="pre-scale" if nodes <= 1000 and max(starts_ms, lasts_ms) <= 86_400_000 else "",
@@ -146,31 +147,31 @@ def ahead(scene: Scene, asked: Asked) -> Answer | None:
     )  # fmt: skip
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
-    return Answer(option=option, why=finding.text, risks=(option.harms,))
+    return RuleAnswer(option=option, why=finding.text, risks=(option.harms,))
 
 
-def runaway(scene: Scene, asked: Asked) -> Answer | None:
-    finding = finding_of(asked)
+def runaway(scene: CellScene, question: Question) -> RuleAnswer | None:
+    finding = finding_of(question)
     name = finding.targets[0] if finding.targets else finding.about
     symptom = Symptom(kind="tenant", of="tenant", subject=name, text=finding.text, hurts=True)
-    return draft_nodes.tenant(scene, symptom, asked)
+    return draft_nodes.tenant(scene, symptom, question)
 
 
-def reservation(scene: Scene, asked: Asked) -> Answer | None:
-    wanted = finding_of(asked).targets
+def reservation(scene: CellScene, question: Question) -> RuleAnswer | None:
+    wanted = finding_of(question).targets
     for symptom in scene.idle_reservations():
         if symptom.subject in wanted:
-            return idle_reservation(scene, symptom, asked)
-    return Answer(option=None, why="it is in use, or over, by now")
+            return idle_reservation(scene, symptom, question)
+    return RuleAnswer(option=None, why="it is in use, or over, by now")
 
 
-def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def idle_reservation(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     spec = scene.engine.reservation(symptom.subject)
     if any(scene.queue_lots(queue) for queue in spec.queues):
-        return Answer(
+        return RuleAnswer(
             option=None, why=f"{symptom.text}, and work of its own queues waits: find out why it does not start",
         )  # fmt: skip
-    option = Option(
+    option = DraftOption(
         text=f"take back reservation {spec.name}", steps=(("unreserve", {"reservations": (spec.name,)}),),
         runbook="stale-reservation", inputs={"reservation": spec.name},
         harms="Its owner may come late and expect empty nodes.",
@@ -178,34 +179,36 @@ def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | N
     solver = Solver(scene.engine, ())
     if not solver.try_(option).harmless:
         return None
-    return Answer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
+    return RuleAnswer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
 
 
-def overrun(scene: Scene, asked: Asked) -> Answer | None:
+def overrun(scene: CellScene, question: Question) -> RuleAnswer | None:
     """Only where its tasks are known to stand still is it more than a run that takes long."""
     still = {one.workload for one in scene.agents.still} if scene.agents is not None else set()
-    for symptom in draft_nodes.told(scene, asked):
-        if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(asked).targets):
-            return draft_nodes.stuck(scene, symptom, asked)
-    return None if "stuck" in asked.topics else only_told(scene, asked)
+    for symptom in draft_nodes.told(scene, question):
+        if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(question).targets):
+            return draft_nodes.stuck(scene, symptom, question)
+    return None if "hanging" in question.classes else only_told(scene, question)
 
 
-def only_told(scene: Scene, asked: Asked) -> Answer | None:
+def only_told(scene: CellScene, question: Question) -> RuleAnswer | None:
     """Nothing done to the cell helps: people have to look."""
-    return Answer(option=None, why=f"{finding_of(asked).text}; nothing done to the cell helps, people have to look")
+    return RuleAnswer(
+        option=None, why=f"{finding_of(question).text}; nothing done to the cell helps, people have to look"
+    )
 
 
-def spot(scene: Scene, asked: Asked) -> Answer | None:
+def spot(scene: CellScene, question: Question) -> RuleAnswer | None:
     for symptom in scene.nodes():
-        if symptom.kind == "spot_storm" and symptom.subject in finding_of(asked).targets:
-            return draft_nodes.spot_storm(scene, symptom, asked)
-    return Answer(option=None, why=f"{finding_of(asked).text}; none is being taken back now")
+        if symptom.kind == "spot_storm" and symptom.subject in finding_of(question).targets:
+            return draft_nodes.spot_storm(scene, symptom, question)
+    return RuleAnswer(option=None, why=f"{finding_of(question).text}; none is being taken back now")
 
 
-def unknown(scene: Scene, asked: Asked) -> Answer | None:
+def unknown(scene: CellScene, question: Question) -> RuleAnswer | None:
     """A kind that has no rule: what the question says beside it, or an object that is pointed at; else it is told."""
-    pointed = finding_of(asked).kind.startswith("about_")
-    return None if pointed or asked.text.strip() else only_told(scene, asked)
+    pointed = finding_of(question).kind.startswith("about_")
+    return None if pointed or question.text.strip() else only_told(scene, question)
 
 
 def borne_out(finding: Finding, node: str) -> bool:

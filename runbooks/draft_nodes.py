@@ -13,11 +13,10 @@ from engine.columns import view
 from engine.model import NodeState, WorkloadState
 from engine.money import usd
 from engine.shape import Shape
-from runbooks.draft_case import Answer
-from runbooks.draft_question import Asked
-from runbooks.draft_solver import Option, Solver, named
+from runbooks.draft_question import Question
+from runbooks.draft_solver import DraftOption, RuleAnswer, Solver, named
 from runbooks.plan import ActionName
-from runbooks.symptoms import Scene, Symptom, counted, minutes
+from runbooks.symptoms import CellScene, Symptom, counted, minutes
 
 AGAIN_MS = 2 * 60_000
 """Within which what is stopped should run again elsewhere."""
@@ -33,18 +32,11 @@ FLOOD = 20
 """Live workloads of a tenant below which it floods nothing."""
 
 
-def told(scene: Scene, asked: Asked) -> list[Symptom]:
-    """What operators say of named objects and the cell cannot see by itself: errors of a node, a gang that hangs, a
-    tenant that floods, a pool that idles."""
-    found = []
-    c, w = scene.state.capacity, scene.state.workloads
-    for id_ in asked.names("node"):
-        row = c.row_of.get(id_)
-        if row is not None and c.state[row] == NodeState.READY:
-            text = f"node {id_} is ready, with {counted(scene.state.allocations.workloads_on(row), 'workload')}"
-            found.append(Symptom(kind="node_errors", of="node", subject=id_, text=text))
+def told(scene: CellScene, question: Question) -> list[Symptom]:
+    """Gangs that hang, as their agents say, or that are named and run; tenants that flood the cell; pools that idle."""
+    found, w = [], scene.state.workloads
     still = {} if scene.agents is None else {one.workload: one for one in scene.agents.still}
-    for id_ in dict.fromkeys((*asked.names("workload"), *still)):
+    for id_ in dict.fromkeys((*question.names("workload"), *still)):
         row = w.row_of.get(id_)
         if row is None or w.state[row] != WorkloadState.RUNNING:
             continue
@@ -60,31 +52,31 @@ def told(scene: Scene, asked: Asked) -> list[Symptom]:
 # -- one node ---------------------------------------------------------------------------------------------------------
 
 
-def why_out(scene: Scene, ids: tuple[str, ...]) -> str:
+def why_out(scene: CellScene, ids: tuple[str, ...]) -> str:
     """What speaks against returning cordoned nodes."""
     who = scene.closed_by("node", ids) or "who cordoned them, and why, is not on record"
     return f"{who}; a fault may be one that does not show here"
 
 
-def hand_back(scene: Scene, why: str, ids: tuple[str, ...]) -> Answer | None:
-    option = Option(
+def hand_back(scene: CellScene, why: str, ids: tuple[str, ...]) -> RuleAnswer | None:
+    option = DraftOption(
         text=f"return {counted(len(ids), 'node')}", steps=(("uncordon", {"nodes": ids}),),
         runbook="hand-back-nodes" if len(ids) <= 12 else "", inputs={"nodes": ",".join(ids)},
         harms=why_out(scene, ids),
     )  # fmt: skip
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
-    return Answer(
+    return RuleAnswer(
         option=option, why=why, risks=(option.harms,), questions=("Were they tested since they were cordoned?",)
     )
 
 
-def straggler(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def straggler(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Keep work off the node, and start the gang anew elsewhere, where there is room for it."""
     node, gang = symptom.subject, symptom.ids[0]
     if scene.state.capacity.state[scene.state.capacity.row(node)] != NodeState.READY:
-        return Answer(option=None, why=f"{symptom.text}; the node takes no new work already")
-    both = Option(
+        return RuleAnswer(option=None, why=f"{symptom.text}; the node takes no new work already")
+    both = DraftOption(
         text=f"cordon node {node} and start {gang} anew elsewhere",
         steps=(("cordon", {"nodes": (node,)}), ("requeue", {"workloads": (gang,)})),
         runbook="straggler", inputs={"node": node, "gang": gang},
@@ -93,39 +85,39 @@ def straggler(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     solver = Solver(scene.engine, ())
     result = solver.try_(both, AGAIN_MS)
     if result.harmless and not result.put_off:
-        return Answer(option=both, why=symptom.text, tried=(), risks=(both.harms,),
-                      questions=("Is its part of the work larger than the others'?",))  # fmt: skip
+        return RuleAnswer(option=both, why=symptom.text, tried=(), risks=(both.harms,),
+                          questions=("Is its part of the work larger than the others'?",))  # fmt: skip
     return _cordon(scene, node, symptom.text, f"{gang} would not start again without it")
 
 
-def _cordon(scene: Scene, node: str, why: str, because: str) -> Answer | None:
+def _cordon(scene: CellScene, node: str, why: str, because: str) -> RuleAnswer | None:
     """Only keep new work off; never the last of its pool."""
     pool = scene.pools[scene.engine.node(node).pool]
     if pool.ready < 2:
-        return Answer(option=None, why=f"{why}; it is the last node of pool {pool.name} that takes work",
-                      questions=("Can its work wait, or is there other hardware?",))  # fmt: skip
-    option = Option(
+        return RuleAnswer(option=None, why=f"{why}; it is the last node of pool {pool.name} that takes work",
+                          questions=("Can its work wait, or is there other hardware?",))  # fmt: skip
+    option = DraftOption(
         text=f"cordon node {node}", steps=(("cordon", {"nodes": (node,)}),),
         harms="What runs there goes on, and is at risk.",
     )  # fmt: skip
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
-    return Answer(option=option, why=f"{why}; {because}" if because else why, risks=(option.harms,))
+    return RuleAnswer(option=option, why=f"{why}; {because}" if because else why, risks=(option.harms,))
 
 
-def drained(scene: Scene, node: str, why: str, runbook: str, questions: tuple[str, ...] = ()) -> Answer | None:
+def drained(scene: CellScene, node: str, why: str, runbook: str, questions: tuple[str, ...] = ()) -> RuleAnswer | None:
     """Cordon and drain; only the cordon where what is stopped would not run again elsewhere."""
     row = scene.state.capacity.row_of.get(node)
     if row is None:
         return None
     state = NodeState(scene.state.capacity.state[row])
     if state != NodeState.READY:
-        return Answer(option=None, why=f"{why}; the node is {state.label} and takes no new work already")
+        return RuleAnswer(option=None, why=f"{why}; the node is {state.label} and takes no new work already")
     if scene.pools[scene.engine.node(node).pool].ready < 2:
         return _cordon(scene, node, why, "")
     if scene.is_idle(row):
         return _cordon(scene, node, why, "nothing runs there")
-    option = Option(
+    option = DraftOption(
         text=f"drain node {node}", steps=(("drain", {"nodes": (node,)}),), runbook=runbook, inputs={"node": node},
         harms="What runs there goes elsewhere from its last checkpoint.",
     )  # fmt: skip
@@ -134,48 +126,34 @@ def drained(scene: Scene, node: str, why: str, runbook: str, questions: tuple[st
     if not result.harmless or result.put_off:
         because = f"drained, {named(result.put_off)} would not run elsewhere" if result.put_off else ""
         return _cordon(scene, node, why, because)
-    return Answer(option=option, why=why, risks=(option.harms,), questions=questions)
+    return RuleAnswer(option=option, why=why, risks=(option.harms,), questions=questions)
 
 
-def flapping(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def flapping(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     return drained(scene, symptom.subject, symptom.text, "node-flapping", ("Is it power, network or the agent?",))
-
-
-def node_errors(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
-    """What people say of a node that the cell itself holds for sound: no new work on it is the least, and enough until
-    somebody has looked."""
-    text = f"{symptom.text}; what is said of it is not measured here"
-    if symptom.subject not in asked.broken:
-        return Answer(option=None, why=text,
-                      questions=("Which error, of which device, since when?",))  # fmt: skip
-    found = _cordon(scene, symptom.subject, text, "no new work there until somebody has looked")
-    if found is None or found.option is None:
-        return found
-    question = "Do its counters really rise, and only there?"
-    return Answer(option=found.option, why=found.why, risks=found.risks, questions=(question,))
 
 
 # -- gangs ------------------------------------------------------------------------------------------------------------
 
 
-def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def stuck(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Start a gang anew that is said to hang, where it has run for long enough to tell."""
     w, row = scene.state.workloads, scene.state.workloads.row(symptom.subject)
     run_ms = scene.now_ms - w.started[row]
-    named = symptom.subject in asked.names("workload")
+    named = symptom.subject in question.names("workload")
     if scene.agents is not None and symptom.subject in scene.agents.moving:
-        return Answer(option=None, why=f"{symptom.text}, and its tasks come on, as their agents say")
+        return RuleAnswer(option=None, why=f"{symptom.text}, and its tasks come on, as their agents say")
     estimate_ms = w.class_at(row).estimate_ms
     usual_ms = usual_run_ms(scene, row)
     late = bool(estimate_ms) and run_ms > OVERDUE * max(estimate_ms, usual_ms)
     if not symptom.hurts and not (late and named):
-        return Answer(option=None, why=f"{symptom.text}, not far longer than was asked for, or than its likes take",
-                      questions=("What shows that it hangs? Nobody reports its progress here.",
+        return RuleAnswer(option=None, why=f"{symptom.text}, not far longer than was asked for, or than its likes take",
+                          questions=("What shows that it hangs? Nobody reports its progress here.",
                                  "Can its owner be asked before its work is lost?"))  # fmt: skip
     if run_ms < LONG_MS:
-        return Answer(option=None, why=f"{symptom.text}; it may still be loading its data",
-                      questions=("Does its owner know how long it takes to begin?",))  # fmt: skip
-    option = Option(
+        return RuleAnswer(option=None, why=f"{symptom.text}; it may still be loading its data",
+                          questions=("Does its owner know how long it takes to begin?",))  # fmt: skip
+    option = DraftOption(
         text=f"start {symptom.subject} anew from its last checkpoint",
         steps=(("requeue", {"workloads": (symptom.subject,)}),),
         runbook="stuck-gang", inputs={"gang": symptom.subject, "silent_for": f"{max(run_ms // 1000 - 60, 600)}s"},
@@ -183,13 +161,13 @@ def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     )  # fmt: skip
     result = Solver(scene.engine, ()).try_(option, AGAIN_MS)
     if not result.harmless or result.put_off:
-        return Answer(option=None, why=f"{symptom.text}; stopped, it would not start again at once")
+        return RuleAnswer(option=None, why=f"{symptom.text}; stopped, it would not start again at once")
     unknown = () if symptom.hurts else ("Does it really hang? Nobody reports its progress here.",)
-    return Answer(option=option, why=symptom.text, risks=(option.harms,),
-                  questions=(*unknown, "Has a stack dump of one rank been taken?"))  # fmt: skip
+    return RuleAnswer(option=option, why=symptom.text, risks=(option.harms,),
+                      questions=(*unknown, "Has a stack dump of one rank been taken?"))  # fmt: skip
 
 
-def usual_run_ms(scene: Scene, row: int) -> int:
+def usual_run_ms(scene: CellScene, row: int) -> int:
     """The longest run of the same name and tenant that has finished; 0 where there is none."""
     w = scene.state.workloads
     name, tenant_row = w.names[row], w.tenant[row]
@@ -200,7 +178,7 @@ def usual_run_ms(scene: Scene, row: int) -> int:
 # -- zones and spot ---------------------------------------------------------------------------------------------------
 
 
-def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def zone_lost(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Nothing new on what is left of the zone; and where more important work waits, less important is held."""
     left = symptom.ids[:MOST_LEFT]
     ready = len(scene.nodes_in(NodeState.READY))
@@ -211,9 +189,10 @@ def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     if batch:
         steps.insert(0, ("hold_queue", {"queues": (batch,)}))
     if not steps:
-        return Answer(option=None, why=f"{symptom.text}; nothing of it takes work, and what ran there starts elsewhere",
-                      questions=("What does the provider or the data centre say?",))  # fmt: skip
-    option = Option(
+        why = f"{symptom.text}; nothing of it takes work, and what ran there starts elsewhere"
+        return RuleAnswer(option=None, why=why,
+                          questions=("What does the provider or the data centre say?",))  # fmt: skip
+    option = DraftOption(
         text=f"keep new work off what is left of zone {symptom.subject}{f', and hold queue {batch}' if batch else ''}",
         steps=tuple(steps),
         runbook="zone-loss" if batch and len(steps) == 2 else "",
@@ -223,11 +202,11 @@ def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     result = Solver(scene.engine, (), 2**31).try_(option)
     if result.refused:
         return None
-    return Answer(option=option, why=symptom.text, risks=(option.harms,), about=(("zone", symptom.subject),),
-                  questions=("What does the provider or the data centre say?",))  # fmt: skip
+    return RuleAnswer(option=option, why=symptom.text, risks=(option.harms,), about=(("zone", symptom.subject),),
+                      questions=("What does the provider or the data centre say?",))  # fmt: skip
 
 
-def _batch_queue(scene: Scene) -> str:
+def _batch_queue(scene: CellScene) -> str:
     """The queue with the least important waiting work, where more important work of another queue waits."""
     by_queue: dict[str, int] = {}
     for lot in scene.lots:
@@ -238,7 +217,7 @@ def _batch_queue(scene: Scene) -> str:
     return ordered[0][0] if ordered[0][1] < ordered[-1][1] else ""
 
 
-def spot_storm(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def spot_storm(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """No more of what is being taken back; and on-demand machines for what would lose its place."""
     spec = next(pool for pool in scene.state.capacity.pools if pool.name == symptom.subject)
     c, state = scene.state.capacity, scene.state
@@ -262,17 +241,17 @@ def spot_storm(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     else:
         harms = "What loses its place waits for other machines."
     if not steps:
-        return Answer(option=None, why=f"{symptom.text}; no other pool can take its work")
-    option = Option(
+        return RuleAnswer(option=None, why=f"{symptom.text}; no other pool can take its work")
+    option = DraftOption(
         text=f"order no more of {spec.name}" + (f", and {inputs['nodes']} nodes of {fallback}" if fallback else ""),
         steps=tuple(steps),
         runbook="spot-storm" if len(steps) == 2 else "", inputs=inputs, harms=harms,
     )  # fmt: skip
     result = Solver(scene.engine, ()).try_(option)
-    return None if result.refused else Answer(option=option, why=symptom.text, risks=(harms,))
+    return None if result.refused else RuleAnswer(option=option, why=symptom.text, risks=(harms,))
 
 
-def _fallback(scene: Scene, shapes: list[Shape]) -> str:
+def _fallback(scene: CellScene, shapes: list[Shape]) -> str:
     """An on-demand pool that grows, has room to, and would do for what loses its place; the cheapest."""
     c = scene.state.capacity
     pools = [
@@ -283,7 +262,7 @@ def _fallback(scene: Scene, shapes: list[Shape]) -> str:
     return min(pools, key=lambda pool: (pool.price_microusd_hour, pool.name)).name if pools else ""
 
 
-def _room(scene: Scene, pool: str) -> int:
+def _room(scene: CellScene, pool: str) -> int:
     size = scene.sizes[pool]
     if size.scaling is None:
         return 0
@@ -293,7 +272,7 @@ def _room(scene: Scene, pool: str) -> int:
 # -- tenants and pools ------------------------------------------------------------------------------------------------
 
 
-def floods(scene: Scene) -> list[Symptom]:
+def floods(scene: CellScene) -> list[Symptom]:
     """Tenants that hold, or are, most of what is there, where others wait."""
     w = scene.state.workloads
     if not w.ids:
@@ -317,7 +296,7 @@ def floods(scene: Scene) -> list[Symptom]:
     return found
 
 
-def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def tenant(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Hold what it has waiting; where that does not let the others start, suspend the newest of what it runs."""
     w, name = scene.state.workloads, symptom.subject
     index = w.tenants.index.get(name)
@@ -329,7 +308,7 @@ def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     running = [w.ids[row] for row in mine[states == WorkloadState.RUNNING][::-1].tolist()]
     others = [lot for lot in scene.lots if name not in lot.tenants]
     if not others:
-        return Answer(option=None, why=f"{symptom.text}; nobody else waits")
+        return RuleAnswer(option=None, why=f"{symptom.text}; nobody else waits")
     watched = [id_ for lot in others for id_ in lot.members]
     solver = Solver(scene.engine, watched, min(lot.priority for lot in others))
     own_queue = _own_queue(scene, name)
@@ -339,7 +318,7 @@ def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     elif queued:
         hold = (("hold", {"workloads": tuple(queued[:MOST_HELD])}),)
 
-    def option(suspended: int) -> Option:
+    def option(suspended: int) -> DraftOption:
         suspend = (("suspend", {"workloads": tuple(running[:suspended])}),) if suspended else ()
         what = [
             text
@@ -349,7 +328,7 @@ def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
             )
             if there
         ]
-        return Option(
+        return DraftOption(
             text=" and ".join(what), steps=(*hold, *suspend),
             harms="What is suspended loses its work since the last checkpoint." if suspended else
             f"What is held of {name} waits until somebody releases it.",
@@ -361,22 +340,23 @@ def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
         return None
     result = solver.least(low, high, option, 5 * 60_000)
     if not result.gain:
-        return Answer(option=None, why=f"{symptom.text}; holding or suspending its newest work lets none of them start",
-                      tried=tuple(solver.tried))  # fmt: skip
-    return Answer(option=result.option, why=symptom.text, tried=tuple(solver.tried), risks=(result.option.harms,),
-                  questions=(f"Did {name} agree this with anybody?",), starts=tuple(sorted(result.started))[:2],
-                  ahead_ms=result.ahead_ms,
-                  partial=result.started != solver.watched)  # fmt: skip
+        why = f"{symptom.text}; holding or suspending its newest work lets none of them start"
+        return RuleAnswer(option=None, why=why,
+                          tried=tuple(solver.tried))  # fmt: skip
+    return RuleAnswer(option=result.option, why=symptom.text, tried=tuple(solver.tried), risks=(result.option.harms,),
+                      questions=(f"Did {name} agree this with anybody?",), starts=tuple(sorted(result.started))[:2],
+                      ahead_ms=result.ahead_ms,
+                      partial=result.started != solver.watched)  # fmt: skip
 
 
-def _own_queue(scene: Scene, tenant: str) -> str:
+def _own_queue(scene: CellScene, tenant: str) -> str:
     """The queue that all its waiting work is in, and nobody else's."""
     queues = {lot.queue for lot in scene.lots if tenant in lot.tenants}
     alone = all(lot.tenants == (tenant,) for lot in scene.lots if lot.queue in queues)
     return queues.pop() if len(queues) == 1 and alone else ""
 
 
-def idle_sizes(scene: Scene) -> list[Symptom]:
+def idle_sizes(scene: CellScene) -> list[Symptom]:
     """Pools that never shrink below more than is used of them: by their least, or by what is set for now."""
     found = []
     for name, size in scene.sizes.items():
@@ -391,7 +371,7 @@ def idle_sizes(scene: Scene) -> list[Symptom]:
     return found
 
 
-def awaited(scene: Scene, pool: str) -> int:
+def awaited(scene: CellScene, pool: str) -> int:
     """Workloads that may use the pool and will want it: those whose time has not come, or whose turn has not, and those
     that somebody has put aside; and reservations of its nodes."""
     state = scene.state
@@ -407,45 +387,45 @@ def awaited(scene: Scene, pool: str) -> int:
     return to_come + sum(c.pool[c.row_of[id_]] == row for id_ in booked if id_ in c.row_of)
 
 
-def set_now(scene: Scene, pool: str) -> int:
+def set_now(scene: CellScene, pool: str) -> int:
     """Nodes that people have set for this time."""
     return max([(0, 0), *(one for one in scene.sizes[pool].set_for if one[0] <= scene.now_ms)])[1]
 
 
-def idle_pool(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def idle_pool(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """What keeps it is lowered to what is in use now: its least, or what is set; the autoscaler gives back the rest."""
     size = scene.sizes[symptom.subject]
     set_for = set_now(scene, symptom.subject)
     if size.scaling is not None and size.scaling.headroom and max(size.scaling.least, set_for) <= size.asked:
         return no_headroom(scene, symptom)
     if size.scaling is not None and size.scaling.least <= size.asked:
-        option = Option(
+        option = DraftOption(
             text=f"let pool {symptom.subject} have {size.asked:,} nodes, in place of what is set",
             steps=(("scale_pool", {"pool": symptom.subject, "nodes": size.asked}),),
             harms="When work comes, machines have to boot first.",
         )  # fmt: skip
         if not Solver(scene.engine, ()).try_(option).harmless:
             return None
-        return Answer(option=option, why=symptom.text, risks=(option.harms,))
+        return RuleAnswer(option=option, why=symptom.text, risks=(option.harms,))
     return least(scene, symptom.subject, size.asked, symptom.text)
 
 
-def no_headroom(scene: Scene, symptom: Symptom) -> Answer | None:
-    option = Option(
+def no_headroom(scene: CellScene, symptom: Symptom) -> RuleAnswer | None:
+    option = DraftOption(
         text=f"let pool {symptom.subject} keep no empty nodes",
         steps=(("set_scaling", {"pool": symptom.subject, "headroom": 0}),),
         harms="What comes at once has to wait until machines boot.",
     )  # fmt: skip
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
-    return Answer(option=option, why=symptom.text, risks=(option.harms,), questions=("Does anybody count on it?",))
+    return RuleAnswer(option=option, why=symptom.text, risks=(option.harms,), questions=("Does anybody count on it?",))
 
 
-def least(scene: Scene, pool: str, to: int, why: str) -> Answer | None:
-    option = Option(
+def least(scene: CellScene, pool: str, to: int, why: str) -> RuleAnswer | None:
+    option = DraftOption(
         text=f"let pool {pool} shrink to {to:,} nodes", steps=(("set_scaling", {"pool": pool, "least": to}),),
         harms="When work comes, machines have to boot first.",
     )  # fmt: skip
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
-    return Answer(option=option, why=why, risks=(option.harms,))
+    return RuleAnswer(option=option, why=why, risks=(option.harms,))

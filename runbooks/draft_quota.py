@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 from engine.model import RESOURCES, FlavorQuota, QueueSpec
 from engine.quota import Lack
-from runbooks.draft_case import Case, Family
-from runbooks.draft_solver import Option
+from runbooks.draft_solver import Case, DraftOption, Family
 
 
 def more_quota(case: Case) -> Iterator[Family]:
@@ -34,17 +33,16 @@ def more_quota(case: Case) -> Iterator[Family]:
 
 def quota_ways(
     case: Case, lack: Lack, own: QueueSpec, pool: str, resource: str, units: str
-) -> list[Callable[[int], Option] | None]:
+) -> list[Callable[[int], DraftOption] | None]:
     """Mildest first. Of the quota of one pool only what the queue itself has."""
     at = case.state.queues.specs[lack.vertex]
     if pool:
         return [borrow(at, pool, resource, units), nominal(case, own, pool, resource, units)]
     idle = idle_siblings(case, own, resource)
-    ways = [
+    return [
         borrow(at, "", resource, units), lend(idle, resource, units), nominal(case, own, "", resource, units),
         rebalance(own, idle, resource, units),
     ]  # fmt: skip
-    return ways[::-1] if "move" in case.asked.topics else ways
 
 
 def _free_of(case: Case, pool: str, resource: str) -> int:
@@ -72,7 +70,7 @@ def idle_siblings(case: Case, own: QueueSpec, resource: str) -> list[tuple[Queue
     return sorted(found, key=lambda item: (-item[1], item[0].name))
 
 
-def borrow(spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], Option] | None:
+def borrow(spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], DraftOption] | None:
     """Raise the limit of borrowing of whoever it is that keeps it from that."""
     limit = quota_of(spec, pool).borrowing_limit.get(resource)
     if limit is None:
@@ -80,9 +78,9 @@ def borrow(spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[i
     word = units.removesuffix("s").upper()
     of = {"pool": pool} if pool else {}
 
-    def option(more: int) -> Option:
+    def option(more: int) -> DraftOption:
         to = limit // 1000 + more
-        return Option(
+        return DraftOption(
             text=f"let queue {spec.name} borrow {to:,} {word}, {more:,} more",
             steps=(("set_quota", {"queue": spec.name, **of, f"borrowing_limit_{units}": to}),),
             harms="What is borrowed is stopped first when its owners want it back.",
@@ -91,7 +89,7 @@ def borrow(spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[i
     return option
 
 
-def lend(idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callable[[int], Option] | None:
+def lend(idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callable[[int], DraftOption] | None:
     """Raise what the idle sibling lends that has most to lend and does not."""
     lender = next(((s, spare) for s, spare in idle if s.lending_limit.get(resource, spare) < spare), None)
     if lender is None:
@@ -99,9 +97,9 @@ def lend(idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callab
     spec, spare = lender
     word, had = units.removesuffix("s").upper(), spec.lending_limit[resource]
 
-    def option(more: int) -> Option:
+    def option(more: int) -> DraftOption:
         to = min(had + more * 1000, spare) // 1000
-        return Option(
+        return DraftOption(
             text=f"let queue {spec.name}, which does not use it, lend {to:,} {word}",
             steps=(("set_quota", {"queue": spec.name, f"lending_limit_{units}": to}),),
             harms=f"Queue {spec.name} has to take back what it lent when its own work comes.",
@@ -110,17 +108,17 @@ def lend(idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callab
     return option
 
 
-def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], Option] | None:
+def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], DraftOption] | None:
     if resource not in quota_of(spec, pool).nominal:
         return None
     of = {"pool": pool} if pool else {}
     word = units.removesuffix("s").upper()
     pools = [pool.name for pool in case.pools() if pool.capacity.gpu_milli]
-    late_s = (case.asked.slo_ms or min(1_800_000, case.first.wait_ms - 60_000)) // 1000
+    late_s = min(1_800_000, case.first.wait_ms - 60_000) // 1000
 
-    def option(more: int) -> Option:
+    def option(more: int) -> DraftOption:
         by_runbook = units == "gpus" and not pool and pools and more <= 512 and late_s >= 60
-        return Option(
+        return DraftOption(
             text=f"raise the quota of queue {spec.name} by {more:,} {word}",
             steps=(("set_quota", {"queue": spec.name, **of, f"add_{units}": more}),),
             runbook="queue-wait-over-slo" if by_runbook else "",
@@ -133,18 +131,18 @@ def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -
 
 def rebalance(
     own: QueueSpec, idle: list[tuple[QueueSpec, int]], resource: str, units: str
-) -> Callable[[int], Option] | None:
+) -> Callable[[int], DraftOption] | None:
     """From the idle sibling with most to spare to its own."""
     if not idle or resource not in own.nominal:
         return None
     donor, spare = idle[0]
     word = units.removesuffix("s").upper()
 
-    def option(more: int) -> Option:
+    def option(more: int) -> DraftOption:
         moved = min(more, spare // 1000)
         keeps, has = donor.nominal[resource] // 1000 - moved, own.nominal[resource] // 1000 + moved
         whole_numbers = donor.nominal[resource] % 1000 == 0 == own.nominal[resource] % 1000
-        return Option(
+        return DraftOption(
             text=f"move {moved:,} {word} of quota from queue {donor.name}, which does not use it, to {own.name}",
             steps=(
                 ("set_quota", {"queue": donor.name, f"nominal_{units}": keeps}),

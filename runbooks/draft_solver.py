@@ -15,11 +15,14 @@ import numpy as np
 
 from engine.columns import view
 from engine.errors import MusterError
-from engine.model import WorkloadState
+from engine.model import PoolSpec, WorkloadState
+from engine.quota import Lack
 from runbooks import catalog
 from runbooks.acts import Maker
-from runbooks.draft import Tried
+from runbooks.draft import SymptomChoice, Target, Tried
+from runbooks.draft_question import Question
 from runbooks.plan import Act, ActionName
+from runbooks.symptoms import CellScene, Symptom, WaitingLot
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -38,7 +41,7 @@ Given = Mapping[str, Any]
 """By the names of `runbooks.parameters`, as `Maker.act` takes them."""
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
+class DraftOption(msgspec.Struct, frozen=True, kw_only=True):
     """Something that might be done."""
 
     text: str
@@ -50,10 +53,10 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     """Who may be hurt, and how: for the risks."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an option on a fork."""
 
-    option: Option
+    option: DraftOption
     refused: str = ""
     started: frozenset[str] = frozenset()
     """Of those watched, what has its nodes, or has ended, and would not without it."""
@@ -132,11 +135,11 @@ class Solver:
         """Of those watched, what starts by itself within that time."""
         return self._ids(self._watched & self.without(self.ahead(ahead_ms)).there)
 
-    def try_(self, option: Option, ahead_ms: int = 0) -> Result:
+    def try_(self, option: DraftOption, ahead_ms: int = 0) -> TrialResult:
         """Do it on a fork and look."""
         ahead_ms = self.ahead(ahead_ms)
         if self.trials >= MOST_TRIALS:
-            return Result(option=option, refused="enough was tried")
+            return TrialResult(option=option, refused="enough was tried")
         self.trials += 1
         with forked(self._base) as fork:
             try:
@@ -144,12 +147,12 @@ class Solver:
                 fork.settle()
                 self.run_ahead(fork, ahead_ms)
             except MusterError as error:
-                return self._noted(Result(option=option, refused=error.problem))
+                return self._noted(TrialResult(option=option, refused=error.problem))
             after = ran(fork)
         before, without = self._before, self.without(ahead_ms)
         asked = self._asked(acts)
         others = ~asked
-        result = Result(
+        result = TrialResult(
             option=option,
             started=self._ids(self._watched & after.there & ~without.there),
             stopped=self._ids(before.bound & without.there & ~after.there & others),
@@ -174,7 +177,7 @@ class Solver:
         ids = self._base.state.workloads.ids
         return frozenset(ids[row] for row in np.flatnonzero(mask).tolist())
 
-    def _noted(self, result: Result) -> Result:
+    def _noted(self, result: TrialResult) -> TrialResult:
         if result.refused:
             why = result.refused
         elif result.stopped:
@@ -190,8 +193,8 @@ class Solver:
         return result
 
     def least(
-        self, low: int, high: int, option_of: Callable[[int], Option], ahead_ms: int = 0, enough: int = 0
-    ) -> Result:
+        self, low: int, high: int, option_of: Callable[[int], DraftOption], ahead_ms: int = 0, enough: int = 0
+    ) -> TrialResult:
         """The smallest number from `low` to `high` that starts as much as `high` does, to one part in NEAR of it;
         `high` itself where that harms nobody and helps nobody, or is refused. With less than `enough` not all of those
         watched can start."""
@@ -214,13 +217,13 @@ class Solver:
         return best
 
 
-def made(engine: Engine, option: Option) -> tuple[Act, ...]:
+def made(engine: Engine, option: DraftOption) -> tuple[Act, ...]:
     """Its acts for the cell as it is. Raises MusterError."""
     maker = Maker(engine)
     return tuple(maker.act(action, given) for action, given in option.steps)
 
 
-def done(fork: Engine, option: Option) -> tuple[Act, ...]:
+def done(fork: Engine, option: DraftOption) -> tuple[Act, ...]:
     """Its acts, carried out on the fork one after the other. Raises MusterError."""
     maker = Maker(fork)
     acts = []
@@ -254,3 +257,87 @@ def named(ids: Collection[str]) -> str:
     first = sorted(ids)[:3]
     more = len(ids) - len(first)
     return ", ".join(first) + (f" and {more:,} more" if more else "")
+
+
+# -- what comes of them ------------------------------------------------------------------------------------------------
+
+
+class RuleAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule comes to."""
+
+    option: DraftOption | None
+    """None: nothing should be done."""
+    why: str
+    """A sentence: why this, or why nothing."""
+    about: tuple[tuple[str, str], ...] = ()
+    """(kind, id) of what is in question, besides what is acted on."""
+    target: Target | None = None
+    starts: tuple[str, ...] = ()
+    """Of what is late, what starts because of it."""
+    ahead_ms: int = 0
+    """How far the trial ran ahead for that."""
+    tried: tuple[Tried, ...] = ()
+    questions: tuple[str, ...] = ()
+    risks: tuple[str, ...] = ()
+    partial: bool = False
+    """It helps part of what is late."""
+    read_as: str = ""
+    """What the question was read as; empty where nothing of it was known."""
+    undecided: bool = False
+    """A person has to pick one of the choices; where not, they are what else it may be about."""
+    choices: tuple[SymptomChoice, ...] = ()
+
+
+class Family(NamedTuple):
+    """Options of one kind, by a number."""
+
+    low: int
+    high: int
+    option: Callable[[int], DraftOption]
+    ahead_ms: int = 0
+    enough: int = 0
+    """Less of it cannot start all that is late."""
+
+
+class Case:
+    """One symptom of waits that is being looked into."""
+
+    def __init__(self, scene: CellScene, symptom: Symptom, question: Question) -> None:
+        self.scene = scene
+        self.state = scene.state
+        self.symptom = symptom
+        self.question = question
+        self.lots = symptom.lots
+        self.first = symptom.lots[0]
+        watched = [id_ for lot in self.lots for id_ in lot.members]
+        self.priority = min(lot.priority for lot in self.lots)
+        self.solver = Solver(scene.engine, watched, self.priority)
+
+    # -- what is asked for --------------------------------------------------------------------------------------------
+
+    def pools(self) -> list[PoolSpec]:
+        """That the late work may use."""
+        w, pools = self.state.workloads, self.state.capacity.pools
+        rows = {row for lot in self.lots for shape in w.class_at(lot.row).shapes for row in shape.pool_set}
+        return [pools[row] for row in sorted(rows)]
+
+    def lack(self, lot: WaitingLot) -> Lack | None:
+        """What its queue lacks for one of the lot, in the way it would like best."""
+        state = self.state
+        shapes = next(self.scene.engine.scheduler.variants(lot.row), None)
+        if shapes is None:
+            return None
+        charge = state.charge_if(lot.row, shapes, state.workloads.class_at(lot.row).least)
+        return state.queues.lack(state.workloads.queue[lot.row], charge, self.scene.now_ms)
+
+    def wanted(self, resource: str) -> int:
+        """By all that is late, in the resource's own unit."""
+        field = {"cpu_milli": "cpu_milli", "gpu_milli": "gpu_milli"}.get(resource, "memory_mib")
+        return sum(int(getattr(lot, field)) * lot.count for lot in self.lots)
+
+    def free(self, resource: str) -> int:
+        """In the pools that the late work may use."""
+        names = {pool.name for pool in self.pools()}
+        return sum(
+            pool.capacity[resource] - pool.used[resource] for name, pool in self.scene.pools.items() if name in names
+        )

@@ -10,11 +10,10 @@ from engine.errors import MusterError
 from runbooks.checks import Check, CheckName, Operator, evaluate, words
 from runbooks.checks import Finding as Checked
 from runbooks.draft import Target
-from runbooks.draft_case import Answer
 from runbooks.draft_nodes import AGAIN_MS
-from runbooks.draft_solver import Option, Solver, done, forked
+from runbooks.draft_solver import DraftOption, RuleAnswer, Solver, done, forked
 from runbooks.plan import Act
-from runbooks.symptoms import Scene
+from runbooks.symptoms import CellScene
 
 MOST_CHECKS = 6
 STATES: dict[str, tuple[CheckName, str]] = {
@@ -42,7 +41,7 @@ NUMBERS: dict[str, tuple[tuple[str, CheckName, Operator], ...]] = {
 """Action -> (what it is told, what is read of its target, how the two compare)."""
 
 
-def with_target(scene: Scene, answer: Answer, acts: Sequence[Act]) -> Target | None:
+def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Target | None:
     """The target of an answer, with its checks; of one that has none what its acts are to bring about. None where no
     check says that."""
     if answer.option is None:
@@ -65,7 +64,7 @@ def with_target(scene: Scene, answer: Answer, acts: Sequence[Act]) -> Target | N
     )
 
 
-def conditions(scene: Scene, answer: Answer, acts: Sequence[Act]) -> Iterable[Check]:
+def conditions(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Iterable[Check]:
     """What is to be so afterwards: of the work that waits first, then of what is acted on."""
     yield from (Check(check="workload_reason", of=id_, op="==", value="none") for id_ in answer.starts[:2])
     given = dict(answer.option.steps) if answer.option is not None else {}
@@ -87,10 +86,10 @@ def conditions(scene: Scene, answer: Answer, acts: Sequence[Act]) -> Iterable[Ch
 
 
 def _ran(
-    scene: Scene, answer: Answer, checks: Sequence[Check]
+    scene: CellScene, answer: RuleAnswer, checks: Sequence[Check]
 ) -> tuple[tuple[Checked, ...], tuple[Checked, ...]] | None:
     """What they read before, and on a fork after it."""
-    option: Option | None = answer.option
+    option: DraftOption | None = answer.option
     if not checks or option is None:
         return None
     solver = Solver(scene.engine, ())

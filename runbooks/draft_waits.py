@@ -6,52 +6,39 @@ and nothing else stops, or starts later that is as important.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from engine import explain
-from engine.counterfactual import verified
-from engine.model import RESOURCES, PoolSpec, QueueMode
+from engine.model import RESOURCES, QueueMode
 from engine.money import MICROUSD, usd
-from engine.templates import grows, suits
-from runbooks import draft_nodes
 from runbooks.amounts import hours, whole
 from runbooks.draft import Target
-from runbooks.draft_case import Answer, Case, Family
-from runbooks.draft_question import Asked
+from runbooks.draft_question import Question
 from runbooks.draft_quota import more_quota
-from runbooks.draft_solver import Option, Result
+from runbooks.draft_room import boot_ms, consolidated, larger_pools, pool_row, uncordoned
+from runbooks.draft_solver import Case, DraftOption, Family, RuleAnswer, TrialResult
 from runbooks.plan import ActionName
-from runbooks.symptoms import Lot, Scene, Symptom, counted, minutes
+from runbooks.symptoms import CellScene, Symptom, WaitingLot, counted, minutes
 
 SOON_MS = 10 * 60_000
 """What starts by itself within this needs nothing."""
-MOST_AHEAD_MS = 40 * 60_000
-"""However long machines boot."""
-MOST_NODES = 100
-"""Returned or added in one draft."""
 MOST_APPROVED = 20
-SUM = re.compile(
-    r"(?:\$|usd\s*)\s*(\d{1,3}(?:,\d{3})+|\d{1,7})\b|"
-    r"(?<![\d,])(\d{1,3}(?:,\d{3})+|\d{1,7})\s*(?:usd|dollars?|bucks|more|extra)\b",
-    re.IGNORECASE,
-)
 MOST_REBALANCE = 8
 
 
-def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def answer(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """None where nothing that may be done helps."""
-    case = Case(scene, symptom, asked)
+    case = Case(scene, symptom, question)
     token = symptom.kind.removeprefix("wait_")
-    alone_ms = max(SOON_MS, _boot_ms(case))
+    alone_ms = max(SOON_MS, boot_ms(case))
     soon = case.solver.left_alone(alone_ms)
     if soon == case.solver.watched:
-        return Answer(
+        return RuleAnswer(
             option=None, why=f"{symptom.text}; all of it starts by itself within {minutes(case.solver.ahead(alone_ms))}"
         )
-    best: Result | None = None
+    best: TrialResult | None = None
     for family in FAMILIES.get(token, _none)(case):
         result = case.solver.least(family.low, family.high, family.option, family.ahead_ms, family.enough)
         if best is None or result.gain > best.gain:
@@ -59,7 +46,7 @@ def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
         if best.gain == len(case.solver.watched - soon):
             break
     if best is None or not best.gain:
-        return Answer(
+        return RuleAnswer(
             option=None,
             why=_no_way(case, token),
             about=(("queue", symptom.subject), ("workload", case.first.id)),
@@ -69,9 +56,9 @@ def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     return found(case, best)
 
 
-def displaced_way(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+def displaced_way(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Less important work gives way to what lost its nodes with a zone, where that starts all of it."""
-    case = Case(scene, symptom, asked)
+    case = Case(scene, symptom, question)
     if symptom.kind not in (f"wait_{explain.CAPACITY}", f"wait_{explain.FRAGMENTED}") or not displaced(case):
         return None
     for family in given_way(case):
@@ -81,11 +68,11 @@ def displaced_way(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None
     return None
 
 
-def found(case: Case, best: Result) -> Answer:
+def found(case: Case, best: TrialResult) -> RuleAnswer:
     late, started = len(case.solver.watched), len(best.started)
     within = "at once" if not best.ahead_ms else f"within {minutes(best.ahead_ms)}"
     reason = case.scene.reason(case.first)
-    return Answer(
+    return RuleAnswer(
         option=best.option,
         why=f"{case.symptom.text}: {reason}" if reason else case.symptom.text,
         about=(("queue", case.symptom.subject), ("workload", case.first.id)),
@@ -123,157 +110,16 @@ def whole_pieces(case: Case) -> Iterator[Family]:
     yield from larger_pools(case)
 
 
-def uncordoned(case: Case) -> Iterator[Family]:
-    """As few as it takes of the healthy nodes that are out of use, of pools that it may use; none where whoever asks
-    says that they are out on purpose."""
-    c = case.state.capacity
-    if "planned" in case.asked.topics and not case.asked.over:
-        return
-    names = {pool.name for pool in case.pools()}
-    fit = [id_ for id_ in case.scene.healthy_cordoned if c.pools[c.pool[c.row_of[id_]]].name in names]
-    empty = [id_ for id_ in fit if case.scene.is_idle(c.row_of[id_])][:MOST_NODES]
-    if not empty:
-        return
-
-    def option(count: int) -> Option:
-        ids = tuple(empty[:count])
-        return Option(
-            text=f"return {counted(count, 'node')} that {'is' if count == 1 else 'are'} cordoned, healthy and empty",
-            steps=(("uncordon", {"nodes": ids}),),
-            runbook="hand-back-nodes" if count <= 12 else "",
-            inputs={"nodes": ",".join(ids)},
-            harms=draft_nodes.why_out(case.scene, ids),
-        )
-
-    domain = _in_one_domain(case, set(empty))
-    if domain is not None:
-        yield Family(1, 1, lambda _: domain)
-    yield Family(1, len(empty), option)
-
-
-def _in_one_domain(case: Case, healthy: set[str]) -> Option | None:
-    """Nodes of one domain, for work that must be in one; of what would start it otherwise nothing is taken."""
-    if case.symptom.kind != f"wait_{explain.SCATTERED}":
-        return None
-    found_ = verified(case.scene.engine, case.first.id).found
-    if found_ is None or found_.kind != "uncordon":
-        return None
-    ids = tuple(id_ for edit in found_.edits for id_ in edit.get("ids", ()))
-    if not ids or not healthy.issuperset(ids):
-        return None
-    return Option(
-        text=f"return {counted(len(ids), 'node')} of one domain, cordoned, healthy and empty",
-        steps=(("uncordon", {"nodes": ids}),),
-        runbook="hand-back-nodes" if len(ids) <= 12 else "",
-        inputs={"nodes": ",".join(ids)},
-        harms=draft_nodes.why_out(case.scene, ids),
-    )
-
-
-def consolidated(case: Case) -> Iterator[Family]:
-    """Moves that make room for the largest of them."""
-    largest = max(case.lots, key=lambda lot: (lot.gpu_milli, lot.cpu_milli, lot.wait_ms))
-    option = Option(
-        text=f"move small work together so that {largest.id} fits",
-        steps=(("consolidate", {"unblock": largest.id, "max_moves": 6}),),
-        runbook="fragmented-gang" if case.symptom.kind == f"wait_{explain.FRAGMENTED}" else "",
-        inputs={"gang": largest.id},
-        harms="What is moved starts again from its last checkpoint.",
-    )
-    yield Family(1, 1, lambda _: option, 60_000)
-
-
-def larger_pools(case: Case) -> Iterator[Family]:
-    """Pools that grow by themselves and have come to their most; or that would, if the autoscaler were not off."""
-    enabled = case.state.settings.autoscaling.enabled
-    for pool in growing(case):
-        size = case.scene.sizes[pool.name]
-        there = size.ready + size.booting + size.other + size.ordered
-        scaling = pool.scaling
-        if scaling is None or case.scene.state.orders.backed_off_ms.get(_row(case, pool), -1) > case.scene.now_ms:
-            continue
-        low, high = _nodes_for(case, pool), min(MOST_NODES, max(scaling.most, 8))
-        if not 0 < low <= high:
-            continue
-        ahead_ms = min(scaling.boot_ms[1] + 3 * 60_000, MOST_AHEAD_MS)
-        if not enabled and there < scaling.most:
-            room = scaling.most - there
-            yield Family(min(low, room), room, _added(pool), ahead_ms)
-        elif there + low > scaling.most:
-            short = there + low - scaling.most
-            yield Family(short, min(short + 8, high), _higher(pool, scaling.most), ahead_ms)
-
-
-def _added(pool: PoolSpec) -> Callable[[int], Option]:
-    return lambda more: Option(
-        text=f"add {counted(more, 'node')} to pool {pool.name}",
-        steps=(("scale_pool", {"pool": pool.name, "add_nodes": more}),),
-        harms=f"{usd(more * pool.price_microusd_hour)} an hour, from when they boot.",
-    )
-
-
-def _higher(pool: PoolSpec, most: int) -> Callable[[int], Option]:
-    return lambda more: Option(
-        text=f"let pool {pool.name} grow to {most + more:,} nodes, {more:,} more",
-        steps=(("set_scaling", {"pool": pool.name, "most": most + more}),),
-        harms=f"Up to {usd(more * pool.price_microusd_hour)} an hour more, for as long as there is work for them.",
-    )
-
-
-def growing(case: Case) -> list[PoolSpec]:
-    """Pools that grow, or are kept from it, and would do for what is late: those that are named, then those that grow,
-    then the cheapest; those on demand before spot of the same price. One that is said to stay as it is does not."""
-    w = case.state.workloads
-    shapes = [shape for lot in case.lots for shape in w.class_at(lot.row).shapes]
-    pools = [pool for pool in case.pools() if pool.scaling is not None and any(suits(pool, s) for s in shapes)]
-    pools = [pool for pool in pools if ("pool", pool.name) not in case.scene.intent.spared]
-    named = case.asked.names("pool")
-
-    def key(pool: PoolSpec) -> tuple[bool, bool, int, bool, str]:
-        return pool.name not in named, not grows(pool), pool.price_microusd_hour, pool.spot, pool.name
-
-    return sorted(pools, key=key)
-
-
-def _nodes_for(case: Case, pool: PoolSpec) -> int:
-    """Nodes of the pool that all that is late would take, beside what is free."""
-    need = 0
-    for lot in case.lots:
-        for shape, tasks in zip(
-            case.state.workloads.class_at(lot.row).shapes, case.state.workloads.class_at(lot.row).least, strict=True
-        ):
-            per_node = shape.most_on(pool)
-            if per_node:
-                need += -(-max(0, tasks * lot.count - case.state.capacity.slots(shape)) // per_node)
-    return max(need, 1)
-
-
-def _row(case: Case, pool: PoolSpec) -> int:
-    return int(case.state.capacity.pool_of[pool.name])
-
-
-def _boot_ms(case: Case) -> int:
-    """How long machines that come by themselves may take."""
-    if not case.state.settings.autoscaling.enabled:
-        return 0
-    boots = [pool.scaling.boot_ms[1] for pool in growing(case) if pool.scaling is not None]
-    return min(max(boots, default=0) + 2 * 60_000, MOST_AHEAD_MS) if boots else 0
-
-
 def given_way(case: Case) -> Iterator[Family]:
-    """The least important work gives way to what is more important, where somebody asks for just that, or where what is
-    more important has lost its nodes with a zone."""
-    if "planned" in case.asked.topics and not case.asked.over:
-        # What is out of use on purpose comes back: nobody has to stop for that.
-        return
-    pointed_at = bool(case.asked.names("workload")) and bool(case.asked.text.strip())
-    if case.asked.topics.isdisjoint(("priority", "tenant")) and not pointed_at and not displaced(case):
+    """The least important work gives way to what is more important, where somebody points at just that, or where what
+    is more important has lost its nodes with a zone."""
+    if not (pointed_at(case) or displaced(case)):
         return
     w, state = case.state.workloads, case.state
-    pools = {_row(case, pool) for pool in case.pools()}
+    pools = {pool_row(case, pool) for pool in case.pools()}
     victims: list[tuple[int, int, str]] = []
     for row in range(len(w.ids)):
-        if state.is_bound(row) and w.value_at(row) < case.priority and not case.scene.is_spared(row):
+        if state.is_bound(row) and w.value_at(row) < case.priority:
             nodes = [state.allocations.node[a] for a in state.allocations.of_workload(w.first_allocation[row])]
             if nodes and all(state.capacity.pool[node] in pools for node in nodes):
                 lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, case.scene.now_ms)
@@ -293,17 +139,15 @@ def displaced(case: Case) -> bool:
     return any(item.what == "requeued" for item in history)
 
 
-RECLAIM = re.compile(
-    r"\b(?:kick\w*|evict\w*|reclaim\w*|preempt\w*|throw|take\s+(?:it|them|ours?|theirs?)?\s*back|claw\w*|borrow\w*|lent|owns?"
-    r"|owner|guarantee\w*|entitle\w*|ours?|own\s+(?:quota|share)|within\s+(?:its|our|their)\s+(?:quota|share)|gets?\s+back)\b"
-)
-"""Words of those who want back what is their own."""
+def pointed_at(case: Case) -> bool:
+    """Whether a person picked what is late, or named it."""
+    return bool(case.question.pick or (case.question.names("workload") and case.question.text))
 
 
 def owners_due(case: Case) -> Iterator[Family]:
     """Work of queues that hold more than their own goes, where what is late is within the quota of its own queue, and
-    somebody asks for that: least important first, of those what loses least."""
-    if not RECLAIM.search(case.asked.text.lower()):
+    somebody points at just that: least important first, of those what loses least."""
+    if not pointed_at(case):
         return
     state, tree, w = case.state, case.state.queues, case.state.workloads
     own = w.queue[case.first.row]
@@ -318,10 +162,10 @@ def owners_due(case: Case) -> Iterator[Family]:
         for row, spec in enumerate(tree.specs)
         if row != own and not tree.children[row] and tree.path[row][-1] == root and resource in spec.nominal
     }
-    pools = {_row(case, pool) for pool in case.pools()}
+    pools = {pool_row(case, pool) for pool in case.pools()}
     victims: list[tuple[int, int, str, int, int]] = []
     for row in range(len(w.ids)):
-        if not state.is_bound(row) or over.get(w.queue[row], 0) <= 0 or case.scene.is_spared(row):
+        if not state.is_bound(row) or over.get(w.queue[row], 0) <= 0:
             continue
         nodes = [state.allocations.node[a] for a in state.allocations.of_workload(w.first_allocation[row])]
         if w.value_at(row) <= case.priority and nodes and all(state.capacity.pool[node] in pools for node in nodes):
@@ -340,8 +184,8 @@ def owners_due(case: Case) -> Iterator[Family]:
         yield Family(1, len(ids), _given_way("suspend", ids, "that is above the quota of its own queue"))
 
 
-def _given_way(action: ActionName, ids: list[str], which: str = "of lower priority") -> Callable[[int], Option]:
-    return lambda count: Option(
+def _given_way(action: ActionName, ids: list[str], which: str = "of lower priority") -> Callable[[int], DraftOption]:
+    return lambda count: DraftOption(
         text=f"{action} {counted(count, 'workload')} {which}",
         steps=((action, {"workloads": tuple(ids[:count])}),),
         harms="What gives way loses its work since the last checkpoint, and waits.",
@@ -360,8 +204,8 @@ def unreserved(case: Case) -> Iterator[Family]:
             yield Family(1, 1, _take_back(spec.name))
 
 
-def _take_back(name: str) -> Callable[[int], Option]:
-    return lambda _: Option(
+def _take_back(name: str) -> Callable[[int], DraftOption]:
+    return lambda _: DraftOption(
         text=f"take back reservation {name}, which lies idle",
         steps=(("unreserve", {"reservations": (name,)}),),
         runbook="stale-reservation",
@@ -370,30 +214,18 @@ def _take_back(name: str) -> Callable[[int], Option]:
     )
 
 
-def related_names(case: Case) -> set[str]:
-    """Of what waits: itself, whose it is, and the queues that it is in."""
-    tree = case.state.queues
-    queues = {tree.specs[vertex].name for vertex in tree.path[tree.row(case.symptom.subject)]}
-    return queues.union(*(lot.members for lot in case.lots), *(lot.tenants for lot in case.lots))
-
-
 def opened(case: Case) -> Iterator[Family]:
-    """The queues above it that are held. One that drains was closed on purpose, and for longer."""
+    """The queues above it that are closed; not while a zone or spot machines are being lost."""
     tree = case.state.queues
     path = tree.path[tree.row(case.symptom.subject)]
     closed = [vertex for vertex in path if tree.mode[vertex] != QueueMode.OPEN]
     trouble = case.scene.nodes()
-    pointed = related_names(case).intersection(case.asked.names("queue", "workload", "tenant"))
-    if any(tree.mode[vertex] != QueueMode.HELD for vertex in closed) and not (pointed or case.asked.over):
-        return
-    if "planned" in case.asked.topics and not case.asked.over:
-        return
     if any(symptom.kind in ("zone_lost", "spot_storm") for symptom in trouble):
         return
     names = tuple(tree.specs[vertex].name for vertex in closed)
     yield Family(
         1, 1,
-        lambda _: Option(
+        lambda _: DraftOption(
             text=f"open queue {' and '.join(names)}", steps=(("open_queue", {"queues": names}),),
             harms=f"{case.scene.closed_by('queue', names) or 'somebody held it, and who is not on record'}; "
             "see first that what led to it is over",
@@ -410,19 +242,19 @@ def first_in_line(case: Case) -> Iterator[Family]:
     if token == explain.NO_NODES:
         yield Family(
             1, 1,
-            lambda _: Option(
+            lambda _: DraftOption(
                 text=f"hold {head.id}, which no node of the cell can ever take",
                 steps=(("hold", {"workloads": (head.id,)}),),
                 harms=f"{head.id} keeps its place and does not start until somebody releases it.",
             ),
         )  # fmt: skip
     elif token in FAMILIES and token != explain.BEHIND:
-        yield from FAMILIES[token](Case(case.scene, _only(case.symptom, head, token), case.asked))
+        yield from FAMILIES[token](Case(case.scene, _only(case.symptom, head, token), case.question))
     spec = case.state.queues.specs[case.state.queues.row(case.symptom.subject)]
     if spec.order == "strict_fifo":
         yield Family(
             1, 1,
-            lambda _: Option(
+            lambda _: DraftOption(
                 text=f"let queue {spec.name} pass over what cannot start",
                 steps=(("set_quota", {"queue": spec.name, "order": "best_effort"}),),
                 harms=f"{head.id}, which is first, may be passed by smaller work for as long as this is so.",
@@ -430,7 +262,7 @@ def first_in_line(case: Case) -> Iterator[Family]:
         )  # fmt: skip
 
 
-def _only(symptom: Symptom, lot: Lot, token: str) -> Symptom:
+def _only(symptom: Symptom, lot: WaitingLot, token: str) -> Symptom:
     return msgspec.structs.replace(symptom, kind=f"wait_{token}", lots=(lot,))
 
 
@@ -447,27 +279,24 @@ def more_budget(case: Case) -> Iterator[Family]:
         ids = tuple(id_ for lot in case.lots for id_ in lot.members)[:MOST_APPROVED]
         yield Family(
             1, len(ids),
-            lambda count: Option(
+            lambda count: DraftOption(
                 text=f"approve the spending of {counted(count, 'workload')}",
                 steps=(("approve_spending", {"workloads": ids[:count]}),),
                 harms=f"Budget {spec.name} is spent; what this costs comes on top.",
             ),
         )  # fmt: skip
         return
-    yield Family(1, 1, lambda _: raised(case.scene, spec.name, case.asked))
+    yield Family(1, 1, lambda _: raised(case.scene, spec.name))
 
 
-def raised(scene: Scene, name: str, asked: Asked) -> Option:
-    """As much more as whoever asks says, where that is enough for now; else enough for the rest of the window, what it
-    will have spent by then below 95 % of the limit, and what is spent below 80 %: but no more than as much again, of
-    what is not spent already."""
+def raised(scene: CellScene, name: str) -> DraftOption:
+    """Enough for the rest of the window, what it will have spent by then below 95 % of the limit, and what is spent
+    below 80 %: but no more than as much again, of what is not spent already."""
     line = scene.budgets[name]
     spec, spent = line.spec, line.spent_microusd
-    said = [int((one or other).replace(",", "")) for one, other in SUM.findall(asked.text)]
-    enough = [usd_ for usd_ in said if spec.limit_microusd + usd_ * MICROUSD > spent]
     limit = max(min(line.forecast_microusd * 100 // 95, 2 * spec.limit_microusd), spent * 5 // 4) + MICROUSD
-    more = enough[0] if len(enough) == 1 else max(1, -(-(limit - spec.limit_microusd) // MICROUSD))
-    return Option(
+    more = max(1, -(-(limit - spec.limit_microusd) // MICROUSD))
+    return DraftOption(
         text=f"add {usd(more * MICROUSD)} to budget {name}",
         steps=(("set_budget", {"budget": name, "add_usd": more}),),
         runbook="budget-nearly-spent",

@@ -10,16 +10,17 @@ import msgspec
 from engine.errors import NotFoundError
 from runbooks.check_readings import READINGS
 from runbooks.draft import Brief, Fact, Sentence, Span
+from runbooks.draft_solver import RuleAnswer
 from runbooks.plan import Act
 from runbooks.vocabulary import METRICS, fact
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from runbooks.draft_case import Answer
 
 MOST_QUESTIONS = 3
 MOST_RISKS = 5
 MOST_TITLE = 120
+NOTHING = "Nothing should be done"
 READ_OF: dict[str, tuple[str, ...]] = {
     "queue": ("queue_mode", "queue_waiting", "queue_oldest_wait_s", "queue_gpus", "queue_gpu_quota"),
     "node": ("node_state", "node_workloads", "node_losses_day"),
@@ -92,11 +93,11 @@ def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))[:MOST_OBJECTS]
 
 
-def summary(answer: Answer, cites: Sequence[str]) -> tuple[Sentence, ...]:
+def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     """What is wrong, what is proposed against it, and what a fork showed of that."""
     sentences = [said(answer.why, cites)]
     if answer.option is None:
-        return (*sentences, said("Nothing should be done"))
+        return tuple(sentences) if answer.undecided else (*sentences, said(NOTHING))
     sentences.append(said(f"Proposed: {answer.option.text}"))
     if answer.target is not None:
         verdict = "met" if answer.target.met else "met in part"
@@ -104,7 +105,7 @@ def summary(answer: Answer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     return tuple(sentences)
 
 
-def rationale(answer: Answer, cites: Sequence[str]) -> tuple[Sentence, ...]:
+def rationale(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     """Why this and nothing milder."""
     milder = [one for one in answer.tried if not one.met][:3]
     return tuple(said(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)

@@ -18,19 +18,28 @@ from runbooks import draft_question, draft_rules, shift_words
 from runbooks.checks import MEANINGS
 from runbooks.compile import Compiled, compile_runbook
 from runbooks.draft import Brief, Draft, DraftStep, Flag
-from runbooks.draft_case import Answer
 from runbooks.draft_records import on_record
 from runbooks.draft_runbook import runbook_of
-from runbooks.draft_solver import Option, Solver, made
+from runbooks.draft_solver import DraftOption, RuleAnswer, Solver, made
 from runbooks.draft_target import with_target
-from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
+from runbooks.draft_words import (
+    MOST_QUESTIONS,
+    MOST_RISKS,
+    MOST_TITLE,
+    NOTHING,
+    Cited,
+    objects_of,
+    rationale,
+    said,
+    summary,
+)
 from runbooks.plan import Act, Proposal, Request, RunbookRef, Source, StepRequest
 from runbooks.readings import MAX_COMMENT
 from runbooks.runbook import MOST_TITLE as MOST_RUNBOOK_TITLE
 from runbooks.runbook import Runbook, parse
 from runbooks.runbook_files import LIBRARY
 from runbooks.shelf import Call
-from runbooks.symptoms import Scene
+from runbooks.symptoms import CellScene
 from runbooks.wording import title
 
 if TYPE_CHECKING:
@@ -62,9 +71,9 @@ class RuleDrafter:
         base = self._call(lambda engine: engine.fork())
         try:
             base.settle()
-            scene = Scene(base, agents, record)
-            asked = draft_question.read(base, brief.question, brief.finding)
-            draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, asked))
+            scene = CellScene(base, agents, record)
+            question = draft_question.read(base, brief.question, brief.finding, brief.pick)
+            draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, question))
             return self._runbook(draft, brief, requester) if brief.task == "runbook" else draft
         finally:
             base.forget()
@@ -93,7 +102,7 @@ class RuleDrafter:
             return msgspec.structs.replace(draft, questions=(*draft.questions, said(error.problem)))
         return msgspec.structs.replace(draft, runbook=made_)
 
-    def _drafted(self, brief: Brief, requester: str, scene: Scene, answer: Answer) -> Draft:
+    def _drafted(self, brief: Brief, requester: str, scene: CellScene, answer: RuleAnswer) -> Draft:
         if answer.option is None or brief.task == "explain":
             return self._words_only(brief, scene, answer)
         bare = msgspec.structs.replace(answer.option, runbook="")
@@ -124,7 +133,7 @@ class RuleDrafter:
             ),
             risks=tuple(said(text) for text in answer.risks[:MOST_RISKS]),
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
-            facts=cited.facts, flags=tuple(flags), request=request,
+            facts=cited.facts, flags=tuple(flags), request=request, read_as=answer.read_as,
             kind=ref.id if ref is not None else " + ".join(dict.fromkeys(act.action for act in acts)),
             template=ref.id if ref is not None else "",
             preview=preview, effects=preview.effects, target=target, tried=answer.tried,
@@ -132,7 +141,7 @@ class RuleDrafter:
         )  # fmt: skip
 
     def _request(
-        self, scene: Scene, answer: Answer, option: Option, requester: str
+        self, scene: CellScene, answer: RuleAnswer, option: DraftOption, requester: str
     ) -> tuple[tuple[Act, ...], Request, RunbookRef | None]:
         """By the runbook, where it applies and comes to these acts and no others; else the acts themselves. Raises
         MusterError."""
@@ -147,7 +156,9 @@ class RuleDrafter:
         steps = tuple(StepRequest(act=act) for act in acts)
         return acts, Request(steps=steps, reason=reason, requester=requester, source=BY_RULE), None
 
-    def _compiled(self, scene: Scene, option: Option, reason: str, requester: str) -> tuple[Request, RunbookRef] | None:
+    def _compiled(
+        self, scene: CellScene, option: DraftOption, reason: str, requester: str
+    ) -> tuple[Request, RunbookRef] | None:
         """None where it does not apply now. Against the fork, but for what only the live cell knows."""
         read = library(option.runbook)
         if read is None:
@@ -167,20 +178,21 @@ class RuleDrafter:
             return None
         return msgspec.structs.replace(compiled.request, source=BY_RULE), ref
 
-    def _words_only(self, brief: Brief, scene: Scene, answer: Answer) -> Draft:
+    def _words_only(self, brief: Brief, scene: CellScene, answer: RuleAnswer) -> Draft:
         cited = Cited(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
         looked = (said(f"Looked at: {draft_rules.looked_at(scene)}"),) if answer.option is None else ()
-        heading = "Nothing should be done" if answer.option is None else "What it means"
+        heading = "What it means" if answer.option else "Pick what is meant" if answer.undecided else NOTHING
         return Draft(
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
             rationale=(*rationale(answer, cites), *looked),
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
             tried=answer.tried, facts=cited.facts, version=scene.engine.version, flags=tuple(too_large(scene)),
+            read_as=answer.read_as, undecided=answer.undecided, choices=answer.choices,
         )  # fmt: skip
 
 
-def too_large(scene: Scene) -> list[Flag]:
+def too_large(scene: CellScene) -> list[Flag]:
     """Trials that do not run ahead see part of what comes: only what starts, or stops, at once."""
     return [] if Solver(scene.engine, ()).ahead(1) else ["partial"]
 
@@ -195,7 +207,7 @@ def library(id_: str) -> tuple[Runbook, RunbookRef] | None:
     return runbook, RunbookRef(id=id_, version=runbook.front.version, sha256=hashlib.sha256(data).hexdigest())
 
 
-def given_of(option: Option, act: Act) -> dict[str, int | str | tuple[str, ...]]:
+def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, ...]]:
     """What an act was told, by the names of `runbooks.parameters`; of a step that only the runbook has, its targets."""
     for action, given in option.steps:
         if action == act.action and (act.targets[0] in given.values() or len(option.steps) == 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -47,16 +47,7 @@ LEFT_MS = 15 * 60_000
 """Before its end, below which a reservation is left alone."""
 
 
-class Intent(NamedTuple):
-    """What whoever asks says is to stay as it is (`runbooks.draft_intent`)."""
-
-    nothing: bool = False
-    """No act at all is wanted."""
-    spared: frozenset[tuple[str, str]] = frozenset()
-    """(kind, id)."""
-
-
-class Lot(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingLot(msgspec.Struct, frozen=True, kw_only=True):
     """Like workloads that wait: of one queue, priority and request."""
 
     id: str
@@ -90,23 +81,25 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """How bad it is beside others of its kind."""
     text: str
     """As a person reads it."""
-    lots: tuple[Lot, ...] = ()
+    lots: tuple[WaitingLot, ...] = ()
     ids: tuple[str, ...] = ()
     """What it is about besides: nodes, workloads."""
     hurts: bool = False
     """Somebody waits, or work suffers, because of it."""
 
+    @property
+    def name(self) -> str:
+        """What a person picks it by, such as `wait_QueueHeld:research`."""
+        return f"{self.kind}:{self.subject}" if self.subject else self.kind
 
-class Scene:
+
+class CellScene:
     """One look at a cell. `engine` is a fork on which everything has started that would start anyway; `agents` what
     agents say on the live one."""
 
     def __init__(self, engine: Engine, agents: AgentsReport | None = None, record: OnRecord | None = None) -> None:
         self.engine = engine
         self.record = record or OnRecord()
-        self.done_with: frozenset[str] = frozenset()
-        """Nodes of which somebody says that what they were taken out for is over."""
-        self.intent = Intent()
         self.state = engine.state
         self.agents = agents
         self.now_ms = engine.now_ms
@@ -114,7 +107,7 @@ class Scene:
     # -- what there is ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def lots(self) -> list[Lot]:
+    def lots(self) -> list[WaitingLot]:
         """Queued workloads by what they wait for, those that have waited longest first."""
         state = self.state
         w, queues = state.workloads, state.queues
@@ -127,7 +120,7 @@ class Scene:
             row = rows[0]
             cpu, memory, gpu, _ = w.class_at(row).request
             lots.append(
-                Lot(
+                WaitingLot(
                     id=w.ids[row], row=row, members=tuple(w.ids[one] for one in rows[:MOST_MEMBERS]), count=len(rows),
                     queue=queues.specs[w.queue[row]].name,
                     tenants=tuple(sorted({w.tenants.names[w.tenant[one]] for one in rows[:MOST_MEMBERS]})),
@@ -180,14 +173,12 @@ class Scene:
         c, failures = self.state.capacity, self.state.failures
         found = []
         for row in self.nodes_in(NodeState.CORDONED, NodeState.DRAINING):
-            said = c.node_ids[row] in self.done_with
-            if c.state[row] == NodeState.DRAINING and not (said and self.is_idle(row)):
+            if c.state[row] == NodeState.DRAINING and not self.is_idle(row):
                 continue
             lost = any(at_ms > self.now_ms - 24 * HOUR_MS for at_ms in failures.losses.get(row, ()))
             kept = row in failures.notes or c.doomed[row] >= 0 or c.booking[row] != OPEN
-            fresh = self.now_ms - c.since[row] < CORDONED_MS and not said
-            to_stay = {("node", c.node_ids[row]), ("pool", c.pools[c.pool[row]].name)} & self.intent.spared
-            if not (lost or kept or fresh or to_stay or c.node_ids[row] in self.record.left_alone):
+            fresh = self.now_ms - c.since[row] < CORDONED_MS
+            if not (lost or kept or fresh or c.node_ids[row] in self.record.left_alone):
                 found.append(row)
         found.sort(key=lambda row: (not self.is_idle(row), c.since[row], c.node_ids[row]))
         return self.node_ids(found)
@@ -199,20 +190,14 @@ class Scene:
         first = next(iter(known), None)
         return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
 
-    def is_spared(self, row: int) -> bool:
-        """Whether a workload is to stay as it is, or all of its queue is."""
-        w = self.state.workloads
-        queue, tenant = self.state.queues.specs[w.queue[row]].name, w.tenants.names[w.tenant[row]]
-        return not self.intent.spared.isdisjoint((("workload", w.ids[row]), ("queue", queue), ("tenant", tenant)))
-
-    def queue_lots(self, queue: str) -> list[Lot]:
+    def queue_lots(self, queue: str) -> list[WaitingLot]:
         """Those of a queue, and of all below it."""
         tree = self.state.queues
         row = tree.row(queue)
         names = {tree.specs[leaf].name for leaf, path in enumerate(tree.path) if row in path}
         return [lot for lot in self.lots if lot.queue in names]
 
-    def reason(self, lot: Lot) -> str:
+    def reason(self, lot: WaitingLot) -> str:
         """Why it waits, in the engine's words."""
         reasons = self.engine.reader.explainer.reasons(lot.row)
         return reasons[0].text if reasons else ""
@@ -222,8 +207,8 @@ class Scene:
     def waits(self, late_ms: int) -> list[Symptom]:
         """One for each queue and cause of waits that are longer; those of the highest priority, then the longest,
         first."""
-        found: dict[tuple[str, str], list[Lot]] = {}
-        for lot in without(self.lots, self.intent.spared):
+        found: dict[tuple[str, str], list[WaitingLot]] = {}
+        for lot in self.lots:
             if lot.wait_ms > late_ms:
                 found.setdefault((lot.queue, lot.token), []).append(lot)
         return [wait(queue, token, lots) for (queue, token), lots in found.items()]
@@ -374,20 +359,7 @@ class Scene:
         ]  # fmt: skip
 
 
-def without(lots: Iterable[Lot], spared: frozenset[tuple[str, str]]) -> list[Lot]:
-    """Lots without the workloads that are to stay as they are."""
-    kept = []
-    for lot in lots:
-        members = tuple(id_ for id_ in lot.members if ("workload", id_) not in spared)
-        if len(members) == len(lot.members):
-            kept.append(lot)
-        elif members:
-            left_out = len(lot.members) - len(members)
-            kept.append(msgspec.structs.replace(lot, id=members[0], members=members, count=lot.count - left_out))
-    return kept
-
-
-def wait(queue: str, token: str, lots: list[Lot]) -> Symptom:
+def wait(queue: str, token: str, lots: list[WaitingLot]) -> Symptom:
     """A symptom of lots of one queue that wait for one cause."""
     count, longest = sum(lot.count for lot in lots), max(lot.wait_ms for lot in lots)
     verb = "waits" if count == 1 else "wait"

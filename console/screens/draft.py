@@ -35,7 +35,7 @@ LOOK_S = 0.25
 """How often a draft that is being made is looked at."""
 SIDE_BY_SIDE = 120
 """From this width on two drafts stand side by side."""
-USAGE = ":draft [--llm] [--explain|--runbook] [--from ID] [--texts-of ID] QUESTION"
+USAGE = ":draft [--llm] [--explain|--runbook] [--from ID] [--texts-of ID] [--pick CHOICE] QUESTION"
 
 
 class Shown(NamedTuple):
@@ -248,6 +248,11 @@ def is_draft_id(text: str) -> bool:
     return re.fullmatch(r"D-[0-9]{1,11}", text) is not None
 
 
+def is_pick(text: str) -> bool:
+    """Whether it is a choice of a draft there is, as in `--pick 2 D-3`."""
+    return re.fullmatch(r"--pick [0-9]{1,2} D-[0-9]{1,11}", text) is not None
+
+
 def report_of(task: str, line: str) -> Callable[[int], DraftAsk]:
     """What stands behind `:handover` and `:incident`: how far back, and `--llm`. Gives the question as it is asked at a
     cell time. Raises SpecError."""
@@ -278,13 +283,16 @@ def ask_of(line: str) -> DraftAsk:
             model = True
         elif word in ("--explain", "--runbook"):
             task = "explain" if word == "--explain" else "runbook"
-        elif word in ("--from", "--texts-of"):
+        elif word in ("--from", "--texts-of", "--pick"):
             value, _, rest = rest.partition(" ")
             rest = rest.lstrip()
             if not value:
-                raise SpecError("", f"{word} needs an id", f"Write {USAGE}")
+                raise SpecError("", f"{word} needs a value", f"Write {USAGE}")
             given[word] = value
         else:
             raise SpecError("", f"there is no {printable(shlex.quote(word))[:40]} here", f"Write {USAGE}")
     texts_of = (given["--texts-of"],) if "--texts-of" in given else ()
-    return DraftAsk(task=task, question=rest, finding=given.get("--from", ""), model=model, texts_of=texts_of)
+    return DraftAsk(
+        task=task, question=rest, finding=given.get("--from", ""), pick=given.get("--pick", ""), model=model,
+        texts_of=texts_of,
+    )  # fmt: skip

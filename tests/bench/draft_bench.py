@@ -53,7 +53,7 @@ def draft() -> Iterator[dict[str, Any]]:
         loop = EngineLoop(engine)
         loop.start()
         try:
-            for question in ("GPU queue wait is over SLO for q0", "jobs wait for hours, what should be done?"):
+            for question in ("GPU queue wait is over SLO for q0", "queue q0 waits for hours, what should be done?"):
                 took, held, made = asked(loop, door, question)
                 acts = ", ".join(step.line for step in made.steps) or made.title
                 yield {

@@ -28,6 +28,7 @@ from runbooks.draft import (
     RunbookDraft,
     Sentence,
     Span,
+    SymptomChoice,
     Target,
     Thinking,
     Tried,
@@ -135,6 +136,25 @@ def nothing(**changes: Any) -> Draft:
         summary=(says("No queue waits longer than it usually does: the oldest has waited 41 min.", "F1"),),
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def undecided(text: Text = plain) -> Draft:
+    """Two symptoms that "work waits" may mean."""
+    return Draft(
+        drafter="rule",
+        task="act",
+        title="Pick what is meant",
+        version=1_030,
+        summary=(says("The cell shows 2 symptoms that it may be about."),),
+        read_as="work waits",
+        undecided=True,
+        choices=(
+            SymptomChoice(
+                name="wait_WaitingForQuota:research", text=f"3 workloads of queue {text(1, 'research')} wait"
+            ),
+            SymptomChoice(name="held_queue:nlp", text="queue nlp is held, and 5 wait in it"),
+        ),
+    )
 
 
 def handed_over(text: Text = plain) -> Draft:

@@ -239,7 +239,7 @@ def test_what_stands_beside_the_cell_is_found_by_its_id_too(client: Client, loop
     loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
     [advice] = client.recommendations().open
-    draft = ended_draft(client, DraftAsk(question="node g0 is still cordoned, its repair is done"))
+    draft = ended_draft(client, DraftAsk(question="node g0 is still cordoned", pick="cordoned"))
     run = ended(client, AskRun(workloads=(gpu_job("probe"),), seeds=2))
     assert client.find(advice.suggestion.id) == (
         Named("recommendation", advice.suggestion.id, advice.suggestion.finding),
@@ -723,7 +723,7 @@ def test_a_draft_changes_nothing_until_somebody_proposes_it_and_others_approve(
     loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
     looks, acts = connect(read_only=True), connect()
-    ask = DraftAsk(question="node g0 is still cordoned, its repair is done", model=True)
+    ask = DraftAsk(question="node g0 is still cordoned", pick="cordoned", model=True)
     assert ended_draft(looks, ask).rule is not None
     run = ended_draft(acts, ask)
     assert (run.rule_state, run.model_state, run.reason) == ("done", "rejected", "not_configured")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from console import draft
@@ -54,6 +55,20 @@ def test_the_rules_draft_is_written_before_the_model_has_answered(muster: Any, m
     assert "compared: other action" in out
     assert "nothing was proposed, nothing was done" in err
     assert out.count("scale pool h100 from 12 to 14 nodes") == 1
+
+
+def test_a_choice_is_picked_by_the_number_that_the_draft_shows(muster: Any) -> None:
+    run = fake_drafts.run(rule=fake_drafts.undecided(), model_state="off", model=None, agreement="")
+    client = DraftingClient(run)
+    code, out, _ = muster(client, "draft", "D-1")
+    assert code == 0
+    assert "muster draft D-1 --pick NUMBER" in out
+    assert "  2  queue nlp is held, and 5 wait in it" in out
+    assert muster(client, "draft", "D-1", "--pick", "2")[0] == 0
+    assert client.asked == [msgspec.structs.replace(run.ask, pick="held_queue:nlp", model=False)]
+    assert muster(client, "draft", "D-1", "--pick", "3")[0] == 4
+    assert muster(client, "draft", "jobs wait", "--pick", "nlp")[0] == 0
+    assert client.asked[1:] == [DraftAsk(question="jobs wait", pick="nlp")]
 
 
 @pytest.mark.parametrize(

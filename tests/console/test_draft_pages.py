@@ -246,6 +246,12 @@ async def test_from_a_question_to_the_vote_of_another_on_a_live_cell() -> None:
             await until(pilot, lambda: page(pilot).detail.run.over)  # type: ignore[union-attr]
             text = on_screen(pilot)
             assert "gave no draft (not_configured)" in text
+            assert "1 workload of queue a waits" in text
+            assert "enter picks one" in text
+            await press(pilot, "enter")
+            await until(pilot, lambda: (shown := page(pilot).detail) is not None and shown.run.id == "D-2")
+            await until(pilot, lambda: page(pilot).detail.run.over)  # type: ignore[union-attr]
+            text = on_screen(pilot)
             assert "of others than you, once it is proposed" in text
             await press(pilot, "A")
             await until(pilot, lambda: isinstance(page(pilot), ProposalPane) and page(pilot).detail is not None)
@@ -254,6 +260,26 @@ async def test_from_a_question_to_the_vote_of_another_on_a_live_cell() -> None:
             kept = made.base.proposal("P-1")
             assert (kept.state, kept.plan.requester, kept.plan.origin) == ("awaiting", "person:alice", "recommender")
             assert made.base.workload("wl-2").state == "queued"
+
+
+@pytest.mark.thorough
+async def test_a_choice_is_picked_by_enter_by_its_line_and_by_its_name() -> None:
+    client = DraftingClient(fake_drafts.run(rule=fake_drafts.undecided(), model_state="off", model=None, agreement=""))
+    async with shown(client, "draft D-1") as pilot:
+        await arrived(pilot)
+        text = on_screen(pilot)
+        assert "read as   work waits" in text
+        assert "nothing is drafted before that" in text
+        await press(pilot, "enter")
+        await until(pilot, lambda: client.asked)
+        for typed in ("draft --pick 2 D-1", "draft --pick held_queue:nlp D-1", "draft --pick nlp jobs wait"):
+            before = len(client.asked)
+            pilot.app.steering.run(typed)  # type: ignore[attr-defined]
+            await until(pilot, lambda before=before: len(client.asked) > before)
+        assert [ask.pick for ask in client.asked] == [
+            "wait_WaitingForQuota:research", "held_queue:nlp", "held_queue:nlp", "nlp",
+        ]  # fmt: skip
+        assert client.asked[-1] == DraftAsk(question="jobs wait", pick="nlp")
 
 
 # --- what is shown, without a screen
@@ -345,6 +371,7 @@ def test_words_are_wrapped_with_their_looks_whatever_their_width() -> None:
         ("what's \"up\" -- here? [/x]", DraftAsk(question="what's \"up\" -- here? [/x]")),
         ("--llm --from R-1 why", DraftAsk(question="why", finding="R-1", model=True)),
         ("--explain --from n1", DraftAsk(task="explain", finding="n1")),
+        ("--pick nlp jobs wait", DraftAsk(question="jobs wait", pick="nlp")),
         ("", DraftAsk()),
     ],
 )  # fmt: skip

@@ -394,7 +394,7 @@ def test_one_person_alone_may_approve_what_they_had_drafted(
     server.content = UNCORDON
     gate = gate_of(loop.engine)
     with drafting(loop, gate, worker=worker, model_url=server.url) as service:
-        run = drafted(service, "the repair of node g0 is done, and it is still cordoned")
+        run = drafted(service, "node g0 is still cordoned", pick="cordoned")
         assert run.agreement == "same action and target"
         assert loop.call(lambda engine: engine.node("g0")).state == "cordoned", "a draft does nothing"
         shown = service.propose(ME, run.id, "model", "looked at it")
@@ -421,7 +421,7 @@ def test_in_a_team_who_asked_for_a_draft_does_not_approve_it(
     gate = team_gate(loop.engine, lambda: 1_000_000)
     ann, ben, eve = (Member(gate, name) for name in ("ann", "ben", "eve"))
     with drafting(loop, gate, worker=worker, model_url=server.url) as service:
-        run = drafted(service, "the repair of node g0 is done, and it is still cordoned", actor=ann.actor)
+        run = drafted(service, "node g0 is still cordoned", pick="cordoned", actor=ann.actor)
         for drafter in ("model", "rule"):
             shown = service.propose(ann.actor, run.id, drafter)
             assert (shown.plan.requester, shown.self_approvable) == ("person:ann", False)

@@ -440,7 +440,9 @@ def test_what_was_spent_on_one_incident_is_not_there_for_the_next() -> None:
 
 def test_the_rules_are_right_about_the_quick_ones() -> None:
     found = evaluate(QUICKLY, "rule")
-    assert [(one.incident, one.right, one.harm) for one in found] == [(one.id, True, ()) for one in QUICKLY]
+    assert {one.incident: (one.right, one.offered, one.harm) for one in found} == {
+        FAULT: (True, False, ()), CONTROL: (True, False, ()), CORES: (False, True, ()),
+    }  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -448,7 +450,8 @@ def test_the_rules_are_as_good_as_the_house_promises() -> None:
     """On what they may be tuned on."""
     found = evaluate(tuple(one for one in INCIDENTS if not one.held), "rule")
     total = tally(found)
-    assert total.right * 100 >= total.faults * 85, [one for one in found if not one.right]
+    assert total.right * 100 >= total.faults * 55, [one for one in found if not one.right]
+    assert (total.right + total.offered) * 100 >= total.faults * 85, [one for one in found if not one.right]
     assert total.left_alone == total.controls, [one for one in found if one.control and one.acted]
     assert total.harmful == 0, [one for one in found if one.harm]
 
@@ -470,7 +473,7 @@ def test_the_command_says_what_was_right(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["eval", "drafts", *only, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["drafter"] == "rule"
-    assert report["tallies"]["open"]["right"] == 2
+    assert (report["tallies"]["open"]["right"], report["tallies"]["open"]["offered"]) == (1, 1)
     assert [one["incident"] for one in report["scores"]] == [one.id for one in INCIDENTS if one.id in QUICK]
 
 

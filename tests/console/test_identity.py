@@ -268,7 +268,7 @@ def test_a_draft_is_proposed_in_the_name_that_was_signed_for(loop: EngineLoop) -
         loop.call(lambda engine: engine.advance(engine.now_ms + 2 * 3_600_000))
         alice, bob = (RemoteClient(str(path), identity=Held(name)) for name in ("alice", "bob"))
         with closing(alice), closing(bob), closing(RemoteClient(str(path))) as plain:
-            run = plain.draft(DraftAsk(question=f"node {node} is cordoned and its repair is done", model=True))
+            run = plain.draft(DraftAsk(question=f"node {node} is cordoned", pick="cordoned", model=True))
             while not run.over:
                 run = plain.draft_run(run.id, run.serial, 5)
             assert (run.who, run.reason) == (f"unix:{uid}", "policy_denied")

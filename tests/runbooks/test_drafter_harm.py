@@ -14,12 +14,10 @@ from console.incident_play import Scene
 from console.incident_scores import score
 from console.incidents import Incident, load
 from engine.control import Engine
-from runbooks import draft_question
 from runbooks.draft import Brief, Draft, Finding
 from runbooks.draft_findings import FINDINGS
 from runbooks.drafter import RuleDrafter
 from runbooks.policy import TEAM
-from tests.support.cells import small_cell
 from tests.support.gates import ME, gate_of
 
 SEED = 20260211
@@ -99,20 +97,3 @@ def harms(incident: Incident) -> list[str]:
 def test_random_words_and_made_up_findings_do_no_harm() -> None:
     found = [harm for incident in load((), "open") if KEPT not in incident.place for harm in harms(incident)]
     assert not found, "\n".join(found)
-
-
-STATED = [
-    "g1 shows XID 79", "uncorrectable ECC errors on g1, what now?", "g1 gpu 2 has fallen off the bus",
-    "double-bit ecc on host g1", "node g1: 7 uncorrectable memory errors since noon", "g1 reports ECC errors",
-]  # fmt: skip
-NOT_STATED = [
-    "low hold ecc in zone network g1 root", "is g1 ok? somebody said xid 79", "xid 13 on g1", "no ecc errors on g1",
-    "corrected ecc errors on g1", "g1 hot", "drain g1", "XID 79 on g1 was fixed yesterday", "g10 shows XID 79",
-    "if g1 shows XID 79, drain it", "XID 79 on g0.g1", "maybe uncorrectable errors on g1",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("question", [*STATED, *NOT_STATED])
-def test_only_an_outright_statement_of_a_hard_error_speaks_against_a_sound_node(question: str) -> None:
-    asked = draft_question.read(Engine.open(None, cell=small_cell()), question, None)
-    assert asked.broken == (("g1",) if question in STATED else ())
