@@ -5,39 +5,33 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-_KEPT = "(SELECT coalesce(max(last), 0) FROM audit_segment)"
 _TABLES = (
-    ("audit_record", "seq", f"OLD.seq > {_KEPT}"),
-    ("audit_checkpoint", "size", f"OLD.size >= {_KEPT}"),
-    ("audit_private", "ref", "false"),
-    ("audit_key", "seq", "true"),
-    ("audit_segment", "last", "true"),
-    ("audit_log", "id", "true"),
+    ("audit_record", "seq", "UPDATE OR DELETE"),
+    ("audit_checkpoint", "size", "UPDATE OR DELETE"),
+    ("audit_private", "ref", "UPDATE"),
+    ("audit_key", "seq", "UPDATE OR DELETE"),
+    ("audit_log", "id", "UPDATE OR DELETE"),
 )
-"""(table, its key, which rows must stay)"""
+"""(table, its key, what is refused of a row): texts kept apart can be erased."""
 _SAYS = "the audit is append-only"
 
 _SQLITE = tuple(
     f"CREATE TRIGGER IF NOT EXISTS {table}_keeps_{when.split()[0].lower()} BEFORE {when} "
     f"BEGIN SELECT RAISE(ABORT, '{_SAYS}'); END"
-    for table, key, stays in _TABLES
+    for table, key, refused in _TABLES
     for when in (
-        f"UPDATE ON {table}",
-        f"DELETE ON {table} WHEN {stays}",
+        *(f"{change} ON {table}" for change in refused.split(" OR ")),
         # `INSERT OR REPLACE` deletes without asking the trigger for that.
         f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})",
     )
 )
 _POSTGRES = tuple(
     statement
-    for table, _, stays in _TABLES
+    for table, _, refused in _TABLES
     for statement in (
-        # A trigger's own condition may not look at another table.
         f"CREATE OR REPLACE FUNCTION {table}_keeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        f"IF TG_OP = 'DELETE' THEN IF NOT ({stays}) THEN RETURN OLD; END IF; END IF; "
         f"RAISE EXCEPTION '{_SAYS}'; END $$",
-        f"CREATE TRIGGER {table}_keeps_row BEFORE UPDATE OR DELETE ON {table} "
-        f"FOR EACH ROW EXECUTE FUNCTION {table}_keeps()",
+        f"CREATE TRIGGER {table}_keeps_row BEFORE {refused} ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keeps()",
         f"CREATE TRIGGER {table}_keeps_all BEFORE TRUNCATE ON {table} "
         f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_keeps()",
     )

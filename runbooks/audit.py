@@ -99,16 +99,7 @@ key_table = Table(
     Column("seq", Integer, primary_key=True, autoincrement=False), Column("key", String, nullable=False),
 )  # fmt: skip
 """From which record on which public key signs; `none` where nothing is signed."""
-segment_table = Table(
-    "audit_segment", METADATA,
-    Column("last", Integer, primary_key=True, autoincrement=False), Column("first", Integer, nullable=False),
-    Column("hash", LargeBinary, nullable=False), Column("file", String, nullable=False),
-    Column("sha256", String, nullable=False),
-)  # fmt: skip
-"""Records that were moved to a file: the first, the last and its hash."""
-
 _NEWEST = select(record_table.c.seq, record_table.c.hash).order_by(record_table.c.seq.desc()).limit(1)
-_NEWEST_SEGMENT = select(segment_table.c.last, segment_table.c.hash).order_by(segment_table.c.last.desc()).limit(1)
 _NEWEST_CHECKPOINT = select(checkpoint_table).order_by(checkpoint_table.c.size.desc()).limit(1)
 _NEWEST_KEY = select(key_table.c.key).order_by(key_table.c.seq.desc()).limit(1)
 _HASHES_AFTER = (
@@ -281,7 +272,7 @@ class Audit:
 
     def head(self, connection: Connection) -> tuple[int, bytes]:
         """(number, hash) of the newest record."""
-        newest = connection.execute(_NEWEST).first() or connection.execute(_NEWEST_SEGMENT).first()
+        newest = connection.execute(_NEWEST).first()
         return (0, FIRST_LINK) if newest is None else (newest[0], newest[1])
 
     def seal(self, connection: Connection, text: str) -> Sealed:

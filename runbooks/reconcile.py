@@ -43,7 +43,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def differences(path: Path | str) -> tuple[int, tuple[Difference, ...]]:
     """(effects compared, what one has and the other has not, or has otherwise). Reads the journal beside the engine, in
-    its file or at its URL. Effects of records that were sealed are not looked for. Never raises for what it says."""
+    its file or at its URL. Effects of records that were moved to files are not looked for. Never raises for what it
+    says."""
     try:
         with contextlib.closing(_opened(path)) as database:
             if isinstance(database, sqlite3.Connection):
@@ -61,14 +62,14 @@ def _opened(path: Path | str) -> Database:
 
 def _compare(database: Database) -> tuple[int, tuple[Difference, ...]]:
     told = dict(_told(database))
-    since_ms, sealed = _since(database)
+    since_ms, moved = _since(database)
     found: list[Difference] = []
     compared = 0
     for key, entry, effect in _done(database):
         compared += 1
         record = told.pop(key, None) if key else None
         if record is None:
-            if (key and not sealed) or entry.at_wall_ms > since_ms:
+            if (key and not moved) or entry.at_wall_ms > since_ms:
                 what = f"the engine did {effect.action} at version {effect.first_version}, which no record tells of"
                 found.append(Difference(record=0, what=what))
         elif (record.digest, record.action) != (effect.digest, effect.action):
@@ -97,11 +98,10 @@ def _told(database: Database) -> Iterator[tuple[str, Effect]]:
 
 
 def _since(database: Database) -> tuple[int, bool]:
-    """When the oldest record that is not sealed was written, wall ms, and whether any was sealed. What was done before,
-    without a key, was done before there was an audit."""
-    (oldest,) = database.execute("SELECT min(at_ms) FROM audit_record").fetchone()
-    (segments,) = database.execute("SELECT count(*) FROM audit_segment").fetchone()
-    return oldest or 0, segments > 0
+    """When the oldest record was written, wall ms, and whether there were others before it, which a version before this
+    one moved to files. What was done before, without a key, was done before there was an audit."""
+    oldest, first = database.execute("SELECT min(at_ms), min(seq) FROM audit_record").fetchone()
+    return oldest or 0, (first or 1) > 1
 
 
 def _done(database: Database) -> Iterator[tuple[str, ev.AuditEntry, Effect]]:

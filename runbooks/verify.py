@@ -1,9 +1,9 @@
 """The stand-alone verifier of an audit log: this one file, Python and nothing else (`cryptography` for signatures).
 
     python verify.py journal.db                       the log of a cell, also while its engine runs
-    python verify.py segment.jsonl journal.db         with records that were moved to files
+    python verify.py one.jsonl two.jsonl              exports that go on from each other
     python verify.py export.jsonl --against note.txt  against checkpoints that were remembered elsewhere
-    python verify.py proof.json --key KEY             a proof, by the public key that you know
+    python verify.py export.jsonl --key KEY           by the public key that you know
     python verify.py postgresql://HOST/DB?schema=S    the log of a cell that PostgreSQL keeps (with `psycopg`)
 
 It takes nothing from the rest of Muster, so that who checks a log need not trust, or have, what wrote it; what writes
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import csv
 import hashlib
 import hmac
 import json
@@ -50,14 +49,6 @@ MOST_PROBLEMS = 20
 FIELDS = (
     "actor", "at_ms", "data", "log", "plan", "policy", "private", "proposal", "revision", "seq", "step", "type", "v",
 )  # fmt: skip
-CSV_COLUMNS = (
-    "seq", "at", "type", "subject", "kind", "account", "signed", "session", "key", "proposal", "revision", "step",
-    "plan", "policy", "data", "private", "v", "log", "at_ms", "hash",
-)  # fmt: skip
-"""`at` is for people: UTC of `at_ms`."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a spreadsheet may take for the start of a formula: such a cell of CSV has a `'` before it, which reading takes
-away."""
 
 
 class Unreadable(Exception):
@@ -266,61 +257,6 @@ class Frontier:
         return root
 
 
-def root_by_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
-    """Root that an inclusion proof leads to (RFC 9162, 2.1.3.2). Raises ValueError for a path of the wrong length."""
-    if not 0 <= index < size:
-        raise ValueError("the record is not in a tree of that size")
-    node, at, last = leaf, index, size - 1
-    for other in path:
-        if last == 0:
-            raise ValueError("the path is too long")
-        if at & 1 or at == last:
-            node = node_of(other, node)
-            while not at & 1 and at:
-                at >>= 1
-                last >>= 1
-        else:
-            node = node_of(node, other)
-        at >>= 1
-        last >>= 1
-    if last != 0:
-        raise ValueError("the path is too short")
-    return node
-
-
-def roots_by_consistency(old: int, new: int, old_root: bytes, path: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """(old root, new root) that a consistency proof leads to (RFC 9162, 2.1.4.2). Raises ValueError."""
-    if not 0 < old <= new:
-        raise ValueError("the sizes are the wrong way round")
-    if old == new:
-        if path:
-            raise ValueError("the path is too long")
-        return old_root, old_root
-    nodes = [old_root, *path] if old & (old - 1) == 0 else list(path)
-    if not nodes:
-        raise ValueError("the path is too short")
-    at, last = old - 1, new - 1
-    while at & 1:
-        at >>= 1
-        last >>= 1
-    first = second = nodes[0]
-    for other in nodes[1:]:
-        if last == 0:
-            raise ValueError("the path is too long")
-        if at & 1 or at == last:
-            first, second = node_of(other, first), node_of(other, second)
-            while not at & 1 and at:
-                at >>= 1
-                last >>= 1
-        else:
-            second = node_of(second, other)
-        at >>= 1
-        last >>= 1
-    if last != 0:
-        raise ValueError("the path is too short")
-    return first, second
-
-
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
@@ -382,17 +318,6 @@ def read_notes(text: str) -> list[Note]:
 def hash_of(text: str) -> str:
     """SHA-256 of the text of a checkpoint, as the next one names it."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
-
-
-def words(text: str) -> str:
-    """Twelve words for the text of a checkpoint: the first 144 bits of its SHA-256, 12 a word, each word consonant,
-    vowel, consonant, vowel. To read aloud, or to write down at the end of a shift."""
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:18], "big")
-    parts = [_CONSONANTS[(bits := number >> shift) >> 2 & 15] + _VOWELS[bits & 3] for shift in range(138, -1, -6)]
-    return " ".join(parts[i] + parts[i + 1] for i in range(0, len(parts), 2))
 
 
 def read_key(key: str) -> tuple[str, bytes, bytes]:
@@ -725,8 +650,8 @@ class Replay:
         """Name of a row -> its digest, and the record that tells it."""
         self.texts: set[str] = set()
         """Texts kept apart that records have."""
-        self.sealed: set[tuple[Any, ...]] = set()
-        """(first, last, file, its SHA-256) of records that were sealed."""
+        self.moved: set[Any] = set()
+        """The last of records that are said to have been moved to a file."""
         self.problems: list[tuple[int, str]] = []
         self.claimed = self.broke_glass = self.not_replayed = 0
         self._policy_body = policy_body
@@ -1062,8 +987,6 @@ class Source:
     """ref -> (key, text)"""
     all_private: bool = False
     """A text that is not there was erased."""
-    segments: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """(first, last, file, its SHA-256) of what was moved to files."""
     database: Database | None = None
     """Where the tables of the gate are, beside the records."""
     close: Callable[[], None] = lambda: None
@@ -1084,9 +1007,7 @@ def open_source(path: Path | str, since: int = 1) -> Source:
         raise Bad(USAGE, None, "only a database can be read from some record on")
     if start.startswith(b'{"muster_audit":"log"'):
         return open_bundle(path)
-    if start.startswith(b"seq,at,type,"):
-        return open_bundle(path.with_name(path.name + ".proof"), path)
-    raise Bad(USAGE, None, "is neither a cell's journal nor an export, a segment or a proof of its audit")
+    raise Bad(USAGE, None, "is neither a cell's journal nor an export of its audit")
 
 
 def open_database(path: Path, since: int) -> Source:
@@ -1174,20 +1095,17 @@ def _of_database(name: str, database: Database, since: int) -> Source:
     log = database.execute("SELECT log FROM audit_log").fetchone()
     if log is None:
         raise Bad(USAGE, None, "has an audit without a name")
-    segments = database.execute("SELECT first, last, file, sha256, hash FROM audit_segment ORDER BY last").fetchall()
-    sealed, hash_ = (segments[-1][1], segments[-1][4]) if segments else (0, FIRST_LINK)
+    moved, hash_ = _moved_to_files(database)
     start = database.execute(
         "SELECT size, frontier FROM audit_checkpoint WHERE size >= ? AND size < ? ORDER BY size DESC LIMIT 1",
-        (sealed, since),
+        (moved, since),
     ).fetchone()
-    if start is None and sealed:
-        start = database.execute("SELECT size, frontier FROM audit_checkpoint WHERE size = ?", (sealed,)).fetchone()
+    if start is None and moved:
+        start = database.execute("SELECT size, frontier FROM audit_checkpoint WHERE size = ?", (moved,)).fetchone()
         if start is None:
-            raise Bad(
-                CHECKPOINT, sealed, f"the checkpoint of the records up to {sealed}, which were sealed, is missing"
-            )
+            raise Bad(CHECKPOINT, moved, f"the checkpoint of the records up to {moved}, which were moved, is missing")
     size, nodes = start or (0, b"")
-    if size > sealed:
+    if size > moved:
         found = database.execute("SELECT hash FROM audit_record WHERE seq = ?", (size,)).fetchone()
         hash_ = found[0] if found else None
     try:
@@ -1201,9 +1119,16 @@ def _of_database(name: str, database: Database, since: int) -> Source:
         keys=[(seq, str(key)) for seq, key in database.execute(
             "SELECT seq, key FROM audit_key WHERE seq <= ? ORDER BY seq", (size,))],
         events=_rows(database, size), private=_private_in(database), all_private=True,
-        segments=[(first, last, str(file), str(sha256)) for first, last, file, sha256, _ in segments if since == 1],
         frontiers=_Frontiers(database), close=database.close, database=database,
     )  # fmt: skip
+
+
+def _moved_to_files(database: Database) -> tuple[int, Any]:
+    """(last record, its hash) of what versions before this one moved from the log to files; 0: nothing."""
+    found = None
+    if "audit_segment" in _tables(database):
+        found = database.execute("SELECT last, hash FROM audit_segment ORDER BY last DESC LIMIT 1").fetchone()
+    return found or (0, FIRST_LINK)
 
 
 class _Frontiers(dict[int, bytes]):
@@ -1295,34 +1220,26 @@ def _note(size: int, text: str) -> Note:
     return note
 
 
-def open_bundle(path: Path, table: Path | None = None) -> Source:
-    """An export or a sealed segment: lines of JSON; or `table`, the records as CSV, with the rest at `path`."""
+def open_bundle(path: Path) -> Source:
+    """An export: lines of JSON."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed by the source
-        rows = None if table is None else open(table, encoding="utf-8", newline="")  # noqa: SIM115
     except OSError as error:
         raise Bad(USAGE, None, f"{path.name} cannot be read: {error.strerror}") from None
-
-    def close() -> None:
-        file.close()
-        if rows is not None:
-            rows.close()
-
     try:
         head = _line(file.readline(MOST_LINE))
         if head["muster_audit"] != "log" or head["v"] != 1:
             raise ValueError("another version")
         frontier = Frontier(head["first"] - 1, map(bytes.fromhex, head["before"]["frontier"]))
         kept: dict[str, tuple[bytes, str]] = {}
-        events = _lines(file, kept)
         return Source(
-            name=str(table or path), log=str(head["log"]), first=head["first"], last=int(head["last"]),
+            name=str(path), log=str(head["log"]), first=head["first"], last=int(head["last"]),
             hash=bytes.fromhex(head["before"]["hash"]), frontier=frontier,
             keys=[(int(seq), str(key)) for seq, key in head["keys"]],
-            events=events if rows is None else _with_table(rows, events), private=kept.get, close=close,
+            events=_lines(file, kept), private=kept.get, close=file.close,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        close()
+        file.close()
         raise Bad(USAGE, None, f"has no head that can be read: {_plain(str(error))}") from None
 
 
@@ -1375,29 +1292,6 @@ def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Reco
     raise Bad(TRUNCATED, None if seq is None else seq + 1, "the file is cut off: its last line is missing")
 
 
-def _with_table(rows: IO[str], rest: Iterator[Any]) -> Iterator[Record | Note | list[bytes]]:
-    """Records of CSV, with checkpoints and what else is in the file beside it. Raises Bad."""
-    waiting, seq = next(rest, None), 0
-    try:
-        for row in csv.DictReader(rows, strict=True):
-            cell = {name: text[1:] if text.startswith("'") else text for name, text in row.items()}
-            actor = {name: cell[name] for name in ("subject", "kind", "account", "session", "key")}
-            record: dict[str, Any] = {"actor": actor | {"signed": {"true": True, "false": False}[cell["signed"]]}}
-            record |= {name: cell[name] for name in ("type", "proposal", "step", "plan", "policy", "log")}
-            record |= {name: int(cell[name]) for name in ("seq", "revision", "v", "at_ms")}
-            record |= {name: json.loads(cell[name]) for name in ("data", "private")}
-            while isinstance(waiting, Note) and waiting.size <= seq:
-                yield waiting
-                waiting = next(rest, None)
-            seq = int(cell["seq"])
-            yield Record(seq, canonical(record), bytes.fromhex(cell["hash"]))
-    except (ValueError, KeyError, TypeError, AttributeError, csv.Error, RecursionError) as error:
-        raise Bad(CHAIN, seq + 1, f"the row after record {seq} cannot be read: {_plain(str(error))}") from None
-    while waiting is not None:
-        yield waiting
-        waiting = next(rest, None)
-
-
 # -- the check --------------------------------------------------------------------------------------------------------
 
 
@@ -1425,17 +1319,14 @@ class Report:
     erased: int = 0
     absent: int = 0
     """Texts that a bundle does not have."""
-    sealed: list[dict[str, Any]] = field(default_factory=list)
     keys: list[tuple[int, str]] = field(default_factory=list)
     problems: list[Bad] = field(default_factory=list)
     roots: dict[int, bytes] = field(default_factory=dict)
     """By size, of what was remembered."""
-    proof: bool = False
     whole: bool = False
     """It was read to the end of the log as it is now."""
     compared: int = 0
     """Remembered checkpoints that were compared."""
-    words: list[str] = field(default_factory=list)
     replay: Replay = field(default_factory=Replay, repr=False)
     """What the records authorise."""
 
@@ -1586,7 +1477,7 @@ class _Reading:
             elif type_ == "audit.redacted":
                 self.redacted.add(str(found.data["ref"]))
             elif type_ == "audit.sealed":
-                self.replay.sealed.add(tuple(found.data[name] for name in ("first", "last", "file", "sha256")))
+                self.replay.moved.add(found.data["last"])
             for private in found.private:
                 self._private(record.seq, private["ref"], private["mac"])
         except (KeyError, TypeError) as error:
@@ -1660,6 +1551,9 @@ class _Reading:
         replay = self.replay
         if [tuple(row) for row in database.execute("SELECT id, v FROM audit_log")] != [(1, 1)]:
             self._add(Bad(CHAIN, None, "the table audit_log is not that of one log in this form"))
+        moved, _ = _moved_to_files(database)
+        if moved and self.source.first == moved + 1 and moved not in replay.moved:
+            self._add(Bad(CHAIN, None, f"no record says that the records up to {moved} were moved to a file"))
         if not replay.whole:
             return
         if [(seq, str(key)) for seq, key in database.execute("SELECT seq, key FROM audit_key ORDER BY seq")] != (
@@ -1669,10 +1563,6 @@ class _Reading:
         for (ref,) in database.execute("SELECT ref FROM audit_private"):
             if ref not in replay.texts:
                 self._add(Bad(CHAIN, None, f"no record has the text kept apart {_plain(str(ref))}"))
-        segments = database.execute("SELECT first, last, file, sha256 FROM audit_segment ORDER BY last").fetchall()
-        for segment in segments:
-            if tuple(segment) not in replay.sealed:
-                self._add(Bad(CHAIN, None, f"no record says that records {segment[0]} to {segment[1]} were sealed"))
 
     # -- what breaks the chain --
 
@@ -1744,7 +1634,6 @@ class _Reading:
         self.before = report.newest = note
         report.checkpoints += 1
         report.signed += signed
-        report.words.append(words(note.text))
 
     def _signature(self, note: Note) -> bool:
         """Whether it is signed; false where nothing is signed."""
@@ -1769,105 +1658,21 @@ class _Reading:
             self.report.roots[self.tree.size] = self.tree.root()
 
 
-def check_proof(path: Path, trust: Trust) -> Report:
-    """A proof that a record is in the log, or that one checkpoint goes on from another."""
-    report = Report(name=str(path), looked=trust.signatures, proof=True)
-    try:
-        with open(path, "rb") as file:
-            proof = _line(file.read(MOST_LINE))
-        report.log = str(proof["log"])
-        report.keys = [(int(seq), str(key)) for seq, key in proof["keys"]]
-        path_ = [bytes.fromhex(node) for node in proof["path"]]
-        if proof["muster_audit"] == "inclusion":
-            _inclusion(report, proof, path_, trust)
-        else:
-            _consistency(report, proof, path_, trust)
-    except Bad as bad:
-        report.problems.append(bad)
-    except OSError as error:
-        report.problems.append(Bad(USAGE, None, f"cannot be read: {error.strerror}"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        report.problems.append(Bad(CHECKPOINT, None, f"is not a proof: {_plain(str(error))}"))
-    return report
-
-
-def _inclusion(report: Report, proof: dict[str, Any], path: list[bytes], trust: Trust) -> None:
-    body, before, note = canonical(proof["record"]), bytes.fromhex(proof["before"]), read_note(proof["checkpoint"])
-    seq = int(parse(body)["seq"])
-    report.first = report.last = seq
-    report.records = 1
-    if len(before) != 32 or parse(body)["log"] != report.log:
-        raise Bad(CHAIN, seq, f"record {seq} is not of this log")
-    if root_by_inclusion(leaf_of(link(before, body)), seq - 1, note.size, path) != note.root:
-        raise Bad(CHAIN, seq, f"record {seq} as given is not in the log that the checkpoint is of")
-    _trusted(report, note, trust)
-
-
-def _consistency(report: Report, proof: dict[str, Any], path: list[bytes], trust: Trust) -> None:
-    old, new = read_note(proof["old"]), read_note(proof["new"])
-    if (old.root, new.root) != roots_by_consistency(old.size, new.size, old.root, path):
-        raise Bad(CHECKPOINT, None, f"the log of {new.size} records does not go on from that of {old.size}: it forked")
-    _trusted(report, old, Trust(keys=trust.keys, signatures=trust.signatures))
-    _trusted(report, new, trust)
-
-
-def _trusted(report: Report, note: Note, trust: Trust) -> None:
-    """The checkpoint of a proof."""
-    if note.origin != f"muster-audit/{report.log}":
-        raise Bad(CHECKPOINT, None, f"the checkpoint is of another log: {note.origin}")
-    key = key_for(report.keys, note.size)
-    if key != UNSIGNED and trust.signatures:
-        if not signed_by(note, key):
-            raise Bad(SIGNATURE, None, f"the checkpoint of {note.size} records is not signed by the key of the log")
-        report.signed += 1
-    if trust.keys and key not in trust.keys:
-        raise Bad(SIGNATURE, None, f"the checkpoint of {note.size} records is not signed by the key given")
-    if trust.notes:
-        same = [other for other in trust.notes if other.size == note.size and other.origin == note.origin]
-        if any(other.root != note.root for other in same):
-            raise Bad(CHECKPOINT, None, f"the remembered checkpoint of {note.size} records is another")
-        if not same:
-            raise Bad(CHECKPOINT, None, f"none of the remembered checkpoints is of {note.size} records")
-        report.compared = len(same)
-    report.checkpoints += 1
-    report.newest = note
-    report.words.append(words(note.text))
-
-
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def verify(
-    paths: Sequence[Path | str], trust: Trust, since: int = 1, until: int = 0, spoken: str = ""
-) -> tuple[int, list[Report]]:
-    """Check files, which may be parts of one log, and how they join. Returns the exit code, and what was found.
-    Segments that a database names are read too where they lie beside it."""
+def verify(paths: Sequence[Path | str], trust: Trust, since: int = 1, until: int = 0) -> tuple[int, list[Report]]:
+    """Check files, which may be parts of one log, and how they join. Returns the exit code, and what was found."""
     reports: list[Report] = []
     for path in paths:
-        if not any(report.name == str(path) for report in reports):
-            _check_file(path, trust, reports, since, until)
+        reports.append(_check_file(path, trust, reports, since, until))
     reports.sort(key=lambda report: (report.log, report.first, report.last))
     for one, two in pairwise(reports):
         if one.log == two.log and two.first == one.last + 1 and not one.problems and one.hash != two.start:
             two.problems.insert(0, Bad(CHAIN, two.first, f"record {two.first} does not follow from {one.name}"))
     if not any(report.problems for report in reports):
-        _compare(reports, trust, spoken)
+        _compare(reports, trust)
     return next((report.code for report in reports if report.problems), 0), reports
-
-
-def _check_segments(source: Source, folder: Path, trust: Trust, reports: list[Report]) -> list[dict[str, Any]]:
-    """The files that a database names, as far as they are there, whether they were given or not."""
-    told = []
-    for first, last, name, sha256 in source.segments:
-        file = folder / name
-        found = next((report for report in reports if report.name == str(file)), None)
-        read = found is not None or file.exists()
-        told.append({"first": first, "last": last, "file": name, "sha256": sha256, "read": read})
-        if read and found is None:
-            found = _check_file(file, trust, reports)
-        if found is not None and not found.problems and _sha256(file) != sha256:
-            found.problems.append(Bad(CHAIN, first, "the file is not the one that was sealed"))
-    return told
 
 
 def _before(source: Source, reports: list[Report]) -> Replay | None:
@@ -1877,18 +1682,16 @@ def _before(source: Source, reports: list[Report]) -> Replay | None:
             report.replay
             for report in reports
             if (report.log, report.last + 1, report.hash) == (source.log, source.first, source.hash)
-            and not report.proof
         ),
         None,
     )
 
 
-def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
+def _compare(reports: list[Report], trust: Trust) -> None:
     """What was read, all of it together, against what is known from elsewhere. The last file is told what is wrong."""
     told = reports[-1].problems
-    read = [report for report in reports if not report.proof]
     for note in sorted(trust.notes, key=lambda note: note.size):
-        ours = [report for report in read if note.origin == f"muster-audit/{report.log}"]
+        ours = [report for report in reports if note.origin == f"muster-audit/{report.log}"]
         lost = max((report.last for report in ours if report.whole), default=note.size) + 1
         if note.size >= lost:
             what = f"record {lost} and all after it are missing: a remembered checkpoint is of {note.size} records"
@@ -1903,40 +1706,22 @@ def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
             elif note.signatures and trust.signatures and not signed_by(note, key_for(report.keys, note.size)):
                 what = f"the remembered checkpoint of {note.size} records has another signature"
                 told.append(Bad(SIGNATURE, None, what))
-    if trust.notes and read and not told and not any(report.compared for report in read):
+    if trust.notes and not told and not any(report.compared for report in reports):
         # Several logs may be remembered in one place.
         told.append(Bad(CHECKPOINT, None, "none of the remembered checkpoints is of this log and of what was read"))
     if trust.keys and not any(key in trust.keys for report in reports for _, key in report.keys):
         told.append(Bad(SIGNATURE, None, "the log was never signed by the key given"))
-    said = " ".join(spoken.lower().split())
-    if said and not any(said in report.words for report in reports):
-        told.append(Bad(CHECKPOINT, None, "no checkpoint has these words"))
 
 
-def _check_file(path: Path | str, trust: Trust, reports: list[Report], since: int = 1, until: int = 0) -> Report:
-    """Check one file, after those that hold the records before, and add it to the reports."""
+def _check_file(path: Path | str, trust: Trust, before: list[Report], since: int, until: int) -> Report:
+    """Check one file, after those that hold the records before."""
     try:
-        if not isinstance(path, str):
-            with open(path, "rb") as file:
-                start = file.read(32)
-            if start.startswith((b'{"muster_audit":"inclusion"', b'{"muster_audit":"consistency"')):
-                reports.append(check_proof(path, trust))
-                return reports[-1]
         source = open_source(path, since)
-        sealed = _check_segments(source, Path(path).parent, trust, reports)
-        reports.append(check(source, trust, until, _before(source, reports)))
-        reports[-1].sealed = sealed
+        return check(source, trust, until, _before(source, before))
     except OSError as error:
-        reports.append(Report(name=str(path), problems=[Bad(USAGE, None, f"cannot be read: {error.strerror}")]))
+        return Report(name=str(path), problems=[Bad(USAGE, None, f"cannot be read: {error.strerror}")])
     except Bad as bad:
-        name = "the database" if isinstance(path, str) else str(path)
-        reports.append(Report(name=name, problems=[bad]))
-    return reports[-1]
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return Report(name="the database" if isinstance(path, str) else str(path), problems=[bad])
 
 
 def as_data(report: Report) -> dict[str, Any]:
@@ -1945,10 +1730,10 @@ def as_data(report: Report) -> dict[str, Any]:
     return {
         "file": report.name, "log": report.log, "code": report.code, "first": report.first, "last": report.last,
         "records": report.records, "checkpoints": report.checkpoints, "signed": report.signed,
-        "newest_checkpoint": newest and {"size": newest.size, "at_ms": newest.at_ms, "words": words(newest.text)},
+        "newest_checkpoint": newest and {"size": newest.size, "at_ms": newest.at_ms, "root": newest.root.hex()},
         "after_newest": report.last - newest.size if newest else report.records,
         "private": {"checked": report.private, "erased": report.erased, "absent": report.absent},
-        "sealed": report.sealed, "keys": [{"from": seq, "key": key} for seq, key in report.keys],
+        "keys": [{"from": seq, "key": key} for seq, key in report.keys],
         "remembered": report.compared, "authorisation": _authority(report),
         "problems": [{"code": bad.code, "record": bad.record, "what": bad.what} for bad in report.problems],
     }  # fmt: skip
@@ -1990,18 +1775,14 @@ def as_text(report: Report) -> Iterator[str]:
         how = "signed" if report.signed == report.checkpoints else f"{report.signed:,} of them signed"
         how = how if report.signed else "none signed: who can write the file can write it all anew"
         how = how if report.looked else "their signatures were not checked"
-        yield f"  {counted(report.checkpoints, 'checkpoint')}, {how}; the newest is of {newest.size:,} records:"
-        yield f"  {words(newest.text)}"
+        yield f"  {counted(report.checkpoints, 'checkpoint')}, {how}; the newest is of {newest.size:,} records"
     if report.records and (rest := report.last - (newest.size if newest else report.first - 1)) > 0:
         yield f"  {counted(rest, 'record')} after the newest checkpoint: nothing shows yet whether that is all"
     if report.private or report.erased or report.absent:
         told = f"{report.private:,} as they were, {report.erased:,} erased"
         yield f"  texts kept apart: {told}" + (f", {report.absent:,} not in this file" if report.absent else "")
-    if report.records and not report.proof:
+    if report.records:
         yield f"  {_authority_text(report)}"
-    for segment in report.sealed:
-        if not segment["read"]:
-            yield f"  records {segment['first']:,} to {segment['last']:,} are in {segment['file']}, which is not here"
     for bad in report.problems:
         yield f"  BAD: {bad.what}"
 
@@ -2012,7 +1793,7 @@ def counted(count: int, what: str) -> str:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="verify.py", description="Check an audit log of Muster.", allow_abbrev=False)
-    parser.add_argument("files", nargs="+", type=named, metavar="FILE", help="journal, export, segment, proof, or URL")
+    parser.add_argument("files", nargs="+", type=named, metavar="FILE", help="journal, export, or URL")
     add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     return parser
@@ -2029,7 +1810,6 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--key", dest="keys", action="append", default=[], metavar="KEY", help="a public key that you know"
     )
-    parser.add_argument("--words", default="", metavar="WORDS", help="the twelve words of a checkpoint, as remembered")
     parser.add_argument(
         "--from", dest="since", type=int, default=1, metavar="N", help="from the checkpoint before N on"
     )
@@ -2054,7 +1834,7 @@ def run(files: Sequence[Path | str], given: argparse.Namespace) -> tuple[int, li
             raise Bad(USAGE, None, f"--key {_plain(str(error))}") from None
     trust = Trust(tuple(notes), tuple(given.keys), not given.no_signatures)
     try:
-        return verify(files, trust, given.since, given.until, given.words)
+        return verify(files, trust, given.since, given.until)
     except ImportError:
         raise Bad(
             SIGNATURE,
@@ -2081,9 +1861,9 @@ def main() -> int:
     for report in reports:
         for line in as_text(report):
             print(line)
-    known = given.keys or given.against or given.words
+    known = given.keys or given.against
     if code == 0:
-        print("ok" if known else "ok, by the log's own word: compare --key, --words or --against with what you know")
+        print("ok" if known else "ok, by the log's own word: compare --key or --against with what you know")
     return code
 
 
