@@ -160,7 +160,7 @@ def verify(arguments: argparse.Namespace) -> int:
             if not arguments.files:
                 _know_own_note(arguments, files[0])
             code, reports = verifier.run(files, arguments)
-        except verifier.Bad as bad:
+        except verifier.Flaw as bad:
             print(f"muster: {printable(bad.what)}", file=sys.stderr)
             return bad.code
         compared = _compare(files, code)

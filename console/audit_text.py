@@ -19,7 +19,7 @@ from console.views import Heading, Row, Span
 from runbooks.audit_pages import FOR_MACHINES, AuditQuery, AuditRow, AuditState
 
 if TYPE_CHECKING:
-    from runbooks.verify import Report
+    from runbooks.verify import LogReport
 
 HEADINGS = (
     Heading("seq", "RECORD", right=True, most=10),
@@ -152,7 +152,7 @@ def state_spans(state: AuditState) -> list[Span]:
     return head
 
 
-def told(reports: list[Report], code: int) -> list[Span]:
+def told(reports: list[LogReport], code: int) -> list[Span]:
     """What checking the log has found."""
     problems = [bad for report in reports for bad in report.problems]
     if code or problems:

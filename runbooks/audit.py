@@ -38,13 +38,13 @@ from sqlalchemy import (
 
 from engine.database import BIG, Schema, create_tables
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
-from runbooks.anchors import Anchor, Publisher
+from runbooks.anchors import Anchor, AnchorPublisher
 from runbooks.append_only import keep_append_only
 from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
 from runbooks.identity import SYSTEM, Actor
 from runbooks.plan import Sealed
 from runbooks.rows_on_record import Rows, reread
-from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, Note, canonical, leaf_of, link, parse, read_note
+from runbooks.verify import FIRST_LINK, UNSIGNED, Checkpoint, Frontier, canonical, leaf_of, link, parse, read_note
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -133,11 +133,11 @@ class Audit:
         if _LOG_ID.fullmatch(self.log_id) is None:
             raise SpecError("log_id", f"{log_id[:80]!a} is not a name", "Use lower-case letters, digits, '.' and '-'")
         self._signer = signer
-        self._anchors = Publisher(anchors)
+        self._anchors = AnchorPublisher(anchors)
         self._key_error = key_error
         """Why the key that should sign is not here."""
         self._error = ""
-        self._last: Note | None = None
+        self._last: Checkpoint | None = None
         """The last checkpoint that was signed, as remembered outside the database."""
         self.erased = 0
         """Texts that were erased since it was opened: who remembers any must look again."""
@@ -371,7 +371,7 @@ class Audit:
         connection.execute(insert(checkpoint_table), values)
         return note
 
-    def _refuse_forged(self, newest: Note | None) -> None:
+    def _refuse_forged(self, newest: Checkpoint | None) -> None:
         """Nothing is signed that does not go on from what was signed last: whoever can write the database alone would
         have a past of his own signed. Raises MusterError."""
         last = self._last

@@ -91,7 +91,7 @@ class Raw:
         if isinstance(self.place, str):
             import psycopg
 
-            self._server = verify.Server(self.place)._connection
+            self._server = verify.PostgresDatabase(self.place)._connection
             self._server.close()
             base, _, query = self.place.partition("?")
             schema = next(part[7:] for part in query.split("&") if part.startswith("schema="))
@@ -481,7 +481,7 @@ def test_the_verifier_counts_votes_as_the_gate_does(
 ) -> None:
     policy, tier, author, requester, origin, scope, votes = case
     body, by, touched = (json.loads(msgspec.json.encode(each)) for each in (policy, author, scope))
-    said = [verify.Voice(vote.subject, vote.kind, vote.account, vote.key) for vote in votes]
+    said = [verify.ProvenActor(vote.subject, vote.kind, vote.account, vote.key) for vote in votes]
     needs = (need(policy, tier, origin, scope, author=author.kind), change_need(policy))
     theirs = (verify.need_of(body, tier, origin, touched, author.kind), verify.change_need_of(body))
     for ours, other_ in zip(needs, theirs, strict=True):
@@ -493,7 +493,7 @@ def test_the_verifier_counts_votes_as_the_gate_does(
 def test_on_record_nobody_counts_on_what_they_wrote_or_asked_for(author: str, requester: str, missing: int) -> None:
     """Also not from another account, with their own key."""
     body = json.loads(team().canonical())
-    vote = verify.Voice("person:cat", "human", "unix:2003", public_key("cat").fingerprint)
+    vote = verify.ProvenActor("person:cat", "human", "unix:2003", public_key("cat").fingerprint)
     wrote = {"subject": f"person:{author}", "kind": "human", "account": "unix:77", "signed": True}
     asked_for = verify.need_of(body, "T2", "person", verify.WHOLE, "human")
     assert verify.missing_votes(body, "unix:9", [vote], wrote, requester, asked_for, verify.WHOLE) == missing

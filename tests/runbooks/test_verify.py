@@ -21,7 +21,7 @@ from on_postgres import is_server, kept
 
 from runbooks import verify
 from runbooks.checkpoints import checkpoint_text, origin_of
-from runbooks.verify import CHAIN, CHECKPOINT, SIGNATURE, TRUNCATED, USAGE, Frontier, Report, Trust
+from runbooks.verify import CHAIN, CHECKPOINT, SIGNATURE, TRUNCATED, USAGE, Frontier, LogReport, Trust
 from tests.support.audit_logs import ALICE, make_log, open_log, signer, tampered
 from tests.support.patience import PATIENCE_S
 
@@ -57,7 +57,7 @@ def journal(original: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def checked(*paths: Path, **known: Any) -> tuple[int, Report]:
+def checked(*paths: Path, **known: Any) -> tuple[int, LogReport]:
     """(exit code, report of the first file)"""
     if is_server() and paths[0].suffix == ".db":
         code, reports = verify.verify([kept(path) for path in paths], Trust(**known))
