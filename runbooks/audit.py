@@ -18,28 +18,20 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    bindparam,
-    delete,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, inspect, select, text, update
 
-from engine.database import BIG, Schema, create_tables
+from engine.database import Schema, create_tables
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from runbooks.anchors import Anchor, AnchorPublisher
-from runbooks.append_only import keep_append_only
+from runbooks.audit_tables import (
+    METADATA,
+    checkpoint_table,
+    keep_append_only,
+    key_table,
+    log_table,
+    private_table,
+    record_table,
+)
 from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
 from runbooks.identity import SYSTEM, Actor
 from runbooks.plan import Sealed
@@ -69,36 +61,6 @@ MOST_TOLD = 10_000
 NOTHING: Mapping[str, object] = {}
 NO_ROWS: Rows = {}
 
-METADATA = MetaData()
-log_table = Table(
-    "audit_log", METADATA,
-    Column("id", Integer, primary_key=True), Column("log", String, nullable=False),
-    Column("v", Integer, nullable=False),
-)  # fmt: skip
-record_table = Table(
-    "audit_record", METADATA,
-    Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("type", String, nullable=False), Column("subject", String, nullable=False),
-    Column("proposal", String, nullable=False, index=True), Column("at_ms", BIG, nullable=False),
-    Column("body", LargeBinary, nullable=False), Column("hash", LargeBinary, nullable=False),
-)  # fmt: skip
-"""The columns besides body and hash are copies to search by."""
-private_table = Table(
-    "audit_private", METADATA,
-    Column("ref", String, primary_key=True), Column("key", LargeBinary, nullable=False),
-    Column("text", String, nullable=False),
-)  # fmt: skip
-checkpoint_table = Table(
-    "audit_checkpoint", METADATA,
-    Column("size", Integer, primary_key=True, autoincrement=False), Column("note", String, nullable=False),
-    Column("frontier", LargeBinary, nullable=False),
-)  # fmt: skip
-"""`frontier`: the roots of the complete subtrees, one after the other, so that the next checkpoint goes on from it."""
-key_table = Table(
-    "audit_key", METADATA,
-    Column("seq", Integer, primary_key=True, autoincrement=False), Column("key", String, nullable=False),
-)  # fmt: skip
-"""From which record on which public key signs; `none` where nothing is signed."""
 _NEWEST = select(record_table.c.seq, record_table.c.hash).order_by(record_table.c.seq.desc()).limit(1)
 _NEWEST_CHECKPOINT = select(checkpoint_table).order_by(checkpoint_table.c.size.desc()).limit(1)
 _NEWEST_KEY = select(key_table.c.key).order_by(key_table.c.seq.desc()).limit(1)

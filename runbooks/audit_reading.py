@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, func, inspect, select, text
+from sqlalchemy import ColumnElement, Connection, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.database import Place, place_of, reader
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
-from runbooks.audit import (
-    Audit,
-    checkpoint_table,
-    key_table,
-    private_table,
-    record_table,
-)
+from runbooks.audit import Audit
 from runbooks.audit_pages import (
     MOST_ROWS,
     AuditPage,
@@ -29,6 +23,7 @@ from runbooks.audit_pages import (
     AuditState,
     AuditText,
 )
+from runbooks.audit_tables import checkpoint_table, key_table, moved_table, private_table, record_table
 from runbooks.verify import FIRST_LINK, Frontier, leaf_of, parse
 
 T = TypeVar("T")
@@ -264,9 +259,8 @@ def _hash_at(connection: Connection, seq: int) -> bytes:
     if seq == 0:
         return FIRST_LINK
     found = connection.execute(select(record_table.c.hash).where(record_table.c.seq == seq)).scalar()
-    if found is None and inspect(connection).has_table("audit_segment"):
-        moved = text("SELECT hash FROM audit_segment WHERE last = :seq")
-        found = connection.execute(moved, {"seq": seq}).scalar()
+    if found is None and inspect(connection).has_table(moved_table.name):
+        found = connection.execute(select(moved_table.c.hash).where(moved_table.c.last == seq)).scalar()
     if found is None:
         raise JournalError(f"record {seq} of the audit is missing", "Run `muster audit verify`")
     return bytes(found)

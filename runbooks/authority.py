@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, select
 
-from runbooks.audit import Audit, record_table
+from runbooks.audit import Audit
+from runbooks.audit_tables import record_table
 from runbooks.books import CONFIRMATION, EFFECT, PROPOSAL, REVISION, STEP, VOTE, Row
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM

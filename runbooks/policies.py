@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, select
 
 from engine.database import create_tables
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.authority import Authority, start
 from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for

@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from on_postgres import is_server, kept, literal
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from console.database_tables import tables
+from engine import moving
 from engine.commands import AddQueues
 from engine.control import Engine
+from engine.database import place_of
 from engine.errors import JournalBusy, JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.journal import Journal
 from engine.model import QueueSpec
 from runbooks import verify
 from runbooks.anchors import FileAnchor, SyslogAnchor, anchors_of
@@ -481,6 +486,14 @@ def test_a_log_goes_on_from_what_was_moved_to_files(moved: Path) -> None:
     for files in ([moved], [moved.parent / "moved.jsonl", moved], [moved.parent / "export.jsonl"]):
         code, reports = verify.verify(files, Trust(keys=(signer().verifier_key("muster-audit/test"),)))
         assert (code, reports[-1].first) == (0, 21)
+
+
+@MOVED
+def test_a_copy_of_such_a_log_verifies_too(moved: Path) -> None:
+    other = moved.with_name("other.db")
+    with closing(Journal(place_of(moved), 0)) as source, closing(Journal(place_of(other), source.seed)) as target:
+        moving.copy(source, target, tables())
+    assert code_of(other) == 0
 
 
 @MOVED

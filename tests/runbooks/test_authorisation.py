@@ -31,7 +31,7 @@ from console.audit import verify as verify_command
 from engine.control import Engine
 from engine.errors import RefusedError
 from runbooks import verify
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import CONFIRMATION, PROPOSAL, VOTE
 from runbooks.identity import Scope
 from runbooks.plan import TIERS, Origin, Party, Tier
