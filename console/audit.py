@@ -231,7 +231,7 @@ def _know_own_note(arguments: argparse.Namespace, journal: Path | str) -> None:
 
 def _compare(files: list[Path | str], code: int) -> list[tuple[int, tuple[Any, ...]]]:
     """What the journals among the files say was done, against their audits."""
-    from runbooks.reconcile import differences
+    from runbooks.journal_check import differences
 
     if code:
         return []

@@ -27,8 +27,8 @@ from engine.query import Query
 from runbooks import verify
 from runbooks.audit_pages import AuditPage, AuditQuery, AuditRange, AuditRow, AuditText
 from runbooks.identity import THIS_ACCOUNT
+from runbooks.journal_check import differences
 from runbooks.plan import asks
-from runbooks.reconcile import differences
 from tests.support.audit_logs import tampered
 from tests.support.gates import gate_of
 from tests.support.served import running_loop, served_on_unix
