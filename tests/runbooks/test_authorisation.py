@@ -42,6 +42,8 @@ from runbooks.verify import AUTHORISATION, GATE_TABLES, Trust, link
 from tests.support.team import public_key, team
 
 AUDIT_TABLES = ("audit_log", "audit_record", "audit_private", "audit_checkpoint", "audit_key")
+OF_EARLIER_VERSIONS = {"audit_segment"}
+"""Not made any more; that a record must tell of its rows is shown in test_audit.py."""
 OUTSIDE = {
     "draft", "draft_pseudonym_key", "model_spend", "access_token", "login_used", "idempotency", "fleet_about",
     "fleet_closed", "fleet_event", "fleet_submission",
@@ -70,7 +72,7 @@ TABLES = tables_of(runbooks) | tables_of(console)
 
 
 def test_every_table_is_on_record_or_is_said_not_to_be() -> None:
-    assert set(GATE_TABLES) | set(AUDIT_TABLES) | OUTSIDE == set(TABLES)
+    assert set(GATE_TABLES) | set(AUDIT_TABLES) | OF_EARLIER_VERSIONS | OUTSIDE == set(TABLES)
     for name, key in GATE_TABLES.items():
         assert [column.name for column in TABLES[name].primary_key] == list(key)
     manual = (Path(runbooks.__file__).parents[1] / "docs" / "audit.md").read_text()
