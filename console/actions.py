@@ -438,22 +438,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("still", "Freeze the page", ("f",), commands=("still",)),
     Action("refresh", "Refresh", ("r", "f5")),
     Action("theme", "Next theme", ("t",), commands=("theme",), argument="words"),
-    Action("tasks", "Long work", commands=("tasks",), argument="words", jump="k"),
-    Action(
-        "replay", "Replay a trace", commands=("replay",), argument="words",
-        shell="muster replay FILE --format swf --nodes N",
-    ),
-    Action(
-        "backtest", "Backtest estimates", commands=("backtest",), argument="words",
-        shell="muster backtest runtime FILE --format swf",
-    ),
-    Action("bench", "Benchmark", commands=("bench",), argument="words", shell="muster bench kueue-baseline"),
-    Action(
-        "pack", "Pack a trace", commands=("pack",), argument="words",
-        shell="muster pack --format openb --nodes FILE --pods FILE",
-    ),
-    Action("drill", "Drill of a loss", commands=("drill",), argument="words", shell="muster drill"),
-    Action("eval", "Score drafts", commands=("eval",), argument="words", shell="muster eval drafts"),
     Action("settings", "Settings", commands=("settings",), argument="words", jump=","),
     Action("command", "Go", ("colon",), footer=True),
     Action("help", "Help", ("question_mark",), commands=("help",), footer=True),

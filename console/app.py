@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from console.client import Client
     from console.identity import Identity
     from console.prompt_bar import PromptBar
-    from console.tasks import Tasks
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
 NO_COLOURS = NoColor()
@@ -68,8 +67,6 @@ AGAIN_S = 15.0
 """A page that is refused the same within that is not told about again."""
 NOTE_S = 1.0
 """At most so often it is written down where the person is."""
-INSIST_S = 5.0
-"""Whoever quits twice within that means it."""
 _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
 
 
@@ -116,8 +113,6 @@ class MusterApp(App[None]):
         was given on the command line, for the page of settings."""
         super().__init__()
         self.flags = flags or {}
-        self._tasks: Tasks | None = None
-        self._warned_at = float("-inf")
         self._identity = identity
         self.title = title
         self.read_only = read_only
@@ -224,28 +219,8 @@ class MusterApp(App[None]):
     async def _landed(self) -> None:
         await self.keys.replay()
 
-    @property
-    def tasks(self) -> Tasks:
-        """Long commands that run beside this console, and end with it."""
-        if self._tasks is None:
-            from console.tasks import Tasks
-
-            self._tasks = Tasks()
-        return self._tasks
-
-    def _ends_work(self) -> bool:
-        """Whether to stay, because something runs that would end: the person is told once, and may insist."""
-        running = [task.id for task in self._tasks.running] if self._tasks is not None else []
-        if not running or self.clock() - self._warned_at < INSIST_S:
-            return False
-        self._warned_at = self.clock()
-        self.say(f"{', '.join(running)} would end with the console: once more ends both, :tasks shows it")
-        return True
-
     def leave(self) -> None:
         """The person ends the console."""
-        if self._ends_work():
-            return
         self.session.leave(self._place())
         self.exit()
 
@@ -255,8 +230,6 @@ class MusterApp(App[None]):
     def on_unmount(self) -> None:
         self.feed.stop()
         self.beside.close()
-        if self._tasks is not None:
-            self._tasks.close()
         if self.navigator.stack:
             self.session.note_place(self._place())
         self.session.close()

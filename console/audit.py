@@ -1,4 +1,4 @@
-"""The commands of the audit: `muster audit show`, `verify`, `export`, `prove`, `redact`, `seal`, `anchor`, `key`.
+"""The commands of the audit: `muster audit show`, `verify`, `export`, `redact`, `anchor`, `key`.
 
 `verify` reads files itself, as `runbooks/verify.py` does alone: it needs no engine, and asks none what is true.
 """
@@ -22,13 +22,14 @@ from typing import IO, TYPE_CHECKING, Any
 from console.attach import connect, settings_with_cell
 from console.guarded import exact_output
 from console.settings import audit_key_path, cell_paths
+from console.sheet import harmless, unformed
 from console.show import tell_lines, write_json, write_lines
 from console.text import cut, printable, read_value
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.measures import duration_ms
 from runbooks import verify as verifier
 from runbooks.amounts import utc
-from runbooks.audit_pages import FOR_MACHINES, AuditPage, AuditProofOf, AuditQuery, AuditRange, AuditRow, AuditState
+from runbooks.audit_pages import FOR_MACHINES, AuditPage, AuditQuery, AuditRange, AuditRow, AuditState
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -58,8 +59,7 @@ def show(arguments: argparse.Namespace) -> None:
         return
     if arguments.seq:
         if not page.rows:
-            sealed = f"; the records up to {page.sealed} are in files of their own" if page.sealed else ""
-            raise NotFoundError(f"the audit has no record {arguments.seq}{sealed}", f"It has up to {page.last}")
+            raise NotFoundError(f"the audit has no record {arguments.seq}", f"It has up to {page.last}")
         write_lines(record_lines(page.rows[0]))
         return
     write_lines(page_lines(page))
@@ -131,11 +131,9 @@ def record_lines(row: AuditRow) -> Iterator[str]:
 
 def state_lines(state: AuditState, page: AuditPage) -> Iterator[str]:
     """How the log stands, for people."""
-    yield f"{len(page.rows):,} of {page.matched:,} such records, {page.last - page.sealed:,} in all"
+    yield f"{len(page.rows):,} of {page.matched:,} such records, {page.last:,} in all"
     if page.rows and len(page.rows) < page.matched:
         yield f"those before: --before {page.rows[0].seq}"
-    if state.sealed:
-        yield f"records up to {state.sealed:,} are in files of their own"
     yield from note_lines(state)
 
 
@@ -143,8 +141,7 @@ def note_lines(state: AuditState) -> Iterator[str]:
     """The newest checkpoint and where it is remembered."""
     if state.checkpoint:
         signed = "not signed" if state.key == verifier.UNSIGNED else "signed"
-        yield f"checkpoint of {verifier.counted(state.covered, 'record')}, {signed}:"
-        yield f"  {state.words}"
+        yield f"checkpoint of {verifier.counted(state.covered, 'record')}, {signed}"
     else:
         yield "no checkpoint yet"
     yield f"remembered outside at: {', '.join(map(printable, state.anchors)) or 'nowhere (see audit_anchors)'}"
@@ -163,7 +160,7 @@ def verify(arguments: argparse.Namespace) -> int:
             if not arguments.files:
                 _know_own_note(arguments, files[0])
             code, reports = verifier.run(files, arguments)
-        except verifier.Bad as bad:
+        except verifier.Flaw as bad:
             print(f"muster: {printable(bad.what)}", file=sys.stderr)
             return bad.code
         compared = _compare(files, code)
@@ -187,13 +184,12 @@ def verify(arguments: argparse.Namespace) -> int:
         write_lines([f"  the engine's journal has {acts} and {agree}"])
         write_lines(f"  BAD: {printable(difference.what)}" for difference in found)
     if code == 0:
-        known = arguments.keys or arguments.words
         where = f"ok, and as remembered in {printable(str(arguments.against))}"
-        write_lines([where if arguments.against else "ok" if known else OWN_WORD])
+        write_lines([where if arguments.against else "ok" if arguments.keys else OWN_WORD])
     return code
 
 
-OWN_WORD = "ok, by the log's own word: --key, --words or --against compare it with what you know"
+OWN_WORD = "ok, by the log's own word: --key or --against compare it with what you know"
 
 
 def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> Path | str:
@@ -235,7 +231,7 @@ def _know_own_note(arguments: argparse.Namespace, journal: Path | str) -> None:
 
 def _compare(files: list[Path | str], code: int) -> list[tuple[int, tuple[Any, ...]]]:
     """What the journals among the files say was done, against their audits."""
-    from runbooks.reconcile import differences
+    from runbooks.journal_check import differences
 
     if code:
         return []
@@ -259,16 +255,11 @@ def export(arguments: argparse.Namespace) -> None:
     wanted = AuditRange(first=first, last=last, private=not arguments.redact)
     with contextlib.ExitStack() as after:
         client = after.enter_context(closing(connect(arguments)))
-        if arguments.format == "csv" and arguments.out == "-":
-            raise SpecError("--out", "is missing", "CSV is two files: the records, and FILE.proof to check them by")
         parts = export_lines(client, wanted)
         # Nothing is made before the engine has agreed.
         parts = chain((next(parts),), parts)
         out = _created(arguments.out, after)
-        if arguments.format == "jsonl":
-            count = _write_jsonl(out, parts)
-        else:
-            count = _write_csv(out, _created(f"{arguments.out}.proof", after), parts)
+        count = _write_jsonl(out, parts) if arguments.format == "jsonl" else _write_csv(out, parts)
     print(f"{verifier.counted(count, 'record')} exported", file=sys.stderr)
 
 
@@ -314,42 +305,35 @@ def _write_jsonl(out: IO[str], parts: Iterable[str]) -> int:
     return count
 
 
-def _write_csv(table: IO[str], proof: IO[str], parts: Iterable[str]) -> int:
-    """Records go to the table, everything else beside it."""
-    writer = csv.writer(table, lineterminator="\r\n")
-    writer.writerow(verifier.CSV_COLUMNS)
+def _write_csv(out: IO[str], parts: Iterable[str]) -> int:
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(CSV_COLUMNS)
     count = 0
     for part in parts:
-        for line in part.splitlines(keepends=True):
-            if not line.startswith('{"hash":'):
-                proof.write(line)
-                continue
-            found = json.loads(line)
-            writer.writerow(csv_row(found["record"], found["hash"]))
-            count += 1
+        for line in part.splitlines():
+            if line.startswith('{"hash":'):
+                found = json.loads(line)
+                writer.writerow(csv_row(found["record"], found["hash"]))
+                count += 1
     return count
 
 
+CSV_COLUMNS = (
+    "seq", "at", "type", "subject", "kind", "account", "signed", "session", "key", "proposal", "revision", "step",
+    "plan", "policy", "data", "private", "v", "log", "at_ms", "hash",
+)  # fmt: skip
+"""`at` is for people: UTC of `at_ms`."""
+
+
 def csv_row(record: dict[str, Any], hash_: str) -> list[str]:
-    """Cells as `verifier.CSV_COLUMNS` has them, none of which a spreadsheet takes for a formula."""
+    """Cells as CSV_COLUMNS has them, none of which a spreadsheet takes for a formula."""
     cells = record | record["actor"] | {"at": utc(record["at_ms"]), "hash": hash_}
-    return [_cell(cells[name]) for name in verifier.CSV_COLUMNS]
+    return [_cell(cells[name]) for name in CSV_COLUMNS]
 
 
 def _cell(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return f"'{text}" if text.startswith(verifier.FORMULA) else text
-
-
-def prove(arguments: argparse.Namespace) -> None:
-    """That a record is in the log; or, with --from, that the log was only ever added to since then."""
-    if (arguments.seq is None) == (arguments.since is None):
-        raise SpecError("", "say what to prove", "Give --seq N, or --from N for consistency with a checkpoint of N")
-    wanted = AuditProofOf(seq=arguments.seq or 0, old=arguments.since or 0, new=arguments.until or 0)
-    with contextlib.ExitStack() as after:
-        client = after.enter_context(closing(connect(arguments)))
-        proof = client.audit_proof(wanted)
-        _created(arguments.out, after).write(proof.text)
+    return unformed(harmless(text))
 
 
 # -- changing ---------------------------------------------------------------------------------------------------------
@@ -369,45 +353,14 @@ def redact(arguments: argparse.Namespace) -> None:
     print("exports and backups made before still have it", file=sys.stderr)
 
 
-def seal(arguments: argparse.Namespace) -> None:
-    """Move old records to a file beside the journal."""
-    before_ms = _before(arguments)
-    told = utc(before_ms)
-    _agree(arguments, f"Move the records of before {told} to a file, and delete them from the database?")
-    with closing(connect(arguments)) as client:
-        sealed = client.seal_audit(before_ms)
-    if arguments.json:
-        write_json(sealed)
-    elif sealed.last:
-        write_lines([f"records {sealed.first:,} to {sealed.last:,} are in {printable(sealed.file)} beside the journal"])
-        print(f"SHA-256 {printable(sealed.sha256)}; keep the file as long as you must", file=sys.stderr)
-    else:
-        write_lines([f"no checkpoint is over records that are all of before {told}: nothing was sealed"])
-
-
-def _before(arguments: argparse.Namespace) -> int:
-    if (arguments.keep is None) == (arguments.moment is None):
-        raise SpecError("", "say what to keep", "Give --keep 400d, or --before 2026-03-01")
-    where, value = ("--keep", arguments.keep) if arguments.keep else ("--before", arguments.moment)
-    try:
-        if where == "--keep":
-            return time.time_ns() // 1_000_000 - duration_ms(value)
-        return read_value("time", value)
-    except ValueError as error:
-        raise SpecError(where, str(error), "") from None
-
-
 def anchor(arguments: argparse.Namespace) -> None:
-    """A checkpoint now, wherever checkpoints are remembered, and its twelve words."""
+    """A checkpoint now, wherever checkpoints are remembered; printed as `verify --against` reads it."""
     with closing(connect(arguments)) as client:
         state = client.anchor_audit()
     if arguments.json:
         write_json(state)
         return
-    if arguments.note:
-        exact_output().write(state.checkpoint.rstrip("\n") + "\n")
-    else:
-        write_lines([state.words])
+    exact_output().write(state.checkpoint.rstrip("\n") + "\n")
     tell_lines(note_lines(state))
 
 

@@ -9,11 +9,8 @@ from runbooks.audit_pages import (
     AuditErased,
     AuditPage,
     AuditPart,
-    AuditProof,
-    AuditProofOf,
     AuditQuery,
     AuditRange,
-    AuditSealed,
     AuditState,
 )
 
@@ -21,10 +18,6 @@ from runbooks.audit_pages import (
 class RedactBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ref: str
     reason: str
-
-
-class SealBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    before_ms: int
 
 
 class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,8 +32,6 @@ AUDIT = (
     # That a part was exported is a record too, also of an engine that is read-only.
     Operation("POST", "/v1/audit/part", "The next part of an export", lambda asked: asked.client.audit_part(asked.body),
               takes=AuditRange, gives=AuditPart, slow=True),
-    Operation("POST", "/v1/audit/proof", "That a record is in the log, or that it was only ever added to",
-              lambda asked: asked.client.audit_proof(asked.body), takes=AuditProofOf, gives=AuditProof, slow=True),
     Operation("POST", "/v1/audit/anchor", "A checkpoint now, to wherever checkpoints are remembered",
               lambda asked: asked.client.anchor_audit(), takes=NoBody, gives=AuditState, changes=True, slow=True),
     Operation("POST", "/v1/audit/rotate", "Another key signs the audit from now on",
@@ -48,7 +39,4 @@ AUDIT = (
     Operation("POST", "/v1/audit/redact", "Erase a text that the audit keeps apart",
               lambda asked: asked.client.redact_audit(asked.body.ref, asked.body.reason), takes=RedactBody,
               gives=AuditErased, changes=True),
-    Operation("POST", "/v1/audit/seal", "Move old records to a file beside the journal",
-              lambda asked: asked.client.seal_audit(asked.body.before_ms), takes=SealBody, gives=AuditSealed,
-              changes=True, slow=True),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from console.views import Heading, Row, Span
 from runbooks.audit_pages import FOR_MACHINES, AuditQuery, AuditRow, AuditState
 
 if TYPE_CHECKING:
-    from runbooks.verify import Report
+    from runbooks.verify import LogReport
 
 HEADINGS = (
     Heading("seq", "RECORD", right=True, most=10),
@@ -135,8 +135,8 @@ def record_columns(record: AuditRow, width: int) -> tuple[list[Section], list[Se
     return [Section(f"Record {record.seq:,}", tuple(lines))], right
 
 
-def state_spans(state: AuditState) -> tuple[list[Span], list[Span]]:
-    """Two lines: the newest checkpoint, and the words by which it can be remembered."""
+def state_spans(state: AuditState) -> list[Span]:
+    """The newest checkpoint, and where it is remembered."""
     after = state.last - state.covered
     if not state.checkpoint:
         head: list[Span] = [("  no checkpoint yet", "warn")]
@@ -149,10 +149,10 @@ def state_spans(state: AuditState) -> tuple[list[Span], list[Span]]:
     head.append((f"  ·  remembered outside: {where}", "dim"))
     if state.error:
         head = [(f"  ✗ {printable(state.error)}", "bad")]
-    return head, [("  words: ", "dim"), (printable(state.words) or "–", "accent")]
+    return head
 
 
-def told(reports: list[Report], code: int) -> list[Span]:
+def told(reports: list[LogReport], code: int) -> list[Span]:
     """What checking the log has found."""
     problems = [bad for report in reports for bad in report.problems]
     if code or problems:
@@ -163,7 +163,7 @@ def told(reports: list[Report], code: int) -> list[Span]:
     checkpoints = sum(report.checkpoints for report in reports)
     signed = sum(report.signed for report in reports)
     facts = f"{records:,} records, {checkpoints:,} checkpoints, {signed:,} signed"
-    return [("  ✓ valid: ", "ok"), (facts, ""), (", by the log's own word: compare the words you kept", "dim")]
+    return [("  ✓ valid: ", "ok"), (facts, ""), (", by the log's own word: compare a checkpoint you kept", "dim")]
 
 
 def at(query: AuditQuery, before: int, limit: int) -> AuditQuery:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.version import VERSION
-from engine.database import Schema
-from engine.errors import RefusedError, SpecError
 from runbooks import audit_reading as reading
-from runbooks import segments
 from runbooks.audit_pages import (
     AuditErased,
     AuditPage,
     AuditPart,
-    AuditProof,
-    AuditProofOf,
     AuditQuery,
     AuditRange,
-    AuditSealed,
     AuditState,
 )
 
@@ -37,7 +30,6 @@ class Auditing:
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self._loop = loop
         self._gate = gate
-        self._path: Path | None = loop.engine.path
         self._reader = reading.AuditReader(
             loop.engine.place, lambda ask: loop.call(lambda engine: engine.recorded(ask))
         )
@@ -67,10 +59,6 @@ class Auditing:
 
         engine.record(write)
         audit.after(at_once=True)
-
-    def proof(self, wanted: AuditProofOf) -> AuditProof:
-        folder = None if self._path is None else self._path.parent
-        return self._reader.read(lambda connection: reading.proof(connection, wanted, folder))
 
     def anchor(self, actor: Actor) -> AuditState:
         """A checkpoint now, at all anchors."""
@@ -103,32 +91,3 @@ class Auditing:
 
         seq = self._loop.call(change)
         return AuditErased(ref=ref, record=seq, scrubbed=self._loop.call(lambda _: audit.scrub()))
-
-    def seal(self, actor: Actor, before_ms: int) -> AuditSealed:
-        """Move the records that are older than that to a file beside the journal."""
-        path, audit = self._path, self._gate.audit
-        if isinstance(self._loop.engine.place, Schema):
-            # A file would be on the machine of one engine, and the next one to take over may be elsewhere.
-            raise RefusedError(
-                "the audit of a cell in PostgreSQL stays in the database", "Take a copy with `muster audit export`"
-            )
-        if path is None:
-            raise RefusedError("this cell is kept in memory: its audit cannot be sealed", "Start it with a journal")
-        if before_ms < 1:
-            raise SpecError("before_ms", f"is {before_ms}", "Give Unix milliseconds")
-        self._loop.call(lambda _: self._gate.refuse_unless(actor, "redact"))
-        wanted = self._reader.read(lambda connection: segments.due(connection, before_ms))
-        sealed = AuditSealed()
-        if wanted is not None:
-            sealed = segments.write(
-                lambda more: self._reader.read(lambda connection: reading.part(connection, more, f"muster {VERSION}")),
-                wanted, path, audit.log_id,
-            )  # fmt: skip
-            self._loop.call(
-                lambda engine: engine.record(lambda connection: segments.enter(connection, audit, actor, sealed))
-            )
-        # Also what an earlier sealing was kept from deleting.
-        while self._loop.call(lambda engine: engine.record(segments.drop)):
-            pass
-        self._loop.call(lambda _: audit.after(at_once=True))
-        return sealed

@@ -51,11 +51,8 @@ if TYPE_CHECKING:
         AuditErased,
         AuditPage,
         AuditPart,
-        AuditProof,
-        AuditProofOf,
         AuditQuery,
         AuditRange,
-        AuditSealed,
         AuditState,
     )
     from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
@@ -464,10 +461,6 @@ class Client(Protocol):
         """The next part of an export, which can be checked elsewhere. That one was made is a record too."""
         ...
 
-    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
-        """That a record is in the log, or that it was only ever added to."""
-        ...
-
     def anchor_audit(self) -> AuditState:
         """A checkpoint now, to wherever checkpoints are remembered."""
         ...
@@ -478,10 +471,6 @@ class Client(Protocol):
 
     def redact_audit(self, ref: str, reason: str) -> AuditErased:
         """Erase a text that the audit keeps apart; the chain stays valid. There is no way back."""
-        ...
-
-    def seal_audit(self, before_ms: int) -> AuditSealed:
-        """Move records older than that (wall clock, Unix ms) to a file beside the journal."""
         ...
 
     def close(self) -> None: ...

@@ -8,11 +8,12 @@ from console import idempotency, tokens
 from engine import journal_tables
 from engine.migrations import MIGRATION
 from recommender import forecast_rows, shelf_tables, telemetry_tables
-from runbooks import approvals, audit, books, draft_books, model_budget, policy_tables, pseudonyms
+from runbooks import approvals, audit_tables, books, draft_books, model_budget, policy_tables, pseudonyms
 
 _OTHERS: tuple[MetaData, ...] = (
     books.METADATA,
-    audit.METADATA,
+    audit_tables.METADATA,
+    audit_tables.MOVED_METADATA,
     policy_tables.METADATA,
     approvals.METADATA,
     draft_books.METADATA,

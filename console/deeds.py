@@ -23,12 +23,6 @@ DEEDS: dict[str, str] = {
     "settle_undone": "console.intent_deeds:settle_undone",
     "approve_runbook": "console.policy_deeds:approve_runbook",
     "retire_runbook": "console.policy_deeds:retire_runbook",
-    "replay": "console.task_deeds:replay",
-    "backtest": "console.task_deeds:backtest",
-    "bench": "console.task_deeds:bench",
-    "pack": "console.task_deeds:pack",
-    "drill": "console.task_deeds:drill",
-    "eval": "console.task_deeds:evaluate",
 }
 """Action id -> `module:function`, called as `function(app, argument)`: `argument` is what stands behind its name in the
 `:` bar, empty for a key. Raises SpecError for an argument it cannot read; whatever takes time it runs as a worker of

@@ -224,7 +224,7 @@ def runbook_commands(commands: Any) -> None:
 
 
 def audit_commands(commands: Any) -> None:
-    audit = commands.add_parser("audit", help="who did what, and the proof of it", allow_abbrev=False)
+    audit = commands.add_parser("audit", help="who did what, on whose vote", allow_abbrev=False)
     kinds = audit.add_subparsers(title="commands", metavar="COMMAND", required=True)
     show = command(kinds, "show", "console.audit:show", "records, newest last")
     show.add_argument("proposal", nargs="?", metavar="PROPOSAL", help="of this one alone, as P-3")
@@ -238,40 +238,32 @@ def audit_commands(commands: Any) -> None:
     verify = command(kinds, "verify", "console.audit:verify", "check the log; needs no engine")
     verify.epilog = _AUDIT_CODES
     verify.formatter_class = argparse.RawDescriptionHelpFormatter
-    verify.add_argument("files", nargs="*", metavar="FILE", help="journal, export, segment, proof (default the cell)")
+    verify.add_argument("files", nargs="*", metavar="FILE", help="journal or export (default the cell)")
     verify.add_argument(
         "--against", type=path_of, metavar="NOTEFILE", help="checkpoints that were remembered elsewhere"
     )
     verify.add_argument(
         "--key", dest="keys", action="append", default=[], metavar="KEY", help="a public key that you know"
     )
-    verify.add_argument("--words", default="", metavar="WORDS", help="the twelve words of a checkpoint, as remembered")
     verify.add_argument("--from", dest="since", type=positive, default=1, metavar="N", help="from about record N on")
     verify.add_argument("--to", dest="until", type=positive, default=0, metavar="N", help="up to about record N")
     verify.add_argument("--no-signatures", action="store_true", help="do not check signatures")
     reach(verify, sub=True)
     export = command(kinds, "export", "console.audit:export", "records with what it takes to check them elsewhere")
-    export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl")
+    export.add_argument(
+        "--format", choices=("jsonl", "csv"), default="jsonl", help="csv is for spreadsheets and cannot be checked"
+    )
     export.add_argument("--range", default="", metavar="A:B", help="from record A to B (default all that is signed)")
     export.add_argument("--redact", action="store_true", help="without the texts that are kept apart")
-    prove = command(kinds, "prove", "console.audit:prove", "a proof that runbooks/verify.py checks alone")
-    prove.add_argument("--seq", type=positive, metavar="N", help="that record N is in the log")
-    prove.add_argument("--from", dest="since", type=positive, metavar="N", help="that it only grew since checkpoint N")
-    prove.add_argument("--to", dest="until", type=positive, metavar="N", help="by the checkpoint of N records (newest)")
-    for one in (export, prove):
-        one.add_argument("--out", default="-", metavar="FILE", help="a new file (default standard output)")
-        reach(one, sub=True)
+    export.add_argument("--out", default="-", metavar="FILE", help="a new file (default standard output)")
+    reach(export, sub=True)
     redact = command(kinds, "redact", "console.audit:redact", "erase a text that is kept apart; the chain stays valid")
     redact.add_argument("ref", metavar="REF", help="as `muster audit show` names it")
     redact.add_argument("--reason", required=True, help="kept in the log")
-    seal = command(kinds, "seal", "console.audit:seal", "move old records to a file beside the journal")
-    seal.add_argument("--keep", metavar="TIME", help="what is older, as 400d")
-    seal.add_argument("--before", dest="moment", metavar="DATE", help="what is of before, as 2026-03-01 (UTC)")
-    anchor = command(kinds, "anchor", "console.audit:anchor", "a checkpoint now, to all anchors; its twelve words")
-    anchor.add_argument("--note", action="store_true", help="the signed checkpoint itself, for --against")
+    anchor = command(kinds, "anchor", "console.audit:anchor", "print a new checkpoint, and send it to all anchors")
     reach(anchor, sub=True)
     key = command(kinds, "key", "console.audit:key", "the public key that signs the log")
     key.add_argument("--rotate", action="store_true", help="make another that signs from now on")
-    for one in (redact, seal, key):
+    for one in (redact, key):
         one.add_argument("--yes", action="store_true", help="do not ask")
         reach(one, sub=True)

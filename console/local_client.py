@@ -73,11 +73,8 @@ if TYPE_CHECKING:
         AuditErased,
         AuditPage,
         AuditPart,
-        AuditProof,
-        AuditProofOf,
         AuditQuery,
         AuditRange,
-        AuditSealed,
         AuditState,
     )
     from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
@@ -548,9 +545,6 @@ class LocalClient:
     def audit_part(self, wanted: AuditRange) -> AuditPart:
         return self._auditing.part(self._actor, wanted)
 
-    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
-        return self._auditing.proof(wanted)
-
     @_seen_by_its_author
     def anchor_audit(self) -> AuditState:
         self._refuse_if_read_only()
@@ -565,11 +559,6 @@ class LocalClient:
     def redact_audit(self, ref: str, reason: str) -> AuditErased:
         self._refuse_if_read_only()
         return self._auditing.redact(self._actor, ref, reason)
-
-    @_seen_by_its_author
-    def seal_audit(self, before_ms: int) -> AuditSealed:
-        self._refuse_if_read_only()
-        return self._auditing.seal(self._actor, before_ms)
 
     def mirror(self) -> MirrorReport:
         return self._slurm.report()

@@ -306,7 +306,6 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "intents": ("intents", "IntentsPane", ""),
     "intent": ("intent", "IntentPane", "argument"),
     "settings": ("settings", "SettingsPane", "argument"),
-    "tasks": ("tasks", "TasksPane", "argument"),
     "proposals": ("proposals", "ProposalsPane", "argument"),
     "proposal": ("proposal", "ProposalPane", "argument"),
     "runbooks": ("runbooks", "RunbooksPane", ""),

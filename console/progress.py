@@ -25,8 +25,6 @@ from engine.progress import listening
 EVERY_S = 0.2
 SURE_S = 2.0
 """Before that the time left is a guess that nobody wants."""
-MARK = '{"progress":'
-"""How a line of progress begins as JSON; all other lines are for people."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -43,10 +41,6 @@ class Step(msgspec.Struct, frozen=True):
     @property
     def permille(self) -> int | None:
         return min(1000, self.done * 1000 // self.of) if self.of else None
-
-
-class _Line(msgspec.Struct):
-    progress: Step
 
 
 class Pace:
@@ -152,16 +146,6 @@ def step_words(step: Step) -> str:
 def _json(step: Step) -> None:
     err = sys.stderr.within if isinstance(sys.stderr, Guarded) else sys.stderr
     print(json.dumps({"progress": msgspec.to_builtins(step)}), file=err, flush=True)
-
-
-def read(line: str) -> Step | None:
-    """The step that a line of standard error tells; None for any other line."""
-    if not line.startswith(MARK):
-        return None
-    try:
-        return msgspec.json.decode(line, type=_Line).progress
-    except msgspec.DecodeError:
-        return None
 
 
 def end_with_starter() -> None:

@@ -46,11 +46,8 @@ from runbooks.audit_pages import (
     AuditErased,
     AuditPage,
     AuditPart,
-    AuditProof,
-    AuditProofOf,
     AuditQuery,
     AuditRange,
-    AuditSealed,
     AuditState,
 )
 from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
@@ -482,9 +479,6 @@ class RemoteClient:
         headers = self._in_whose_name("/v1/audit/part", content)
         return self._last("POST", "/v1/audit/part", AuditPart, content=content, headers=headers)
 
-    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
-        return self._read("POST", "/v1/audit/proof", AuditProof, content=_encoded(wanted))
-
     def anchor_audit(self) -> AuditState:
         return self._change("/v1/audit/anchor", AuditState, {})
 
@@ -493,9 +487,6 @@ class RemoteClient:
 
     def redact_audit(self, ref: str, reason: str) -> AuditErased:
         return self._change("/v1/audit/redact", AuditErased, {"ref": ref, "reason": reason})
-
-    def seal_audit(self, before_ms: int) -> AuditSealed:
-        return self._change("/v1/audit/seal", AuditSealed, {"before_ms": before_ms})
 
     def close(self) -> None:
         if self._line is not None:

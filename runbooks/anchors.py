@@ -83,7 +83,7 @@ def anchors_of(text: str) -> tuple[Anchor, ...]:
     return tuple(found)
 
 
-class Publisher:
+class AnchorPublisher:
     """Publishes notes at all places, one after the other, on a thread of its own."""
 
     def __init__(self, places: Sequence[Anchor]) -> None:

@@ -18,33 +18,25 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    bindparam,
-    delete,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, inspect, select, text, update
 
-from engine.database import BIG, Schema, create_tables
+from engine.database import Schema, create_tables
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
-from runbooks.anchors import Anchor, Publisher
-from runbooks.append_only import keep_append_only
+from runbooks.anchors import Anchor, AnchorPublisher
+from runbooks.audit_tables import (
+    METADATA,
+    checkpoint_table,
+    keep_append_only,
+    key_table,
+    log_table,
+    private_table,
+    record_table,
+)
 from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
 from runbooks.identity import SYSTEM, Actor
 from runbooks.plan import Sealed
 from runbooks.rows_on_record import Rows, reread
-from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, Note, canonical, leaf_of, link, parse, read_note
+from runbooks.verify import FIRST_LINK, UNSIGNED, Checkpoint, Frontier, canonical, leaf_of, link, parse, read_note
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -69,46 +61,7 @@ MOST_TOLD = 10_000
 NOTHING: Mapping[str, object] = {}
 NO_ROWS: Rows = {}
 
-METADATA = MetaData()
-log_table = Table(
-    "audit_log", METADATA,
-    Column("id", Integer, primary_key=True), Column("log", String, nullable=False),
-    Column("v", Integer, nullable=False),
-)  # fmt: skip
-record_table = Table(
-    "audit_record", METADATA,
-    Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("type", String, nullable=False), Column("subject", String, nullable=False),
-    Column("proposal", String, nullable=False, index=True), Column("at_ms", BIG, nullable=False),
-    Column("body", LargeBinary, nullable=False), Column("hash", LargeBinary, nullable=False),
-)  # fmt: skip
-"""The columns besides body and hash are copies to search by."""
-private_table = Table(
-    "audit_private", METADATA,
-    Column("ref", String, primary_key=True), Column("key", LargeBinary, nullable=False),
-    Column("text", String, nullable=False),
-)  # fmt: skip
-checkpoint_table = Table(
-    "audit_checkpoint", METADATA,
-    Column("size", Integer, primary_key=True, autoincrement=False), Column("note", String, nullable=False),
-    Column("frontier", LargeBinary, nullable=False),
-)  # fmt: skip
-"""`frontier`: the roots of the complete subtrees, one after the other, so that the next checkpoint goes on from it."""
-key_table = Table(
-    "audit_key", METADATA,
-    Column("seq", Integer, primary_key=True, autoincrement=False), Column("key", String, nullable=False),
-)  # fmt: skip
-"""From which record on which public key signs; `none` where nothing is signed."""
-segment_table = Table(
-    "audit_segment", METADATA,
-    Column("last", Integer, primary_key=True, autoincrement=False), Column("first", Integer, nullable=False),
-    Column("hash", LargeBinary, nullable=False), Column("file", String, nullable=False),
-    Column("sha256", String, nullable=False),
-)  # fmt: skip
-"""Records that were moved to a file: the first, the last and its hash."""
-
 _NEWEST = select(record_table.c.seq, record_table.c.hash).order_by(record_table.c.seq.desc()).limit(1)
-_NEWEST_SEGMENT = select(segment_table.c.last, segment_table.c.hash).order_by(segment_table.c.last.desc()).limit(1)
 _NEWEST_CHECKPOINT = select(checkpoint_table).order_by(checkpoint_table.c.size.desc()).limit(1)
 _NEWEST_KEY = select(key_table.c.key).order_by(key_table.c.seq.desc()).limit(1)
 _HASHES_AFTER = (
@@ -142,11 +95,11 @@ class Audit:
         if _LOG_ID.fullmatch(self.log_id) is None:
             raise SpecError("log_id", f"{log_id[:80]!a} is not a name", "Use lower-case letters, digits, '.' and '-'")
         self._signer = signer
-        self._anchors = Publisher(anchors)
+        self._anchors = AnchorPublisher(anchors)
         self._key_error = key_error
         """Why the key that should sign is not here."""
         self._error = ""
-        self._last: Note | None = None
+        self._last: Checkpoint | None = None
         """The last checkpoint that was signed, as remembered outside the database."""
         self.erased = 0
         """Texts that were erased since it was opened: who remembers any must look again."""
@@ -281,7 +234,7 @@ class Audit:
 
     def head(self, connection: Connection) -> tuple[int, bytes]:
         """(number, hash) of the newest record."""
-        newest = connection.execute(_NEWEST).first() or connection.execute(_NEWEST_SEGMENT).first()
+        newest = connection.execute(_NEWEST).first()
         return (0, FIRST_LINK) if newest is None else (newest[0], newest[1])
 
     def seal(self, connection: Connection, text: str) -> Sealed:
@@ -380,7 +333,7 @@ class Audit:
         connection.execute(insert(checkpoint_table), values)
         return note
 
-    def _refuse_forged(self, newest: Note | None) -> None:
+    def _refuse_forged(self, newest: Checkpoint | None) -> None:
         """Nothing is signed that does not go on from what was signed last: whoever can write the database alone would
         have a past of his own signed. Raises MusterError."""
         last = self._last

@@ -67,8 +67,6 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     """Records that the question meets, `before` and `limit` left aside."""
     last: int
     """Number of the newest record of all."""
-    sealed: int
-    """Records up to this one are in files of their own and no part of a page."""
 
 
 class AuditState(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,13 +74,10 @@ class AuditState(msgspec.Struct, frozen=True, kw_only=True):
 
     log: str
     last: int
-    sealed: int
     checkpoint: str
     """The newest, as a signed note; empty while there is none."""
     covered: int
     """Records that it is over."""
-    words: str
-    """Of the newest checkpoint, twelve."""
     key: str
     """Public key that signs now, as signed notes have it; `none` where nothing is signed."""
     key_file: str
@@ -95,7 +90,7 @@ class AuditRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Which records to export."""
 
     first: int = 0
-    """0: the oldest that is not sealed."""
+    """0: the oldest."""
     last: int = 0
     """0: the newest of which there is a checkpoint."""
     private: bool = True
@@ -112,31 +107,6 @@ class AuditPart(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     after: int
     """To be asked for, with the two before, in the next part; 0: that was all."""
-
-
-class AuditProofOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to prove: that a record is in the log, or that the log of `new` records goes on from that of `old`."""
-
-    seq: int = 0
-    """0: none, but consistency."""
-    old: int = 0
-    """Records of a checkpoint; 0: the first."""
-    new: int = 0
-    """0: the newest."""
-
-
-class AuditProof(msgspec.Struct, frozen=True, kw_only=True):
-    text: str
-    """JSON that `runbooks/verify.py` checks."""
-
-
-class AuditSealed(msgspec.Struct, frozen=True, kw_only=True):
-    """Records that were moved to a file; `last` is 0 when there were none."""
-
-    first: int = 0
-    last: int = 0
-    file: str = ""
-    sha256: str = ""
 
 
 class AuditErased(msgspec.Struct, frozen=True, kw_only=True):

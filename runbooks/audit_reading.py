@@ -1,41 +1,30 @@
-"""Reading the audit: pages, exports that can be checked elsewhere, proofs. Nothing here writes."""
+"""Reading the audit: pages, and exports that can be checked elsewhere. Nothing here writes."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.database import Place, place_of, reader
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
-from runbooks.audit import (
-    Audit,
-    checkpoint_table,
-    key_table,
-    private_table,
-    record_table,
-    segment_table,
-)
+from runbooks.audit import Audit
 from runbooks.audit_pages import (
     MOST_ROWS,
     AuditPage,
     AuditPart,
-    AuditProof,
-    AuditProofOf,
     AuditQuery,
     AuditRange,
     AuditRow,
     AuditState,
     AuditText,
 )
-from runbooks.merkle import Tree, subtrees
-from runbooks.verify import FIRST_LINK, Frontier, leaf_of, parse, read_note, words
+from runbooks.audit_tables import checkpoint_table, key_table, moved_table, private_table, record_table
+from runbooks.verify import FIRST_LINK, Frontier, leaf_of, parse
 
 T = TypeVar("T")
 
@@ -98,9 +87,12 @@ def page(connection: Connection, query: AuditQuery) -> AuditPage:
         wanted.append(columns.seq < query.before)
     newest = select(columns.seq, columns.body, columns.hash).where(*wanted).order_by(columns.seq.desc())
     found = connection.execute(newest.limit(query.limit)).all()[::-1]
-    sealed = last_sealed(connection)
-    last = connection.execute(select(func.max(columns.seq))).scalar() or sealed
-    return AuditPage(rows=tuple(_row(connection, row) for row in found), matched=matched, last=last, sealed=sealed)
+    return AuditPage(rows=tuple(_row(connection, row) for row in found), matched=matched, last=_last(connection))
+
+
+def _last(connection: Connection) -> int:
+    """Number of the newest record."""
+    return connection.execute(select(func.max(record_table.c.seq))).scalar() or 0
 
 
 def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
@@ -145,22 +137,14 @@ def _text(connection: Connection, ref: str) -> str | None:
     return found
 
 
-def last_sealed(connection: Connection) -> int:
-    """Records up to this one are in files."""
-    return connection.execute(select(func.max(segment_table.c.last))).scalar() or 0
-
-
 def state(connection: Connection, audit: Audit) -> AuditState:
     """How the log stands."""
     newest = connection.execute(_NEWEST_CHECKPOINT).first()
-    sealed = last_sealed(connection)
     return AuditState(
         log=audit.log_id,
-        last=connection.execute(select(func.max(record_table.c.seq))).scalar() or sealed,
-        sealed=sealed,
+        last=_last(connection),
         checkpoint="" if newest is None else newest.note,
         covered=0 if newest is None else newest.size,
-        words="" if newest is None else words(read_note(newest.note).text),
         key=audit.public_key,
         key_file=audit.key_file,
         anchors=audit.anchors,
@@ -207,17 +191,12 @@ def part(connection: Connection, wanted: AuditRange, tool: str) -> AuditPart:
 
 def bounds(connection: Connection, wanted: AuditRange) -> tuple[int, int]:
     """(first, last) of what is to be exported. Raises RefusedError."""
-    newest = connection.execute(select(func.max(record_table.c.seq))).scalar() or 0
+    oldest = connection.execute(select(func.min(record_table.c.seq))).scalar() or 1
+    newest = _last(connection)
     last = wanted.last or connection.execute(select(func.max(checkpoint_table.c.size))).scalar() or newest
-    sealed = last_sealed(connection)
-    first = wanted.first or sealed + 1
-    if first <= sealed:
-        raise RefusedError(
-            f"the records up to {sealed} were sealed: they are in files of their own",
-            f"Export from {sealed + 1} on, and take those files with it (`muster audit show` names them)",
-        )
-    if not 1 <= first <= last <= newest:
-        raise RefusedError(f"there are no records {first} to {last}", f"The audit has {sealed + 1} to {newest}")
+    first = wanted.first or oldest
+    if not oldest <= first <= last <= newest:
+        raise RefusedError(f"there are no records {first} to {last}", f"The audit has {oldest} to {newest}")
     return first, last
 
 
@@ -232,7 +211,7 @@ def _head(connection: Connection, first: int, last: int, private: bool, tool: st
     return _line({
         "muster_audit": "log", "v": 1, "log": log, "first": first, "last": last,
         "before": {
-            "hash": hash_at(connection, first - 1).hex(), "frontier": [node.hex() for node in frontier.nodes],
+            "hash": _hash_at(connection, first - 1).hex(), "frontier": [node.hex() for node in frontier.nodes],
         },
         "keys": [[seq, key] for seq, key in keys if seq < first],
         "private": "with" if private else "withheld", "tool": tool, "schema": SCHEMA,
@@ -260,12 +239,12 @@ def _tail(connection: Connection, last: int) -> Iterator[bytes]:
     ).first()
     if following is None or following.size == last:
         return
-    leaves = [leaf.hex() for leaf in leaves_between(connection, last, following.size)]
+    leaves = [leaf.hex() for leaf in _leaves_between(connection, last, following.size)]
     yield _line({"leaves": leaves})
     yield _line({"checkpoint": following.note})
 
 
-def leaves_between(connection: Connection, after: int, last: int) -> Iterator[bytes]:
+def _leaves_between(connection: Connection, after: int, last: int) -> Iterator[bytes]:
     """Of the records behind `after`, up to `last`."""
     rows = connection.execute(
         select(record_table.c.hash)
@@ -275,13 +254,13 @@ def leaves_between(connection: Connection, after: int, last: int) -> Iterator[by
     return (leaf_of(hash_) for (hash_,) in rows)
 
 
-def hash_at(connection: Connection, seq: int) -> bytes:
-    """Of a record that is there, or of the last that was sealed."""
+def _hash_at(connection: Connection, seq: int) -> bytes:
+    """Of a record that is there, or of the last that a version before this one moved to a file."""
     if seq == 0:
         return FIRST_LINK
     found = connection.execute(select(record_table.c.hash).where(record_table.c.seq == seq)).scalar()
-    if found is None:
-        found = connection.execute(select(segment_table.c.hash).where(segment_table.c.last == seq)).scalar()
+    if found is None and inspect(connection).has_table(moved_table.name):
+        found = connection.execute(select(moved_table.c.hash).where(moved_table.c.last == seq)).scalar()
     if found is None:
         raise JournalError(f"record {seq} of the audit is missing", "Run `muster audit verify`")
     return bytes(found)
@@ -303,89 +282,6 @@ def _frontier(connection: Connection, size: int) -> Frontier:
         .limit(1)
     ).first()
     frontier = Frontier() if before is None else Frontier.of(before.size, before.frontier)
-    for leaf in leaves_between(connection, frontier.size, size):
+    for leaf in _leaves_between(connection, frontier.size, size):
         frontier.push(leaf)
     return frontier
-
-
-# -- proofs -----------------------------------------------------------------------------------------------------------
-
-
-def proof(connection: Connection, wanted: AuditProofOf, folder: Path | None = None) -> AuditProof:
-    """A proof as JSON. `folder`: where the journal is, beside which sealed records are. Raises RefusedError for what
-    no checkpoint is of, and for records whose file is not there."""
-    new = _checkpoint(connection, wanted.new)
-    keys = connection.execute(select(key_table.c.seq, key_table.c.key).order_by(key_table.c.seq)).all()
-    log = read_note(new.note).origin.removeprefix("muster-audit/")
-    found: dict[str, object]
-    if wanted.seq:
-        if not 1 <= wanted.seq <= new.size:
-            raise RefusedError(
-                f"no checkpoint of {new.size} records is over record {wanted.seq}", "`muster audit anchor` makes one"
-            )
-        if wanted.seq <= (sealed := last_sealed(connection)):
-            raise RefusedError(f"the records up to {sealed} were sealed", "Check the file they are in as a whole")
-        body = _body(connection, wanted.seq)
-        path = tree(connection, new.size, folder).inclusion(wanted.seq - 1, new.size)
-        found = {
-            "record": msgspec.Raw(body), "before": hash_at(connection, wanted.seq - 1).hex(), "checkpoint": new.note,
-        }  # fmt: skip
-    else:
-        old = _checkpoint(connection, wanted.old or _first_checkpoint(connection))
-        if old.size > new.size:
-            raise SpecError("new", f"{new.size} is less than {old.size}", "Give the smaller number first")
-        path = [] if old.size == new.size else _consistency(connection, old.size, new.size, folder)
-        found = {"old": old.note, "new": new.note}
-    head = {"muster_audit": "inclusion" if wanted.seq else "consistency", "v": 1, "log": log}
-    rest = {"path": [node.hex() for node in path], "keys": [[seq, key] for seq, key in keys]}
-    return AuditProof(text=msgspec.json.encode({**head, **found, **rest}).decode() + "\n")
-
-
-def _checkpoint(connection: Connection, size: int) -> Row[Any]:
-    """Of that many records; 0: the newest."""
-    wanted = select(checkpoint_table).order_by(checkpoint_table.c.size.desc()).limit(1)
-    found = connection.execute(wanted.where(checkpoint_table.c.size == size) if size else wanted).first()
-    if found is None:
-        told = f"of {size} records" if size else "yet"
-        raise NotFoundError(f"the audit has no checkpoint {told}", "`muster audit anchor` makes one now")
-    return found
-
-
-def _first_checkpoint(connection: Connection) -> int:
-    return connection.execute(select(func.min(checkpoint_table.c.size))).scalar() or 0
-
-
-def tree(connection: Connection, size: int, folder: Path | None, *, whole: bool = False) -> Tree:
-    """The leaves up to `size`; `whole`: also those that were sealed, from their files."""
-    sealed = last_sealed(connection)
-    if whole and sealed:
-        leaves = [leaf for file in _files(connection) for leaf in _leaves_in(folder, file)]
-        return Tree([*leaves, *leaves_between(connection, sealed, size)])
-    before = _frontier(connection, sealed) if sealed else Frontier()
-    return Tree(list(leaves_between(connection, sealed, size)), sealed, subtrees(sealed, before.nodes))
-
-
-def _consistency(connection: Connection, old: int, new: int, folder: Path | None) -> list[bytes]:
-    try:
-        return tree(connection, new, folder).consistency(old, new)
-    except KeyError:
-        return tree(connection, new, folder, whole=True).consistency(old, new)
-
-
-def _files(connection: Connection) -> list[str]:
-    return list(connection.execute(select(segment_table.c.file).order_by(segment_table.c.last)).scalars())
-
-
-_HASH = re.compile(rb'\{"hash":"([0-9a-f]{64})",')
-
-
-def _leaves_in(folder: Path | None, file: str) -> Iterable[bytes]:
-    path = Path(file) if folder is None else folder / file
-    with contextlib.ExitStack() as after:
-        try:
-            lines = after.enter_context(open(path, "rb"))
-        except OSError as error:
-            raise RefusedError(
-                f"the sealed records {path} cannot be read: {error.strerror}", "Bring the file"
-            ) from None
-        return [leaf_of(bytes.fromhex(found[1].decode())) for line in lines if (found := _HASH.match(line))]

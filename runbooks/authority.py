@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, select
 
-from runbooks.audit import Audit, record_table
+from runbooks.audit import Audit
+from runbooks.audit_tables import record_table
 from runbooks.books import CONFIRMATION, EFFECT, PROPOSAL, REVISION, STEP, VOTE, Row
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM
 from runbooks.plan import Plan
 from runbooks.policy_tables import CANDIDATE, VERSION
-from runbooks.verify import POLICY, START, InForce, Replay, row_name, said
+from runbooks.verify import POLICY, START, AuthorisationReplay, PolicyInForce, content_of, row_name
 
 _TABLES = (PROPOSAL, REVISION, STEP, VOTE, CONFIRMATION, EFFECT)
 """Whose rows decide what is done with a proposal."""
@@ -31,7 +32,7 @@ _LATER = 2**63 - 1
 """A record after all that there are."""
 
 
-class Found(NamedTuple):
+class ProposalAuthority(NamedTuple):
     """What the records say of a proposal."""
 
     changed: str = ""
@@ -44,45 +45,47 @@ class Authority:
     """Of one engine. Reads by the audit's index on `proposal`: never the whole log."""
 
     def __init__(self) -> None:
-        self._chain = Replay()
+        self._chain = AuthorisationReplay()
         self._stamp: tuple[int, bytes] | None = None
 
-    def chain(self, connection: Connection) -> Replay:
+    def chain(self, connection: Connection) -> AuthorisationReplay:
         """The policies that were in force, each by the votes that the one before asked for."""
         newest = connection.execute(_NEWEST).first()
         stamp = None if newest is None else (newest.seq, newest.hash)
         if stamp != self._stamp:
-            self._chain = Replay(lambda digest: _body(connection, digest))
+            self._chain = AuthorisationReplay(lambda digest: _body(connection, digest))
             self._chain.whole = True
             for seq, body in _records(connection, POLICY):
-                self._chain.take(seq, said(body))
+                self._chain.take(seq, content_of(body))
             self._stamp = stamp
         return self._chain
 
-    def of(self, connection: Connection, row: Row, plan: Plan) -> Found:
+    def of(self, connection: Connection, row: Row, plan: Plan) -> ProposalAuthority:
         """What the records say of a proposal as it is now."""
         chain = self.chain(connection)
         if chain.problems:
-            return Found(changed=f"the policy in force cannot be proved: {chain.problems[0][1]}")
+            return ProposalAuthority(changed=f"the policy in force cannot be proved: {chain.problems[0][1]}")
         records = _records(connection, row.id)
         replay = chain.of_proposal()
         for seq, body in records:
-            replay.take(seq, said(body))
+            replay.take(seq, content_of(body))
         changed = _changed_row(connection, replay, row.number)
         begun_before = bool(records) and records[0][0] < chain.since
         if begun_before:
-            return Found(changed=changed)
+            return ProposalAuthority(changed=changed)
         if replay.problems:
-            return Found(changed=replay.problems[0][1])
+            return ProposalAuthority(changed=replay.problems[0][1])
         one = replay.proposals.get(row.id)
         if one is None:
-            return Found(changed=changed or f"the records of {row.id} are not in the audit any more")
+            return ProposalAuthority(changed=changed or f"the records of {row.id} are not in the audit any more")
         if one.facts != facts_of(plan) | {"policy": plan.policy_digest} or one.digest != row.digest:
             changed = changed or f"the plan of {row.id} is not what was put to the vote"
-        return Found(changed=changed, lacks=replay.why_not_claim(_LATER, row.id) if row.state == "approved" else "")
+        return ProposalAuthority(
+            changed=changed, lacks=replay.why_not_claim(_LATER, row.id) if row.state == "approved" else ""
+        )
 
 
-def start(connection: Connection, audit: Audit, cell: str, now: InForce) -> None:
+def start(connection: Connection, audit: Audit, cell: str, now: PolicyInForce) -> None:
     """Have on record from what the policies after it go on."""
     data = {"cell": cell, "owner": now.owner, "voted": now.voted, "body": now.body}
     audit.append(connection, START, SYSTEM, proposal=POLICY, policy_digest=now.digest, data=data)
@@ -103,7 +106,7 @@ def _records(connection: Connection, proposal: str) -> list[tuple[int, bytes]]:
     return [(row.seq, row.body) for row in connection.execute(query.order_by(record_table.c.seq))]
 
 
-def _changed_row(connection: Connection, replay: Replay, number: int) -> str:
+def _changed_row(connection: Connection, replay: AuthorisationReplay, number: int) -> str:
     """The first row of a proposal that is not as the records left it; empty: there is none."""
     replay.whole = True
     told = {name for name in replay.rows if name.partition(":")[0] in {table.name for table in _TABLES}}

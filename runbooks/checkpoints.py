@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import MusterError
-from runbooks.verify import Note, hash_of, read_note
+from runbooks.verify import Checkpoint, hash_of, read_note
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -131,7 +131,7 @@ def remembered_at(key_file: Path, log_id: str) -> Path:
     return key_file.with_name(f"{key_file.name}.{log_id}.note")
 
 
-def remembered(key_file: Path | None, log_id: str) -> Note | None:
+def remembered(key_file: Path | None, log_id: str) -> Checkpoint | None:
     """The last checkpoint that was signed with that key, as far as it is remembered."""
     if key_file is None:
         return None

@@ -23,7 +23,7 @@ from engine.intents import Intent, Phase, subjects_of, view_of, wanted
 from runbooks import books, catalog, policy, readings
 from runbooks.admission import tag_of, touched_by
 from runbooks.approvals import NOBODY
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT, VOTE, Row
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, WHOLE, Actor, Scope

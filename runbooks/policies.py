@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, select
 
 from engine.database import create_tables
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.authority import Authority, start
 from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
@@ -29,7 +29,7 @@ from runbooks.policy_file import check_policy, read_policy
 from runbooks.policy_shown import Candidate, PolicyChange, PolicyVote
 from runbooks.policy_tables import BOUND, CANDIDATE, CELL, CHANGE_VOTE, FREEZE, METADATA, NONCE, VERSION
 from runbooks.rows_on_record import all_rows, kept, reread
-from runbooks.verify import POLICY, InForce, canonical, parse
+from runbooks.verify import POLICY, PolicyInForce, canonical, parse
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -112,8 +112,8 @@ class Policies:
             in_force = self._now(self.current(connection) if now.voted else self._default, voted=now.voted)
             start(connection, self._audit, chain.cell, in_force)
 
-    def _now(self, policy: Policy, *, voted: bool) -> InForce:
-        return InForce(0, policy.digest(), msgspec.to_builtins(policy), self.owner, voted)
+    def _now(self, policy: Policy, *, voted: bool) -> PolicyInForce:
+        return PolicyInForce(0, policy.digest(), msgspec.to_builtins(policy), self.owner, voted)
 
     def _voted_before(self, connection: Connection) -> Policy | None:
         """The policy that was voted into force before authorisation was on record."""

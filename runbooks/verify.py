@@ -1,9 +1,9 @@
 """The stand-alone verifier of an audit log: this one file, Python and nothing else (`cryptography` for signatures).
 
     python verify.py journal.db                       the log of a cell, also while its engine runs
-    python verify.py segment.jsonl journal.db         with records that were moved to files
+    python verify.py one.jsonl two.jsonl              exports that go on from each other
     python verify.py export.jsonl --against note.txt  against checkpoints that were remembered elsewhere
-    python verify.py proof.json --key KEY             a proof, by the public key that you know
+    python verify.py export.jsonl --key KEY           by the public key that you know
     python verify.py postgresql://HOST/DB?schema=S    the log of a cell that PostgreSQL keeps (with `psycopg`)
 
 It takes nothing from the rest of Muster, so that who checks a log need not trust, or have, what wrote it; what writes
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import csv
 import hashlib
 import hmac
 import json
@@ -50,25 +49,17 @@ MOST_PROBLEMS = 20
 FIELDS = (
     "actor", "at_ms", "data", "log", "plan", "policy", "private", "proposal", "revision", "seq", "step", "type", "v",
 )  # fmt: skip
-CSV_COLUMNS = (
-    "seq", "at", "type", "subject", "kind", "account", "signed", "session", "key", "proposal", "revision", "step",
-    "plan", "policy", "data", "private", "v", "log", "at_ms", "hash",
-)  # fmt: skip
-"""`at` is for people: UTC of `at_ms`."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a spreadsheet may take for the start of a formula: such a cell of CSV has a `'` before it, which reading takes
-away."""
 
 
-class Unreadable(Exception):
-    """What a server said instead of rows."""
+class QueryFailed(Exception):
+    """What a server answered instead of rows."""
 
 
-DAMAGE = (sqlite3.Error, Unreadable, UnicodeDecodeError, OverflowError, SystemError)
+DAMAGE = (sqlite3.Error, QueryFailed, UnicodeDecodeError, OverflowError, SystemError)
 """What reading a damaged database raises: also where the driver cannot even read the message of the error."""
 
 
-class Bad(Exception):
+class Flaw(Exception):
     """What is wrong, and with which record."""
 
     def __init__(self, code: int, record: int | None, what: str) -> None:
@@ -156,20 +147,29 @@ def parse(body: bytes) -> dict[str, Any]:
     return found
 
 
-class Said(NamedTuple):
-    """What of a record must fit what it is kept as."""
+class RecordContent(NamedTuple):
+    """What the body of a record says, as far as anything is checked against it."""
 
     seq: Any
     log: Any
-    copies: tuple[Any, Any, Any, Any]
-    """Type, subject, proposal and time."""
+    type: Any
+    subject: Any
+    proposal: Any
+    at_ms: Any
     data: Any
     private: Any
-    actor: tuple[Any, Any, Any, Any]
-    """Subject, kind, account, and the key that signed the request; empty: it was not signed."""
+    kind: Any
+    account: Any
+    key: Any
+    """Which signed the request; empty: it was not signed."""
     plan: Any
     policy: Any
     revision: Any
+
+    @property
+    def copies(self) -> tuple[Any, Any, Any, Any]:
+        """What a database keeps beside the body, to find the record by."""
+        return self.type, self.subject, self.proposal, self.at_ms
 
 
 _TEXT = r'"([ !#-\[\]-~]*)"'
@@ -184,20 +184,22 @@ _TAIL = re.compile(
 ).fullmatch
 
 
-def said(body: bytes) -> Said:
+def content_of(body: bytes) -> RecordContent:
     """What a record says. Raises ValueError as `parse`, and KeyError or TypeError for other fields."""
-    found = _plainly_said(body)
+    found = _plain_content(body)
     if found is None:
         record = parse(body)
         actor = record["actor"]
-        copies = (record["type"], actor["subject"], record["proposal"], record["at_ms"])
-        who = (actor["subject"], actor["kind"], actor["account"], actor["key"] if actor["signed"] is True else "")
-        about = (record["plan"], record["policy"], record["revision"])
-        found = Said(record["seq"], record["log"], copies, record["data"], record["private"], who, *about)
+        key = actor["key"] if actor["signed"] is True else ""
+        found = RecordContent(
+            record["seq"], record["log"], record["type"], actor["subject"], record["proposal"], record["at_ms"],
+            record["data"], record["private"], actor["kind"], actor["account"], key, record["plan"], record["policy"],
+            record["revision"],
+        )  # fmt: skip
     return found
 
 
-def _plainly_said(body: bytes) -> Said | None:
+def _plain_content(body: bytes) -> RecordContent | None:
     """The same of a record as nearly all are: its texts have nothing to decode, and only `data` has parts. Half the
     work, as the rest needs no JSON reader; None for all others, and for what is no record."""
     try:
@@ -213,8 +215,10 @@ def _plainly_said(body: bytes) -> Said | None:
         return None
     log, plan, policy, proposal, revision, seq, _, type_, _ = tail.groups()
     account, key, kind, _, signed, subject, at_ms = head.groups()
-    who = (subject, kind, account, key if signed == "true" else "")
-    return Said(int(seq), log, (type_, subject, proposal, int(at_ms)), data, [], who, plan, policy, int(revision))
+    return RecordContent(
+        int(seq), log, type_, subject, proposal, int(at_ms), data, [], kind, account,
+        key if signed == "true" else "", plan, policy, int(revision),
+    )  # fmt: skip
 
 
 def link(before: bytes, body: bytes) -> bytes:
@@ -266,66 +270,11 @@ class Frontier:
         return root
 
 
-def root_by_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
-    """Root that an inclusion proof leads to (RFC 9162, 2.1.3.2). Raises ValueError for a path of the wrong length."""
-    if not 0 <= index < size:
-        raise ValueError("the record is not in a tree of that size")
-    node, at, last = leaf, index, size - 1
-    for other in path:
-        if last == 0:
-            raise ValueError("the path is too long")
-        if at & 1 or at == last:
-            node = node_of(other, node)
-            while not at & 1 and at:
-                at >>= 1
-                last >>= 1
-        else:
-            node = node_of(node, other)
-        at >>= 1
-        last >>= 1
-    if last != 0:
-        raise ValueError("the path is too short")
-    return node
-
-
-def roots_by_consistency(old: int, new: int, old_root: bytes, path: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """(old root, new root) that a consistency proof leads to (RFC 9162, 2.1.4.2). Raises ValueError."""
-    if not 0 < old <= new:
-        raise ValueError("the sizes are the wrong way round")
-    if old == new:
-        if path:
-            raise ValueError("the path is too long")
-        return old_root, old_root
-    nodes = [old_root, *path] if old & (old - 1) == 0 else list(path)
-    if not nodes:
-        raise ValueError("the path is too short")
-    at, last = old - 1, new - 1
-    while at & 1:
-        at >>= 1
-        last >>= 1
-    first = second = nodes[0]
-    for other in nodes[1:]:
-        if last == 0:
-            raise ValueError("the path is too long")
-        if at & 1 or at == last:
-            first, second = node_of(other, first), node_of(other, second)
-            while not at & 1 and at:
-                at >>= 1
-                last >>= 1
-        else:
-            second = node_of(second, other)
-        at >>= 1
-        last >>= 1
-    if last != 0:
-        raise ValueError("the path is too short")
-    return first, second
-
-
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Note:
+class Checkpoint:
     """A checkpoint."""
 
     text: str
@@ -346,7 +295,7 @@ _NOTE = re.compile(
 _SIGNATURE = re.compile(r"— ([!-~]{1,200}) ([A-Za-z0-9+/]+={0,2})")
 
 
-def read_note(note: str) -> Note:
+def read_note(note: str) -> Checkpoint:
     """Raises ValueError for what is no checkpoint."""
     text, blank, rest = note.partition("\n\n")
     found = _NOTE.fullmatch(text + "\n" if blank else text)
@@ -358,7 +307,7 @@ def read_note(note: str) -> Note:
         if signed is None:
             raise ValueError("has a line that is no signature")
         signatures.append((signed[1], base64.b64decode(signed[2])))
-    return Note(
+    return Checkpoint(
         text=found[0], origin=found[1], size=int(found[2]), root=base64.b64decode(found[3]), prev=found[4],
         at_ms=int(found[5]), signatures=tuple(signatures),
     )  # fmt: skip
@@ -367,14 +316,15 @@ def read_note(note: str) -> Note:
 _ONE_LINE = re.compile(r"(muster-audit/[!-~]{1,200}) (0|[1-9][0-9]{0,17}) ([A-Za-z0-9+/]{43}=)")
 
 
-def read_notes(text: str) -> list[Note]:
+def read_notes(text: str) -> list[Checkpoint]:
     """All checkpoints of a file to which they were appended, whole or, as in a system's log, as one line each: origin,
     size and root. Raises ValueError for one that is damaged."""
     starts = [found.start() for found in re.finditer(r"(?m)^[!-~]{1,200}\n\d{1,18}\n", text)]
     ends = [*starts[1:], len(text)]
     whole = [read_note(text[start:end].rstrip("\n") + "\n") for start, end in zip(starts, ends, strict=False)]
     lines = [
-        Note("", found[1], int(found[2]), base64.b64decode(found[3]), "-", 0, ()) for found in _ONE_LINE.finditer(text)
+        Checkpoint("", found[1], int(found[2]), base64.b64decode(found[3]), "-", 0, ())
+        for found in _ONE_LINE.finditer(text)
     ]
     return whole + lines
 
@@ -382,17 +332,6 @@ def read_notes(text: str) -> list[Note]:
 def hash_of(text: str) -> str:
     """SHA-256 of the text of a checkpoint, as the next one names it."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
-
-
-def words(text: str) -> str:
-    """Twelve words for the text of a checkpoint: the first 144 bits of its SHA-256, 12 a word, each word consonant,
-    vowel, consonant, vowel. To read aloud, or to write down at the end of a shift."""
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:18], "big")
-    parts = [_CONSONANTS[(bits := number >> shift) >> 2 & 15] + _VOWELS[bits & 3] for shift in range(138, -1, -6)]
-    return " ".join(parts[i] + parts[i + 1] for i in range(0, len(parts), 2))
 
 
 def read_key(key: str) -> tuple[str, bytes, bytes]:
@@ -405,7 +344,7 @@ def read_key(key: str) -> tuple[str, bytes, bytes]:
     return name, found, raw[1:]
 
 
-def signed_by(note: Note, key: str) -> bool:
+def signed_by(note: Checkpoint, key: str) -> bool:
     """Whether that public key signed it. Raises ImportError without `cryptography`."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -464,7 +403,7 @@ def _stored(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-class Need(NamedTuple):
+class VoteNeed(NamedTuple):
     """What a plan needs before it may run."""
 
     approvals: int
@@ -478,18 +417,18 @@ class Need(NamedTuple):
 
 _APPROVER = frozenset(("approver",))
 FLOORS = {
-    "T0": Need(1, frozenset(), False, True), "T1": Need(1, frozenset(), False, True),
-    "T2": Need(1, _APPROVER, True, False), "T3": Need(2, _APPROVER, True, False),
+    "T0": VoteNeed(1, frozenset(), False, True), "T1": VoteNeed(1, frozenset(), False, True),
+    "T2": VoteNeed(1, _APPROVER, True, False), "T3": VoteNeed(2, _APPROVER, True, False),
 }  # fmt: skip
 """Below this no policy of a team goes."""
-SOLO_FLOOR = Need(1, frozenset(), False, True)
+SOLO_FLOOR = VoteNeed(1, frozenset(), False, True)
 _OWNER_ROLES = frozenset(("viewer", "operator", "approver", "admin"))
 _PARTS = ("pools", "queues", "tenants")
 WHOLE: dict[str, list[str]] = {part: [] for part in _PARTS}
 """The scope of what touches the cell as a whole."""
 
 
-class Voice(NamedTuple):
+class ProvenActor(NamedTuple):
     """Who said something on record, as far as that is proved."""
 
     subject: str
@@ -535,27 +474,27 @@ def _subject_of(policy: Any, subject: str, account: str) -> str:
     return f"person:{mine[0]['id']}" if len(mine) == 1 else subject
 
 
-def _person_of(policy: Any, voice: Voice) -> Any:
-    mine = _holders(policy, voice.account)
-    if not voice.subject.startswith("person:"):
+def _person_of(policy: Any, actor: ProvenActor) -> Any:
+    mine = _holders(policy, actor.account)
+    if not actor.subject.startswith("person:"):
         return mine[0] if len(mine) == 1 else None
-    found = next((person for person in policy["people"] if f"person:{person['id']}" == voice.subject), None)
-    return found if voice.key or mine == [found] else None
+    found = next((person for person in policy["people"] if f"person:{person['id']}" == actor.subject), None)
+    return found if actor.key or mine == [found] else None
 
 
-def _roles(policy: Any, owner: str, voice: Voice, scope: Any) -> frozenset[str]:
-    if voice.kind != "human":
+def _roles(policy: Any, owner: str, actor: ProvenActor, scope: Any) -> frozenset[str]:
+    if actor.kind != "human":
         return frozenset()
-    if not policy["people"] and _stands_for(voice.account) == voice.subject == owner:
+    if not policy["people"] and _stands_for(actor.account) == actor.subject == owner:
         return _OWNER_ROLES
-    person = _person_of(policy, voice)
+    person = _person_of(policy, actor)
     if person is None:
         return frozenset()
     scoped = (role for grant in person["scoped"] if _covers(grant["scope"], scope) for role in grant["roles"])
     return frozenset((*person["roles"], *scoped))
 
 
-def need_of(policy: Any, tier: str, origin: str, scope: Any, author_kind: str) -> Need:
+def need_of(policy: Any, tier: str, origin: str, scope: Any, author_kind: str) -> VoteNeed:
     """The strictest of the floor and of all rules that concern it."""
     solo = policy["mode"] == "solo"
     found = SOLO_FLOOR if solo else FLOORS[tier]
@@ -564,22 +503,22 @@ def need_of(policy: Any, tier: str, origin: str, scope: Any, author_kind: str) -
         if rule["tier"] == tier and _meets(rule["scope"], scope):
             own = origin in rule["self_ok"] and (solo or not machine)
             groups = frozenset((tuple(group["people"]), int(group["approvals"])) for group in rule["groups"])
-            found = _stricter(found, Need(rule["approvals"], frozenset(rule["roles"]), rule["signed"], own, groups))
+            found = _stricter(found, VoteNeed(rule["approvals"], frozenset(rule["roles"]), rule["signed"], own, groups))
     return found._replace(self_ok=False) if machine and not solo else found
 
 
-def _stricter(a: Need, b: Need) -> Need:
-    return Need(
+def _stricter(a: VoteNeed, b: VoteNeed) -> VoteNeed:
+    return VoteNeed(
         max(a.approvals, b.approvals), a.roles | b.roles, a.signed or b.signed, a.self_ok and b.self_ok,
         a.groups | b.groups,
     )  # fmt: skip
 
 
-def change_need_of(policy: Any) -> Need:
+def change_need_of(policy: Any) -> VoteNeed:
     """What putting another policy in force needs, by the policy that is."""
     admins = [person for person in policy["people"] if "admin" in person["roles"]]
     approvers = [person for person in policy["people"] if "approver" in person["roles"] and person["keys"]]
-    need = Need(1, frozenset(("admin",)), True, False)
+    need = VoteNeed(1, frozenset(("admin",)), True, False)
     if len(admins) >= 2:
         return need
     if any(person not in admins for person in approvers):
@@ -588,11 +527,11 @@ def change_need_of(policy: Any) -> Need:
 
 
 def missing_votes(
-    policy: Any, owner: str, votes: Sequence[Voice], author: Any, requester: str, need: Need, scope: Any
+    policy: Any, owner: str, votes: Sequence[ProvenActor], author: Any, requester: str, need: VoteNeed, scope: Any
 ) -> int:
     """How many approvals are missing when these were given. People are counted, not votes: one for each subject, key
     and, where nothing is signed, account."""
-    counted: dict[str, Voice] = {}
+    counted: dict[str, ProvenActor] = {}
     for vote in votes:
         subject = _subject_of(policy, vote.subject, vote.account)
         if _counts(policy, owner, vote._replace(subject=subject), author, requester, need, scope) and not any(
@@ -606,7 +545,9 @@ def missing_votes(
     return max(0, need.approvals - len(counted), *lacking)
 
 
-def _counts(policy: Any, owner: str, vote: Voice, author: Any, requester: str, need: Need, scope: Any) -> bool:
+def _counts(
+    policy: Any, owner: str, vote: ProvenActor, author: Any, requester: str, need: VoteNeed, scope: Any
+) -> bool:
     if vote.kind != "human" or (vote.key and vote.key not in _fingerprints(policy, vote.subject)):
         return False
     if not need.roles <= _roles(policy, owner, vote, scope) or (need.signed and not vote.key):
@@ -652,7 +593,7 @@ def _verifies(public: bytes, signature: bytes, message: bytes) -> bool:
 
 
 @dataclass
-class InForce:
+class PolicyInForce:
     """A policy from the record that put it in force on."""
 
     seq: int
@@ -665,18 +606,18 @@ class InForce:
 
 
 @dataclass
-class Candidate:
+class PolicyCandidate:
     """A policy that was put to the vote."""
 
     digest: str
     based_on: str
     body: Any
     author: dict[str, Any]
-    votes: dict[str, Voice] = field(default_factory=dict)
+    votes: dict[str, ProvenActor] = field(default_factory=dict)
 
 
 @dataclass
-class Proposed:
+class ReplayedProposal:
     """A proposal at its present revision, by its records."""
 
     state: str = "drafted"
@@ -684,7 +625,7 @@ class Proposed:
     digest: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the record of the simulation says of the plan: author, requester, origin, tier, scope, policy."""
-    votes: dict[str, tuple[str, Voice]] = field(default_factory=dict)
+    votes: dict[str, tuple[str, ProvenActor]] = field(default_factory=dict)
     """By subject: verdict, and who."""
     glass: bool = False
     """Somebody who may broke the glass for this revision."""
@@ -700,7 +641,7 @@ _AFTER_CLAIM = frozenset(
 """States that only a claim leads to."""
 
 
-class Replay:
+class AuthorisationReplay:
     """What the records authorise. Takes them in their order; `problems` has (record, what is wrong)."""
 
     def __init__(self, policy_body: Callable[[str], bytes | None] = lambda digest: None, *, signatures: bool = True):
@@ -710,13 +651,13 @@ class Replay:
         self.whole = False
         """No record before what was read can have told of anything."""
         self.cell = ""
-        self.policies: list[InForce] = []
+        self.policies: list[PolicyInForce] = []
         self.bodies: dict[str, Any] = {}
-        self.needs: dict[tuple[Any, ...], Need | None] = {}
+        self.needs: dict[tuple[Any, ...], VoteNeed | None] = {}
         self.bound: dict[str, str] = {}
         """Whose a key was, in any policy."""
-        self.candidates: dict[str, Candidate] = {}
-        self.proposals: dict[str, Proposed] = {}
+        self.candidates: dict[str, PolicyCandidate] = {}
+        self.proposals: dict[str, ReplayedProposal] = {}
         self.before: set[str] = set()
         """Proposals that were begun before authorisation was on record."""
         self.glasses: dict[int, str] = {}
@@ -725,13 +666,13 @@ class Replay:
         """Name of a row -> its digest, and the record that tells it."""
         self.texts: set[str] = set()
         """Texts kept apart that records have."""
-        self.sealed: set[tuple[Any, ...]] = set()
-        """(first, last, file, its SHA-256) of records that were sealed."""
+        self.moved: set[Any] = set()
+        """The last of records that are said to have been moved to a file."""
         self.problems: list[tuple[int, str]] = []
         self.claimed = self.broke_glass = self.not_replayed = 0
         self._policy_body = policy_body
         self._signatures = signatures
-        self._takers: dict[str, Callable[[int, Said], object]] = {
+        self._takers: dict[str, Callable[[int, RecordContent], object]] = {
             START: self._start, "policy.proposed": self._policy_proposed, "policy.vote": self._policy_vote,
             "policy.changed": self._policy_changed, "vote.approve": self._vote, "vote.reject": self._vote,
             "vote.abstain": self._vote, "breakglass.used": self._glass, "review.opened": self._review_opened,
@@ -739,27 +680,27 @@ class Replay:
             "proposal.simulated": self._simulated, "proposal.claimed": self._claimed,
         }  # fmt: skip
 
-    def of_proposal(self) -> Replay:
+    def of_proposal(self) -> AuthorisationReplay:
         """Another that begins with the policies of this one, for the records of one proposal alone."""
-        other = Replay(self._policy_body, signatures=self._signatures)
+        other = AuthorisationReplay(self._policy_body, signatures=self._signatures)
         other.since, other.whole, other.cell = self.since, self.whole, self.cell
         other.policies, other.bodies = self.policies, self.bodies
         return other
 
-    def take(self, seq: int, said: Said) -> None:
+    def take(self, seq: int, record: RecordContent) -> None:
         """The next record. Whatever is in it, nothing is raised but ImportError."""
-        type_ = said.copies[0]
+        type_ = record.type
         if not self.since and type_ != START:
-            if said.copies[2]:
-                self.before.add(said.copies[2])
+            if record.proposal:
+                self.before.add(record.proposal)
             return
         taker = self._takers.get(type_)
         if taker is None and type_.startswith("proposal."):
             taker = self._moved
         try:
             if taker is not None:
-                taker(seq, said)
-            if rows := said.data.get("rows"):
+                taker(seq, record)
+            if rows := record.data.get("rows"):
                 for name, digest in rows.items():
                     self.rows[name] = (digest, seq)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -770,13 +711,13 @@ class Replay:
 
     # -- policies --
 
-    def in_force(self, seq: int) -> InForce:
+    def in_force(self, seq: int) -> PolicyInForce:
         """The policy in force when that record was written."""
         return next((each for each in reversed(self.policies) if each.seq < seq), self.policies[0])
 
-    def _start(self, seq: int, said: Said) -> None:
-        data = said.data
-        now = InForce(seq, said.policy, self._body(said), str(data["owner"]), bool(data["voted"]))
+    def _start(self, seq: int, record: RecordContent) -> None:
+        data = record.data
+        now = PolicyInForce(seq, record.policy, self._body(record), str(data["owner"]), bool(data["voted"]))
         if not self.since:
             self.since, self.cell = seq, str(data["cell"])
         last = self.policies[-1] if self.policies else None
@@ -787,82 +728,84 @@ class Replay:
         else:
             self._put(now)
 
-    def _put(self, now: InForce) -> None:
+    def _put(self, now: PolicyInForce) -> None:
         self.policies.append(now)
         self.bodies[now.digest] = now.body
         self.needs.clear()
         self.bound |= _bindings(now.body) if now.body is not None else {}
 
-    def _body(self, said: Said) -> Any:
+    def _body(self, record: RecordContent) -> Any:
         """The policy a record is about, as JSON. Raises ValueError for another than the digest names."""
-        body = said.data["body"]
+        body = record.data["body"]
         if "omitted_bytes" not in body:
             kept = canonical(body)
-        elif (found := self._policy_body(said.policy)) is not None:
+        elif (found := self._policy_body(record.policy)) is not None:
             kept = found
         else:
             return None
-        if hashlib.sha256(b"muster/policy/v1\n" + kept).hexdigest() != said.policy:
+        if hashlib.sha256(b"muster/policy/v1\n" + kept).hexdigest() != record.policy:
             raise ValueError("the policy is not the one that its digest names")
         return json.loads(kept)
 
-    def _policy_proposed(self, seq: int, said: Said) -> None:
-        data = said.data
-        body = self._body(said)
-        voice = self._asker(
-            said, self._voice(seq, said, "policy", "", body["version"] if body else 0, said.policy, "propose")
+    def _policy_proposed(self, seq: int, record: RecordContent) -> None:
+        data = record.data
+        body = self._body(record)
+        actor = self._asker(
+            record, self._actor(seq, record, "policy", "", body["version"] if body else 0, record.policy, "propose")
         )
-        author = {"subject": voice.subject, "kind": voice.kind, "account": voice.account, "signed": bool(voice.key)}
-        self.candidates[data["candidate"]] = Candidate(said.policy, data["based_on"], body, author)
+        author = {"subject": actor.subject, "kind": actor.kind, "account": actor.account, "signed": bool(actor.key)}
+        self.candidates[data["candidate"]] = PolicyCandidate(record.policy, data["based_on"], body, author)
         now = self.in_force(seq)
-        if now.body is not None and "admin" not in _roles(now.body, now.owner, voice, WHOLE):
-            self._wrong(seq, f"{_plain(voice.subject)} was no admin and proposed a policy")
+        if now.body is not None and "admin" not in _roles(now.body, now.owner, actor, WHOLE):
+            self._wrong(seq, f"{_plain(actor.subject)} was no admin and proposed a policy")
 
-    def _policy_vote(self, seq: int, said: Said) -> None:
-        data = said.data
+    def _policy_vote(self, seq: int, record: RecordContent) -> None:
+        data = record.data
         one = self.candidates.get(data["candidate"])
         if one is None:
             return self._wrong(seq, f"a vote on {_plain(data['candidate'])}, which nobody proposed")
         if data["verdict"] == "approve" and one.body is not None:
-            voice = self._voice(seq, said, "policy", data["candidate"], one.body["version"], one.digest, "approve")
-            one.votes[voice.subject] = voice
+            actor = self._actor(seq, record, "policy", data["candidate"], one.body["version"], one.digest, "approve")
+            one.votes[actor.subject] = actor
         return None
 
-    def _policy_changed(self, seq: int, said: Said) -> None:
-        now, one = self.in_force(seq), self.candidates.pop(said.data["candidate"], None)
-        if one is None or one.digest != said.policy or one.based_on != now.digest:
-            return self._wrong(seq, f"policy {_short(said.policy)} came into force and was not proposed for this one")
+    def _policy_changed(self, seq: int, record: RecordContent) -> None:
+        now, one = self.in_force(seq), self.candidates.pop(record.data["candidate"], None)
+        if one is None or one.digest != record.policy or one.based_on != now.digest:
+            return self._wrong(seq, f"policy {_short(record.policy)} came into force and was not proposed for this one")
         if now.body is None or one.body is None:
             self.not_replayed += 1
         elif missing_votes(
             now.body, now.owner, list(one.votes.values()), one.author, "", change_need_of(now.body), WHOLE
         ):
-            return self._wrong(seq, f"policy {_short(said.policy)} came into force without its votes")
+            return self._wrong(seq, f"policy {_short(record.policy)} came into force without its votes")
         elif one.body["version"] <= now.body["version"]:
-            return self._wrong(seq, f"policy {_short(said.policy)} is no later version than the one before it")
+            return self._wrong(seq, f"policy {_short(record.policy)} is no later version than the one before it")
         elif any(self.bound.get(key, whose) != whose for key, whose in _bindings(one.body).items()):
-            return self._wrong(seq, f"policy {_short(said.policy)} gives one person the key of another")
-        return self._put(InForce(seq, one.digest, one.body, now.owner, True))
+            return self._wrong(seq, f"policy {_short(record.policy)} gives one person the key of another")
+        return self._put(PolicyInForce(seq, one.digest, one.body, now.owner, True))
 
     @staticmethod
-    def _asker(said: Said, voice: Voice) -> Voice:
+    def _asker(record: RecordContent, actor: ProvenActor) -> ProvenActor:
         """The same, where the request as a whole was signed and the gate has looked at that."""
-        return voice._replace(key=voice.key or said.actor[3])
+        return actor._replace(key=actor.key or record.key)
 
-    def _voice(self, seq: int, said: Said, kind: str, proposal: str, revision: int, digest: str, verdict: str) -> Voice:
+    def _actor(
+        self, seq: int, record: RecordContent, kind: str, proposal: str, revision: int, digest: str, verdict: str
+    ) -> ProvenActor:
         """Who says it; with their key, if the signature on record is over exactly this."""
-        subject, actor_kind, account, _ = said.actor
-        bare = Voice(subject, actor_kind, account)
-        signed = said.data.get("signed")
+        bare = ProvenActor(record.subject, record.kind, record.account)
+        signed = record.data.get("signed")
         now = self.in_force(seq)
-        if signed is None or signed["subject"] != subject or now.body is None:
+        if signed is None or signed["subject"] != record.subject or now.body is None:
             return bare
         enrolled = [
             raw for p in now.body["people"] for line in p["keys"] for f, raw in (_public(line),) if f == signed["key"]
         ]
         message = {
-            "kind": kind, "subject": subject, "nonce": signed["nonce"], "at_ms": signed["at_ms"], "proposal": proposal,
-            "revision": revision, "digest": digest, "verdict": verdict, "screen": signed["screen"], "cell": self.cell,
+            "kind": kind, "subject": record.subject, "nonce": signed["nonce"], "at_ms": signed["at_ms"],
+            "proposal": proposal, "revision": revision, "digest": digest, "verdict": verdict,
+            "screen": signed["screen"], "cell": self.cell,
         }  # fmt: skip
         over = b"muster/decision/v1\n" + canonical(message)
         signature = base64.b64decode(signed["signature"], validate=True)
@@ -872,45 +815,47 @@ class Replay:
 
     # -- plans --
 
-    def _drafted(self, seq: int, said: Said) -> None:
-        self.proposals[said.copies[2]] = Proposed()
+    def _drafted(self, seq: int, record: RecordContent) -> None:
+        self.proposals[record.proposal] = ReplayedProposal()
 
-    def _known(self, said: Said) -> Proposed | None:
+    def _known(self, record: RecordContent) -> ReplayedProposal | None:
         """None for one whose beginning was not read, or was before authorisation was on record."""
-        return self.proposals.get(said.copies[2])
+        return self.proposals.get(record.proposal)
 
-    def _simulated(self, seq: int, said: Said) -> None:
-        one = self._moved(seq, said)
+    def _simulated(self, seq: int, record: RecordContent) -> None:
+        one = self._moved(seq, record)
         if one is not None:
-            fresh = Proposed(one.state, said.revision, said.plan, {**said.data["of"], "policy": said.policy})
-            self.proposals[said.copies[2]] = fresh
+            fresh = ReplayedProposal(
+                one.state, record.revision, record.plan, {**record.data["of"], "policy": record.policy}
+            )
+            self.proposals[record.proposal] = fresh
 
-    def _moved(self, seq: int, said: Said) -> Proposed | None:
-        one = self._known(said)
-        if one is None and self.whole and said.copies[2] not in self.before:
-            self._wrong(seq, f"{_plain(said.copies[2])} is {_plain(said.data['to'])} and was never drafted")
-        if one is not None and said.data["from"] != one.state:
-            self._wrong(seq, f"{_plain(said.copies[2])} was {one.state}, not {_plain(str(said.data['from']))}")
+    def _moved(self, seq: int, record: RecordContent) -> ReplayedProposal | None:
+        one = self._known(record)
+        if one is None and self.whole and record.proposal not in self.before:
+            self._wrong(seq, f"{_plain(record.proposal)} is {_plain(record.data['to'])} and was never drafted")
+        if one is not None and record.data["from"] != one.state:
+            self._wrong(seq, f"{_plain(record.proposal)} was {one.state}, not {_plain(str(record.data['from']))}")
         if one is not None:
-            one.state = said.data["to"]
+            one.state = record.data["to"]
             if one.state in _AFTER_CLAIM and not one.claimed:
-                self._wrong(seq, f"{_plain(said.copies[2])} is {one.state} and was never claimed")
+                self._wrong(seq, f"{_plain(record.proposal)} is {one.state} and was never claimed")
         return one
 
-    def _vote(self, seq: int, said: Said) -> None:
-        one = self._known(said)
-        if one is not None and (said.revision, said.plan) == (one.revision, one.digest):
-            verdict = said.copies[0].removeprefix("vote.")
-            voice = self._voice(seq, said, "vote", said.copies[2], said.revision, said.plan, verdict)
-            one.votes[voice.subject] = (verdict, voice)
+    def _vote(self, seq: int, record: RecordContent) -> None:
+        one = self._known(record)
+        if one is not None and (record.revision, record.plan) == (one.revision, one.digest):
+            verdict = record.type.removeprefix("vote.")
+            actor = self._actor(seq, record, "vote", record.proposal, record.revision, record.plan, verdict)
+            one.votes[actor.subject] = (verdict, actor)
 
-    def _need(self, now: InForce, one: Proposed) -> Need | None:
+    def _need(self, now: PolicyInForce, one: ReplayedProposal) -> VoteNeed | None:
         """By the stricter of the policy in force and that of the plan; None: one of the two is not here."""
         facts = one.facts
         first, second = self._need_of(now.digest, facts), self._need_of(facts["policy"], facts)
         return None if first is None or second is None else _stricter(first, second)
 
-    def _need_of(self, policy: str, facts: dict[str, Any]) -> Need | None:
+    def _need_of(self, policy: str, facts: dict[str, Any]) -> VoteNeed | None:
         """By one policy. Many plans are of few kinds."""
         scope, kind = facts["scope"], facts["author"]["kind"]
         about = (policy, facts["tier"], facts["origin"], kind, *(tuple(scope[part]) for part in _PARTS))
@@ -920,43 +865,42 @@ class Replay:
             self.needs[about] = found
         return self.needs[about]
 
-    def _glass(self, seq: int, said: Said) -> None:
-        one = self._known(said)
+    def _glass(self, seq: int, record: RecordContent) -> None:
+        one = self._known(record)
         if one is None:
             return
         now = self.in_force(seq)
         need = self._need(now, one)
-        voice = self._voice(seq, said, "breakglass", said.copies[2], said.revision, said.plan, "approve")
+        actor = self._actor(seq, record, "breakglass", record.proposal, record.revision, record.plan, "approve")
         if need is None:
             self.not_replayed += 1
         else:
-            who = self._asker(said, voice)
+            who = self._asker(record, actor)
             held = _roles(now.body, now.owner, who, one.facts["scope"])
             person = _person_of(now.body, who)
             on_call = person is not None and person["on_call"] and "operator" in held
-            if not ("admin" in held or on_call) or (need.signed and not voice.key):
-                return self._wrong(seq, f"{_plain(voice.subject)} may not break the glass, or did not sign")
-            if voice.subject in self.glasses.values():
+            if not ("admin" in held or on_call) or (need.signed and not actor.key):
+                return self._wrong(seq, f"{_plain(actor.subject)} may not break the glass, or did not sign")
+            if actor.subject in self.glasses.values():
                 return self._wrong(
-                    seq, f"{_plain(voice.subject)} broke the glass while an earlier one was not reviewed"
+                    seq, f"{_plain(actor.subject)} broke the glass while an earlier one was not reviewed"
                 )
-        one.glass = one.state == "awaiting" and (said.revision, said.plan) == (one.revision, one.digest)
+        one.glass = one.state == "awaiting" and (record.revision, record.plan) == (one.revision, one.digest)
         return None
 
-    def _review_opened(self, seq: int, said: Said) -> None:
-        if said.data["forced"]:
-            self.glasses[said.data["review"]] = said.actor[0]
-            if (one := self._known(said)) is not None:
+    def _review_opened(self, seq: int, record: RecordContent) -> None:
+        if record.data["forced"]:
+            self.glasses[record.data["review"]] = record.subject
+            if (one := self._known(record)) is not None:
                 one.reviewed = True
 
-    def _review_closed(self, seq: int, said: Said) -> None:
-        about = self.glasses.pop(said.data["review"], "")
+    def _review_closed(self, seq: int, record: RecordContent) -> None:
+        about = self.glasses.pop(record.data["review"], "")
         now = self.in_force(seq)
         if not about or now.body is None:
             return
-        subject, _, account, _ = said.actor
-        if _subject_of(now.body, subject, account) == _subject_of(now.body, about, about):
-            self._wrong(seq, f"{_plain(subject)} closed the review of what they did themselves")
+        if _subject_of(now.body, record.subject, record.account) == _subject_of(now.body, about, about):
+            self._wrong(seq, f"{_plain(record.subject)} closed the review of what they did themselves")
 
     def why_not_claim(self, seq: int, proposal: str) -> str:
         """Empty when what is on record authorises that it is carried out; else what it lacks."""
@@ -972,37 +916,37 @@ class Replay:
         if need is None:
             self.not_replayed += 1
             return ""
-        votes = [voice for verdict, voice in one.votes.values() if verdict == "approve"]
+        votes = [actor for verdict, actor in one.votes.values() if verdict == "approve"]
         facts = one.facts
         short = missing_votes(now.body, now.owner, votes, facts["author"], facts["requester"], need, facts["scope"])
         return f"it lacks {counted(short, 'vote')} that count" if short else ""
 
-    def _claimed(self, seq: int, said: Said) -> None:
-        one = self._known(said)
-        if one is None and (said.copies[2] in self.before or not self.whole):
+    def _claimed(self, seq: int, record: RecordContent) -> None:
+        one = self._known(record)
+        if one is None and (record.proposal in self.before or not self.whole):
             self.not_replayed += 1
             return
-        why_not = self.why_not_claim(seq, said.copies[2])
+        why_not = self.why_not_claim(seq, record.proposal)
         if why_not:
-            self._wrong(seq, f"{_plain(said.copies[2])} was carried out without authority: {why_not}")
+            self._wrong(seq, f"{_plain(record.proposal)} was carried out without authority: {why_not}")
         if one is not None:
             self.claimed += 1
             self.broke_glass += one.glass
             one.claimed = True
-            self._moved(seq, said)
+            self._moved(seq, record)
 
-    def _effect(self, seq: int, said: Said) -> None:
-        one, key = self._known(said), said.data["key"]
+    def _effect(self, seq: int, record: RecordContent) -> None:
+        one, key = self._known(record), record.data["key"]
         if one is None:
-            if self.whole and said.copies[2] not in self.before:
-                self._wrong(seq, f"an effect of {_plain(said.copies[2]) or 'no proposal'}, which was never claimed")
+            if self.whole and record.proposal not in self.before:
+                self._wrong(seq, f"an effect of {_plain(record.proposal) or 'no proposal'}, which was never claimed")
             return
         back = ":back:" in key
         in_order = one.claimed and one.state == ("rolling_back" if back else "executing")
         if not in_order or not key.startswith(f"{one.digest}:{one.revision}:"):
-            self._wrong(seq, f"an effect of {_plain(said.copies[2])}, which was {one.state}: it belongs to no claim")
+            self._wrong(seq, f"an effect of {_plain(record.proposal)}, which was {one.state}: it belongs to no claim")
         if key in one.effects:
-            self._wrong(seq, f"an effect of {_plain(said.copies[2])} that it had already")
+            self._wrong(seq, f"an effect of {_plain(record.proposal)} that it had already")
         one.effects.add(key)
 
     # -- rows --
@@ -1030,18 +974,18 @@ def _short(digest: str) -> str:
 # -- what is read -----------------------------------------------------------------------------------------------------
 
 
-class Record(NamedTuple):
+class StoredRecord(NamedTuple):
     seq: int
     body: bytes
     hash: bytes
     copies: tuple[Any, ...] = ()
     """What the database says besides of type, subject, proposal and time."""
-    said: Said | None = None
+    content: RecordContent | None = None
     """What the body says, where it was read already."""
 
 
 @dataclass
-class Source:
+class LogSource:
     """A log, or a part of one, in the order it was written: records, and each checkpoint after its last record."""
 
     name: str
@@ -1052,69 +996,55 @@ class Source:
     frontier: Frontier
     keys: list[tuple[int, str]]
     """(record that tells it, public key) of those that signed before the first record."""
-    events: Iterator[Record | Note | list[bytes]]
+    events: Iterator[StoredRecord | Checkpoint | list[bytes]]
     """A list has leaves of records that are not told, up to a checkpoint."""
     last: int = 0
     """Of a bundle, the last record it promises; 0: nobody promises."""
-    frontiers: dict[int, bytes] = field(default_factory=dict)
-    """Size of a checkpoint -> nodes, where it is kept."""
     private: Callable[[str], tuple[bytes, str] | None] = lambda ref: None
     """ref -> (key, text)"""
-    all_private: bool = False
-    """A text that is not there was erased."""
-    segments: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """(first, last, file, its SHA-256) of what was moved to files."""
     database: Database | None = None
-    """Where the tables of the gate are, beside the records."""
+    """Where all else is that the journal has beside the records; none for an export."""
     close: Callable[[], None] = lambda: None
 
 
-def open_source(path: Path | str, since: int = 1) -> Source:
-    """Raises Bad for a file that is no log. A text is the URL of a PostgreSQL database."""
+def open_source(path: Path | str, since: int = 1) -> LogSource:
+    """Raises Flaw for a file that is no log. A text is the URL of a PostgreSQL database."""
     if isinstance(path, str):
-        return open_server(path, since)
+        server = PostgresDatabase(path)
+        return _of_database(server.name, server, since)
     try:
         with open(path, "rb") as file:
             start = file.read(64)
     except OSError as error:
-        raise Bad(USAGE, None, f"cannot be read: {error.strerror}") from None
+        raise Flaw(USAGE, None, f"cannot be read: {error.strerror}") from None
     if start.startswith(b"SQLite format 3\0"):
         return open_database(path, since)
     if since > 1:
-        raise Bad(USAGE, None, "only a database can be read from some record on")
+        raise Flaw(USAGE, None, "only a database can be read from some record on")
     if start.startswith(b'{"muster_audit":"log"'):
         return open_bundle(path)
-    if start.startswith(b"seq,at,type,"):
-        return open_bundle(path.with_name(path.name + ".proof"), path)
-    raise Bad(USAGE, None, "is neither a cell's journal nor an export, a segment or a proof of its audit")
+    raise Flaw(USAGE, None, "is neither a cell's journal nor an export of its audit")
 
 
-def open_database(path: Path, since: int) -> Source:
+def open_database(path: Path, since: int) -> LogSource:
     """The log in the journal of a cell, read as of one moment; the engine may go on meanwhile."""
     # A database that was left clean, in a folder that cannot be written, can only be read as one that never changes.
-    ways = ("mode=ro",) if path.with_name(path.name + "-wal").exists() else ("mode=ro", "mode=ro&immutable=1")
-    for way in ways:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True, isolation_level=None, timeout=5)
-        try:
-            database.execute("BEGIN")
-            return _of_database(str(path), database, since)
-        except DAMAGE as error:
-            database.close()
-            if "no such table: audit_" in str(error):
-                raise Bad(USAGE, None, "is a database without an audit") from None
-            if way == ways[-1]:
-                raise Bad(CHAIN, None, f"the database cannot be read: {_plain(str(error))}") from None
-        except BaseException:
-            database.close()
-            raise
-    raise AssertionError
+    if not path.with_name(path.name + "-wal").exists():
+        with contextlib.suppress(Flaw):
+            return _of_database(str(path), _sqlite(path, "mode=ro"), since)
+        return _of_database(str(path), _sqlite(path, "mode=ro&immutable=1"), since)
+    return _of_database(str(path), _sqlite(path, "mode=ro"), since)
 
 
-class Server:
+def _sqlite(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=5)
+
+
+class PostgresDatabase:
     """A PostgreSQL database with the records of a cell, asked as SQLite is, for what is there at one moment."""
 
     def __init__(self, url: str) -> None:
-        """Raises Bad. Of the URL, `schema` is for us, the rest for PostgreSQL's client."""
+        """Raises Flaw. Of the URL, `schema` is for us, the rest for PostgreSQL's client."""
         base, _, query = url.partition("?")
         options = [option for option in query.split("&") if option]
         rest = "&".join(option for option in options if not option.startswith("schema="))
@@ -1122,7 +1052,7 @@ class Server:
         try:
             import psycopg
         except ImportError:
-            raise Bad(USAGE, None, "a database server cannot be asked without the package `psycopg`") from None
+            raise Flaw(USAGE, None, "a database server cannot be asked without the package `psycopg`") from None
         self._failure = psycopg.Error
         self.name = f"schema {schema} of the database"
         try:
@@ -1131,13 +1061,13 @@ class Server:
             self._connection.read_only = True
             self._connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
         except psycopg.Error as error:
-            raise Bad(USAGE, None, f"the database cannot be reached: {_plain(str(error))}") from None
+            raise Flaw(USAGE, None, f"the database cannot be reached: {_plain(str(error))}") from None
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         try:
             return self._connection.execute(sql.replace("?", "%s"), values)
         except self._failure as error:
-            raise Unreadable(str(error)) from None
+            raise QueryFailed(str(error)) from None
 
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         """The rows, not all of them at once."""
@@ -1146,48 +1076,47 @@ class Server:
                 cursor.itersize = 1_000
                 yield from cursor.execute(sql.replace("?", "%s"), values)
         except self._failure as error:
-            raise Unreadable(str(error)) from None
+            raise QueryFailed(str(error)) from None
 
     def close(self) -> None:
         self._connection.close()
 
 
-Database = sqlite3.Connection | Server
+Database = sqlite3.Connection | PostgresDatabase
 
 
-def open_server(url: str, since: int) -> Source:
-    """The log of a cell that a PostgreSQL server keeps. Raises Bad."""
-    database = Server(url)
+def _of_database(name: str, database: Database, since: int) -> LogSource:
+    """The log that a database has. Raises Flaw, and then the database is closed."""
     try:
-        return _of_database(database.name, database, since)
+        if isinstance(database, sqlite3.Connection):
+            database.execute("BEGIN")
+        return _from_checkpoint(name, database, since)
     except DAMAGE as error:
         database.close()
-        if 'relation "audit_' in str(error):
-            raise Bad(USAGE, None, f"{database.name} has no audit") from None
-        raise Bad(CHAIN, None, f"the database cannot be read: {_plain(str(error))}") from None
+        if re.search(r'no such table: audit_|relation "audit_', str(error)):
+            raise Flaw(USAGE, None, f"{name} is a database without an audit") from None
+        raise Flaw(CHAIN, None, f"the database cannot be read: {_plain(str(error))}") from None
     except BaseException:
         database.close()
         raise
 
 
-def _of_database(name: str, database: Database, since: int) -> Source:
+def _from_checkpoint(name: str, database: Database, since: int) -> LogSource:
+    """What follows the last checkpoint before a record. Raises Flaw, and what DAMAGE has."""
     log = database.execute("SELECT log FROM audit_log").fetchone()
     if log is None:
-        raise Bad(USAGE, None, "has an audit without a name")
-    segments = database.execute("SELECT first, last, file, sha256, hash FROM audit_segment ORDER BY last").fetchall()
-    sealed, hash_ = (segments[-1][1], segments[-1][4]) if segments else (0, FIRST_LINK)
+        raise Flaw(USAGE, None, "has an audit without a name")
+    moved, hash_ = _moved_to_files(database)
     start = database.execute(
         "SELECT size, frontier FROM audit_checkpoint WHERE size >= ? AND size < ? ORDER BY size DESC LIMIT 1",
-        (sealed, since),
+        (moved, since),
     ).fetchone()
-    if start is None and sealed:
-        start = database.execute("SELECT size, frontier FROM audit_checkpoint WHERE size = ?", (sealed,)).fetchone()
+    if start is None and moved:
+        start = database.execute("SELECT size, frontier FROM audit_checkpoint WHERE size = ?", (moved,)).fetchone()
         if start is None:
-            raise Bad(
-                CHECKPOINT, sealed, f"the checkpoint of the records up to {sealed}, which were sealed, is missing"
-            )
+            raise Flaw(CHECKPOINT, moved, f"the checkpoint of the records up to {moved}, which were moved, is missing")
     size, nodes = start or (0, b"")
-    if size > sealed:
+    if size > moved:
         found = database.execute("SELECT hash FROM audit_record WHERE seq = ?", (size,)).fetchone()
         hash_ = found[0] if found else None
     try:
@@ -1195,32 +1124,31 @@ def _of_database(name: str, database: Database, since: int) -> Source:
             raise ValueError("it is not stored as bytes")
         frontier = Frontier.of(size, nodes)
     except (ValueError, TypeError) as error:
-        raise Bad(CHECKPOINT, size, f"nothing can go on from the checkpoint of {size} records: {error}") from None
-    return Source(
+        raise Flaw(CHECKPOINT, size, f"nothing can go on from the checkpoint of {size} records: {error}") from None
+    return LogSource(
         name=name, log=str(log[0]), first=size + 1, hash=hash_, frontier=frontier,
         keys=[(seq, str(key)) for seq, key in database.execute(
             "SELECT seq, key FROM audit_key WHERE seq <= ? ORDER BY seq", (size,))],
-        events=_rows(database, size), private=_private_in(database), all_private=True,
-        segments=[(first, last, str(file), str(sha256)) for first, last, file, sha256, _ in segments if since == 1],
-        frontiers=_Frontiers(database), close=database.close, database=database,
+        events=_rows(database, size), private=_private_in(database), close=database.close, database=database,
     )  # fmt: skip
 
 
-class _Frontiers(dict[int, bytes]):
-    """Read when asked for."""
+def _moved_to_files(database: Database) -> tuple[int, Any]:
+    """(last record, its hash) of what versions before this one moved from the log to files; 0: nothing."""
+    found = None
+    if "audit_segment" in _tables(database):
+        found = database.execute("SELECT last, hash FROM audit_segment ORDER BY last DESC LIMIT 1").fetchone()
+    return found or (0, FIRST_LINK)
 
-    def __init__(self, database: Database) -> None:
-        super().__init__()
-        self._database = database
 
-    def __missing__(self, size: int) -> bytes:
-        found = self._database.execute("SELECT frontier FROM audit_checkpoint WHERE size = ?", (size,)).fetchone()
-        return found[0] if found else b""
+def _nodes_in(database: Database, size: int) -> Any:
+    """What a checkpoint is kept with, for the next one to go on from."""
+    return database.execute("SELECT frontier FROM audit_checkpoint WHERE size = ?", (size,)).fetchone()[0]
 
 
 def _tables(database: Database) -> set[str]:
     query = "SELECT name FROM sqlite_master WHERE type = 'table'"
-    if isinstance(database, Server):
+    if isinstance(database, PostgresDatabase):
         query = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
     return {name for (name,) in database.execute(query)}
 
@@ -1260,13 +1188,13 @@ def _private_in(database: Database) -> Callable[[str], tuple[bytes, str] | None]
     return find
 
 
-def _rows(database: Database, after: int) -> Iterator[Record | Note | list[bytes]]:
-    """Raises Bad where the database is damaged."""
+def _rows(database: Database, after: int) -> Iterator[StoredRecord | Checkpoint | list[bytes]]:
+    """Raises Flaw where the database is damaged."""
     seq = after
     try:
         notes = database.execute("SELECT size, note FROM audit_checkpoint WHERE size >= ? ORDER BY size", (after,))
         query = "SELECT seq, body, hash, type, subject, proposal, at_ms FROM audit_record WHERE seq > ? ORDER BY seq"
-        ask = database.stream if isinstance(database, Server) else database.execute
+        ask = database.stream if isinstance(database, PostgresDatabase) else database.execute
         records = ask(query, (after,))
         waiting = notes.fetchone()
         for seq, body, hash_, type_, subject, proposal, at_ms in records:
@@ -1274,56 +1202,48 @@ def _rows(database: Database, after: int) -> Iterator[Record | Note | list[bytes
                 yield _note(*waiting)
                 waiting = notes.fetchone()
             if type(body) is not bytes or type(hash_) is not bytes:
-                raise Bad(CHAIN, seq, f"record {seq} is not stored as bytes")
-            yield Record(seq, body, hash_, (type_, subject, proposal, at_ms))
+                raise Flaw(CHAIN, seq, f"record {seq} is not stored as bytes")
+            yield StoredRecord(seq, body, hash_, (type_, subject, proposal, at_ms))
         while waiting is not None:
             yield _note(*waiting)
             waiting = notes.fetchone()
     except DAMAGE as error:
-        raise Bad(
+        raise Flaw(
             CHAIN, seq + 1, f"the database cannot be read from record {seq + 1} on: {_plain(str(error))}"
         ) from None
 
 
-def _note(size: int, text: str) -> Note:
+def _note(size: int, text: str) -> Checkpoint:
     try:
         note = read_note(text)
     except (ValueError, TypeError, AttributeError) as error:
-        raise Bad(CHECKPOINT, size, f"what is kept as the checkpoint of {size} records {error}") from None
+        raise Flaw(CHECKPOINT, size, f"what is kept as the checkpoint of {size} records {error}") from None
     if note.size != size:
-        raise Bad(CHECKPOINT, size, f"the checkpoint of {size} records says {note.size}")
+        raise Flaw(CHECKPOINT, size, f"the checkpoint of {size} records says {note.size}")
     return note
 
 
-def open_bundle(path: Path, table: Path | None = None) -> Source:
-    """An export or a sealed segment: lines of JSON; or `table`, the records as CSV, with the rest at `path`."""
+def open_bundle(path: Path) -> LogSource:
+    """An export: lines of JSON."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed by the source
-        rows = None if table is None else open(table, encoding="utf-8", newline="")  # noqa: SIM115
     except OSError as error:
-        raise Bad(USAGE, None, f"{path.name} cannot be read: {error.strerror}") from None
-
-    def close() -> None:
-        file.close()
-        if rows is not None:
-            rows.close()
-
+        raise Flaw(USAGE, None, f"{path.name} cannot be read: {error.strerror}") from None
     try:
         head = _line(file.readline(MOST_LINE))
         if head["muster_audit"] != "log" or head["v"] != 1:
             raise ValueError("another version")
         frontier = Frontier(head["first"] - 1, map(bytes.fromhex, head["before"]["frontier"]))
         kept: dict[str, tuple[bytes, str]] = {}
-        events = _lines(file, kept)
-        return Source(
-            name=str(table or path), log=str(head["log"]), first=head["first"], last=int(head["last"]),
+        return LogSource(
+            name=str(path), log=str(head["log"]), first=head["first"], last=int(head["last"]),
             hash=bytes.fromhex(head["before"]["hash"]), frontier=frontier,
             keys=[(int(seq), str(key)) for seq, key in head["keys"]],
-            events=events if rows is None else _with_table(rows, events), private=kept.get, close=close,
+            events=_lines(file, kept), private=kept.get, close=file.close,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        close()
-        raise Bad(USAGE, None, f"has no head that can be read: {_plain(str(error))}") from None
+        file.close()
+        raise Flaw(USAGE, None, f"has no head that can be read: {_plain(str(error))}") from None
 
 
 def _line(line: bytes) -> Any:
@@ -1341,22 +1261,22 @@ def _strict_object_any_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Record | Note | list[bytes]]:
-    """The lines of a bundle after the first; private texts go into `kept`. Raises Bad."""
+def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[StoredRecord | Checkpoint | list[bytes]]:
+    """The lines of a bundle after the first; private texts go into `kept`. Raises Flaw."""
     seq, number = None, 1
     while line := file.readline(MOST_LINE):
         number += 1
         where = f"line {number}" if seq is None else f"line {number}, after record {seq},"
         try:
             if line.startswith(b'{"hash":"') and line[73:84] == b'","record":' and line.endswith(b"}}\n"):
-                record = said(body := line[84:-2])
-                seq = int(record.seq)
-                yield Record(seq, body, bytes.fromhex(line[9:73].decode()), (), record)
+                content = content_of(body := line[84:-2])
+                seq = int(content.seq)
+                yield StoredRecord(seq, body, bytes.fromhex(line[9:73].decode()), (), content)
                 continue
             found = _line(line)
             if "record" in found:
                 seq = int(found["record"]["seq"])
-                yield Record(seq, canonical(found["record"]), bytes.fromhex(found["hash"]))
+                yield StoredRecord(seq, canonical(found["record"]), bytes.fromhex(found["hash"]))
             elif "checkpoint" in found:
                 yield read_note(found["checkpoint"])
             elif "private" in found:
@@ -1369,40 +1289,17 @@ def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Reco
             else:
                 raise ValueError("is of no kind that there is")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Bad(
+            raise Flaw(
                 CHAIN, None if seq is None else seq + 1, f"{where} cannot be read: {_plain(str(error))}"
             ) from None
-    raise Bad(TRUNCATED, None if seq is None else seq + 1, "the file is cut off: its last line is missing")
-
-
-def _with_table(rows: IO[str], rest: Iterator[Any]) -> Iterator[Record | Note | list[bytes]]:
-    """Records of CSV, with checkpoints and what else is in the file beside it. Raises Bad."""
-    waiting, seq = next(rest, None), 0
-    try:
-        for row in csv.DictReader(rows, strict=True):
-            cell = {name: text[1:] if text.startswith("'") else text for name, text in row.items()}
-            actor = {name: cell[name] for name in ("subject", "kind", "account", "session", "key")}
-            record: dict[str, Any] = {"actor": actor | {"signed": {"true": True, "false": False}[cell["signed"]]}}
-            record |= {name: cell[name] for name in ("type", "proposal", "step", "plan", "policy", "log")}
-            record |= {name: int(cell[name]) for name in ("seq", "revision", "v", "at_ms")}
-            record |= {name: json.loads(cell[name]) for name in ("data", "private")}
-            while isinstance(waiting, Note) and waiting.size <= seq:
-                yield waiting
-                waiting = next(rest, None)
-            seq = int(cell["seq"])
-            yield Record(seq, canonical(record), bytes.fromhex(cell["hash"]))
-    except (ValueError, KeyError, TypeError, AttributeError, csv.Error, RecursionError) as error:
-        raise Bad(CHAIN, seq + 1, f"the row after record {seq} cannot be read: {_plain(str(error))}") from None
-    while waiting is not None:
-        yield waiting
-        waiting = next(rest, None)
+    raise Flaw(TRUNCATED, None if seq is None else seq + 1, "the file is cut off: its last line is missing")
 
 
 # -- the check --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Report:
+class LogReport:
     """What was found in one file."""
 
     name: str
@@ -1418,25 +1315,22 @@ class Report:
     signed: int = 0
     looked: bool = True
     """Signatures were checked."""
-    newest: Note | None = None
+    newest: Checkpoint | None = None
     """The last checkpoint that fits."""
     private: int = 0
     """Texts kept apart that are still there and fit."""
     erased: int = 0
     absent: int = 0
     """Texts that a bundle does not have."""
-    sealed: list[dict[str, Any]] = field(default_factory=list)
     keys: list[tuple[int, str]] = field(default_factory=list)
-    problems: list[Bad] = field(default_factory=list)
+    problems: list[Flaw] = field(default_factory=list)
     roots: dict[int, bytes] = field(default_factory=dict)
     """By size, of what was remembered."""
-    proof: bool = False
     whole: bool = False
     """It was read to the end of the log as it is now."""
     compared: int = 0
     """Remembered checkpoints that were compared."""
-    words: list[str] = field(default_factory=list)
-    replay: Replay = field(default_factory=Replay, repr=False)
+    replay: AuthorisationReplay = field(default_factory=AuthorisationReplay, repr=False)
     """What the records authorise."""
 
     @property
@@ -1448,7 +1342,7 @@ class Report:
 class Trust:
     """What is known from elsewhere."""
 
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Checkpoint, ...] = ()
     """Checkpoints that were remembered."""
     keys: tuple[str, ...] = ()
     """Public keys."""
@@ -1456,22 +1350,24 @@ class Trust:
     """Check them."""
 
 
-def check(source: Source, trust: Trust = Trust(), until: int = 0, replay: Replay | None = None) -> Report:
+def check(
+    source: LogSource, trust: Trust = Trust(), until: int = 0, replay: AuthorisationReplay | None = None
+) -> LogReport:
     """Read it all, or up to the first checkpoint at `until` or later. What is found is in `problems`, the first first;
     nothing is raised. `replay`: of the records before."""
-    report = Report(name=source.name, log=source.log, first=source.first, last=source.first - 1)
+    report = LogReport(name=source.name, log=source.log, first=source.first, last=source.first - 1)
     report.start = report.hash = source.hash
     report.looked = trust.signatures
     report.keys = list(source.keys)
-    report.replay = replay or Replay(_policy_in(source.database), signatures=trust.signatures)
+    report.replay = replay or AuthorisationReplay(_policy_in(source.database), signatures=trust.signatures)
     report.replay.whole = source.first == 1 or (replay is not None and replay.whole)
-    reading = _Reading(source, trust, report, until)
+    reading = _LogReading(source, trust, report, until)
     try:
         reading.run()
-    except Bad as bad:
+    except Flaw as bad:
         report.problems.append(bad)
     except (*DAMAGE, OSError) as error:
-        report.problems.append(Bad(CHAIN, report.last + 1, f"the file cannot be read: {_plain(str(error))}"))
+        report.problems.append(Flaw(CHAIN, report.last + 1, f"the file cannot be read: {_plain(str(error))}"))
     finally:
         source.close()
     return report
@@ -1482,17 +1378,17 @@ def key_for(keys: Sequence[tuple[int, str]], size: int) -> str:
     return next((key for seq, key in reversed(keys) if seq < size), keys[0][1] if keys else UNSIGNED)
 
 
-class _Reading:
+class _LogReading:
     """One file, read from its first event to its last."""
 
-    def __init__(self, source: Source, trust: Trust, report: Report, until: int) -> None:
+    def __init__(self, source: LogSource, trust: Trust, report: LogReport, until: int) -> None:
         self.source, self.trust, self.report, self.until = source, trust, report, until
         self.replay = report.replay
         self.tree = source.frontier
         self.hash = source.hash
         self.fits = source.frontier.size
         """Records up to which the tree is what was signed."""
-        self.before: Note | None = None
+        self.before: Checkpoint | None = None
         self.broken = 0
         """A record that does not follow from the one before: what is wrong is known at the next checkpoint."""
         self.replaced = False
@@ -1509,9 +1405,9 @@ class _Reading:
         report = self.report
         done = False
         for event in self.source.events:
-            if isinstance(event, Record):
+            if isinstance(event, StoredRecord):
                 self._record(event)
-            elif isinstance(event, Note):
+            elif isinstance(event, Checkpoint):
                 self._checkpoint(event)
                 if self.until and event.size >= self.until:
                     done = True
@@ -1523,7 +1419,7 @@ class _Reading:
         self._settle(None)
         if report.last < self.source.last:
             lost = report.last + 1
-            raise Bad(TRUNCATED, lost, f"record {lost} and all after it, up to {self.source.last}, are missing")
+            raise Flaw(TRUNCATED, lost, f"record {lost} and all after it, up to {self.source.last}, are missing")
         self._confirm(report.last + 1)
         self._texts(done)
         report.whole = not done and not self.source.last
@@ -1532,11 +1428,11 @@ class _Reading:
 
     # -- records --
 
-    def _record(self, record: Record) -> None:
+    def _record(self, record: StoredRecord) -> None:
         report, expected = self.report, self.report.last + 1
         if record.seq != expected:
             self._settle(None)
-            raise Bad(CHAIN, expected, f"record {expected} is missing: the next is {record.seq}")
+            raise Flaw(CHAIN, expected, f"record {expected} is missing: the next is {record.seq}")
         if self.new_key is not None and self.new_key[0] < record.seq:
             self._confirm(record.seq)
         hash_ = record.hash
@@ -1546,7 +1442,7 @@ class _Reading:
             if not follows:
                 self.broken = record.seq
             else:
-                if content.private or content.copies[0].startswith("audit."):
+                if content.private or content.type.startswith("audit."):
                     self._take(record, content)
                 self.replay.take(record.seq, content)
                 if self.replay.problems:
@@ -1560,43 +1456,45 @@ class _Reading:
         report.last = record.seq
         report.records += 1
 
-    def _content(self, record: Record) -> Said:
-        """What the record says. Raises Bad if it is not what it is kept as."""
+    def _content(self, record: StoredRecord) -> RecordContent:
+        """What the record says. Raises Flaw if it is not what it is kept as."""
         seq = record.seq
         try:
-            found = said(record.body) if record.said is None else record.said
-            if type(found.copies[0]) is not str or type(found.private) is not list or type(found.data) is not dict:
+            found = content_of(record.body) if record.content is None else record.content
+            if type(found.type) is not str or type(found.private) is not list or type(found.data) is not dict:
                 raise TypeError("a field of another type")
         except (ValueError, KeyError, TypeError) as error:
-            raise Bad(CHAIN, seq, f"record {seq} is not in the form of one: {_plain(str(error))}") from None
+            raise Flaw(CHAIN, seq, f"record {seq} is not in the form of one: {_plain(str(error))}") from None
         if found.seq != seq:
-            raise Bad(CHAIN, seq, f"record {seq} was swapped: it says of itself that it is {_plain(str(found.seq))}")
+            raise Flaw(CHAIN, seq, f"record {seq} was swapped: it says of itself that it is {_plain(str(found.seq))}")
         if found.log != self.source.log:
-            raise Bad(CHAIN, seq, f"record {seq} is of another log: {_plain(str(found.log))}")
+            raise Flaw(CHAIN, seq, f"record {seq} is of another log: {_plain(str(found.log))}")
         if record.copies and record.copies != found.copies:
-            raise Bad(CHAIN, seq, f"record {seq} is filed under what it does not say (type, subject, proposal or time)")
+            raise Flaw(
+                CHAIN, seq, f"record {seq} is filed under what it does not say (type, subject, proposal or time)"
+            )
         return found
 
-    def _take(self, record: Record, found: Said) -> None:
+    def _take(self, record: StoredRecord, found: RecordContent) -> None:
         """Keys and texts of a record that is in order."""
         try:
-            type_ = found.copies[0]
+            type_ = found.type
             if type_ in ("audit.opened", "audit.key"):
                 self._announced(record.seq, str(found.data["key"]))
             elif type_ == "audit.redacted":
                 self.redacted.add(str(found.data["ref"]))
             elif type_ == "audit.sealed":
-                self.replay.sealed.add(tuple(found.data[name] for name in ("first", "last", "file", "sha256")))
+                self.replay.moved.add(found.data["last"])
             for private in found.private:
                 self._private(record.seq, private["ref"], private["mac"])
         except (KeyError, TypeError) as error:
-            raise Bad(CHAIN, record.seq, f"record {record.seq} lacks {_plain(str(error))}") from None
+            raise Flaw(CHAIN, record.seq, f"record {record.seq} lacks {_plain(str(error))}") from None
 
     def _unauthorised(self) -> None:
         found = list(self.replay.problems)
         self.replay.problems.clear()
         for seq, what in found:
-            self._add(Bad(AUTHORISATION, seq, what))
+            self._add(Flaw(AUTHORISATION, seq, what))
 
     def _private(self, seq: int, ref: str, mac: str) -> None:
         if type(ref) is not str:
@@ -1612,15 +1510,15 @@ class _Reading:
         except (TypeError, ValueError, AttributeError):
             same = False
         if not same:
-            raise Bad(CHAIN, seq, f"the text kept apart of record {seq} ({_plain(ref)}) was changed")
+            raise Flaw(CHAIN, seq, f"the text kept apart of record {seq} ({_plain(ref)}) was changed")
         self.report.private += 1
 
     def _texts(self, stopped: bool) -> None:
         for ref, seq in self.gone.items():
             if ref in self.redacted:
                 self.report.erased += 1
-            elif self.source.all_private and not stopped:
-                raise Bad(
+            elif self.source.database is not None and not stopped:
+                raise Flaw(
                     CHAIN, seq, f"the text kept apart of record {seq} ({_plain(ref)}) is gone and no record says so"
                 )
             else:
@@ -1643,10 +1541,10 @@ class _Reading:
                 if not what and table == "proposal_revision" and self._other_plan(row):
                     what = f"the plan of {_plain(name)} is not what was put to the vote"
                 if what:
-                    self._add(Bad(AUTHORISATION, replay.rows.get(name, ("", None))[1], what))
+                    self._add(Flaw(AUTHORISATION, replay.rows.get(name, ("", None))[1], what))
         for name in sorted(replay.rows.keys() - seen):
             seq = replay.rows[name][1]
-            self._add(Bad(AUTHORISATION, seq, f"the row {_plain(name)}, which record {seq} tells of, is gone"))
+            self._add(Flaw(AUTHORISATION, seq, f"the row {_plain(name)}, which record {seq} tells of, is gone"))
 
     def _other_plan(self, row: dict[str, Any]) -> bool:
         one = self.replay.proposals.get(f"P-{row['number']}")
@@ -1659,20 +1557,19 @@ class _Reading:
         """Rows of the audit's own tables that no record tells of."""
         replay = self.replay
         if [tuple(row) for row in database.execute("SELECT id, v FROM audit_log")] != [(1, 1)]:
-            self._add(Bad(CHAIN, None, "the table audit_log is not that of one log in this form"))
+            self._add(Flaw(CHAIN, None, "the table audit_log is not that of one log in this form"))
+        moved, _ = _moved_to_files(database)
+        if moved and self.source.first == moved + 1 and moved not in replay.moved:
+            self._add(Flaw(CHAIN, None, f"no record says that the records up to {moved} were moved to a file"))
         if not replay.whole:
             return
         if [(seq, str(key)) for seq, key in database.execute("SELECT seq, key FROM audit_key ORDER BY seq")] != (
             sorted(self.report.keys)
         ):
-            self._add(Bad(SIGNATURE, None, "the table audit_key has other keys than the records announce"))
+            self._add(Flaw(SIGNATURE, None, "the table audit_key has other keys than the records announce"))
         for (ref,) in database.execute("SELECT ref FROM audit_private"):
             if ref not in replay.texts:
-                self._add(Bad(CHAIN, None, f"no record has the text kept apart {_plain(str(ref))}"))
-        segments = database.execute("SELECT first, last, file, sha256 FROM audit_segment ORDER BY last").fetchall()
-        for segment in segments:
-            if tuple(segment) not in replay.sealed:
-                self._add(Bad(CHAIN, None, f"no record says that records {segment[0]} to {segment[1]} were sealed"))
+                self._add(Flaw(CHAIN, None, f"no record has the text kept apart {_plain(str(ref))}"))
 
     # -- what breaks the chain --
 
@@ -1683,14 +1580,14 @@ class _Reading:
         if not seq:
             return
         if root_fits:
-            raise Bad(CHAIN, seq, f"record {seq} was changed: its text is not what its hash, which was signed, is of")
+            raise Flaw(CHAIN, seq, f"record {seq} was changed: its text is not what its hash, which was signed, is of")
         if root_fits is False and self.replaced and seq - 1 > self.fits:
-            raise Bad(
+            raise Flaw(
                 CHAIN, seq - 1,
                 f"record {seq - 1} was written anew: record {seq} does not follow from it, and the checkpoint after "
                 f"them does not fit (at the earliest the change is in record {self.fits + 1})",
             )  # fmt: skip
-        raise Bad(CHAIN, seq, f"record {seq} does not follow from the one before it: it, or that one, was changed")
+        raise Flaw(CHAIN, seq, f"record {seq} does not follow from the one before it: it, or that one, was changed")
 
     # -- keys and checkpoints --
 
@@ -1706,61 +1603,54 @@ class _Reading:
         seq, key, before = self.new_key
         self.new_key = None
         if before != UNSIGNED and key not in self.trust.keys:
-            self._add(Bad(SIGNATURE, seq, f"record {seq} changes the key, and the key before did not sign that"))
+            self._add(Flaw(SIGNATURE, seq, f"record {seq} changes the key, and the key before did not sign that"))
 
-    def _key_for(self, size: int) -> str:
-        """The key that signs a checkpoint of that size. A change of key is signed by the key before."""
-        return key_for(self.report.keys, size)
-
-    def _checkpoint(self, note: Note) -> None:
+    def _checkpoint(self, note: Checkpoint) -> None:
         report, size = self.report, note.size
         if size > self.tree.size:
             self._settle(None)
             lost = report.last + 1
-            raise Bad(TRUNCATED, lost, f"record {lost} and all after it are missing: the log had {size} records")
+            raise Flaw(TRUNCATED, lost, f"record {lost} and all after it are missing: the log had {size} records")
         root_fits = size == self.tree.size and note.root == self.tree.root()
         self._settle(root_fits)
         if note.origin != f"muster-audit/{report.log}":
-            raise Bad(CHECKPOINT, size, f"the checkpoint of {size} records is of another log: {note.origin}")
+            raise Flaw(CHECKPOINT, size, f"the checkpoint of {size} records is of another log: {note.origin}")
         if self.before is not None and note.prev != hash_of(self.before.text):
-            self._add(Bad(
+            self._add(Flaw(
                 CHECKPOINT, size,
                 f"the checkpoint before that of {size} records is not the one that it was made after: one between "
                 f"{self.before.size} and {size} records was taken out, or one of the two was changed",
             ))  # fmt: skip
         elif self.before is None and self.source.first == 1 and note.prev != "-":
-            self._add(Bad(CHECKPOINT, size, f"a checkpoint before that of {size} records was taken out"))
+            self._add(Flaw(CHECKPOINT, size, f"a checkpoint before that of {size} records was taken out"))
         signed = self._signature(note)
         if not root_fits:
             some = f"record {size}" if size == self.fits + 1 else f"one of the records {self.fits + 1} to {size}"
-            raise Bad(CHECKPOINT, self.fits + 1, f"the checkpoint of {size} records does not fit: {some} was changed")
-        if (nodes := self.source.frontiers[size] if self.source.all_private else None) is not None and (
-            nodes != b"".join(self.tree.nodes)
-        ):
-            self._add(Bad(CHECKPOINT, size, f"what the checkpoint of {size} records goes on from does not fit it"))
+            raise Flaw(CHECKPOINT, self.fits + 1, f"the checkpoint of {size} records does not fit: {some} was changed")
+        if self.source.database is not None and _nodes_in(self.source.database, size) != b"".join(self.tree.nodes):
+            self._add(Flaw(CHECKPOINT, size, f"what the checkpoint of {size} records goes on from does not fit it"))
         if signed and self.new_key is not None and self.new_key[0] == size:
             self.new_key = None
         self.fits = size
         self.before = report.newest = note
         report.checkpoints += 1
         report.signed += signed
-        report.words.append(words(note.text))
 
-    def _signature(self, note: Note) -> bool:
+    def _signature(self, note: Checkpoint) -> bool:
         """Whether it is signed; false where nothing is signed."""
-        key = self._key_for(note.size)
+        key = key_for(self.report.keys, note.size)
         if key == UNSIGNED or not self.trust.signatures:
             return False
         if not signed_by(note, key):
             what = "is not signed" if not note.signatures else "is not signed by the key of the log"
-            self._add(Bad(SIGNATURE, note.size, f"the checkpoint of {note.size} records {what}"))
+            self._add(Flaw(SIGNATURE, note.size, f"the checkpoint of {note.size} records {what}"))
             return False
         return True
 
-    def _add(self, bad: Bad) -> None:
+    def _add(self, bad: Flaw) -> None:
         self.report.problems.append(bad)
         if len(self.report.problems) >= MOST_PROBLEMS:
-            raise Bad(bad.code, None, "and more; the rest was not read")
+            raise Flaw(bad.code, None, "and more; the rest was not read")
 
     # -- what was remembered --
 
@@ -1769,192 +1659,88 @@ class _Reading:
             self.report.roots[self.tree.size] = self.tree.root()
 
 
-def check_proof(path: Path, trust: Trust) -> Report:
-    """A proof that a record is in the log, or that one checkpoint goes on from another."""
-    report = Report(name=str(path), looked=trust.signatures, proof=True)
-    try:
-        with open(path, "rb") as file:
-            proof = _line(file.read(MOST_LINE))
-        report.log = str(proof["log"])
-        report.keys = [(int(seq), str(key)) for seq, key in proof["keys"]]
-        path_ = [bytes.fromhex(node) for node in proof["path"]]
-        if proof["muster_audit"] == "inclusion":
-            _inclusion(report, proof, path_, trust)
-        else:
-            _consistency(report, proof, path_, trust)
-    except Bad as bad:
-        report.problems.append(bad)
-    except OSError as error:
-        report.problems.append(Bad(USAGE, None, f"cannot be read: {error.strerror}"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        report.problems.append(Bad(CHECKPOINT, None, f"is not a proof: {_plain(str(error))}"))
-    return report
-
-
-def _inclusion(report: Report, proof: dict[str, Any], path: list[bytes], trust: Trust) -> None:
-    body, before, note = canonical(proof["record"]), bytes.fromhex(proof["before"]), read_note(proof["checkpoint"])
-    seq = int(parse(body)["seq"])
-    report.first = report.last = seq
-    report.records = 1
-    if len(before) != 32 or parse(body)["log"] != report.log:
-        raise Bad(CHAIN, seq, f"record {seq} is not of this log")
-    if root_by_inclusion(leaf_of(link(before, body)), seq - 1, note.size, path) != note.root:
-        raise Bad(CHAIN, seq, f"record {seq} as given is not in the log that the checkpoint is of")
-    _trusted(report, note, trust)
-
-
-def _consistency(report: Report, proof: dict[str, Any], path: list[bytes], trust: Trust) -> None:
-    old, new = read_note(proof["old"]), read_note(proof["new"])
-    if (old.root, new.root) != roots_by_consistency(old.size, new.size, old.root, path):
-        raise Bad(CHECKPOINT, None, f"the log of {new.size} records does not go on from that of {old.size}: it forked")
-    _trusted(report, old, Trust(keys=trust.keys, signatures=trust.signatures))
-    _trusted(report, new, trust)
-
-
-def _trusted(report: Report, note: Note, trust: Trust) -> None:
-    """The checkpoint of a proof."""
-    if note.origin != f"muster-audit/{report.log}":
-        raise Bad(CHECKPOINT, None, f"the checkpoint is of another log: {note.origin}")
-    key = key_for(report.keys, note.size)
-    if key != UNSIGNED and trust.signatures:
-        if not signed_by(note, key):
-            raise Bad(SIGNATURE, None, f"the checkpoint of {note.size} records is not signed by the key of the log")
-        report.signed += 1
-    if trust.keys and key not in trust.keys:
-        raise Bad(SIGNATURE, None, f"the checkpoint of {note.size} records is not signed by the key given")
-    if trust.notes:
-        same = [other for other in trust.notes if other.size == note.size and other.origin == note.origin]
-        if any(other.root != note.root for other in same):
-            raise Bad(CHECKPOINT, None, f"the remembered checkpoint of {note.size} records is another")
-        if not same:
-            raise Bad(CHECKPOINT, None, f"none of the remembered checkpoints is of {note.size} records")
-        report.compared = len(same)
-    report.checkpoints += 1
-    report.newest = note
-    report.words.append(words(note.text))
-
-
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def verify(
-    paths: Sequence[Path | str], trust: Trust, since: int = 1, until: int = 0, spoken: str = ""
-) -> tuple[int, list[Report]]:
-    """Check files, which may be parts of one log, and how they join. Returns the exit code, and what was found.
-    Segments that a database names are read too where they lie beside it."""
-    reports: list[Report] = []
+def verify(paths: Sequence[Path | str], trust: Trust, since: int = 1, until: int = 0) -> tuple[int, list[LogReport]]:
+    """Check files, which may be parts of one log, and how they join. Returns the exit code, and what was found."""
+    reports: list[LogReport] = []
     for path in paths:
-        if not any(report.name == str(path) for report in reports):
-            _check_file(path, trust, reports, since, until)
+        reports.append(_check_file(path, trust, reports, since, until))
     reports.sort(key=lambda report: (report.log, report.first, report.last))
     for one, two in pairwise(reports):
         if one.log == two.log and two.first == one.last + 1 and not one.problems and one.hash != two.start:
-            two.problems.insert(0, Bad(CHAIN, two.first, f"record {two.first} does not follow from {one.name}"))
+            two.problems.insert(0, Flaw(CHAIN, two.first, f"record {two.first} does not follow from {one.name}"))
     if not any(report.problems for report in reports):
-        _compare(reports, trust, spoken)
+        _compare(reports, trust)
     return next((report.code for report in reports if report.problems), 0), reports
 
 
-def _check_segments(source: Source, folder: Path, trust: Trust, reports: list[Report]) -> list[dict[str, Any]]:
-    """The files that a database names, as far as they are there, whether they were given or not."""
-    told = []
-    for first, last, name, sha256 in source.segments:
-        file = folder / name
-        found = next((report for report in reports if report.name == str(file)), None)
-        read = found is not None or file.exists()
-        told.append({"first": first, "last": last, "file": name, "sha256": sha256, "read": read})
-        if read and found is None:
-            found = _check_file(file, trust, reports)
-        if found is not None and not found.problems and _sha256(file) != sha256:
-            found.problems.append(Bad(CHAIN, first, "the file is not the one that was sealed"))
-    return told
-
-
-def _before(source: Source, reports: list[Report]) -> Replay | None:
+def _before(source: LogSource, reports: list[LogReport]) -> AuthorisationReplay | None:
     """What the records before those of a source authorise, where they were read."""
     return next(
         (
             report.replay
             for report in reports
             if (report.log, report.last + 1, report.hash) == (source.log, source.first, source.hash)
-            and not report.proof
         ),
         None,
     )
 
 
-def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
+def _compare(reports: list[LogReport], trust: Trust) -> None:
     """What was read, all of it together, against what is known from elsewhere. The last file is told what is wrong."""
     told = reports[-1].problems
-    read = [report for report in reports if not report.proof]
     for note in sorted(trust.notes, key=lambda note: note.size):
-        ours = [report for report in read if note.origin == f"muster-audit/{report.log}"]
+        ours = [report for report in reports if note.origin == f"muster-audit/{report.log}"]
         lost = max((report.last for report in ours if report.whole), default=note.size) + 1
         if note.size >= lost:
             what = f"record {lost} and all after it are missing: a remembered checkpoint is of {note.size} records"
-            told.append(Bad(TRUNCATED, lost, what))
+            told.append(Flaw(TRUNCATED, lost, what))
         for report in ours:
             if (root := report.roots.get(note.size)) is None:
                 continue
             report.compared += 1
             if root != note.root:
                 what = f"the remembered checkpoint of {note.size} records does not fit: the log forked at or before it"
-                told.append(Bad(CHECKPOINT, None, what))
+                told.append(Flaw(CHECKPOINT, None, what))
             elif note.signatures and trust.signatures and not signed_by(note, key_for(report.keys, note.size)):
                 what = f"the remembered checkpoint of {note.size} records has another signature"
-                told.append(Bad(SIGNATURE, None, what))
-    if trust.notes and read and not told and not any(report.compared for report in read):
+                told.append(Flaw(SIGNATURE, None, what))
+    if trust.notes and not told and not any(report.compared for report in reports):
         # Several logs may be remembered in one place.
-        told.append(Bad(CHECKPOINT, None, "none of the remembered checkpoints is of this log and of what was read"))
+        told.append(Flaw(CHECKPOINT, None, "none of the remembered checkpoints is of this log and of what was read"))
     if trust.keys and not any(key in trust.keys for report in reports for _, key in report.keys):
-        told.append(Bad(SIGNATURE, None, "the log was never signed by the key given"))
-    said = " ".join(spoken.lower().split())
-    if said and not any(said in report.words for report in reports):
-        told.append(Bad(CHECKPOINT, None, "no checkpoint has these words"))
+        told.append(Flaw(SIGNATURE, None, "the log was never signed by the key given"))
 
 
-def _check_file(path: Path | str, trust: Trust, reports: list[Report], since: int = 1, until: int = 0) -> Report:
-    """Check one file, after those that hold the records before, and add it to the reports."""
+def _check_file(path: Path | str, trust: Trust, before: list[LogReport], since: int, until: int) -> LogReport:
+    """Check one file, after those that hold the records before."""
     try:
-        if not isinstance(path, str):
-            with open(path, "rb") as file:
-                start = file.read(32)
-            if start.startswith((b'{"muster_audit":"inclusion"', b'{"muster_audit":"consistency"')):
-                reports.append(check_proof(path, trust))
-                return reports[-1]
         source = open_source(path, since)
-        sealed = _check_segments(source, Path(path).parent, trust, reports)
-        reports.append(check(source, trust, until, _before(source, reports)))
-        reports[-1].sealed = sealed
+        return check(source, trust, until, _before(source, before))
     except OSError as error:
-        reports.append(Report(name=str(path), problems=[Bad(USAGE, None, f"cannot be read: {error.strerror}")]))
-    except Bad as bad:
-        name = "the database" if isinstance(path, str) else str(path)
-        reports.append(Report(name=name, problems=[bad]))
-    return reports[-1]
+        return LogReport(name=str(path), problems=[Flaw(USAGE, None, f"cannot be read: {error.strerror}")])
+    except Flaw as bad:
+        return LogReport(name="the database" if isinstance(path, str) else str(path), problems=[bad])
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: LogReport) -> dict[str, Any]:
     """A report as JSON."""
     newest = report.newest
     return {
         "file": report.name, "log": report.log, "code": report.code, "first": report.first, "last": report.last,
         "records": report.records, "checkpoints": report.checkpoints, "signed": report.signed,
-        "newest_checkpoint": newest and {"size": newest.size, "at_ms": newest.at_ms, "words": words(newest.text)},
+        "newest_checkpoint": newest and {"size": newest.size, "at_ms": newest.at_ms, "root": newest.root.hex()},
         "after_newest": report.last - newest.size if newest else report.records,
         "private": {"checked": report.private, "erased": report.erased, "absent": report.absent},
-        "sealed": report.sealed, "keys": [{"from": seq, "key": key} for seq, key in report.keys],
+        "keys": [{"from": seq, "key": key} for seq, key in report.keys],
         "remembered": report.compared, "authorisation": _authority(report),
         "problems": [{"code": bad.code, "record": bad.record, "what": bad.what} for bad in report.problems],
     }  # fmt: skip
 
 
-def _authority(report: Report) -> dict[str, Any]:
+def _authority(report: LogReport) -> dict[str, Any]:
     replay = report.replay
     return {
         "since": replay.since, "plans": replay.claimed, "break_glass": replay.broke_glass,
@@ -1962,7 +1748,7 @@ def _authority(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _authority_text(report: Report) -> str:
+def _authority_text(report: LogReport) -> str:
     replay = report.replay
     if not replay.since:
         why = "they were written before authorisation was on record" if replay.whole else "it is read from the first on"
@@ -1976,7 +1762,7 @@ def _authority_text(report: Report) -> str:
     return text
 
 
-def as_text(report: Report) -> Iterator[str]:
+def as_text(report: LogReport) -> Iterator[str]:
     """A report for people."""
     if report.records:
         which = (
@@ -1990,18 +1776,14 @@ def as_text(report: Report) -> Iterator[str]:
         how = "signed" if report.signed == report.checkpoints else f"{report.signed:,} of them signed"
         how = how if report.signed else "none signed: who can write the file can write it all anew"
         how = how if report.looked else "their signatures were not checked"
-        yield f"  {counted(report.checkpoints, 'checkpoint')}, {how}; the newest is of {newest.size:,} records:"
-        yield f"  {words(newest.text)}"
+        yield f"  {counted(report.checkpoints, 'checkpoint')}, {how}; the newest is of {newest.size:,} records"
     if report.records and (rest := report.last - (newest.size if newest else report.first - 1)) > 0:
         yield f"  {counted(rest, 'record')} after the newest checkpoint: nothing shows yet whether that is all"
     if report.private or report.erased or report.absent:
         told = f"{report.private:,} as they were, {report.erased:,} erased"
         yield f"  texts kept apart: {told}" + (f", {report.absent:,} not in this file" if report.absent else "")
-    if report.records and not report.proof:
+    if report.records:
         yield f"  {_authority_text(report)}"
-    for segment in report.sealed:
-        if not segment["read"]:
-            yield f"  records {segment['first']:,} to {segment['last']:,} are in {segment['file']}, which is not here"
     for bad in report.problems:
         yield f"  BAD: {bad.what}"
 
@@ -2012,7 +1794,7 @@ def counted(count: int, what: str) -> str:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="verify.py", description="Check an audit log of Muster.", allow_abbrev=False)
-    parser.add_argument("files", nargs="+", type=named, metavar="FILE", help="journal, export, segment, proof, or URL")
+    parser.add_argument("files", nargs="+", type=named, metavar="FILE", help="journal, export, or URL")
     add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     return parser
@@ -2029,7 +1811,6 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--key", dest="keys", action="append", default=[], metavar="KEY", help="a public key that you know"
     )
-    parser.add_argument("--words", default="", metavar="WORDS", help="the twelve words of a checkpoint, as remembered")
     parser.add_argument(
         "--from", dest="since", type=int, default=1, metavar="N", help="from the checkpoint before N on"
     )
@@ -2037,26 +1818,26 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument("--no-signatures", action="store_true", help="do not check them (no `cryptography` here)")
 
 
-def run(files: Sequence[Path | str], given: argparse.Namespace) -> tuple[int, list[Report]]:
-    """Check as the command line says. Raises Bad for what is given besides files."""
-    notes: list[Note] = []
+def run(files: Sequence[Path | str], given: argparse.Namespace) -> tuple[int, list[LogReport]]:
+    """Check as the command line says. Raises Flaw for what is given besides files."""
+    notes: list[Checkpoint] = []
     if given.against is not None:
         try:
             notes = read_notes(given.against.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise Bad(USAGE, None, f"{given.against} cannot be read: {_plain(str(error))}") from None
+            raise Flaw(USAGE, None, f"{given.against} cannot be read: {_plain(str(error))}") from None
         if not notes:
-            raise Bad(USAGE, None, f"{given.against} has no checkpoint")
+            raise Flaw(USAGE, None, f"{given.against} has no checkpoint")
     for key in given.keys:
         try:
             read_key(key)
         except ValueError as error:
-            raise Bad(USAGE, None, f"--key {_plain(str(error))}") from None
+            raise Flaw(USAGE, None, f"--key {_plain(str(error))}") from None
     trust = Trust(tuple(notes), tuple(given.keys), not given.no_signatures)
     try:
-        return verify(files, trust, given.since, given.until, given.words)
+        return verify(files, trust, given.since, given.until)
     except ImportError:
-        raise Bad(
+        raise Flaw(
             SIGNATURE,
             None,
             "signatures cannot be checked without the package `cryptography`; --no-signatures leaves it",
@@ -2072,7 +1853,7 @@ def main() -> int:
     given = arguments().parse_args()
     try:
         code, reports = run(given.files, given)
-    except Bad as bad:
+    except Flaw as bad:
         print(f"verify: {bad.what}", file=sys.stderr)
         return bad.code
     if given.json:
@@ -2081,9 +1862,9 @@ def main() -> int:
     for report in reports:
         for line in as_text(report):
             print(line)
-    known = given.keys or given.against or given.words
+    known = given.keys or given.against
     if code == 0:
-        print("ok" if known else "ok, by the log's own word: compare --key, --words or --against with what you know")
+        print("ok" if known else "ok, by the log's own word: compare --key or --against with what you know")
     return code
 
 

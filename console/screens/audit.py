@@ -45,11 +45,10 @@ class AuditPane(WordsPane):
         """Newest first: what was read of the present question from the top on."""
         self._state: AuditState | None = None
         self._verifying = False
-        self._head, self._words, self._found = OneLine(""), OneLine(""), OneLine("")
+        self._head, self._found = OneLine(""), OneLine("")
 
     def compose(self) -> ComposeResult:
         yield self._head
-        yield self._words
         yield self._found
         yield from super().compose()
 
@@ -97,14 +96,12 @@ class AuditPane(WordsPane):
         self._kept = kept
         self._state, self._asked_ms = client.audit_state(), round(time.time() * 1000)
         rows = [row_of(record) for record in kept[offset : offset + limit]]
-        return Window(offset, rows, page.matched, page.last - page.sealed, page.last, 0)
+        return Window(offset, rows, page.matched, page.last, page.last, 0)
 
     @on(WindowTable.Loaded)
     def _show_state(self) -> None:
         if self._state is not None:
-            head, words = state_spans(self._state)
-            self._head.show(_parts(head))
-            self._words.show(_parts(words))
+            self._head.show(_parts(state_spans(self._state)))
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

@@ -1235,8 +1235,8 @@ class FakeClient:
     def audit_state(self) -> AuditState:
         self._answer()
         return AuditState(
-            log="fake", last=self.audit_records, sealed=0, checkpoint="note", covered=self.audit_records - 2,
-            words="able baker charlie delta echo fox golf hotel india juliet kilo lima", key="fake+1+abc",
+            log="fake", last=self.audit_records, checkpoint="note", covered=self.audit_records - 2,
+            key="fake+1+abc",
             key_file="", anchors=("log",), error="",
         )  # fmt: skip
 
@@ -1249,7 +1249,7 @@ class FakeClient:
             and (not query.actor or row.subject == query.actor) and row.type.startswith(query.type)
         ]  # fmt: skip
         rows = [row for row in found if not query.before or row.seq < query.before][-query.limit :]
-        return AuditPage(rows=tuple(rows), matched=len(found), last=self.audit_records, sealed=0)
+        return AuditPage(rows=tuple(rows), matched=len(found), last=self.audit_records)
 
     def audit_part(self, wanted: AuditRange) -> AuditPart:
         raise RefusedError("you may not export: alice is not an auditor or an admin", "Ask one who may")

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from console.courier import Courier, send
 from engine.loop import EngineLoop
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import OUTBOX
 from runbooks.gate import Gate
 from runbooks.outbox import FIRST_PAUSE_MS, MOST_ATTEMPTS, Message

@@ -28,8 +28,8 @@ from engine.errors import MusterError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from engine.query import Query
 from runbooks import key_files
-from runbooks.audit import record_table
 from runbooks.audit_pages import AuditRange
+from runbooks.audit_tables import record_table
 from runbooks.draft import DraftAsk
 from runbooks.identity import OWNER, TCP, AuthRefused
 from runbooks.key_files import write_new_key

@@ -27,7 +27,7 @@ from console.start import stop_running
 from engine.commands import Submit
 from engine.errors import RefusedError
 from engine.loop import EngineLoop
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.gate import Gate
 from tests.console.test_server import over_unix
 from tests.console.test_tls import certificate

@@ -30,7 +30,7 @@ from engine.errors import JournalError, MusterError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from engine.model import QueueSpec
 from recommender.history import RunBatch, SampleBatch
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT, OUTBOX
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate

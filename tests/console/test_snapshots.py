@@ -101,7 +101,7 @@ SCREENS: dict[str, Steps] = {
     "forecast": after("forecast queue:batch", title="forecast"),
     "draft": after("draft D-1", title="D-1"),
     **{name: after(name, title=name) for name in ("proposals", "runbooks", "audit", "drafts", "settings")},
-    **{name: after(name) for name in ("policy", "reviews", "tasks", "bookmarks")},
+    **{name: after(name) for name in ("policy", "reviews", "bookmarks")},
     "proposal that waits": after("proposal P-1", title="P-1"),
     "proposal that is stale": after("proposal P-2", title="P-2"),
     "runbook": after("runbook half-done", title="half-done"),

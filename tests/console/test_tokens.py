@@ -30,7 +30,7 @@ from engine.control import Engine
 from engine.database import place_of
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.loop import EngineLoop
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.gate import Gate
 from runbooks.identity import OWNER, Scope
 from runbooks.plan import Act, Request, StepRequest

@@ -519,7 +519,8 @@ MUTANTS: tuple[Mutant, ...] = (
         ("verify",),
     ),
     Mutant("the root of a checkpoint is not checked", "verify", *never("if not root_fits:"), ("verify",)),
-    Mutant("records can be changed", "append_only", "for trigger in _SQLITE:", "for trigger in ():", ("audit",)),
+    Mutant("a beginning is called moved", "verify", *never("if moved and self.source.first == moved + 1"), ("audit",)),
+    Mutant("records can be changed", "audit_tables", "for trigger in _SQLITE:", "for trigger in ():", ("audit",)),
     # -- keys of requests
     Mutant(
         "a key of a request is everybody's",

@@ -7,7 +7,8 @@ import random
 import socket
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,19 @@ from on_postgres import is_server, kept, literal
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from console.database_tables import tables
+from engine import moving
 from engine.commands import AddQueues
 from engine.control import Engine
+from engine.database import place_of
 from engine.errors import JournalBusy, JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.journal import Journal
 from engine.model import QueueSpec
-from runbooks import segments, verify
+from runbooks import verify
 from runbooks.anchors import FileAnchor, SyslogAnchor, anchors_of
 from runbooks.audit import CHECKPOINT_EVERY, CHECKPOINT_EVERY_MS, MOST_BYTES, Audit, signer_at
-from runbooks.audit_pages import AuditProofOf, AuditQuery, AuditRange
-from runbooks.audit_reading import AuditReader, page, part, proof
+from runbooks.audit_pages import AuditQuery
+from runbooks.audit_reading import AuditReader, page
 from runbooks.checkpoints import CheckpointSigner, next_key
 from runbooks.verify import CHAIN, SIGNATURE, Trust
 from tests.support.audit_logs import ALICE, BOB, START_MS, Log, make_log, open_log, signer, tampered
@@ -443,170 +448,67 @@ def test_an_export_of_what_is_not_there_is_refused(memory: Log) -> None:
         memory.export(first=2, last=3, after=9)
 
 
-# -- segments ---------------------------------------------------------------------------------------------------------
+# -- records that versions before this one moved to files --------------------------------------------------------------
 
-
-def seal(log: Log, before_ms: int) -> segments.AuditSealed | None:
-    """As the engine's process does."""
-    read: Callable[[Callable[[Connection], Any]], Any] = log.engine.recorded
-    wanted = read(lambda connection: segments.due(connection, before_ms))
-    if wanted is None:
-        return None
-    assert log.engine.path is not None
-    sealed = segments.write(
-        lambda more: read(lambda connection: part(connection, more, "test")), wanted, log.engine.path, "test"
-    )
-    log.engine.record(lambda connection: segments.enter(connection, log.audit, ALICE, sealed))
-    while log.engine.record(segments.drop):
-        pass
-    log.checkpoint()
-    return sealed
-
-
-SEALING = pytest.mark.about_files("records are moved into files beside one, and never out of a server")
+MOVED = pytest.mark.about_files("records were moved into files beside one, and never out of a server")
 
 
 @pytest.fixture
-def sealed(tmp_path: Path) -> Iterator[Log]:
-    """Records 1 to 20 in one segment, 21 to 30 in another."""
+def moved(tmp_path: Path) -> Path:
+    """Records 1 to 20 are in a file, 21 to 35 in the journal."""
     log = make_log(tmp_path / "journal.db", signer())
-    first, second = seal(log, START_MS + 20_000), seal(log, START_MS + 30_000)
-    assert first is not None
-    assert second is not None
-    assert [(one.first, one.last) for one in (first, second)] == [(1, 20), (21, 30)]
-    log.add(count=5)
+    (tmp_path / "moved.jsonl").write_text(log.export(first=1, last=20, private=False))
+    log.add("audit.sealed", data={"first": 1, "last": 20, "file": "moved.jsonl", "sha256": ""})
     log.checkpoint()
-    yield log
+    log.add()
     log.close()
+    return tampered(tmp_path / "journal.db", move_first_20)
 
 
-@SEALING
-def test_a_log_goes_on_from_what_was_sealed(sealed: Log, tmp_path: Path) -> None:
-    assert seal(sealed, START_MS) is None
-    assert [row.seq for row in rows(sealed)] == list(range(31, 41))
-    sealed.close()
-    code, reports = verify.verify([tmp_path / "journal.db"], Trust())
-    assert code == 0
-    assert [(report.first, report.last, report.records) for report in reports] == [
-        (1, 20, 20), (21, 30, 10), (31, 40, 10),
-    ]  # fmt: skip
-    later = open_log(tmp_path / "journal.db", signer())
-    assert later.add() == 41
-    later.close()
-    assert code_of(tmp_path / "journal.db") == 0
-
-
-@SEALING
-def test_segments_are_checked_without_the_journal(sealed: Log, tmp_path: Path) -> None:
-    sealed.close()
-    files = sorted((tmp_path / "audit").iterdir())
-    key = signer().verifier_key("muster-audit/test")
-    assert verify.verify(files, Trust(keys=(key,)))[0] == 0
-    assert verify.verify(files[1:], Trust())[0] == 0
-
-
-@SEALING
-def test_a_segment_that_is_not_there_is_told_and_the_rest_is_checked(sealed: Log, tmp_path: Path) -> None:
-    sealed.close()
-    for file in (tmp_path / "audit").iterdir():
-        file.unlink()
-    code, reports = verify.verify([tmp_path / "journal.db"], Trust())
-    assert (code, reports[0].first) == (0, 31)
-    assert sum("which is not here" in line for line in verify.as_text(reports[0])) == 2
-
-
-@SEALING
-@pytest.mark.parametrize(
-    ("old", "new"), [('"n":1', '"n":2'), ('{"checkpoint":', '{"note":'), ('"tool":"test"', '"tool":"tent"')]
-)
-def test_a_segment_that_was_changed_is_named(sealed: Log, tmp_path: Path, old: str, new: str) -> None:
-    sealed.close()
-    file = sorted((tmp_path / "audit").iterdir())[0]
-    text = file.read_text()
-    file.write_text(text.replace(old, new, 1))
-    code, reports = verify.verify([tmp_path / "journal.db"], Trust())
-    assert code
-    assert [report.name for report in reports if report.problems] == [str(file)]
-
-
-@SEALING
-def test_a_segment_cannot_be_exchanged_for_another_that_verifies(sealed: Log, tmp_path: Path) -> None:
-    sealed.close()
-    one, two = sorted((tmp_path / "audit").iterdir())
-    one.write_bytes(two.read_bytes())
-    assert code_of(tmp_path / "journal.db") == CHAIN
-
-
-@SEALING
-def test_a_sealing_that_was_interrupted_is_ended_by_the_next(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "journal.db", signer())
-    assert log.engine.path is not None
-    wanted = AuditRange(first=1, last=20, private=False)
-    done = segments.write(
-        lambda more: log.engine.recorded(lambda connection: part(connection, more, "test")),
-        wanted, log.engine.path, "test",
-    )  # fmt: skip
-    log.engine.record(lambda connection: segments.enter(connection, log.audit, ALICE, done))
-    assert code_of(tmp_path / "journal.db") == 0
-    with pytest.raises(JournalError, match="meanwhile"):
-        log.engine.record(lambda connection: segments.enter(connection, log.audit, ALICE, done))
-    while log.engine.record(segments.drop):
-        pass
-    assert rows(log)[0].seq == 21
-    log.close()
-    assert code_of(tmp_path / "journal.db") == 0
-
-
-@SEALING
-def test_nothing_is_sealed_of_a_log_that_does_not_verify(tmp_path: Path) -> None:
-    make_log(tmp_path / "journal.db", signer()).close()
-    tampered(
-        tmp_path / "journal.db",
-        lambda db: db.execute(
-            "UPDATE audit_record SET body = CAST(replace(CAST(body AS TEXT), 'alice', 'mallory') AS BLOB) WHERE seq = 5"
-        ),
+def move_first_20(database: sqlite3.Connection) -> None:
+    """What those versions did."""
+    database.execute(
+        "CREATE TABLE audit_segment (last INTEGER PRIMARY KEY, first INTEGER, hash BLOB, file TEXT, sha256 TEXT)"
     )
-    log = open_log(tmp_path / "journal.db", signer())
-    with pytest.raises(JournalError, match="record 5"):
-        seal(log, START_MS + 20_000)
-    assert not list((tmp_path / "audit").iterdir())
-    assert len(rows(log)) == 33
+    database.execute("INSERT INTO audit_segment SELECT 20, 1, hash, 'moved.jsonl', '' FROM audit_record WHERE seq = 20")
+    database.execute("DELETE FROM audit_record WHERE seq <= 20")
+    database.execute("DELETE FROM audit_checkpoint WHERE size < 20")
+
+
+@MOVED
+def test_a_log_goes_on_from_what_was_moved_to_files(moved: Path) -> None:
+    log = open_log(moved, signer())
+    assert log.add() == 36
+    (moved.parent / "export.jsonl").write_text(log.export(first=21))
+    with pytest.raises(RefusedError, match="no records 1 to"):
+        log.export(first=1)
     log.close()
+    for files in ([moved], [moved.parent / "moved.jsonl", moved], [moved.parent / "export.jsonl"]):
+        code, reports = verify.verify(files, Trust(keys=(signer().verifier_key("muster-audit/test"),)))
+        assert (code, reports[-1].first) == (0, 21)
 
 
-@SEALING
-def test_texts_stay_where_they_can_be_erased_when_records_are_sealed(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "journal.db", signer())
-    kept = log.add_private("Miss Marple")
-    log.add(count=3)
-    log.checkpoint()
-    assert seal(log, START_MS + 60_000) is not None
-    assert b"Marple" not in next((tmp_path / "audit").iterdir()).read_bytes()
-    assert log.engine.record(lambda connection: log.audit.reveal(connection, kept.ref)) == "Miss Marple"
-    log.engine.record(lambda connection: log.audit.redact(connection, BOB, kept.ref, "asked"))
-    log.close()
-    assert code_of(tmp_path / "journal.db") == 0
+@MOVED
+def test_a_copy_of_such_a_log_verifies_too(moved: Path) -> None:
+    other = moved.with_name("other.db")
+    with closing(Journal(place_of(moved), 0)) as source, closing(Journal(place_of(other), source.seed)) as target:
+        moving.copy(source, target, tables())
+    assert code_of(other) == 0
 
 
-@SEALING
-def test_proofs_reach_over_what_was_sealed(sealed: Log, tmp_path: Path) -> None:
-    def check(wanted: AuditProofOf) -> int:
-        text = sealed.engine.recorded(lambda connection: proof(connection, wanted, tmp_path)).text
-        (tmp_path / "proof.json").write_text(text)
-        return code_of(tmp_path / "proof.json")
+@MOVED
+def test_the_beginning_cannot_be_called_moved_when_no_record_says_so(tmp_path: Path) -> None:
+    make_log(tmp_path / "journal.db", signer()).close()
+    assert code_of(tampered(tmp_path / "journal.db", move_first_20)) == CHAIN
 
-    newest = covered(sealed)[-1]
-    for seq in range(31, newest + 1):
-        assert check(AuditProofOf(seq=seq)) == 0
-    assert check(AuditProofOf(old=30)) == 0
-    with pytest.raises(RefusedError, match="sealed"):
-        check(AuditProofOf(seq=3))
-    with pytest.raises(RefusedError, match="sealed"):
-        sealed.export(first=1)
-    assert sealed.export(first=31)
-    with pytest.raises(NotFoundError, match="no checkpoint of 7"):
-        check(AuditProofOf(old=7))
-    sealed.close()
+
+@MOVED
+def test_a_file_of_moved_records_must_be_what_the_log_goes_on_from(moved: Path) -> None:
+    other = make_log(moved.parent / "other.db", signer())
+    (moved.parent / "moved.jsonl").write_text(other.export(first=1, last=20).replace("alice", "mallory"))
+    other.close()
+    assert code_of(moved) == 0
+    assert verify.verify([moved.parent / "moved.jsonl", moved], Trust())[0] == CHAIN
 
 
 # -- all of it together -----------------------------------------------------------------------------------------------
@@ -624,7 +526,7 @@ def test_whatever_happens_the_log_verifies(tmp_path: Path, seed: int) -> None:
     texts: list[str] = []
     key = 1
     for _ in range(40):
-        step = rng.choice(("add", "add", "add", "private", "undo", "checkpoint", "redact", "restart", "rotate", "seal"))
+        step = rng.choice(("add", "add", "add", "private", "undo", "checkpoint", "redact", "restart", "rotate"))
         if step == "add":
             log.add(count=rng.randint(1, 5))
         elif step == "private":
@@ -645,8 +547,6 @@ def test_whatever_happens_the_log_verifies(tmp_path: Path, seed: int) -> None:
         elif step == "rotate":
             key += 1
             log.audit.rotate(signer(key), ALICE)
-        elif step == "seal" and not is_server():
-            seal(log, log.clock.now_ms - rng.randint(0, 20_000))
     log.close()
     code, reports = verify.verify(
         [kept(path)], Trust(keys=(signer().verifier_key("muster-audit/test"),) if key < 2 else ())

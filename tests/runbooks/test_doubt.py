@@ -21,7 +21,7 @@ from engine.intents import Phase
 from engine.model import ReservationSpec, RunSpec
 from engine.outside_commands import CARRIED
 from runbooks import doubt
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate, wall_ms
 from runbooks.identity import Scope

@@ -24,7 +24,7 @@ from engine.control import Engine
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources
 from runbooks import life
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import OUTBOX, PROPOSAL, REVIEW, REVISION, VOTE
 from runbooks.checks import Check
 from runbooks.freezes import FreezeSpec

@@ -11,7 +11,8 @@ from sqlalchemy import delete, insert, select, update
 
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
-from runbooks.audit import Audit, record_table
+from runbooks.audit import Audit
+from runbooks.audit_tables import record_table
 from runbooks.freezes import FreezeSpec
 from runbooks.identity import OWNER, TCP, Actor, AuthRefused, Scope, Signed
 from runbooks.keys import signed_by

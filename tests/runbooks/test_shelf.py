@@ -13,7 +13,7 @@ from sqlalchemy import select
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
 from runbooks.approvals import why_not_usable
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.gate import Gate
 from runbooks.identity import Actor
 from runbooks.plan import RunbookRef

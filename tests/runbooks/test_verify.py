@@ -20,11 +20,8 @@ from hypothesis import strategies as st
 from on_postgres import is_server, kept
 
 from runbooks import verify
-from runbooks.audit_pages import AuditProofOf
-from runbooks.audit_reading import proof
 from runbooks.checkpoints import checkpoint_text, origin_of
-from runbooks.merkle import Tree
-from runbooks.verify import CHAIN, CHECKPOINT, SIGNATURE, TRUNCATED, USAGE, Frontier, Report, Trust
+from runbooks.verify import CHAIN, CHECKPOINT, SIGNATURE, TRUNCATED, USAGE, Frontier, LogReport, Trust
 from tests.support.audit_logs import ALICE, make_log, open_log, signer, tampered
 from tests.support.patience import PATIENCE_S
 
@@ -60,13 +57,12 @@ def journal(original: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def checked(*paths: Path, **known: Any) -> tuple[int, Report]:
+def checked(*paths: Path, **known: Any) -> tuple[int, LogReport]:
     """(exit code, report of the first file)"""
-    spoken = known.pop("words", "")
     if is_server() and paths[0].suffix == ".db":
-        code, reports = verify.verify([kept(path) for path in paths], Trust(**known), spoken=spoken)
+        code, reports = verify.verify([kept(path) for path in paths], Trust(**known))
         return code, reports[0]
-    code, reports = verify.verify(paths, Trust(**known), spoken=spoken)
+    code, reports = verify.verify(paths, Trust(**known))
     return code, next(report for report in reports if report.name == str(paths[0]))
 
 
@@ -282,13 +278,11 @@ def forged(path: Path) -> Path:
 def test_a_log_forged_with_its_own_key_needs_something_remembered(journal: Path) -> None:
     """What cannot be detected from the file alone (docs/audit.md)."""
     remembered = verify.read_note(newest_note(journal))
-    words = verify.words(remembered.text)
-    assert first_bad(journal, keys=(KEY,), notes=(remembered,), words=words) == (0, None)
+    assert first_bad(journal, keys=(KEY,), notes=(remembered,)) == (0, None)
     forged(journal)
     assert first_bad(journal) == (0, None)
     assert first_bad(journal, keys=(KEY,))[0] == SIGNATURE
     assert first_bad(journal, notes=(remembered,))[0] == CHECKPOINT
-    assert first_bad(journal, words=words)[0] == CHECKPOINT
 
 
 def test_records_after_the_newest_checkpoint_can_be_dropped_unseen(journal: Path) -> None:
@@ -533,9 +527,8 @@ NO_LOGS = {
     str(i): content
     for i, content in enumerate((
         b"", b"\x00" * 100, b"SQLite format 3\x00", b"SQLite format 3\x00" + b"\xff" * 4096, b'{"muster_audit":"log"',
-        b'{"muster_audit":"log"}\n', b'{"muster_audit":"inclusion"}', b'{"muster_audit":"consistency","path":[1]}',
+        b'{"muster_audit":"log"}\n',
         b'{"muster_audit":"log","v":1,"first":' + b"[" * 100_000, b"seq,at,type,\n", b"[" * 5_000_000,
-        b'{"muster_audit":"inclusion","log":"x","keys":[],"path":[],"record":' + b'{"a":' * 50_000,
     ))
 }  # fmt: skip
 
@@ -553,7 +546,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     assert verify.verify([tmp_path], Trust())[0] == USAGE
 
 
-# -- proofs, and the tree against its definition ----------------------------------------------------------------------
+# -- the tree against its definition ----------------------------------------------------------------------------------
 
 
 def by_definition(leaves: list[bytes]) -> bytes:
@@ -574,15 +567,6 @@ def test_the_tree_is_that_of_rfc_6962() -> None:
     for size, leaf in enumerate(leaves, start=1):
         frontier.push(leaf)
         assert frontier.root() == by_definition(leaves[:size])
-    tree = Tree(leaves)
-    for size in (1, 2, 3, 7, 8, 64, 65, 70):
-        for index in range(size):
-            path = tree.inclusion(index, size)
-            assert verify.root_by_inclusion(leaves[index], index, size, path) == by_definition(leaves[:size])
-        for old in range(1, size + 1):
-            path = tree.consistency(old, size)
-            roots = by_definition(leaves[:old]), by_definition(leaves[:size])
-            assert verify.roots_by_consistency(old, size, roots[0], path) == roots
 
 
 def test_the_roots_of_known_trees() -> None:
@@ -592,29 +576,6 @@ def test_the_roots_of_known_trees() -> None:
     for text in inputs:
         frontier.push(hashlib.sha256(b"\x00" + bytes.fromhex(text)).digest())
     assert frontier.root().hex() == "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328"
-
-
-def test_proofs_are_checked_alone(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "journal.db", signer())
-    for wanted in (AuditProofOf(seq=1), AuditProofOf(seq=14), AuditProofOf(seq=5, new=20), AuditProofOf(old=10)):
-        text = log.engine.record(lambda connection, wanted=wanted: proof(connection, wanted)).text
-        path = tmp_path / "proof.json"
-        path.write_text(text)
-        assert first_bad(path, keys=(KEY,)) == (0, None)
-        assert first_bad(path, keys=(signer(2).verifier_key(origin_of("test")),))[0] == SIGNATURE
-        path.write_text(text.replace("alice", "mallory").replace('"path":["', '"path":["00'))
-        assert first_bad(path)[0] in (CHAIN, CHECKPOINT)
-    log.close()
-
-
-def test_a_proof_of_another_record_does_not_pass(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "journal.db", signer())
-    text = log.engine.record(lambda connection: proof(connection, AuditProofOf(seq=14))).text
-    log.close()
-    path = tmp_path / "proof.json"
-    for old, new in (("alice", "mallory"), ('"seq":14', '"seq":15'), ('"n":1', '"n":2')):
-        path.write_text(text.replace(old, new))
-        assert first_bad(path)[0] == CHAIN
 
 
 # -- the form ---------------------------------------------------------------------------------------------------------
@@ -646,10 +607,3 @@ def test_depth_is_bounded() -> None:
     verify.canonical(value)
     with pytest.raises(ValueError, match="levels"):
         verify.canonical([value])
-
-
-def test_words_tell_checkpoints_apart() -> None:
-    said = verify.words("one")
-    assert said != verify.words("two")
-    assert len(said.split()) == 12
-    assert all(len(word) == 4 and word.isalpha() and word.islower() for word in said.split())

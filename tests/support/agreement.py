@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 
 from engine.control import Engine
 from runbooks import books, catalog, life
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT, PROPOSAL, REVISION, STEP, VOTE
 from runbooks.plan import Plan
 from runbooks.verify import Trust, verify

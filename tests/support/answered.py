@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from engine.commands import Cordon
 from engine.control import Engine
 from runbooks.answer import read_answer
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.draft import Brief, Draft, DraftRejected, Excerpt, Sentence, Task
 from runbooks.draft_checks import draft_of
 from runbooks.facts import gather

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runbooks.authority import Authority, Found
+from runbooks.authority import Authority, ProposalAuthority
 from runbooks.policies import Policies
 
 
@@ -17,5 +17,5 @@ def before_authorisation() -> Iterator[None]:
     The next gate of the same engine takes over what they left."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Policies, "_start", lambda policies, connection: None)
-        patch.setattr(Authority, "of", lambda authority, connection, row, plan: Found())
+        patch.setattr(Authority, "of", lambda authority, connection, row, plan: ProposalAuthority())
         yield

@@ -17,7 +17,8 @@ from engine.database import Schema, place_of
 from engine.events import Intended, IntentReopened, IntentSettled
 from engine.intents import Intent, Phase, subjects_of, wanted
 from engine.slurm.submission import COMMENT
-from runbooks.audit import Audit, record_table
+from runbooks.audit import Audit
+from runbooks.audit_tables import record_table
 from runbooks.doubt import ACTIONS
 from runbooks.gate import Gate, wall_ms
 from runbooks.policies import Policies

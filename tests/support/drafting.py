@@ -15,7 +15,7 @@ from console.model_setup import key_source, setup_of
 from console.recommendations import Recommender
 from console.settings import Settings
 from engine.loop import EngineLoop
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.draft import DraftAsk, DraftRun
 from runbooks.gate import Gate
 from runbooks.identity import Actor

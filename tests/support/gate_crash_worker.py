@@ -22,7 +22,7 @@ from engine.commands import AnyCommand, Receipt
 from engine.control import Engine
 from engine.errors import MusterError
 from runbooks import life
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.checks import Check
 from runbooks.gate import Gate
 from runbooks.limits import ByTier, PolicyLimits

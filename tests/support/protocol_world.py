@@ -22,7 +22,7 @@ from engine import commands as cmd
 from engine.control import Engine
 from engine.errors import JournalError, MusterError
 from engine.events import AuditEntry
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT, PROPOSAL, REVIEW, REVISION
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate

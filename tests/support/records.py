@@ -13,7 +13,7 @@ from sqlalchemy import select
 from engine.control import Engine
 from engine.database import Schema
 from runbooks import verify
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT, PROPOSAL
 from runbooks.gate import Gate
 

@@ -22,7 +22,7 @@ from console.sockets import bind_unix
 from engine.commands import Cordon, Hold, Submit
 from engine.control import Engine
 from engine.loop import EngineLoop
-from runbooks.audit import record_table
+from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT
 from runbooks.gate import Gate
 from runbooks.identity import Actor
