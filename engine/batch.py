@@ -10,7 +10,7 @@ room, quota and order has a say in is not drawn at all.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -225,6 +225,18 @@ def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
         return False
     (shape,) = workload_class.shapes
     return not shape.labels and shape.topology is None and is_simple(capacity, shape)
+
+
+def place_singles(capacity: Capacity, shapes: Iterable[Shape]) -> list[tuple[int, int]]:
+    """Claim a node for one task of each shape in turn, up to the first that fits nowhere: (node row, device mask) of
+    each."""
+    claims: list[tuple[int, int]] = []
+    for shape in shapes:
+        node = capacity.find(shape)
+        if node == NOWHERE:
+            break
+        claims.append((node, capacity.claim(node, shape, 1)))
+    return claims
 
 
 def placed(rows: Sequence[int], flags: Sequence[int], claims: list[tuple[int, int]]) -> ev.Placed | ev.PlacedMany:

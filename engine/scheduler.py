@@ -26,13 +26,12 @@ import numpy as np
 from engine import events as ev
 from engine import preemption
 from engine.backfill import Reservation, correct_overdue
-from engine.batch import Batches, placed, put_back
+from engine.batch import Batches, place_singles, placed, put_back
 from engine.capacity import OPEN, Capacity
 from engine.choosing import mix_of, uses_mix
 from engine.conservative import Conservative
 from engine.exchange import Exchange
 from engine.fairness import order_key
-from engine.fast import place_many
 from engine.fragmentation import live_mix
 from engine.lineup import Lineup, Order, ShortestFirst
 from engine.model import NodeState, WorkloadState
@@ -315,7 +314,7 @@ class Scheduler:
         if rush is None:
             return False
         classes = state.workloads.classes
-        claims = place_many(state.capacity, [classes[cls].shapes[0] for cls in rush.classes])
+        claims = place_singles(state.capacity, [classes[cls].shapes[0] for cls in rush.classes])
         begun, count = len(claims), len(rush.rows)
         if begun:
             orders = rush.orders(state, max(begun - DECISIONS_KEPT, 0), begun + 1)
@@ -339,7 +338,7 @@ class Scheduler:
         draws, nexts = self._batches.draw(lineup, self._at_once, closed, refused)
         if not draws:
             return 0, None, lineup, False
-        claims = place_many(state.capacity, [draw.shape for draw in draws])
+        claims = place_singles(state.capacity, [draw.shape for draw in draws])
         begun = len(claims)
         if begun:
             self._bound += begun
