@@ -61,10 +61,9 @@ class Capacity(NodeTable):
     """Nodes and devices: what there is and what is free."""
 
     __slots__ = (
-        "booked", "born", "company", "device_base", "device_free",
-        "device_layout", "device_used", "domain_room", "doomed", "free_cpu", "free_disk", "free_memory", "freed",
-        "gained", "gained_before", "indexes", "key", "live_kinds", "mix", "not_ready", "open_kinds", "order", "partial",
-        "since", "totals", "whole",
+        "booked", "born", "company", "device_base", "device_free", "device_layout", "device_used", "domain_room",
+        "doomed", "free_cpu", "free_disk", "free_memory", "gained", "gained_before", "gains", "indexes", "key",
+        "live_kinds", "mix", "not_ready", "open_kinds", "order", "partial", "since", "totals", "whole",
     )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
         *NodeTable.columns, "since", "born", "doomed", "order", "free_cpu", "free_memory", "free_disk", "whole",
@@ -106,8 +105,8 @@ class Capacity(NodeTable):
         """What requests may come to on all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
         """Nodes in any other state than READY; those removed do not count."""
-        self.freed = 0
-        """Counts what may let something start that could not, or breaks a promise."""
+        self.gains = 0
+        """How often nodes gained room."""
         self.gained: list[int] = []
         """Nodes that gained room, in order: what did not fit before can fit now only because of one of these."""
         self.gained_before = 0
@@ -326,7 +325,7 @@ class Capacity(NodeTable):
 
     def note_gains(self, nodes: list[int]) -> None:
         """The nodes have room that they did not have."""
-        self.freed += 1
+        self.gains += 1
         self.gained += nodes
         surplus = len(self.gained) - GAINS_KEPT
         if surplus > GAINS_KEPT:

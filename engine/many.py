@@ -21,6 +21,7 @@ from engine.columns import summed, view
 from engine.model import WorkloadSpec, WorkloadState
 from engine.pending import STOPPED, Arrived, Key
 from engine.quota import WIDTH, QueueTree, Vector
+from engine.reconsider import Cause
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -122,7 +123,7 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
     if state.capacity.company.terms:
         for row, node in zip(rows.tolist(), nodes, strict=True):
             if state.shift_company(row, 1, [(node, 1)]):
-                state.capacity.freed += 1
+                state.reconsider.ask(Cause.NEIGHBOURS)
     if not state.pending.leave_together(rows):
         _leave_pending(state, rows)
     for queue, quantities, count in _count_bound(state, rows, 1):

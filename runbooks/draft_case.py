@@ -9,6 +9,7 @@ import msgspec
 
 from engine.model import PoolSpec
 from engine.quota import Lack
+from engine.variants import variants
 from runbooks.draft import Target, Tried
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
@@ -72,7 +73,7 @@ class Case:
     def lack(self, lot: Lot) -> Lack | None:
         """What its queue lacks for one of the lot, in the way it would like best."""
         state = self.state
-        shapes = next(self.scene.engine.scheduler.variants(lot.row), None)
+        shapes = next(variants(state, lot.row), None)
         if shapes is None:
             return None
         charge = state.charge_if(lot.row, shapes, state.workloads.class_at(lot.row).least)

@@ -26,6 +26,7 @@ from engine.model import (
     WorkloadState,
 )
 from engine.query import Query, Term
+from engine.reconsider import Cause
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)
@@ -205,10 +206,11 @@ def idle_cycle() -> Iterator[dict[str, Any]]:
     for row in rows:
         engine.state.workloads.class_at(row)
     loop_us = (time.perf_counter() - begun) * 1e6
-    for at, freed in (("nothing new", 0), ("something freed, nothing fits", 1)):
+    for at, again in (("nothing new", False), ("something freed, nothing fits", True)):
         begun = time.perf_counter()
         for _ in range(20):
-            engine.state.capacity.freed += freed
+            if again:
+                engine.state.reconsider.ask(Cause.TIME)
             engine.scheduler.cycle()
         cycle_us = (time.perf_counter() - begun) / 20 * 1e6
         yield {
