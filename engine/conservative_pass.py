@@ -7,7 +7,7 @@ from collections import deque
 from engine.admission import Admission
 from engine.binder import Binder
 from engine.conservative import Conservative
-from engine.cycle_memory import CycleMemory, Verdict
+from engine.cycle_memory import CandidateVerdict, CycleMemory
 from engine.lineup import Lineup, Order
 from engine.pending import STOPPED, Key
 from engine.preemptor import Preemptor
@@ -66,15 +66,15 @@ class ConservativePass:
         if self._state.changes_mark != before:
             return False
         follower = waiting[0] if waiting else None
-        if verdict == Verdict.STARTED:
+        if verdict == CandidateVerdict.STARTED:
             lineup.started(follower)
             ahead = lineup.first()
             self._memory.note_decision(order, None if ahead is None else ahead[0])
             return True
         lineup.drop()
-        if verdict == Verdict.QUEUE_CLOSED or self._state.is_strict(key[1]):
+        if verdict == CandidateVerdict.QUEUE_CLOSED or self._state.is_strict(key[1]):
             lineup.leave_out(key[1])
-        elif verdict == Verdict.NO_CAPACITY and not self._plan.full and follower is not None:
+        elif verdict == CandidateVerdict.NO_CAPACITY and not self._plan.full and follower is not None:
             lineup.put(key, follower)
         return True
 
@@ -90,37 +90,37 @@ class ConservativePass:
         preempted = self._preemptor.anyone_preempts()
         return not (preempted or bookings.reservations or bookings.clearings or self._state.stretched)
 
-    def _start_or_promise(self, row: int) -> Verdict:
+    def _start_or_promise(self, row: int) -> CandidateVerdict:
         """Start the workload if the plan allows, or promise it its time."""
         closed = self._admission.closed_gate(row)
         if closed is not None:
             return closed
         verdict = self._start(row)
-        if verdict in (Verdict.STARTED, Verdict.PROMISED_QUOTA):
+        if verdict in (CandidateVerdict.STARTED, CandidateVerdict.PROMISED_QUOTA):
             return verdict
         made_room = self._preemptor.make_room(row)
         if made_room is not None:
             return made_room
-        if verdict == Verdict.NO_CAPACITY:
+        if verdict == CandidateVerdict.NO_CAPACITY:
             self._memory.short_of_room = True
             self._plan.promise(row)
         return verdict
 
-    def _start(self, row: int) -> Verdict:
+    def _start(self, row: int) -> CandidateVerdict:
         """Start it in the first of its variants that quota and the plan allow."""
         state, plan = self._state, self._plan
-        verdict = Verdict.NO_QUOTA
+        verdict = CandidateVerdict.NO_QUOTA
         for borrow in (False, True) if state.queues.flavored(state.workloads.queue[row]) else (True,):
             for shapes in variants(state, row):
                 allowed = counts_in_quota(state, row, shapes, borrow=borrow)
                 if allowed is None:
                     continue
                 if plan.needs_quota(row):
-                    return Verdict.PROMISED_QUOTA
-                verdict = Verdict.NO_CAPACITY
+                    return CandidateVerdict.PROMISED_QUOTA
+                verdict = CandidateVerdict.NO_CAPACITY
                 for counts in dict.fromkeys((allowed, state.workloads.class_at(row).least)):
                     claims = plan.start(row, shapes, counts)
                     if claims is not None:
                         self._binder.bind(row, shapes, claims, backfilled=bool(plan.starts))
-                        return Verdict.STARTED
+                        return CandidateVerdict.STARTED
         return verdict

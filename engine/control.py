@@ -31,8 +31,8 @@ from engine.executors.protocol import Confirmations, Executor, Outcome, Report, 
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.forecast import Forecaster
 from engine.intake import check
+from engine.intent_checks import intend
 from engine.intent_report import IntentsReport
-from engine.intents import intend
 from engine.journal import Beside, Journal, Memory
 from engine.journal_tables import Estimate
 from engine.lease import Lease

@@ -18,7 +18,7 @@ from engine.variants import variants
 MAX_DECISIONS = 256
 
 
-class Verdict(IntEnum):
+class CandidateVerdict(IntEnum):
     """What came of a look at one workload."""
 
     STARTED = 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from engine.admission import Admission
 from engine.batch import Batches, put_back
 from engine.binder import Binder
-from engine.cycle_memory import MAX_DECISIONS, CycleMemory, Verdict
+from engine.cycle_memory import MAX_DECISIONS, CandidateVerdict, CycleMemory
 from engine.lineup import Lineup, Order, ShortestFirst
 from engine.pending import Key
 from engine.preemptor import Preemptor
@@ -79,7 +79,7 @@ class OrderedPass:
             lineup.drop(self._closed, self._refused)
             return
         verdict = self._admission.admit(order[3])
-        if verdict == Verdict.STARTED:
+        if verdict == CandidateVerdict.STARTED:
             group = self._state.pending.groups.get(key)
             lineup.started(None if group is None else group.rows[group.front])
             self._started = order
@@ -90,13 +90,13 @@ class OrderedPass:
             lineup.lowered(memory.lowered)
             memory.lowered.clear()
 
-    def _pass_over(self, key: Key, verdict: Verdict) -> None:
+    def _pass_over(self, key: Key, verdict: CandidateVerdict) -> None:
         """Who else does not start, when the first of a group does not."""
-        if verdict == Verdict.QUEUE_CLOSED or self._state.is_strict(key[1]):
+        if verdict == CandidateVerdict.QUEUE_CLOSED or self._state.is_strict(key[1]):
             self._closed.add(key[1])
-        elif verdict in (Verdict.ARRAY_LIMIT, Verdict.CAP):
+        elif verdict in (CandidateVerdict.ARRAY_LIMIT, CandidateVerdict.CAP):
             self._refused.add(key[2])
-        elif verdict in (Verdict.NO_CAPACITY, Verdict.WOULD_DELAY) and self._kinds_fare_alike:
+        elif verdict in (CandidateVerdict.NO_CAPACITY, CandidateVerdict.WOULD_DELAY) and self._kinds_fare_alike:
             # In other queues and priorities too: room only shrinks during a pass.
             self._refused.add(key[2])
 

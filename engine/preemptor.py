@@ -12,7 +12,7 @@ from engine import events as ev
 from engine import preemption
 from engine.binder import Binder
 from engine.capacity import OPEN
-from engine.cycle_memory import Verdict
+from engine.cycle_memory import CandidateVerdict
 from engine.exchange import Exchange
 from engine.shape import Shape
 from engine.state import State
@@ -47,16 +47,16 @@ class Preemptor:
             preemption.may_preempt(state, group.rows[group.front]) for group in state.pending.groups.values()
         )
 
-    def make_room(self, row: int) -> Verdict | None:
+    def make_room(self, row: int) -> CandidateVerdict | None:
         """Start it in the place of others, or ask these for checkpoints first. None when the policy finds nobody, or
         waiting is as quick."""
         state = self._state
         if not preemption.may_preempt(state, row):
             return None
         if state.bookings.clearing_for(row) is not None:
-            return Verdict.CLEARING
+            return CandidateVerdict.CLEARING
         if self._exchange(row):
-            return Verdict.STARTED
+            return CandidateVerdict.STARTED
         if self._all_end_soon():
             return None
         counts = state.workloads.class_at(row).least
@@ -69,12 +69,12 @@ class Preemptor:
                 return None
             if found.delay_ms:
                 self._clear(row, found)
-                return Verdict.CLEARING
+                return CandidateVerdict.CLEARING
             for victim, cause in found.victims:
                 self._binder.stop(victim, cause, by=row)
             self._binder.bind_in_place(row, shapes)
             self._exchanges.found(row, shapes, found.victims)
-            return Verdict.STARTED
+            return CandidateVerdict.STARTED
         return None
 
     def _victims(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> preemption.Preemption | None:

@@ -68,16 +68,15 @@ class Scheduler:
         """Start everything that may start now, until nothing more changes."""
         self._renew_overdue()
         for _ in range(MAX_PASSES):
+            if not self.memory.unsettled:
+                break
             arrivals, causes = self.memory.take_changes()
             starts = self.memory.starts
-            if causes or (arrivals and self.state.policy == "conservative"):
-                self._note_mix()
+            self._note_mix()
+            if causes or self.state.policy == "conservative":
                 self._schedule_all()
-            elif arrivals:
-                self._note_mix()
-                self._schedule_arrivals(arrivals)
             else:
-                break
+                self._schedule_arrivals(arrivals)
             if self.memory.starts != starts and self._preemptor.is_waited_for():
                 self.state.reconsider.ask(Cause.STARTED)
         if self.state.short:
