@@ -13,12 +13,15 @@ from engine.definitions import Checked
 from engine.errors import RefusedError, SpecError
 from engine.intake import check
 from engine.intent_answers import answered_by
-from engine.intents import MOST_OPEN, TOKEN_BYTES
 from engine.naming import listed
 from engine.outside_commands import CARRIED, why_not
 from engine.slurm.submission import check as check_job
 from engine.state import State
 from engine.submission import check_submission
+
+MAX_OPEN = 100_000
+"""Beyond this nothing more is taken: the other scheduler has been away for very long."""
+TOKEN_BYTES = 10
 
 
 def intend(
@@ -50,7 +53,7 @@ def _refuse_impossible(command: type[cmd.Command], *, acts: bool, lacks: Mapping
 
 
 def _refuse_too_many(state: State) -> None:
-    if len(state.intents.open) >= MOST_OPEN:
+    if len(state.intents.open) >= MAX_OPEN:
         raise RefusedError(
             f"{len(state.intents.open):,} intents wait for Slurm", "See what it says: muster intents; then try again"
         )

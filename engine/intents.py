@@ -35,9 +35,6 @@ DOUBTS_KEPT = 1000
 """Those in doubt wait for a person: they do not go because much else was settled since."""
 WORDS_KEPT = 8
 """Of one intent: what was last said of it, and when."""
-MOST_OPEN = 100_000
-"""Beyond this nothing more is taken: the other scheduler has been away for very long."""
-TOKEN_BYTES = 10
 NAMED_KEPT_MS = 7 * DAY_MS
 """For so long after its end a workload is still found by its token: Slurm has dropped the job by then (MinJobAge in
 slurm.conf, minutes as a rule)."""
