@@ -309,6 +309,13 @@ class Reservation:
         alike = len(shapes) == 1 and shapes == self.workload_class.shapes and self._domain is None
         return alike and count > self._spare[0]
 
+    def allows(self, shapes: tuple[Shape, ...], claims: list[Claim], *, late: bool) -> bool:
+        """Whether claims just made keep the promise. `late`: by work that may run past the reserved start."""
+        if late:
+            return self.admits(shapes, claims)
+        self.pass_over(shapes, claims)
+        return True
+
     def admits(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
         """Whether claims just made, held past the reserved start, leave enough slots. If so they are counted in."""
         if shapes == (self._own,):

@@ -10,12 +10,13 @@ room, quota and order has a say in is not drawn at all.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine import events as ev
+from engine.binder import Binder
 from engine.capacity import NOWHERE, Capacity
 from engine.choosing import is_simple
 from engine.columns import view
@@ -29,6 +30,10 @@ from engine.workloads import NONE, WorkloadClass
 
 if TYPE_CHECKING:
     from engine.state import State
+
+
+MIN_SIZE = 32
+"""Workloads drawn for the first batch, and after one that failed early."""
 
 
 class Draw(NamedTuple):
@@ -76,6 +81,8 @@ class Batches:
         """(queue row, class row) -> plan; None for what is not started in batches."""
         self._rules = -1
         """`State.rules` that the plans were made by."""
+        self._size = MIN_SIZE
+        """Candidates drawn for the next batch: more after each that started as a whole."""
         self._plain: dict[int, bool] = {}
         """By class row, whether nothing but room, quota and order decides about it."""
 
@@ -158,8 +165,31 @@ class Batches:
         plan = self._plans[place] if place in self._plans else self._plan(*place)
         return plan is None or self._state.capacity.find(plan.shape) != NOWHERE
 
-    def draw(self, lineup: Lineup, most: int, closed: set[int], refused: set[int]) -> tuple[list[Draw], list[Order]]:
-        """Up to so many candidates that may start as far as quota goes, taken out of the lineup; and where the
+    def are_sure(self) -> bool:
+        """Whether nobody has nodes kept, and no outside cap has a say: room, quota and order alone decide who starts,
+        as long as nobody was promised a time."""
+        bookings = self._state.bookings
+        return not bookings.reservations and not bookings.clearings and not self._state.caps.any
+
+    def start(self, binder: Binder, draws: list[Draw]) -> int:
+        """Start those drawn, up to the first that finds no node. Returns how many started."""
+        claims = place_singles(self._state.capacity, [draw.shape for draw in draws])
+        begun = len(claims)
+        if begun:
+            binder.bind_many(placed([d.order[3] for d in draws], [d.flags for d in draws], claims), begun)
+        self._size = max(begun, MIN_SIZE) if begun < len(draws) else min(2 * self._size, binder.max_at_once)
+        return begun
+
+    def start_rush(self, binder: Binder, rush: Rush) -> int:
+        """The same for all that waits."""
+        classes = self._state.workloads.classes
+        claims = place_singles(self._state.capacity, [classes[cls].shapes[0] for cls in rush.classes])
+        if claims:
+            binder.bind_many(placed(rush.rows.tolist(), (), claims), len(claims))
+        return len(claims)
+
+    def draw(self, lineup: Lineup, closed: set[int], refused: set[int]) -> tuple[list[Draw], list[Order]]:
+        """Candidates that may start as far as quota goes, taken out of the lineup; and where the
         candidate stood that was next after each. Candidates of closed queues and refused kinds are dropped. The quota
         itself is as before afterwards: the event of those that start charges it."""
         state = self._state
@@ -173,7 +203,7 @@ class Batches:
         """Use that was counted for tenants, and what was added."""
         draws: list[Draw] = []
         nexts: list[Order] = []
-        while len(draws) < most:
+        while len(draws) < self._size:
             first = lineup.first()
             if first is None:
                 break
@@ -225,6 +255,18 @@ def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
         return False
     (shape,) = workload_class.shapes
     return not shape.labels and shape.topology is None and is_simple(capacity, shape)
+
+
+def place_singles(capacity: Capacity, shapes: Iterable[Shape]) -> list[tuple[int, int]]:
+    """Claim a node for one task of each shape in turn, up to the first that fits nowhere: (node row, device mask) of
+    each."""
+    claims: list[tuple[int, int]] = []
+    for shape in shapes:
+        node = capacity.find(shape)
+        if node == NOWHERE:
+            break
+        claims.append((node, capacity.claim(node, shape, 1)))
+    return claims
 
 
 def placed(rows: Sequence[int], flags: Sequence[int], claims: list[tuple[int, int]]) -> ev.Placed | ev.PlacedMany:

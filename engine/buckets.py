@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from heapq import heapify, heappush
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from engine.columns import copied, view
+from engine.columns import copied
 from engine.mig import KINDS
 
 NOWHERE = -1
@@ -124,55 +120,3 @@ class PoolIndex:
         if not self.share_counts[step]:
             self.share_heaps[step].clear()
             self.share_bits ^= 1 << step
-
-
-class Moves(NamedTuple):
-    """Nodes whose columns have changed without their index, each once, and as what they are in it: the key of the
-    bucket and the largest free part of a device, milli-GPU."""
-
-    nodes: np.ndarray[Any, np.dtype[Any]]
-    keys: np.ndarray[Any, np.dtype[Any]]
-    parts: np.ndarray[Any, np.dtype[Any]]
-
-
-def bring_up(
-    indexes: list[PoolIndex], partition: array[int], key: array[int], partial: array[int], moves: list[Moves]
-) -> None:
-    """Put nodes that were moved, the oldest move first, where their columns say. Totals are not touched."""
-    nodes, old, old_part = (np.concatenate(column) for column in zip(*moves, strict=True))
-    nodes, first = np.unique(nodes, return_index=True)
-    old, old_part = old[first], old_part[first].astype(np.int64)
-    new, new_part = view(key)[nodes], view(partial)[nodes].astype(np.int64)
-    place = view(partition)[nodes].astype(np.int64) << 32
-    moved = np.flatnonzero(new != old)
-    for bucket, count in zip(*_counted(place[moved] | old[moved]), strict=True):
-        indexes[bucket >> 32].remove(bucket & 0xFFFFFFFF, count)
-    buckets = place[moved] | new[moved]
-    rows = nodes[moved[np.argsort(buckets, kind="stable")]].tolist()
-    begin = 0
-    for bucket, count in zip(*_counted(buckets), strict=True):
-        index, at = indexes[bucket >> 32], bucket & 0xFFFFFFFF
-        index.insert_many(at, rows[begin : begin + count])
-        heap = index.heaps[at]
-        if len(heap) > 2 * index.counts[at] + 64:
-            heap[:] = sorted({node for node in heap if key[node] == at})
-        begin += count
-    old_step, new_step = (np.where(part > 0, part // SHARE_STEP, NOWHERE) for part in (old_part, new_part))
-    changed = np.flatnonzero(old_step != new_step)
-    steps = zip(*(column[changed].tolist() for column in (nodes, old_step, new_step)), strict=True)
-    for node, step, to in steps:
-        index = indexes[partition[node]]
-        if step != NOWHERE:
-            index.remove_share(step)
-        if to == NOWHERE:
-            continue
-        index.insert_share(to, node)
-        heap = index.share_heaps[to]
-        if len(heap) > 2 * index.share_counts[to] + 64:
-            there = range(max(to * SHARE_STEP, 1), (to + 1) * SHARE_STEP)
-            heap[:] = sorted({other for other in heap if partial[other] in there and key[other] != NOWHERE})
-
-
-def _counted(values: np.ndarray[Any, np.dtype[Any]]) -> tuple[list[int], list[int]]:
-    names, counts = np.unique(values, return_counts=True)
-    return names.tolist(), counts.tolist()

@@ -22,7 +22,7 @@ import numpy as np
 
 from engine import scores
 from engine.buckets import NOWHERE as NOWHERE
-from engine.buckets import SHARE_STEP, Moves, PoolIndex, bring_up
+from engine.buckets import SHARE_STEP, PoolIndex
 from engine.columns import view
 from engine.constraints import Company
 from engine.devices import (
@@ -61,10 +61,9 @@ class Capacity(NodeTable):
     """Nodes and devices: what there is and what is free."""
 
     __slots__ = (
-        "__weakref__", "_moved", "_moves", "booked", "born", "built", "company", "device_base", "device_free",
-        "device_layout", "device_used", "domain_room", "doomed", "free_cpu", "free_disk", "free_memory", "freed",
-        "gained", "gained_before", "key", "live_kinds", "mix", "not_ready", "open_kinds", "order", "partial",
-        "since", "totals", "whole",
+        "booked", "born", "company", "device_base", "device_free", "device_layout", "device_used", "domain_room",
+        "doomed", "free_cpu", "free_disk", "free_memory", "gained", "gained_before", "gains", "indexes", "key",
+        "live_kinds", "mix", "not_ready", "open_kinds", "order", "partial", "since", "totals", "whole",
     )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
         *NodeTable.columns, "since", "born", "doomed", "order", "free_cpu", "free_memory", "free_disk", "whole",
@@ -106,8 +105,8 @@ class Capacity(NodeTable):
         """What requests may come to on all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
         """Nodes in any other state than READY; those removed do not count."""
-        self.freed = 0
-        """Counts what may let something start that could not, or breaks a promise."""
+        self.gains = 0
+        """How often nodes gained room."""
         self.gained: list[int] = []
         """Nodes that gained room, in order: what did not fit before can fit now only because of one of these."""
         self.gained_before = 0
@@ -123,11 +122,8 @@ class Capacity(NodeTable):
         self._build_index()
 
     def _build_index(self) -> None:
-        self.built = [PoolIndex(partition.pool) for partition in self.partitions]
-        """`indexes`, as they are before they are brought up to date."""
-        self._moves: list[Moves] = []
-        """What kernels have done to nodes and the indexes do not know yet."""
-        self._moved = 0
+        self.indexes = [PoolIndex(partition.pool) for partition in self.partitions]
+        """Nodes that are open to all, by partition."""
         self.booked: dict[tuple[int, int], PoolIndex] = {}
         """(booking, partition) -> the nodes of that partition which are kept for it."""
         self.key = array("q", [NOWHERE]) * len(self.node_ids)
@@ -165,8 +161,8 @@ class Capacity(NodeTable):
         self.open_kinds.append(0)
         self.key.append(NOWHERE)
         self._count(pool)
-        if self.partition[row] == len(self.built):
-            self.built.append(PoolIndex(pool))
+        if self.partition[row] == len(self.indexes):
+            self.indexes.append(PoolIndex(pool))
         self.state[row] = state
         if state == NodeState.READY:
             self._enter(row)
@@ -275,41 +271,13 @@ class Capacity(NodeTable):
         for device in range(base, base + self.device_count(node)):
             self.device_free[device] = 0
 
-    @property
-    def indexes(self) -> list[PoolIndex]:
-        """Nodes that are open to all, by partition."""
-        if self._moves:
-            bring_up(self.built, self.partition, self.key, self.partial, self._moves)
-            self._moves, self._moved = [], 0
-        return self.built
-
-    @property
-    def behind(self) -> bool:
-        """Whether the open nodes are as kernels left them: whoever changes one brings the indexes up to date first."""
-        return bool(self._moves)
-
-    def note_moves(self, moves: Moves, totals: Iterable[tuple[int, int, int]]) -> None:
-        """Kernels have changed these nodes' columns, their keys among them. `totals`: what that frees, by partition:
-        milli-CPU, memory MiB, whole devices. The buckets are brought up to date when next looked at."""
-        for index, (cpu, memory, devices) in zip(self.built, totals, strict=True):
-            index.free_cpu += cpu
-            index.free_memory += memory
-            index.free_devices += devices
-        self._moves.append(moves)
-        self._moved += len(moves.nodes)
-        if self._moved > 2 * len(self.node_ids):
-            # Nobody looks at them: what is kept for them must not grow for ever. Nodes that moved often count once.
-            self.indexes  # noqa: B018
-        if self.domain_room is not None:
-            self.domain_room.touched += moves.nodes.tolist()
-
     def index_at(self, node: int) -> PoolIndex:
         """The index the node is in while it is ready."""
         booking = self.booking[node]
         partition = self.partition[node]
         if booking != OPEN:
             return self.booked[booking, partition]
-        return (self.indexes if self._moves else self.built)[partition]
+        return self.indexes[partition]
 
     def book(self, nodes: Iterable[int], booking: int) -> None:
         """Keep the nodes for a booking, or open them to all. Asks for a new look at what waits."""
@@ -357,7 +325,7 @@ class Capacity(NodeTable):
 
     def note_gains(self, nodes: list[int]) -> None:
         """The nodes have room that they did not have."""
-        self.freed += 1
+        self.gains += 1
         self.gained += nodes
         surplus = len(self.gained) - GAINS_KEPT
         if surplus > GAINS_KEPT:
@@ -463,7 +431,7 @@ class Capacity(NodeTable):
         for key in reach.kept if self.booked else ():
             if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
                 return node
-        indexes = self.indexes if self._moves else self.built
+        indexes = self.indexes
         for partition in reach.open:
             node = self._find_in(indexes[partition], shape)
             if node != NOWHERE:
@@ -679,7 +647,7 @@ class Capacity(NodeTable):
             if devices:
                 shift_devices(self, node, shape, count, devices, None)
             return
-        index = self.index_at(node) if self.booked or self._moves else self.built[self.partition[node]]
+        index = self.index_at(node) if self.booked else self.indexes[self.partition[node]]
         if devices:
             shift_devices(self, node, shape, count, devices, index)
         index.free_cpu += cpu

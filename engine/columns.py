@@ -83,7 +83,7 @@ class Table:
     def attributes(self) -> list[str]:
         """Names of all it has, derived parts included."""
         slots = [name for cls in type(self).__mro__ for name in cls.__dict__.get("__slots__", ())]
-        return [*(name for name in slots if name != "__weakref__"), *getattr(self, "__dict__", ())]
+        return [*slots, *getattr(self, "__dict__", ())]
 
 
 def copied(value: Any) -> Any:

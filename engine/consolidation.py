@@ -44,6 +44,7 @@ from engine.query import (
 )
 from engine.shape import Shape
 from engine.state import State
+from engine.variants import variants
 from engine.victim_domains import cheapest_in_one
 from engine.victim_field import Candidates
 from engine.victims import cheapest
@@ -193,7 +194,7 @@ class _Planner:
         state = self.state
         least = state.workloads.class_at(row).least
         why = "no node of the cell has what its tasks ask for"
-        for shapes in self.engine.scheduler.variants(row):
+        for shapes in variants(self.state, row):
             lack = state.queues.lack(state.workloads.queue[row], state.charge_if(row, shapes, least), state.now_ms)
             if lack is not None:
                 why = f"its queue lacks quota in {state.queues.specs[lack.vertex].name}, which no move gives it"
@@ -333,9 +334,10 @@ class _Planner:
         queue, have = w.queue[row], tuple(state.placed_of(row))
         least = tuple(map(min, have, w.class_at(row).least)) if w.elastic[row] else have
         pools = {state.capacity.pool[node] for node, _ in self._places(state, row)}
-        variants = list(self.engine.scheduler.variants(row))
-        variants.sort(key=lambda shapes: len(pools.difference(*(shape.pools for shape in shapes))))
-        for shapes in variants:
+        own_pools_first = sorted(
+            variants(self.state, row), key=lambda shapes: len(pools.difference(*(shape.pools for shape in shapes)))
+        )
+        for shapes in own_pools_first:
             claims = place(state.capacity, shapes, least, have)
             if claims is None:
                 continue

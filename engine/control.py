@@ -31,8 +31,8 @@ from engine.executors.protocol import Confirmations, Executor, Outcome, Report, 
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.forecast import Forecaster
 from engine.intake import check
+from engine.intent_checks import intend
 from engine.intent_report import IntentsReport
-from engine.intents import intend
 from engine.journal import Beside, Journal, Memory
 from engine.journal_tables import Estimate
 from engine.lease import Lease
@@ -58,6 +58,7 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.recent import Recent
+from engine.reconsider import Cause
 from engine.resizing import Recommender, recommended
 from engine.run_spec import TIME_LIMIT
 from engine.scaling_report import ScalingReport
@@ -154,7 +155,7 @@ class Engine:
         """Time passes in which nobody decided."""
         self._confirmations = Confirmations(state.workloads)
         self.recent = self._new_recent()
-        self.reader = read.Reader(state, self.scheduler)
+        self.reader = read.Reader(state, self.scheduler.memory)
         self._batch: list[ev.AnyEvent] = []
         self._first_version = state.version + 1
         self._snapshot_at = state.version
@@ -451,11 +452,11 @@ class Engine:
                     self._launch()
         burst = self.state.queues.next_burst_change(before)
         if burst is not None and burst <= at_ms:
-            self.state.capacity.freed += 1
+            self.state.reconsider.ask(Cause.TIME)
 
     def _finish_many(self, until_ms: int) -> int:
         """Record the ends that come next, as many as there are before anything else is due. Returns how many."""
-        if self.scheduler.most_at_once < 2:
+        if self.scheduler.binder.max_at_once < 2:
             return 0
         timer = self._next_timer_ms()
         times, rows = self.executor.take_ends(until_ms if timer is None else min(until_ms, timer - 1))
@@ -539,7 +540,7 @@ class Engine:
             self.scheduler.carry_out(subject)
         elif timer in (Timer.RESERVATION_START, Timer.MIN_RUNTIME, Timer.TURN, Timer.DISRUPTIONS):
             if self.state.pending.groups:
-                self.state.capacity.freed += 1
+                self.state.reconsider.ask(Cause.TIME)
         else:
             reservation = next(r for r in self.state.bookings.reservations if r.booking == subject)
             self._emit(ev.Unreserved(reservation.spec.name))
@@ -564,7 +565,7 @@ class Engine:
         self._refresh()
         kept = self.state.copy() if undone_without_journal and self._journal is None else None
         try:
-            if self.scheduler.fresh and self.decides:
+            if self.scheduler.memory.fresh and self.decides:
                 # A fork or a restart first sees what its origin had seen when it last looked.
                 self.scheduler.cycle()
                 self._launch()
@@ -615,7 +616,7 @@ class Engine:
         self.scheduler.cycle()
         self._launch()
         for _ in range(MOST_ROUNDS):
-            if not self.scheduler.unsettled:
+            if not self.scheduler.memory.unsettled:
                 break
             self.scheduler.cycle()
             self._launch()
@@ -656,7 +657,7 @@ class Engine:
         self.executor.confirm(row)
 
     def _start_many(self, rows: list[int]) -> None:
-        if len(rows) < LEAST_AT_ONCE or self.scheduler.most_at_once < 2:
+        if len(rows) < LEAST_AT_ONCE or self.scheduler.binder.max_at_once < 2:
             for row in rows:
                 self._start(row)
         else:

@@ -46,6 +46,7 @@ from engine.explain import (
     moment,
     named,
 )
+from engine.lineup import order_of
 from engine.model import (
     LEVELS,
     FlavorQuota,
@@ -66,6 +67,7 @@ from engine.quota import Lack, QueueTree
 from engine.respec import spec_of
 from engine.shape import ANY, Shape
 from engine.state import BOUND, State
+from engine.variants import variants
 
 MOST_FORKS = 12
 MOST_AHEAD = 5
@@ -236,11 +238,11 @@ class _Search:
     def ahead(self) -> Iterator[Counterfactual | None]:
         """Hold what is ahead of it in its strict queue, where that is little."""
         state = self.state
-        w, order = state.workloads, self._engine.scheduler.order
-        mine = order(state.pending_key(self.row), self.row)
+        w = state.workloads
+        mine = order_of(state, state.pending_key(self.row), self.row)
         queue = w.queue[self.row]
         groups = [(key, group) for key, group in state.pending.groups.items() if key[1] == queue]
-        before = [row for key, group in groups for row in group.rows[group.front :] if order(key, row) < mine]
+        before = [row for key, group in groups for row in group.rows[group.front :] if order_of(state, key, row) < mine]
         if len(before) <= MOST_AHEAD:
             ids = tuple(w.ids[row] for row in sorted(before))
             yield self._try(
@@ -375,7 +377,7 @@ class _Search:
     def _lack(self, queues: QueueTree) -> Lack | None:
         """What it lacks in the way it would like best."""
         state = self.state
-        shapes = next(self._engine.scheduler.variants(self.row), None)
+        shapes = next(variants(self.state, self.row), None)
         if shapes is None:
             return None
         charge = state.charge_if(self.row, shapes, state.workloads.class_at(self.row).least)
@@ -504,7 +506,7 @@ class _Search:
 
     def _shapes(self) -> tuple[Shape, ...]:
         """Its groups in the way it would like best."""
-        shapes = next(self._engine.scheduler.variants(self.row), None)
+        shapes = next(variants(self.state, self.row), None)
         return self.state.workloads.class_at(self.row).shapes if shapes is None else shapes
 
     def _is_bound(self, row: int) -> bool:

@@ -17,10 +17,12 @@ from engine.barred import Bar, bars, condition, named_taints
 from engine.bookings import Reservation as Booked
 from engine.capacity import OPEN
 from engine.columns import view
+from engine.cycle_memory import CycleMemory
 from engine.devices import Census, census
 from engine.domains import Nearest, domain_room, levels_asked, nearest
 from engine.fragmentation import free_gpu, in_one_piece
 from engine.growth import outlook
+from engine.lineup import order_of
 from engine.model import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState
 from engine.money import usd
 from engine.outside_words import outside_reasons, outside_token, without_cycle
@@ -30,10 +32,10 @@ from engine.quantities import moment as moment
 from engine.quantities import quantity, task_size
 from engine.query import Reason
 from engine.quota import UNLIMITED, WIDTH, Charge, Lack
-from engine.scheduler import Scheduler
 from engine.shape import Shape
 from engine.state import State
 from engine.templates import could_be, grows
+from engine.variants import variants
 from engine.workloads import DEPENDS_ON, NONE
 
 ON_HOLD = "OnHold"
@@ -72,9 +74,9 @@ of its own for one that differs from its like."""
 class Explainer:
     """Answers for one version of the state at a time."""
 
-    def __init__(self, state: State, scheduler: Scheduler) -> None:
+    def __init__(self, state: State, memory: CycleMemory) -> None:
         self._state = state
-        self._scheduler = scheduler
+        self._memory = memory
         self._version = -1
         self._room = Room(state)
         self._heads: dict[int, int] = {}
@@ -126,7 +128,7 @@ class Explainer:
         like: Numbers = (view(w.state)[rows] == WorkloadState.QUEUED) & (view(w.kept)[rows] == 0)
         own = {*self.promised(), *(clearing.row for clearing in state.bookings.clearings)}
         for queue in np.unique(queues[like]).tolist():
-            if self._is_strict(queue):
+            if state.is_strict(queue):
                 self._ahead_of(int(rows[np.flatnonzero(like & (queues == queue))[0]]))
                 own.add(self._heads[queue])
         like[np.isin(rows, list(own))] = False
@@ -176,7 +178,7 @@ class Explainer:
 
     def promised(self) -> dict[int, int]:
         """Workload row -> cell time at which the policy has promised it a start."""
-        return _promised(self._state, self._scheduler)
+        return _promised(self._state, self._memory)
 
     def _queued(self, row: int) -> Waiting:
         """What holds up a queued workload; evaluated once for all of its kind."""
@@ -185,13 +187,13 @@ class Explainer:
         w = state.workloads
         ahead = self._ahead_of(row)
         alone = w.kept[row] or state.bookings.clearing_for(row) is not None or row in self.promised()
-        first_of_strict = ahead == NONE and self._is_strict(w.queue[row])
+        first_of_strict = ahead == NONE and self._state.is_strict(w.queue[row])
         stopped = bool(state.budgets.specs) and state.budgets.stopping(state, row) is not None
         alone = alone or first_of_strict or stopped
         kind = (w.priority[row], w.queue[row], -1 - row if alone else w.cls[row])
         found = self._waiting.get(kind)
         if found is None:
-            found = self._waiting[kind] = Waiting(state, self._scheduler, self._room, row, ahead)
+            found = self._waiting[kind] = Waiting(state, self._memory, self._room, row, ahead)
         return found
 
     def _renew(self) -> None:
@@ -204,19 +206,16 @@ class Explainer:
             self._starts.clear()
             self._outlooks.clear()
 
-    def _is_strict(self, queue: int) -> bool:
-        return not self._state.pending.by_class or self._state.queues.specs[queue].order == "strict_fifo"
-
     def _ahead_of(self, row: int) -> int:
         """The first of its queue, where nothing starts before that; NONE when nothing is in its way."""
         state = self._state
         queue = state.workloads.queue[row]
-        if not self._is_strict(queue) or state.pending_key(row)[3] == STOPPED:
+        if not state.is_strict(queue) or state.pending_key(row)[3] == STOPPED:
             return NONE
         if queue not in self._heads:
             waiting = state.pending.groups.items()
             groups = ((key, group) for key, group in waiting if key[1] == queue and key[3] != STOPPED)
-            self._heads[queue] = min(self._scheduler.order(key, group.rows[group.front]) for key, group in groups)[-1]
+            self._heads[queue] = min(order_of(state, key, group.rows[group.front]) for key, group in groups)[-1]
         first = self._heads[queue]
         return NONE if first == row else first
 
@@ -308,10 +307,10 @@ class Room:
 class Waiting:
     """What holds up a queued workload, and all of its kind."""
 
-    def __init__(self, state: State, scheduler: Scheduler, room: Room, row: int, ahead: int) -> None:
+    def __init__(self, state: State, memory: CycleMemory, room: Room, row: int, ahead: int) -> None:
         """`ahead`: the workload that strictly goes first; NONE when there is none."""
         self._state = state
-        self._scheduler = scheduler
+        self._memory = memory
         self._room = room
         self._row = row
         self._ahead = ahead
@@ -336,7 +335,7 @@ class Waiting:
             yield QUEUE_HELD
         if self._ahead != NONE:
             yield BEHIND
-        if self._scheduler.at_array_limit(self._row):
+        if self._state.workloads.at_array_limit(self._row):
             yield ARRAY_LIMIT
         if self._state.caps.any and self._state.caps.stopping(self._row) is not None:
             yield CAP
@@ -357,7 +356,7 @@ class Waiting:
         if not self._in_quota:
             yield QUOTA
         ways = self._in_quota or self._ways
-        if self._scheduler.lacks_room(self._row) or all(self._lacks_room(shapes) for shapes in ways):
+        if self._memory.refusals.lacks_room(self._row) or all(self._lacks_room(shapes) for shapes in ways):
             if self._state.capacity.booked and self._kept_from(ways[0]):
                 yield RESERVED
             if self._nearest(ways[0]) is not None:
@@ -380,7 +379,7 @@ class Waiting:
             return []
         return [
             shapes
-            for shapes in self._scheduler.variants(self._row)
+            for shapes in variants(self._state, self._row)
             if all(shape.booked or self._room.suits(shape) for shape in shapes)
         ]
 
@@ -447,7 +446,7 @@ class Waiting:
         """Whether, though it fits, a start now would be in the way of what others were promised."""
         if self._state.policy == "conservative":
             return True
-        promise = self._scheduler.reservation
+        promise = self._memory.reservation
         if promise is None or promise.row == self._row:
             return False
         return not promise.ends_in_time(self._row) or promise.needs_quota(self._row)
@@ -633,7 +632,7 @@ class Waiting:
 
     def _reserved(self) -> Iterator[Reason]:
         state = self._state
-        own, promised = self._own_reservation, _promised(state, self._scheduler)
+        own, promised = self._own_reservation, _promised(state, self._memory)
         if own is not None and self._own_reservation_keeps_it():
             text = f"may use only the nodes of reservation {own.spec.name}, which begins at {moment(own.spec.start_ms)}"
             yield Reason(token=RESERVED, text=text)
@@ -647,7 +646,7 @@ class Waiting:
         """Of the first start that others were promised."""
         others = sorted((start_ms, row) for row, start_ms in promised.items() if row != self._row)
         first = self._state.workloads.ids[others[0][1]] if others else "what goes before it"
-        promise = self._scheduler.reservation
+        promise = self._memory.reservation
         if promise is not None and promise.needs_quota(self._row):
             text = f"fits now, but would take the quota that the start promised to {first} counts on"
             return Reason(token=RESERVED, text=text, unblock=f"more quota, or the start of {first}")
@@ -716,11 +715,11 @@ _DESCRIBE: dict[str, Callable[[Waiting], Iterator[Reason]]] = {
 }
 
 
-def _promised(state: State, scheduler: Scheduler) -> dict[int, int]:
+def _promised(state: State, memory: CycleMemory) -> dict[int, int]:
     if state.policy == "conservative":
         queued = WorkloadState.QUEUED
-        return {row: at for row, at in scheduler.promises.items() if state.workloads.state[row] == queued}
-    promise = scheduler.reservation
+        return {row: at for row, at in memory.promises.items() if state.workloads.state[row] == queued}
+    promise = memory.reservation
     return {} if promise is None or promise.start_ms is None else {promise.row: promise.start_ms}
 
 

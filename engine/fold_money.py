@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from engine import events as ev
 from engine import workloads as wl
 from engine.model import WorkloadState
+from engine.reconsider import Cause
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -17,7 +18,7 @@ def price_set(state: State, event: ev.PriceSet) -> None:
     state.ledger.set_price(state, event.pool, event.price_microusd_hour)
     # Cheaper pools are preferred.
     state.workloads.compile(state.capacity)
-    state.capacity.freed += 1
+    state.reconsider.ask(Cause.RULES)
 
 
 def budget_set(state: State, event: ev.BudgetSet) -> None:
@@ -48,10 +49,10 @@ def spending_approved(state: State, event: ev.SpendingApproved) -> None:
     state.workloads.record(row, wl.APPROVED, state.now_ms, 0)
     if queued:
         state.pending.add(state.pending_key(row), row)
-        state.capacity.freed += 1
+        state.reconsider.ask(Cause.BUDGET)
 
 
 def budgets_changed(state: State) -> None:
     """Other work may start, or may not."""
     state.rebuild_pending()
-    state.capacity.freed += 1
+    state.reconsider.ask(Cause.BUDGET)

@@ -11,6 +11,7 @@ from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE
 from engine.model import WorkloadState
+from engine.reconsider import Cause
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -86,6 +87,6 @@ def runs_told(state: State, event: ev.RunsTold) -> None:
 def caps_told(state: State, event: ev.CapsTold) -> None:
     if event.most is not None:
         state.caps.limit(event.most)
-        state.capacity.freed += 1
+        state.reconsider.ask(Cause.RULES)
     for row, draws in zip(array("i", event.rows), event.draws, strict=True):
         caps.draw(state, row, draws)

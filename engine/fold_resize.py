@@ -11,6 +11,7 @@ from engine import workloads as wl
 from engine.allocations import NONE
 from engine.model import WorkloadState
 from engine.quota import Charge
+from engine.reconsider import Cause
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -135,7 +136,7 @@ def stretch(state: State, row: int) -> None:
             if belongs and row not in rows:
                 rows.add(row)
                 # It may shrink for what waits, or grow.
-                state.capacity.freed += 1
+                state.reconsider.ask(Cause.ELASTIC)
             elif not belongs:
                 rows.discard(row)
 

@@ -14,6 +14,7 @@ from engine.bookings import Clearing
 from engine.capacity import OPEN
 from engine.model import QueueMode, QueueSpec
 from engine.quota import DAY_MS
+from engine.reconsider import Cause
 from engine.timers import Timer
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def cell_named(state: State, event: ev.CellNamed) -> None:
 def policy_set(state: State, event: ev.PolicySet) -> None:
     state.policy = event.policy
     state.rebuild_pending()
-    state.capacity.freed += 1
+    state.reconsider.ask(Cause.RULES)
 
 
 def queue_added(state: State, event: ev.QueueAdded) -> None:
@@ -45,7 +46,7 @@ def queue_changed(state: State, event: ev.QueueChanged) -> None:
     if (old.order == "fair") != (event.queue.order == "fair"):
         state.rebuild_pending()
     state.timers.rebuild(state)
-    state.capacity.freed += 1
+    state.reconsider.ask(Cause.RULES)
 
 
 @contextmanager
@@ -64,7 +65,7 @@ def charges_following(state: State, specs: tuple[QueueSpec, ...]) -> Iterator[No
 def queue_mode_set(state: State, event: ev.QueueModeSet) -> None:
     state.rules += 1
     state.queues.set_mode(event.queue, QueueMode(event.mode))
-    state.capacity.freed += 1
+    state.reconsider.ask(Cause.RULES)
 
 
 def settings_set(state: State, event: ev.SettingsSet) -> None:
@@ -74,7 +75,7 @@ def settings_set(state: State, event: ev.SettingsSet) -> None:
         state.timers.rebuild(state)
     state.queues.half_life_ms = event.settings.fair_half_life_ms or DAY_MS
     state.usage.weigh(state)
-    state.capacity.freed += 1
+    state.reconsider.ask(Cause.RULES)
 
 
 def priority_class_added(state: State, event: ev.PriorityClassAdded) -> None:

@@ -15,7 +15,6 @@ from engine.query import Reason
 from engine.scale_up import Planner
 from engine.state import State
 from engine.templates import grows
-from engine.workloads import NONE
 
 NODES = "WaitingForNodes"
 NEVER = -1
@@ -40,7 +39,7 @@ def ready_ms(state: State, order: int) -> int | None:
 def _kept_back(state: State, row: int) -> str:
     """Why a workload that lacks room would not start if it had some."""
     w = state.workloads
-    budget, member_of = state.budgets.stopping(state, row), w.array[row]
+    budget = state.budgets.stopping(state, row)
     if budget is not None:
         return f"budget {state.budgets.specs[budget].name} keeps it from starting"
     if not state.queues.is_open(w.queue[row]):
@@ -49,7 +48,7 @@ def _kept_back(state: State, row: int) -> str:
         return "it may use only the nodes of its reservation"
     if state.bookings.clearing_for(row) is not None:
         return "others are being stopped to make room for it"
-    if member_of != NONE and 0 < w.array_limits[member_of] <= w.array_running[member_of]:
+    if w.at_array_limit(row):
         return "as many of its array run as may"
     return "what goes before it would take the quota of its queue"
 

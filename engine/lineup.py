@@ -8,10 +8,10 @@ vertex that has grown is found out of date, and put right, when its turn seems t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
-from engine.fairness import Shares
+from engine.fairness import Shares, order_key
 from engine.pending import Key
 from engine.state import State
 from engine.workloads import NONE
@@ -23,6 +23,24 @@ LaneEntry = tuple[tuple[int, ...], int, int, int, "Lane"]
 """(shares below the root and of the tenant, minus priority and row of its first, stamp it was reckoned at, lane)"""
 UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "Unit"]
 """(minus band, share of the root, then as in the entry of its first lane, unit)"""
+
+
+def order_of(state: State, key: Key, row: int) -> Order:
+    """Where the workload stands among all that wait."""
+    w = state.workloads
+    priority, queue, _, tenant = key
+    patience = state.settings.starve_after_ms
+    shares: tuple[int, ...]
+    if patience and state.now_ms - w.submitted[row] > patience:
+        shares = ()
+    elif len(state.queues.specs) == 1 and tenant == NONE:
+        shares = (0,)
+    else:
+        past = state.settings.fair_half_life_ms > 0
+        shares = order_key(state.queues, queue, state.capacity.totals, state.now_ms, past=past)
+        if tenant != NONE:
+            shares += (state.tenant_share(queue, tenant),)
+    return -w.priority_band[priority], shares, -w.priority_value[priority], row
 
 
 class Lane:
@@ -246,15 +264,14 @@ class ShortestFirst:
     """The candidates behind a reservation, by band and expected time: nothing changes that during a pass. Of a queue
     that is strictly first in, first out, only the first: another one's turn comes when that has started."""
 
-    def __init__(self, state: State, candidates: Iterable[tuple[Key, int]], order: Callable[[Key, int], Order]) -> None:
+    def __init__(self, state: State, candidates: Iterable[tuple[Key, int]]) -> None:
         self._state = state
-        self._order = order
         self._strict: dict[int, list[tuple[Order, Key]]] = {}
         """Queue row -> heap of its candidates, where they go in order."""
         self._heap: list[tuple[Order, Key]] = []
         for key, row in candidates:
             if state.queues.specs[key[1]].order == "strict_fifo":
-                self._strict.setdefault(key[1], []).append((order(key, row), key))
+                self._strict.setdefault(key[1], []).append((order_of(state, key, row), key))
             else:
                 self._heap.append(self._entry(key, row))
         for line in self._strict.values():
@@ -274,7 +291,7 @@ class ShortestFirst:
             return
         heappop(line)
         if successor is not None:
-            heappush(line, (self._order(key, successor), key))
+            heappush(line, (order_of(self._state, key, successor), key))
         if line:
             heappush(self._heap, self._first_of(line))
 

@@ -18,10 +18,10 @@ from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE
 from engine.columns import summed, view
-from engine.fast import give_back_many
 from engine.model import WorkloadSpec, WorkloadState
 from engine.pending import STOPPED, Arrived, Key
 from engine.quota import WIDTH, QueueTree, Vector
+from engine.reconsider import Cause
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -123,7 +123,7 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
     if state.capacity.company.terms:
         for row, node in zip(rows.tolist(), nodes, strict=True):
             if state.shift_company(row, 1, [(node, 1)]):
-                state.capacity.freed += 1
+                state.reconsider.ask(Cause.NEIGHBOURS)
     if not state.pending.leave_together(rows):
         _leave_pending(state, rows)
     for queue, quantities, count in _count_bound(state, rows, 1):
@@ -273,7 +273,8 @@ def finished(state: State, event: ev.FinishedMany) -> None:
         queues.give_back_many(of_queue, requests(state, view(w.cls)[rows]), times)
     for allocation in held.tolist():
         a.drop(allocation)
-    give_back_many(capacity, [w.classes[cls].shapes[0] for cls in classes], list(zip(nodes, masks, strict=True)))
+    for node, cls, mask in zip(nodes, classes, masks, strict=True):
+        capacity.give_back(node, w.classes[cls].shapes[0], 1, mask)
     capacity.note_gains(nodes)
     _count_bound(state, rows, -1)
     _count_members(state, rows, -1)

@@ -16,10 +16,10 @@ from engine.model import NodeState
 from engine.order_limits import Limits
 from engine.pending import STOPPED, Group, Key
 from engine.quota import Charge
-from engine.scheduler import Scheduler
 from engine.services import unmet
 from engine.shape import Shape
 from engine.state import State
+from engine.variants import variants
 from engine.workloads import NONE
 
 MOST_LOOKED_AT = 20_000
@@ -51,7 +51,6 @@ class Needs:
         self._state = state
         self._now_ms = now_ms
         self._limits = limits
-        self._scheduler = Scheduler(state, _never, _never)
 
     def blocks(self) -> list[list[Need]]:
         """First what runs on nodes that are taken back and what services lack, then what waits by band of priority, the
@@ -84,7 +83,7 @@ class Needs:
         for key, group in freely.items():
             rows = group.rows[group.front : group.front + MOST_LOOKED_AT]
             since = view(w.since)[rows]
-            (shapes,) = self._scheduler.variants(rows[0])
+            (shapes,) = variants(self._state, rows[0])
             for young in (False, True):
                 mine = np.flatnonzero((since > young_since) == young)
                 add(w.priority_band[key[0]], shapes, rows if len(mine) == len(rows) else [rows[i] for i in mine], young)
@@ -166,7 +165,7 @@ class Needs:
         """The ways it may be laid on pools. Where a tree has quotas by pool, those first whose pools can grow."""
         state = self._state
         counts = state.workloads.class_at(row).least
-        ways = [(shapes, counts, state.charge_if(row, shapes, counts)) for shapes in self._scheduler.variants(row)]
+        ways = [(shapes, counts, state.charge_if(row, shapes, counts)) for shapes in variants(state, row)]
         if len(ways) > 1:
             ways.sort(key=lambda way: not all(self._limits.room(shape.home).now for shape in way[0]))
         return iter(ways)
@@ -207,7 +206,3 @@ class Needs:
             else:
                 gangs.append(Need(shapes, counts, [row], row, False))
         return gangs + singles
-
-
-def _never(event: object) -> None:
-    raise AssertionError(f"who asks what waits changes nothing: {event}")

@@ -19,6 +19,7 @@ from engine.hot_swap import spared
 from engine.model import Qos
 from engine.placement import packed
 from engine.qos import EvictionOrder
+from engine.reconsider import Cause
 from engine.state import State
 from engine.usage import memory_limit
 
@@ -65,7 +66,7 @@ class PressureRelief:
     def act(self, now_ms: int) -> None:
         state = self._state
         if now_ms in state.replicas.held_ms.values():
-            state.capacity.freed += 1
+            state.reconsider.ask(Cause.TIME)
         if now_ms % state.settings.pressure.check_every_ms == 0:
             for node in sorted(state.usage.pressed):
                 self._relieve(node, now_ms)

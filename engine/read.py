@@ -17,6 +17,7 @@ from engine import costs, mig
 from engine.capacity import Capacity
 from engine.columns import view
 from engine.costs import BudgetReport, Showback, ShowbackRequest
+from engine.cycle_memory import CycleMemory, Decision
 from engine.errors import SpecError
 from engine.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
 from engine.explain import Explainer
@@ -71,7 +72,6 @@ from engine.query import (
 from engine.recent import Recent, totals
 from engine.resizing import said as resized
 from engine.run_spec import exit_words, shown
-from engine.scheduler import Decision, Scheduler
 from engine.services import load_of
 from engine.state import State
 from engine.templates import grows
@@ -129,10 +129,10 @@ MOST_KEPT = 16
 class Reader:
     """Reads one State. Never changes it."""
 
-    def __init__(self, state: State, scheduler: Scheduler) -> None:
+    def __init__(self, state: State, memory: CycleMemory) -> None:
         self._state = state
-        self._scheduler = scheduler
-        self.explainer = Explainer(state, scheduler)
+        self._memory = memory
+        self.explainer = Explainer(state, memory)
         self._heat = Heat(state)
         self.indexes: dict[Kind, dict[str, Texts]] = {
             "workloads": {"id": Texts(state.workloads.ids), "name": Texts(state.workloads.names)},
@@ -484,7 +484,7 @@ class Reader:
             half_life_ms=queues.half_life_ms,
             past_counts=state.settings.fair_half_life_ms > 0,
             queues=tuple(report(queues, state.capacity.totals, vectors, now_ms)),
-            decisions=tuple(self._decision(made) for made in reversed(self._scheduler.decisions)),
+            decisions=tuple(self._decision(made) for made in reversed(self._memory.decisions)),
         )
 
     def fragmentation(self, now_ms: int) -> FragmentationReport:

@@ -54,6 +54,7 @@ from engine.outside import Outside
 from engine.past import PastRuns
 from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
+from engine.reconsider import Cause, Reconsider
 from engine.shape import Shape
 from engine.sizing import Sizing
 from engine.timers import Timers
@@ -123,6 +124,8 @@ class State(Table):
         """Workloads that ended in batches since `ends` was last rid of what has ended."""
         self.arrivals: list[int] = []
         """Rows that became pending since the scheduler last looked."""
+        self.reconsider = Reconsider()
+        """Why it must look at everything again, besides room that nodes gained."""
         w = self.workloads
         self.stretched = {
             row for row, state in enumerate(w.state)
@@ -152,6 +155,15 @@ class State(Table):
         self.rules = 0
         """Counts changes of what there is: pools, nodes, queues."""
         self.found_sound = FoundSound(self.rules, {}, set())
+
+    @property
+    def changes_mark(self) -> tuple[int, int]:
+        """Differs whenever something may let refused work start, or breaks a promise."""
+        return self.capacity.gains, self.reconsider.times
+
+    def is_strict(self, queue: int) -> bool:
+        """Whether nothing of the queue starts before what is ahead of it."""
+        return not self.pending.by_class or self.queues.specs[queue].order == "strict_fifo"
 
     def rebuild_pending(self) -> None:
         self.pending = Pending(by_class=self.policy != "fcfs")
@@ -389,7 +401,7 @@ class State(Table):
         split_up = [w.shun(term, self.capacity) for term in shunned]
         if any(split_up):
             self.rebuild_pending()
-            self.capacity.freed += 1
+            self.reconsider.ask(Cause.ORDER)
 
     def name_labels(self, spec: WorkloadSpec) -> None:
         """Have the labels that the workload asks for divide nodes."""
@@ -450,7 +462,7 @@ class State(Table):
     def dequeue(self, row: int) -> None:
         """It waits for a start no longer. It may have been first, or promised its time: look again behind it."""
         self.pending.discard(self.pending_key(row), row)
-        self.capacity.freed += 1
+        self.reconsider.ask(Cause.LEFT)
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
         if clearing is not None:
             fold_rules.drop_clearing(self, clearing)
@@ -496,7 +508,7 @@ class State(Table):
             entries += len(nodes)
             tasks += sum(counts)
             if self.capacity.company.terms and self.shift_company(row, 1, list(zip(nodes, counts, strict=True))):
-                self.capacity.freed += 1
+                self.reconsider.ask(Cause.NEIGHBOURS)
             on = view(nodes)
             if bulk.worth_shifting(shape, on):
                 each, masks = view(counts).astype(np.int64), view(devices) if devices else 0
@@ -744,7 +756,7 @@ class State(Table):
             self._count_bound(row, 1)
         if queued:
             self.pending.add(self.pending_key(row), row)
-        self.capacity.freed += 1
+        self.reconsider.ask(Cause.ORDER)
 
     def _audited(self, event: ev.Audited) -> None:
         """The audit is read from the journal; it is no part of the cell's state."""

@@ -338,6 +338,11 @@ class Workloads(Table):
         self.array_limits.append(limit)
         self.array_running.append(0)
 
+    def at_array_limit(self, row: int) -> bool:
+        """Whether as many members of its array run as may."""
+        member_of = self.array[row]
+        return member_of != NONE and 0 < self.array_limits[member_of] <= self.array_running[member_of]
+
     def add(self, spec: WorkloadSpec, queue: int, now_ms: int, capacity: Capacity, member_of: int = NONE) -> int:
         """A new row for the spec: queued, held, or waiting for its time or others. Returns the row."""
         row = len(self.ids)

@@ -17,6 +17,7 @@ from engine.columns import view
 from engine.errors import MusterError
 from engine.model import PoolSpec, WorkloadState
 from engine.quota import Lack
+from engine.variants import variants
 from runbooks import catalog
 from runbooks.acts import Maker
 from runbooks.draft import SymptomChoice, Target, Tried
@@ -324,7 +325,7 @@ class Case:
     def lack(self, lot: WaitingLot) -> Lack | None:
         """What its queue lacks for one of the lot, in the way it would like best."""
         state = self.state
-        shapes = next(self.scene.engine.scheduler.variants(lot.row), None)
+        shapes = next(variants(state, lot.row), None)
         if shapes is None:
             return None
         charge = state.charge_if(lot.row, shapes, state.workloads.class_at(lot.row).least)

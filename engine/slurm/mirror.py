@@ -84,6 +84,21 @@ class Heard(NamedTuple):
     took_s: float
 
 
+class ShownJobs(NamedTuple):
+    """Jobs that Slurm showed, by what they stand for."""
+
+    names: dict[int, tuple[Job, tuple[str, ...]]]
+    """By job id: its record now, and the workloads it stands for."""
+    every: dict[int, tuple[Job, tuple[str, ...]]]
+    """The same, with those shown before, unless these are all there are."""
+    records: dict[str, Job]
+    """By workload id, of every job."""
+    arrays: dict[int, list[Job]]
+    """By array id: jobs of arrays that were not told as a whole yet."""
+    whole: bool
+    """These are all jobs there are."""
+
+
 class Mirror:
     """Of one cluster into one engine. `look`, `take` and `glance` are called by one thread, `ask` by one at a time; the
     rest may be called from any."""
@@ -344,58 +359,85 @@ class Mirror:
         return new
 
     def _new_jobs(self, jobs: Iterable[Job], left: Left, *, whole: bool) -> list[seen.AnySeen]:
-        """`whole`: these are all there are."""
+        """What the engine is to be told of these jobs. `whole`: these are all there are."""
         assert self._machines is not None
         mapping = Jobs(self._machines, left, int(self._wall_s()), self._limits)
         jobs = list(jobs)
         named = self._call(partial(_named, {token for job in jobs if (token := token_in(job))}))
-        records: dict[str, Job] = {} if whole else dict(self._records)
-        names: dict[int, tuple[Job, tuple[str, ...]]] = {}
-        arrays: dict[int, list[Job]] = {}
-        for job in jobs:
-            names[job.id] = job, self._names_of(job, named, left)
-            for name in names[job.id][1]:
-                records[name] = job
-            if job.array_id and job.array_id not in self._arrays:
-                arrays.setdefault(job.array_id, []).append(job)
-        self._learn_wanted(names.values(), named)
-        told = [found for of_it in arrays.values() if (found := self._array(of_it, names[of_it[0].id][1], mapping))]
-        for each in told:
-            assert each.spec.array is not None
-            self._order.note(f"{each.spec.id}/{index}" for index in members(each.spec.array))
-        every = names if whole else self._names | names
+        shown = self._shown(jobs, named, left, whole=whole)
+        self._learn_wanted(shown.names.values(), named)
+        arrays = self._new_arrays(shown, mapping)
         ranks = self._order.ranks(
-            (mapping.tier_of(job), name, job) for job, mine in every.values() if job.state == "PENDING" for name in mine
+            (mapping.tier_of(job), name, job)
+            for job, mine in shown.every.values()
+            if job.state == "PENDING"
+            for name in mine
         )
-        facts: list[seen.WorkloadSeen] = []
-        # What is left out is told anew from all there are; in a glance those that moved are enough.
-        for job, mine in every.values():
-            for name in mine:
-                if not whole and job.id not in names and self._ranks.get(name) == ranks.get(name):
-                    continue
-                fact = mapping.told(job, name, records.keys(), ranks.get(name, 0), self._wanted_of(name))
-                if fact is not None and self._told.get(name) != fact:
-                    facts.append(fact)
-        facts.sort(key=lambda fact: _turn(fact, records[fact.spec.id]))
-        gone = [name for name in self._told if name not in records] if whole else []
-        # What a crash made Slurm forget, and is submitted anew, is still to come: it has not ended.
-        if whole:
-            under_way = {asked.id for asked in named.values() if asked.under_way} if gone else set()
-            coming = {name for name in gone if name in under_way or _array_name(name) in under_way}
-            gone = [name for name in gone if name not in coming]
-            self._missing = frozenset(name if name in under_way else _array_name(name) for name in coming)
-        for name, job in self._ended(gone).items():
-            fact = mapping.told(job, name, records.keys(), wanted=self._wanted_of(name))
-            if fact is not None:
-                facts.insert(0, fact)
+        facts = self._changed(shown, mapping, ranks)
+        gone = self._gone(shown, named) if whole else []
+        facts = self._ends_of(gone, shown, mapping) + facts
         for name in gone:
             del self._told[name]
         if whole:
-            self._order.keep(records.keys())
-        self._names, self._records, self._ranks = every, records, ranks
+            self._order.keep(shown.records.keys())
+        self._names, self._records, self._ranks = shown.every, shown.records, ranks
         # Of what is told to have ended here nothing is lost by saying after it that it is gone.
         caps = self._new_caps(mapping.caps, whole=whole)
-        return [*mapping.new_classes, *caps, *told, *facts, *(seen.WorkloadGone(id=name) for name in gone)]
+        return [*mapping.new_classes, *caps, *arrays, *facts, *(seen.WorkloadGone(id=name) for name in gone)]
+
+    def _shown(self, jobs: list[Job], named: dict[str, Asked], left: Left, *, whole: bool) -> ShownJobs:
+        """The jobs by the workloads they stand for."""
+        names = {job.id: (job, self._names_of(job, named, left)) for job in jobs}
+        records: dict[str, Job] = {} if whole else dict(self._records)
+        arrays: dict[int, list[Job]] = {}
+        for job in jobs:
+            records |= dict.fromkeys(names[job.id][1], job)
+            if job.array_id and job.array_id not in self._arrays:
+                arrays.setdefault(job.array_id, []).append(job)
+        return ShownJobs(names, names if whole else self._names | names, records, arrays, whole)
+
+    def _new_arrays(self, shown: ShownJobs, mapping: Jobs) -> list[seen.WorkloadSeen]:
+        """Arrays that are seen for the first time, as wholes; their members take their place in the line."""
+        told = []
+        for of_it in shown.arrays.values():
+            found = self._array(of_it, shown.names[of_it[0].id][1], mapping)
+            if found is not None:
+                told.append(found)
+        for each in told:
+            assert each.spec.array is not None
+            self._order.note(f"{each.spec.id}/{index}" for index in members(each.spec.array))
+        return told
+
+    def _changed(self, shown: ShownJobs, mapping: Jobs, ranks: dict[str, int]) -> list[seen.WorkloadSeen]:
+        """What is other than was told, in the order in which it is told."""
+        facts: list[seen.WorkloadSeen] = []
+        # What is left out is told anew from all there are; in a glance those that moved are enough.
+        for job, mine in shown.every.values():
+            for name in mine:
+                if not shown.whole and job.id not in shown.names and self._ranks.get(name) == ranks.get(name):
+                    continue
+                fact = mapping.told(job, name, shown.records.keys(), ranks.get(name, 0), self._wanted_of(name))
+                if fact is not None and self._told.get(name) != fact:
+                    facts.append(fact)
+        facts.sort(key=lambda fact: _turn(fact, shown.records[fact.spec.id]))
+        return facts
+
+    def _gone(self, shown: ShownJobs, named: dict[str, Asked]) -> list[str]:
+        """Workloads that Slurm shows no more. What a crash made it forget, and is submitted anew, is still to come: it
+        has not ended."""
+        gone = [name for name in self._told if name not in shown.records]
+        under_way = {asked.id for asked in named.values() if asked.under_way} if gone else set()
+        coming = {name for name in gone if name in under_way or _array_name(name) in under_way}
+        self._missing = frozenset(name if name in under_way else _array_name(name) for name in coming)
+        return [name for name in gone if name not in coming]
+
+    def _ends_of(self, gone: list[str], shown: ShownJobs, mapping: Jobs) -> list[seen.WorkloadSeen]:
+        """How those ended, as far as accounting knows: the last of them first."""
+        facts = [
+            mapping.told(job, name, shown.records.keys(), wanted=self._wanted_of(name))
+            for name, job in self._ended(gone).items()
+        ]
+        return [fact for fact in reversed(facts) if fact is not None]
 
     def _new_caps(self, caps: dict[str, int], *, whole: bool) -> list[seen.AnySeen]:
         """All that count anybody, where one of them is new or another limit than before."""

@@ -224,7 +224,7 @@ class _Drilling:
     def _nothing_fits(self) -> None:
         """Raises MusterError when something waits that would fit on what is idle, other than to keep the time that was
         promised to one before it."""
-        state, promise = self._engine.state, self._engine.scheduler.reservation
+        state, promise = self._engine.state, self._engine.scheduler.memory.reservation
         for group in state.pending.groups.values():
             row = group.rows[group.front]
             if promise is not None and row != promise.row and not promise.ends_in_time(row):

@@ -7,14 +7,10 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import placement_bench
-
-from engine import fast
 from engine.commands import Submit
 from engine.control import Engine
 from engine.loop import CYCLE_EVERY_MS
@@ -30,6 +26,7 @@ from engine.model import (
     WorkloadState,
 )
 from engine.query import Query, Term
+from engine.reconsider import Cause
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)
@@ -86,30 +83,11 @@ def singles(
 
 
 def end_to_end() -> Iterator[dict[str, Any]]:
-    """Single-task workloads from the door to the durable journal: check, quota, shares, placement, start and end; in
-    plain Python and, where the extra is installed, with it. What comes in thousands, then what comes in hundreds."""
-    compiled = fast.extra.wait(placement_bench.COMPILED_WITHIN_S)
-    with _without_extra():
-        plain = {size: _rate(size, 1000, 40) for size in SIZES}
-        yield from (_rate_row(size, found, None) for size, found in plain.items())
-        yield _latency_row(130_000, _rate(130_000, 100, 400))
-    if not compiled:
-        yield placement_bench.left_out("with the compiled extra", fast.extra)
-        return
+    """Single-task workloads from the door to the durable journal: check, quota, shares, placement, start and end. What
+    comes in thousands, then what comes in hundreds."""
     for size in SIZES:
-        yield _rate_row(size, _rate(size, 1000, 40), plain[size])
-    yield _rate_row(130_000, _rate(130_000, 5000, 12), plain[130_000])
+        yield _rate_row(size, _rate(size, 1000, 40))
     yield _latency_row(130_000, _rate(130_000, 100, 400))
-
-
-@contextmanager
-def _without_extra() -> Iterator[None]:
-    """As where it is not installed."""
-    state, fast.extra.state = fast.extra.state, "absent"
-    try:
-        yield
-    finally:
-        fast.extra.state = state
 
 
 class Rate(NamedTuple):
@@ -152,26 +130,23 @@ def _rate(size: int, each: int, turns: int) -> Rate:
     return Rate(each * turns, wall, cpu, sorted(took), waiting)
 
 
-def _rate_row(size: int, found: Rate, plain: Rate | None) -> dict[str, Any]:
-    beside = f"{found.workloads / found.cpu_s:,.0f} a CPU second"
-    if plain:
-        beside += f"; plain Python: {plain.per_s:,.0f}/s"
+def _rate_row(size: int, found: Rate) -> dict[str, Any]:
     return {
-        "at": f"{size:,} nodes, {found.workloads // len(found.turns_ms):,} a turn{_extra()}",
+        "at": f"{size:,} nodes, {found.workloads // len(found.turns_ms):,} a turn",
         "result": f"{found.per_s:,.0f} workloads/s",
         "workloads_per_s": found.per_s,
         "workloads_per_cpu_s": found.workloads / found.cpu_s,
         "turn_p50_ms": found.percentile_ms(50),
         "turn_max_ms": found.turns_ms[-1],
         "left_waiting": found.waiting,
-        "reference": f"{beside}; turn p50 {found.percentile_ms(50):.0f} ms, longest {found.turns_ms[-1]:.0f} ms; "
-        f"{found.waiting:,} wait at the end; SQLite WAL, FULL",
+        "reference": f"{found.workloads / found.cpu_s:,.0f} a CPU second; turn p50 {found.percentile_ms(50):.0f} ms, "
+        f"longest {found.turns_ms[-1]:.0f} ms; {found.waiting:,} wait at the end; SQLite WAL, FULL",
     }
 
 
 def _latency_row(size: int, found: Rate) -> dict[str, Any]:
     return {
-        "at": f"{size:,} nodes, {found.workloads // len(found.turns_ms)} a turn{_extra()}",
+        "at": f"{size:,} nodes, {found.workloads // len(found.turns_ms)} a turn",
         "result": f"p99 {found.percentile_ms(99):.1f} ms",
         "turn_p99_ms": found.percentile_ms(99),
         "turn_p50_ms": found.percentile_ms(50),
@@ -179,10 +154,6 @@ def _latency_row(size: int, found: Rate) -> dict[str, Any]:
         "reference": f"p50 {found.percentile_ms(50):.1f} ms, longest {found.turns_ms[-1]:.1f} ms of "
         f"{len(found.turns_ms)} turns; {found.per_s:,.0f} workloads/s",
     }
-
-
-def _extra() -> str:
-    return ", compiled" if fast.extra.state == "ready" else ""
 
 
 def gang() -> Iterator[dict[str, Any]]:
@@ -235,10 +206,11 @@ def idle_cycle() -> Iterator[dict[str, Any]]:
     for row in rows:
         engine.state.workloads.class_at(row)
     loop_us = (time.perf_counter() - begun) * 1e6
-    for at, freed in (("nothing new", 0), ("something freed, nothing fits", 1)):
+    for at, again in (("nothing new", False), ("something freed, nothing fits", True)):
         begun = time.perf_counter()
         for _ in range(20):
-            engine.state.capacity.freed += freed
+            if again:
+                engine.state.reconsider.ask(Cause.TIME)
             engine.scheduler.cycle()
         cycle_us = (time.perf_counter() - begun) / 20 * 1e6
         yield {

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from engine import fast
 from engine.capacity import NOWHERE, Capacity
 from engine.columns import view
 from engine.model import NodeSpec, PoolSpec, Resources, TaskGroup
@@ -44,10 +43,8 @@ CLASSES = 256
 FULL = 0.85
 PARTS = 5
 """Parts of each run, of which the median counts."""
-BATCH = 1000
 CHECKED = 500
 """Searches that find nothing, each compared with a scan of all nodes."""
-COMPILED_WITHIN_S = 300
 Live = list[tuple[int, Shape, int]]
 """(node, request, device mask) of every task that runs."""
 
@@ -94,25 +91,6 @@ class Cell:
             node, released, mask = drawn(self.live, pick)
             self.give_back(node, released, mask)
         return time.process_time() - begun
-
-    def batches(self, steps: int, chosen: random.Random) -> tuple[float, float]:
-        """The same in batches of BATCH. CPU seconds for the placements, and for the releases."""
-        placing = releasing = 0.0
-        for _ in range(steps // BATCH):
-            stream = [chosen.choice(self.shapes) for _ in range(BATCH)]
-            while stream:
-                begun = time.process_time()
-                claims = fast.place_many(self.capacity, stream)
-                placing += time.process_time() - begun
-                self.live += [(node, shape, mask) for (node, mask), shape in zip(claims, stream, strict=False)]
-                # One that fits nowhere ends a batch, and is passed over.
-                del stream[: len(claims) + 1]
-            gone = [drawn(self.live, chosen.random()) for _ in range(BATCH)]
-            shapes, back = [shape for _, shape, _ in gone], [(node, mask) for node, _, mask in gone]
-            begun = time.process_time()
-            fast.give_back_many(self.capacity, shapes, back)
-            releasing += time.process_time() - begun
-        return placing, releasing
 
 
 class Scan:
@@ -204,9 +182,7 @@ def drawn(live: Live, pick: float) -> tuple[int, Shape, int]:
 
 
 def placement() -> Iterator[dict[str, Any]]:
-    """One at a time in plain Python and, where the extra is installed, in batches; beside the scan."""
-    if not fast.extra.wait(COMPILED_WITHIN_S):
-        yield left_out("batched", fast.extra)
+    """One at a time, beside the scan."""
     rates: dict[int, float] = {}
     for size in SIZES:
         cell = Cell(size)
@@ -217,15 +193,10 @@ def placement() -> Iterator[dict[str, Any]]:
         scan = Scan(cell.capacity, cell.live)
         scanned = max(100, 100_000_000 // size // 25)
         chosen = random.Random(2)
-        ours, theirs, placing, both, beside = [], [], [], [], []
+        ours, theirs = [], []
         for _ in range(PARTS):
             ours.append(4000 / cell.churn(4000, chosen))
             theirs.append(scanned // PARTS / scan.churn(cell.shapes, scanned // PARTS, chosen))
-        for _ in range(PARTS if fast.extra.state == "ready" else 0):
-            place_s, release_s = cell.batches(20 * BATCH, chosen)
-            placing.append(20 * BATCH / place_s)
-            both.append(20 * BATCH / (place_s + release_s))
-            beside.append(scanned // PARTS / scan.churn(cell.shapes, scanned // PARTS, chosen))
         rate, reference = rates.setdefault(size, median(ours)), median(theirs)
         searches, missed = false_answers(cell)
         gc.unfreeze()
@@ -241,18 +212,6 @@ def placement() -> Iterator[dict[str, Any]]:
             "nothing_fits_wrong": missed,
             "reference": f"numpy full scan: {reference:,.0f}/s ({rate / reference:.1f}x); {rate / first:.2f} of the "
             f"rate at {SIZES[0]:,}; {missed} of {searches} 'nothing fits' wrong",
-        }
-        if not placing:
-            continue
-        batched, pairs, reference = median(placing), median(both), median(beside)
-        yield {
-            "at": f"{size:,} nodes, compiled, batches of {BATCH:,}",
-            "result": f"{batched:,.0f}/s",
-            "placements_per_s": batched,
-            "with_release_per_s": pairs,
-            "ratio": batched / reference,
-            "reference": f"numpy full scan: {reference:,.0f}/s ({batched / reference:,.0f}x); with as many releases "
-            f"{pairs:,.0f}/s ({pairs / reference:,.0f}x)",
         }
 
 
@@ -318,13 +277,3 @@ def replace(
             node, gone, mask = drawn(live, chosen.random())
             give_back(node, gone, mask)
             free_milli += gone.gpu_milli
-
-
-def left_out(what: str, extra: fast.Extra) -> dict[str, Any]:
-    """The row in place of one that needs the compiled extra."""
-    why = (
-        "the extra is not installed: pip install 'muster[fast]'"
-        if extra.state == "absent"
-        else extra.reason or "kernels not ready"
-    )
-    return {"at": what, "result": "left out", "reference": why}

@@ -16,6 +16,7 @@ from random_cells import HOUR, SOME, Life, Player, differences, lives
 
 from engine import commands as cmd
 from engine import events as ev
+from engine.binder import Binder
 from engine.child import Report
 from engine.control import Engine
 from engine.edits import parse_all
@@ -31,7 +32,6 @@ from engine.model import (
 )
 from engine.rehearsal import Conditions, Sample, decode, rehearse
 from engine.run_times import Learnt
-from engine.scheduler import Scheduler
 
 CELL = small_cell(gpu_nodes=4, quota={"gpu_milli": 24_000})
 
@@ -67,14 +67,14 @@ def test_batches_leave_what_single_steps_leave(life: Life) -> None:
         off = differences(player.engine.state, together.state)
         assert not off, f"{operation} together leaves something else in {off}"
         assert player.engine.changes(0, 10_000) == together.changes(0, 10_000)
-        assert list(player.engine.scheduler.decisions) == list(together.scheduler.decisions)
+        assert list(player.engine.scheduler.memory.decisions) == list(together.scheduler.memory.decisions)
 
 
 def busy(most_at_once: int, journal: Path | None = None) -> tuple[Engine, list[ev.AnyEvent]]:
     """Hundreds of single tasks in two queues that must wait for room, for quota and for each other."""
     engine = Engine.open(journal, cell=CELL)
     events = journalled(engine)
-    engine.scheduler.most_at_once = most_at_once
+    engine.scheduler.binder.max_at_once = most_at_once
     for batch in range(4):
         specs = [
             workload(f"w{batch}-{i}", gpu=(1000, 2000, 250, 0)[i % 4], run=(i % 7 + 1) * 600_000, estimate=HOUR)
@@ -150,7 +150,7 @@ def test_crowds_that_fit_start_and_end_as_they_would_one_by_one(seed: int, half_
     """They come and go, mostly within quota and with room for all, sometimes not."""
     rng = random.Random(seed)
     together, single = (Engine.open(None, seed=seed, cell=roomy(half_life_ms)) for _ in range(2))
-    single.scheduler.most_at_once = 1
+    single.scheduler.binder.max_at_once = 1
     together.cycle_every_ms = single.cycle_every_ms = rng.choice([0, 100, 5000])
     events = journalled(together)
     a, b = together.state, single.state
@@ -161,7 +161,7 @@ def test_crowds_that_fit_start_and_end_as_they_would_one_by_one(seed: int, half_
             for engine in (together, single):
                 engine.advance(engine.now_ms + step) if isinstance(step, int) else engine.commands([step])
             assert not differences(a, b)
-            assert list(together.scheduler.decisions) == list(single.scheduler.decisions)
+            assert list(together.scheduler.memory.decisions) == list(single.scheduler.memory.decisions)
         assert together.changes(0, 20_000) == single.changes(0, 20_000)
         assert a.workloads_of_queue == b.workloads_of_queue
         assert a.tenant_use == b.tenant_use
@@ -218,7 +218,7 @@ def test_a_submission_that_is_wrong_anywhere_is_refused_whole_with_the_place() -
 def test_a_rehearsal_measures_the_same_in_batches_and_one_by_one(monkeypatch: pytest.MonkeyPatch, traced: bool) -> None:
     samples: list[Sample] = []
     for most in (512, 1):
-        monkeypatch.setattr(Scheduler, "most_at_once", most)
+        monkeypatch.setattr(Binder, "max_at_once", most)
         engine, _ = busy(most)
         w = engine.state.workloads
         waiting = [name for name, state in zip(w.ids, w.state, strict=True) if state == WorkloadState.QUEUED][5]

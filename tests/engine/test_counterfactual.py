@@ -35,6 +35,7 @@ from engine.placement import place
 from engine.query import Counterfactual, Unblocking
 from engine.shape import accepts
 from engine.state import BOUND, State
+from engine.variants import variants
 from engine.workloads import DEPENDS_ON
 
 S = 1000
@@ -636,7 +637,7 @@ def fits(engine: Engine, row: int, way: list[int | None]) -> bool:
 def fits_together(engine: Engine, row: int, way: list[int | None]) -> bool:
     """Several groups: the search for places says; here it is only asked on a fork of its own."""
     fork = engine.fork()
-    ways = fork.scheduler.variants(row)
+    ways = variants(fork.state, row)
     shapes = next(s for s in ways if all(pool is None or pool in s[g].pool_set for g, pool in enumerate(way)))
     return place(fork.state.capacity, shapes, fork.state.workloads.class_at(row).least) is not None
 
@@ -650,7 +651,7 @@ def would_be_in_the_way(engine: Engine, row: int) -> bool:
             all(slots_of(engine, row, g, way[g], kept=True) >= least[g] for g in range(len(least)))
             for way in ways_of(engine, row)
         )
-    promise = engine.scheduler.reservation
+    promise = engine.scheduler.memory.reservation
     if state.policy == "conservative":
         return not quota_lacks(engine, row)
     if promise is None or promise.start_ms is None or promise.row == row:

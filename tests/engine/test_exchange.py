@@ -61,7 +61,7 @@ def played(seed: int, most_at_once: int) -> Engine:
     nodes = draw.choice((20, 60, 90))
     limit = draw.choice(({}, {}, {"disruptions": nodes // 3}, {"min_runtime_ms": 120_000}))
     engine = Engine.open(None, seed=seed, cell=cell(draw, nodes, **limit))
-    engine.scheduler.most_at_once = most_at_once
+    engine.scheduler.binder.max_at_once = most_at_once
     odd = draw.choice((0, 0, 0, 1))
     for i in range(nodes):
         engine.advance(engine.now_ms + draw.randint(0, 5_000))

@@ -118,7 +118,7 @@ def test_what_could_not_be_submitted_now_is_not_carried_again_either(why: str, m
     elif why == "no way to submit":
         engine.lacks = {cmd.Submit: why}
     else:
-        monkeypatch.setattr("engine.intents.MOST_OPEN", 0)
+        monkeypatch.setattr("engine.intent_checks.MAX_OPEN", 0)
     with pytest.raises(RefusedError, match=why):
         say(engine, number, "retry")
     assert phase(engine, number) == Phase.IN_DOUBT

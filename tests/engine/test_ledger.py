@@ -574,7 +574,7 @@ def test_many_at_once_leave_the_books_that_single_steps_leave() -> None:
     states = []
     for most_at_once in (1, 512):
         engine = Engine.open(None, cell=cell_of(nodes=100))
-        engine.scheduler.most_at_once = most_at_once
+        engine.scheduler.binder.max_at_once = most_at_once
         engine.advance(DAY_MS - 10 * MINUTE)
         for window_ms in (7 * MINUTE, HOUR, DAY_MS):
             engine.command(budget("warn", name=f"of-{window_ms}", window_ms=window_ms))

@@ -293,8 +293,8 @@ def play_to_the_end(life: Life) -> list[dict[int, int]]:
 def promises(scheduler: Any) -> dict[int, int]:
     """Workload row -> start promised now."""
     if scheduler.state.policy == "conservative":
-        return dict(scheduler.promises)
-    promise = scheduler.reservation
+        return dict(scheduler.memory.promises)
+    promise = scheduler.memory.reservation
     return {} if promise is None or promise.start_ms is None else {promise.row: promise.start_ms}
 
 

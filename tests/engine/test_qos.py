@@ -113,7 +113,7 @@ def test_a_limit_that_makes_no_sense_is_refused(qos: str, limit: Resources, prob
 def test_many_at_once_go_where_they_would_go_one_by_one() -> None:
     specs = [job(f"w{i}", ("guaranteed", "burstable", "best_effort")[i % 3], cpu=1500) for i in range(30)]
     together, single = (Engine.open(None, cell=cell(sure=2, shared=2)) for _ in range(2))
-    single.scheduler.most_at_once = 1
+    single.scheduler.binder.max_at_once = 1
     for engine in (together, single):
         engine.command(submit(*specs))
     assert together.state.digest() == single.state.digest()

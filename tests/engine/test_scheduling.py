@@ -290,7 +290,7 @@ def test_nobody_starts_later_than_the_start_first_promised(work) -> None:
     told: dict[int, int] = {}
 
     def note() -> None:
-        promise = engine.scheduler.reservation
+        promise = engine.scheduler.memory.reservation
         if promise is not None and promise.start_ms is not None:
             told.setdefault(promise.row, promise.start_ms)
         check_state(engine.state)

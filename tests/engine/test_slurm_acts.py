@@ -14,7 +14,8 @@ from engine import commands as cmd
 from engine.commands import AnyCommand
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
-from engine.intents import ENDED_KEPT, Intent, Phase, intend
+from engine.intent_checks import intend, new_intent
+from engine.intents import ENDED_KEPT, Intent, Phase
 from engine.model import RunSpec
 from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, Actor
 from engine.slurm.carried import AGAIN_WITHIN_MS, MOST_AGAIN
@@ -128,12 +129,10 @@ class Room:
 
     def want(self, command: AnyCommand) -> int:
         """Past the check at the door, which asks the mirrored state."""
-        from engine.intents import _intended
-
         self.engine.advance(self.slurm.wall_ms())
         with self.engine._turn():
             number = self.engine.state.intents.issued
-            self.engine._emit(_intended(number, command))
+            self.engine._emit(new_intent(number, command))
         return number
 
     def turn(self, seconds: float = 0.0) -> None:

@@ -26,10 +26,10 @@ from engine.model import (
     WorkloadState,
 )
 from engine.placement import place
-from engine.scheduler import Scheduler
 from engine.shape import accepts
 from engine.state import BOUND, State, members
 from engine.timers import Timer
+from engine.variants import variants
 from engine.workloads import UNBOUNDED_MS
 
 
@@ -466,8 +466,8 @@ class Witness:
         """(preemptor, victim) since `new_turn`, at the time `pairs_at`."""
         self.pairs_at = -1
         self.places = Places()
-        self.backfilled_at = -1
-        """`Capacity.freed` when something last started behind a reservation. The reservation is made anew whenever
+        self.backfilled_at: tuple[int, int] | None = None
+        """`State.changes_mark` when something last started behind a reservation. The reservation is made anew whenever
         anything is freed."""
         self.most_events = 50_000
         """More than any of the small cells can need: the engine goes round in circles."""
@@ -502,7 +502,7 @@ class Witness:
             series, self.series = self.series, None
             self._check_preemptor(state, series)
         if type(event) is ev.Placed and event.flags & ev.BACKFILLED:
-            self.backfilled_at = state.capacity.freed
+            self.backfilled_at = state.changes_mark
 
     # -- preemption: P4, P5, P13, P18 ---------------------------------------------------------------------------------
 
@@ -608,7 +608,7 @@ def _goes_on(event: ev.AnyEvent, row: int) -> bool:
 def could_start(state: State, row: int) -> bool:
     """Whether quota and room let the workload start as things are."""
     counts = state.workloads.class_at(row).least
-    for shapes in Scheduler(state, lambda _: None, lambda _: None).variants(row):
+    for shapes in variants(state, row):
         charge = state.charge_if(row, shapes, counts)
         if state.queues.lack(state.workloads.queue[row], charge, state.now_ms) is None:
             claims = place(state.capacity, shapes, counts)
@@ -794,7 +794,7 @@ class WatchedEngine(Engine):
 
     def _adopt(self, state: State) -> None:
         super()._adopt(state)
-        self.scheduler.most_at_once = 1
+        self.scheduler.binder.max_at_once = 1
 
     def _emit(self, event: ev.AnyEvent) -> None:
         self._tick()
@@ -830,10 +830,10 @@ def check_found_anew(engine: WatchedEngine, twin: Engine) -> None:
     if twin.version == engine.version:
         return
     what = f"a cycle without memory found more to do: {twin.changes(engine.version).items}"
-    state, found, promise = engine.state, twin.state, engine.scheduler.reservation
+    state, found, promise = engine.state, twin.state, engine.scheduler.memory.reservation
     w = state.workloads
     assert promise is not None, what
-    assert engine.witness.backfilled_at == state.capacity.freed, f"{what}; nothing has been backfilled before"
+    assert engine.witness.backfilled_at == state.changes_mark, f"{what}; nothing has been backfilled before"
     more = {row for row, now in enumerate(w.state) if found.workloads.state[row] != now}
     assert more, what
     late = {row for row in more if not promise.ends_in_time(row)}
@@ -845,7 +845,7 @@ def check_found_anew(engine: WatchedEngine, twin: Engine) -> None:
             assert row in late or w.queue[row] in opened, f"{name} would be gone by the promised start; {what}"
         else:
             assert state.placed_of(row) == found.placed_of(row), f"{name} was touched; {what}"
-    again = twin.scheduler.reservation
+    again = twin.scheduler.memory.reservation
     kept = again is not None and again.row == promise.row and again.start_ms <= promise.start_ms
     assert kept, f"{w.ids[promise.row]} was promised {promise.start_ms}, and is not any more; {what}"
 

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-from engine.fast import CACHE_VARIABLE
-
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {
     "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS", "TESTS_THOROUGH", "MUSTER_SLURM_INSTALL", "SLURM_LOOP_CACHE", CACHE_VARIABLE,
+    "OPENBLAS_NUM_THREADS", "TESTS_THOROUGH", "MUSTER_SLURM_INSTALL", "SLURM_LOOP_CACHE",
 }  # fmt: skip
 """Where programs are found, how much is tested, and what says how a test process runs."""
 KEPT_PREFIXES = ("PYTEST_", "MUSTER_TEST_", "TEXTUAL_SNAPSHOT_")
@@ -38,8 +36,6 @@ def isolate() -> Path:
     os.environ.update({name: str(folder) for name, folder in folders.items()})
     os.environ.update({"LC_ALL": "C.UTF-8", "TZ": "UTC", "TERM": "xterm-256color", "SHELL": "/bin/sh"})
     os.environ["GIT_CONFIG_NOSYSTEM"] = "1"
-    # Compiling takes longer than all that is tested of it: kept from one run to the next.
-    os.environ.setdefault(CACHE_VARIABLE, str(ROOT / ".pytest_cache" / "kernels"))
     os.umask(0o022)
     time.tzset()
     return home

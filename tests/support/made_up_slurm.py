@@ -14,7 +14,8 @@ from cells import small_cell
 
 from engine.commands import AnyCommand, IntentChange, SettleIntents
 from engine.control import Engine
-from engine.intents import Intent, Phase, _intended
+from engine.intent_checks import new_intent
+from engine.intents import Intent, Phase
 from engine.slurm.accounting import Diag, PastJob
 from engine.slurm.driver import carried_since, newer
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
@@ -242,7 +243,7 @@ def put_in_doubt(engine: Engine, command: AnyCommand, job: int = 0) -> int:
     mirrored state."""
     with engine._turn():
         number = engine.state.intents.issued
-        engine._emit(_intended(number, command))
+        engine._emit(new_intent(number, command))
     for phase in (Phase.SENT, Phase.ACCEPTED, Phase.IN_DOUBT):
         text = "it is so no longer" if phase == Phase.IN_DOUBT else ""
         change = IntentChange(number=number, phase=phase, job=job, submit_s=1 if job else 0, text=text)
