@@ -10,12 +10,15 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from engine import events as ev
 from engine.errors import MusterError, RefusedError
 from engine.model import ID_PATTERN, MAX_NAME, MAX_QUANTITY, WorkloadSpec, check_workload
-from engine.state import State
 from engine.workloads import USUAL, FoundSound
+
+if TYPE_CHECKING:
+    from engine.state import State
 
 _ID_LINES = re.compile(rf"(?:{ID_PATTERN.pattern}\n)*+")
 MOST_REMEMBERED = 1024
