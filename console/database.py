@@ -16,7 +16,8 @@ from console.plain import facts, table
 from console.settings import Settings, cell_paths
 from console.show import write_json, write_lines
 from console.text import duration, mebibytes, printable, timestamp
-from engine.database import File, Place, Schema, place_of, read, schema_for
+from engine.database import File, Place, Schema, place_of, schema_for
+from engine.database_reading import read
 from engine.errors import RefusedError, SpecError
 from engine.journal_reading import batches, head_of, newest_snapshot
 from engine.journal_tables import Snapshot, table_of

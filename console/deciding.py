@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 from console.details import Line, Section, text_line
 from console.feed import in_thread
-from console.proposal_needs import new_votes, one_key, others_needed, what_moved
+from console.proposal_needs import new_votes, one_key, others_needed, request_of, waiting_step, what_moved
 from console.proposal_text import effect_lines, hanging, plan_sections, screen_digest, state_word, touched
 from console.text import printable, timestamp
 from engine.errors import RefusedError, UnreachableError
 from runbooks import life
-from runbooks.plan import Outcome, Plan, Proposal, Request, StepRequest
+from runbooks.plan import Outcome, Proposal, Request
 
 if TYPE_CHECKING:
     from console.app import MusterApp
     from console.decide_dialog import Ending
     from runbooks.identity import Signed
     from runbooks.keys import DecisionKind
-    from runbooks.policy_shown import Caller
 
 MOST_STEPS = 40
 """Lines of a rollback that are shown before it is done."""
@@ -298,54 +297,6 @@ def ask_passphrase(app: MusterApp) -> Callable[[str], str]:
         return dialog.value
 
     return ask
-
-
-def keys_note(caller: Caller | None) -> str:
-    """What this person lacks to give a vote that must be signed; empty when nothing is known to be missing."""
-    if caller is None:
-        return ""
-    if caller.shared_with:
-        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
-        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
-    if not caller.me.startswith("person:"):
-        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
-    if not caller.keys.get(caller.me):
-        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
-    return ""
-
-
-def waiting_step(proposal: Proposal) -> str | None:
-    """The step that is done once somebody says go: the first not begun, of what is paused."""
-    if proposal.state != "paused":
-        return None
-    for step, standing in zip(proposal.plan.steps, proposal.standing, strict=False):
-        if standing.state == "waiting":
-            return step.id if step.confirm != "none" else None
-        if standing.state != "verified":
-            return None
-    return None
-
-
-def unverified(proposal: Proposal) -> bool:
-    """Something that was done is not seen to have worked."""
-    return any(each.state in ("failed", "inconclusive") for each in proposal.standing)
-
-
-def request_of(proposal: Proposal) -> Request:
-    """The same asked for again. Ways back are left to the catalogue, which makes them from what is found now."""
-    plan: Plan = proposal.plan
-    if plan.rolls_back:
-        return Request(rolls_back=plan.rolls_back, reason=proposal.reason, start=plan.start)
-    steps = tuple(
-        StepRequest(
-            act=step.act, id=step.id, pre=step.pre, verify=step.verify, on_fail=step.on_fail, confirm=step.confirm
-        )
-        for step in plan.steps
-    )
-    return Request(
-        steps=steps, reason=proposal.reason, requester=plan.requester, source=plan.source, limits=plan.limits,
-        evidence=plan.evidence, start=plan.start,
-    )  # fmt: skip
 
 
 def told(outcome: Outcome, title: str) -> str:

@@ -144,7 +144,8 @@ def _journal(paths: CellPaths) -> Finding:
 def _database(settings: Settings) -> Finding:
     """Whether the server answers and keeps the cell, in a shape that is known here. Its events are not read."""
     from engine import migrations
-    from engine.database import Schema, place_of, read, schema_for
+    from engine.database import Schema, place_of, schema_for
+    from engine.database_reading import read
     from engine.journal_reading import head_of
     from engine.postgres_store import exists
 

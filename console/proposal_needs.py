@@ -1,14 +1,18 @@
-"""What a proposal needs from a person now: how a yes is given, whose else, and the key to press next. No Textual in
-here."""
+"""What a proposal needs from a person now: how a yes is given, whose else, and the key to press next; and the request
+that asks for the same again. No Textual in here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from console.proposal_text import name_of, state_word, why_not_mine
 from console.text import duration, printable, timestamp
 from runbooks import life
-from runbooks.plan import Proposal
+from runbooks.plan import Plan, Proposal, Request, StepRequest
+
+if TYPE_CHECKING:
+    from runbooks.policy_shown import Caller
 
 VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}
 
@@ -98,3 +102,51 @@ def new_votes(shown: Proposal, now: Proposal) -> str:
     before = {(vote.subject, vote.verdict, vote.at_ms) for vote in shown.votes}
     came = [vote for vote in now.votes if (vote.subject, vote.verdict, vote.at_ms) not in before]
     return ", ".join(f"{name_of(vote.subject)} voted {VOTED[vote.verdict]} just now" for vote in came)
+
+
+def keys_note(caller: Caller | None) -> str:
+    """What this person lacks to give a vote that must be signed; empty when nothing is known to be missing."""
+    if caller is None:
+        return ""
+    if caller.shared_with:
+        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
+        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
+    if not caller.me.startswith("person:"):
+        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
+    if not caller.keys.get(caller.me):
+        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
+    return ""
+
+
+def waiting_step(proposal: Proposal) -> str | None:
+    """The step that is done once somebody says go: the first not begun, of what is paused."""
+    if proposal.state != "paused":
+        return None
+    for step, standing in zip(proposal.plan.steps, proposal.standing, strict=False):
+        if standing.state == "waiting":
+            return step.id if step.confirm != "none" else None
+        if standing.state != "verified":
+            return None
+    return None
+
+
+def unverified(proposal: Proposal) -> bool:
+    """Something that was done is not seen to have worked."""
+    return any(each.state in ("failed", "inconclusive") for each in proposal.standing)
+
+
+def request_of(proposal: Proposal) -> Request:
+    """The same asked for again. Ways back are left to the catalogue, which makes them from what is found now."""
+    plan: Plan = proposal.plan
+    if plan.rolls_back:
+        return Request(rolls_back=plan.rolls_back, reason=proposal.reason, start=plan.start)
+    steps = tuple(
+        StepRequest(
+            act=step.act, id=step.id, pre=step.pre, verify=step.verify, on_fail=step.on_fail, confirm=step.confirm
+        )
+        for step in plan.steps
+    )
+    return Request(
+        steps=steps, reason=proposal.reason, requester=plan.requester, source=plan.source, limits=plan.limits,
+        evidence=plan.evidence, start=plan.start,
+    )  # fmt: skip

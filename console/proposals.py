@@ -25,8 +25,8 @@ from console.act import (
     why_yes,
 )
 from console.attach import connect
-from console.deciding import request_of
 from console.plain import table
+from console.proposal_needs import request_of
 from console.proposal_text import (
     SHOWN_STATES,
     Fresh,

@@ -33,7 +33,6 @@ from engine.model import HOUR_MS, TaskGroup, Toleration, WorkloadState
 from engine.movable import KEPT, Movable
 from engine.placement import Claim, place, unplace
 from engine.preemption import bound_rows, off_nodes
-from engine.quantities import task_size
 from engine.query import (
     Consolidation,
     ConsolidationPlan,
@@ -42,7 +41,7 @@ from engine.query import (
     Relocation,
     Unblocked,
 )
-from engine.shape import Shape
+from engine.shape import Shape, task_size
 from engine.state import State
 from engine.variants import variants
 from engine.victim_domains import cheapest_in_one

@@ -42,8 +42,6 @@ from engine.observing import Observation
 from engine.provider import ProviderFaults
 from engine.query import (
     Changes,
-    Consolidation,
-    ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
     HeatMap,
@@ -54,7 +52,6 @@ from engine.query import (
     Page,
     Query,
     QueueDetail,
-    Unblocking,
     WorkloadDetail,
 )
 from engine.recent import Recent
@@ -884,18 +881,6 @@ class Engine:
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)
-
-    def unblocking(self, workload_id: str) -> Unblocking:
-        """What would let it start now; the search is over forks of this engine."""
-        from engine.counterfactual import verified
-
-        return verified(self, workload_id)
-
-    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
-        """What would be moved to have larger pieces free; planned on a fork of this engine."""
-        from engine.consolidation import plan
-
-        return plan(self.fork(), request)
 
     def changes(self, after: int, limit: int = 500) -> Changes:
         """What happened after version `after`, as far as it is remembered."""

@@ -20,7 +20,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from enum import IntEnum
 from typing import Any
 
@@ -97,7 +97,7 @@ _ANSWERS: dict[str, Any] = {
     "unblocking": Unblocking,
     "consolidation": Consolidation,
 }
-"""What can be asked of an engine, by the name of its method, and what comes back."""
+"""What can be asked of a copy, and what comes back."""
 _ASKED_WITH: dict[str, Any] = {
     "query": tuple[Query],
     "workload": tuple[str],
@@ -111,7 +111,22 @@ _ASKED_WITH: dict[str, Any] = {
     "consolidation": tuple[ConsolidationRequest],
 }
 _REPORTS = frozenset(("fairness", "showback", "budgets", "goodput", "scaling", "fragmentation"))
-_SEARCHES = frozenset(("unblocking", "consolidation"))
+
+
+def _unblocking(engine: Engine, workload_id: str) -> Unblocking:
+    from engine.counterfactual import verified
+
+    return verified(engine, workload_id)
+
+
+def _consolidation(engine: Engine, request: ConsolidationRequest) -> Consolidation:
+    from engine.consolidation import plan
+
+    return plan(engine.fork(), request)
+
+
+_SEARCHES: dict[str, Callable[..., Any]] = {"unblocking": _unblocking, "consolidation": _consolidation}
+"""Answered by the twin, on forks of the copy; all other questions by the engine's method of that name."""
 _ASKED_AGAIN = frozenset(("query", "overview", "workload", "node", "queue", "topology"))
 
 
@@ -518,7 +533,9 @@ class Answers:
         what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
         try:
             arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
-            return b"+" + msgspec.json.encode(getattr(self._engine, what)(*arguments))
+            search = _SEARCHES.get(what)
+            found = search(self._engine, *arguments) if search else getattr(self._engine, what)(*arguments)
+            return b"+" + msgspec.json.encode(found)
         except MusterError as error:
             told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
             return b"-" + msgspec.json.encode(told)

@@ -61,11 +61,11 @@ from engine.model import (
     WorkloadSpec,
 )
 from engine.money import MICROUSD, usd
-from engine.quantities import quantity, task_size
+from engine.quantities import quantity
 from engine.query import ConsolidationRequest, Counterfactual, Unblocking
 from engine.quota import Lack, QueueTree
 from engine.respec import spec_of
-from engine.shape import ANY, Shape
+from engine.shape import ANY, Shape, task_size
 from engine.state import BOUND, State
 from engine.variants import variants
 

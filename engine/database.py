@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from sqlalchemy import BigInteger, Connection, Integer, MetaData, String, Table, inspect
-from sqlalchemy import Engine as Database
 from sqlalchemy.dialects import registry
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from engine.errors import SpecError
+from engine.postgres_driver import understood
 
 T = TypeVar("T")
 BIG = BigInteger().with_variant(Integer(), "sqlite")
@@ -55,8 +54,6 @@ class Schema:
 
     @property
     def has_password(self) -> bool:
-        from engine.postgres import understood
-
         return bool(understood(self.conninfo).get("password"))
 
     def __str__(self) -> str:
@@ -112,8 +109,6 @@ def _schema_of(url: str, schema: str) -> Schema:
         )
     rest = urlencode([(key, value) for key, value in options if key != "schema"], quote_via=quote)
     conninfo = f"{base}?{rest}" if rest else base
-    from engine.postgres import understood
-
     found = understood(conninfo)
     port = str(found.get("port") or "").strip(",")
     at = f"{found.get('host') or ''}" + (f":{port}" if port else "")
@@ -177,35 +172,6 @@ def _insert_for(connection: Connection) -> Any:
     from sqlalchemy.dialects import sqlite
 
     return sqlite.insert
-
-
-def reader(place: Place) -> Database:
-    """Connections that read beside the engine, each transaction as of one moment. Nothing is made, not even a file."""
-    if isinstance(place, File):
-        from engine.sqlite_store import looked_at
-
-        return looked_at(place.path)
-    from engine import postgres
-
-    return postgres.pool(place, "reader", size=2)
-
-
-def read(place: Place, ask: Callable[[Connection], T]) -> T:
-    """What `ask` finds there, as of one moment, beside whatever engine runs. Raises JournalError."""
-    database = reader(place)
-    try:
-        with database.begin() as connection:
-            return ask(connection)
-    except (SQLAlchemyError, UnicodeDecodeError) as error:
-        if isinstance(place, File):
-            from engine.sqlite_store import unavailable
-
-            raise unavailable(place.path, "read", error) from error
-        from engine import postgres
-
-        raise postgres.refused(place, "read", error) from error
-    finally:
-        database.dispose()
 
 
 def said(error: BaseException) -> str:

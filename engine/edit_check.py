@@ -229,15 +229,16 @@ class _Check:
 
     def _fates(self, edit: ed.AnyEdit) -> list[tuple[tuple[str, str], str]]:
         """((kind, name), what becomes of it)"""
+        fate = str(edit.__struct_config__.tag)
         match edit:
             case ed.RemoveNodes() | ed.FailNodes() | ed.Drain() | ed.Cordon() | ed.Uncordon():
                 ids = self.state.capacity.node_ids
                 names = edit.nodes.ids or [ids[row] for row in nodes_meant(self.state, edit.nodes)]
-                return [(("node", name), type(edit).__name__) for name in dict.fromkeys(names)]
+                return [(("node", name), fate) for name in dict.fromkeys(names)]
             case ed.Preempt() | ed.Cancel():
-                return [(("workload", name), type(edit).__name__) for name in dict.fromkeys(edit.ids)]
+                return [(("workload", name), fate) for name in dict.fromkeys(edit.ids)]
             case ed.Migrate():
-                moved = [(("workload", name), "Migrate") for name in dict.fromkeys(edit.ids)]
+                moved = [(("workload", name), fate) for name in dict.fromkeys(edit.ids)]
                 onto = edit.nodes if pool_meant(self.state, edit) is None else ()
                 return moved + [(("node", name), "target") for name in dict.fromkeys(onto)]
             case _:
@@ -276,7 +277,7 @@ _DECIDING = (
     ed.RemoveNodes, ed.FailNodes, ed.Drain, ed.Cordon, ed.Uncordon, ed.Preempt, ed.Cancel, ed.Migrate,
 )  # fmt: skip
 """What decides the fate of named nodes or workloads."""
-_FINAL = ("RemoveNodes", "Cancel")
+_FINAL = ("remove_nodes", "cancel")
 """Nothing is left afterwards."""
 
 

@@ -29,10 +29,10 @@ from engine.outside_words import outside_reasons, outside_token, without_cycle
 from engine.pending import STOPPED
 from engine.placement import place, unplace
 from engine.quantities import moment as moment
-from engine.quantities import quantity, task_size
+from engine.quantities import quantity
 from engine.query import Reason
 from engine.quota import UNLIMITED, WIDTH, Charge, Lack
-from engine.shape import Shape
+from engine.shape import Shape, task_size
 from engine.state import State
 from engine.templates import could_be, grows
 from engine.variants import variants

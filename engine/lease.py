@@ -21,6 +21,7 @@ from engine import postgres
 from engine.database import BIG, Schema, said
 from engine.errors import JournalBusy, JournalError
 from engine.holder import Holder, this_process
+from engine.postgres_driver import driver
 
 TTL_S = 5.0
 """A holder that has not renewed for so long has lost its lease to whoever stands by."""
@@ -114,7 +115,7 @@ class Candidate:
                 self._connection = postgres.session(self.place, "lease", self.owner)
             found = self._looked()
             self._connection.commit()
-        except postgres.driver().Error as error:
+        except driver().Error as error:
             self._forget()
             raise postgres.refused(self.place, "take the lease of", error) from error
         return found
@@ -140,7 +141,7 @@ class Candidate:
             self._connection.execute(_FENCE, (self.owner,))
             self._connection.execute(_STAND_NO_MORE, (self.owner,))
             self._connection.commit()
-        except postgres.driver().errors.LockNotAvailable:
+        except driver().errors.LockNotAvailable:
             # A session of the holder before stands in a transaction: its machine may be cut off.
             self._connection.rollback()
             self._connection.execute(_END_SESSIONS, (f"muster % {owner}",))
@@ -152,7 +153,7 @@ class Candidate:
         try:
             self._connection.execute(_STAND, (self.owner, self._holder))
             self._connection.commit()
-        except postgres.driver().Error as error:
+        except driver().Error as error:
             self._forget()
             raise postgres.refused(self.place, "stand by for", error) from error
 
@@ -161,7 +162,7 @@ class Candidate:
             if self._connection is not None:
                 self._connection.execute(_STAND_NO_MORE, (self.owner,))
                 self._connection.commit()
-        except postgres.driver().Error:
+        except driver().Error:
             pass  # it goes by its age
         self._forget()
 
@@ -236,7 +237,7 @@ class Lease:
                     self.taken.set()
                     return
                 self.error, self._renewed_s = "", asked_s
-            except postgres.driver().Error as error:
+            except driver().Error as error:
                 self.error = said(error)
                 self._close()
 
@@ -261,7 +262,7 @@ class Lease:
             self._connection = self._connection or postgres.session(self.place, "lease", self.owner)
             self._connection.execute(_RELEASE, (self.owner,))
             self._connection.commit()
-        except postgres.driver().Error:
+        except driver().Error:
             pass  # it is lost by time
 
     def _close(self) -> None:

@@ -12,7 +12,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from engine.database import Schema, said
-from engine.errors import JournalBusy, JournalCorrupt, JournalError, SpecError
+from engine.errors import JournalBusy, JournalCorrupt, JournalError
+from engine.postgres_driver import driver, understood
 
 Kind = Literal["writer", "history", "reader", "lease"]
 """The journal's one writer; rows beside it that may lose their last moments; reading; who may write."""
@@ -71,28 +72,6 @@ _AT_THE_DOOR = (
 )
 """What a server says, in English, to who is not let in yet, and its SQLSTATE: libpq passes on the words alone."""
 _NOT_THERE = re.compile(r'FATAL:  (role|database) "[^"]*" does not exist')
-
-
-def driver() -> Any:
-    """The module psycopg. Raises SpecError where it is not installed."""
-    try:
-        import psycopg
-        import psycopg.conninfo
-    except ImportError:
-        raise SpecError("database", "the driver of PostgreSQL is not here", "Install muster[postgres]") from None
-    return psycopg
-
-
-def understood(conninfo: str) -> dict[str, Any]:
-    """What libpq reads in it. Raises SpecError, without telling what stood there: it may hold a password."""
-    psycopg = driver()
-    try:
-        found: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(conninfo)
-    except psycopg.Error:
-        raise SpecError(
-            "database", "is no URL that PostgreSQL's client understands", "Give postgresql://USER@HOST:PORT/DATABASE"
-        ) from None
-    return found
 
 
 def session(place: Schema, kind: Kind, owner: str = "") -> Any:

@@ -28,6 +28,7 @@ from engine.database import Schema, create_some, said
 from engine.errors import JournalCorrupt, JournalError, JournalTaken, SpecError
 from engine.journal_tables import OF_A_CELL, Head, Kind, table_of
 from engine.lease import FENCE, LEASE, Lease
+from engine.postgres_driver import driver
 
 T = TypeVar("T")
 READ_ONLY = "25006"
@@ -266,7 +267,7 @@ class PostgresStore:
         while not self._closed.wait(1.0):
             busy = self._busy
             if busy is not None and time.monotonic() - busy[0] > STUCK_S:
-                with contextlib.suppress(OSError, postgres.driver().Error), _socket_of(busy[1]) as line:
+                with contextlib.suppress(OSError, driver().Error), _socket_of(busy[1]) as line:
                     line.shutdown(socket.SHUT_RDWR)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ def _socket_of(connection: Any) -> socket.socket:
 
 def prepare(place: Schema, seed: int, kind: Kind = OF_A_CELL) -> None:
     """Have the schema and the tables of a journal; nothing if they are there. Raises JournalError."""
-    psycopg = postgres.driver()
+    psycopg = driver()
     database = postgres.pool(place, "writer")
     try:
         with database.connect() as connection:

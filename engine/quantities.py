@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from engine.model import RESOURCES
-from engine.shape import Shape
 
 _LAST_MOMENT_MS = 253_402_300_799_000
 """The end of the year 9999."""
@@ -20,17 +19,6 @@ def quantity(resource: int, value: int) -> str:
         return f"{value / 1000:g} GPU"
     what = "memory" if name == "memory_mib" else "disk"
     return f"{value:g} MiB {what}" if 0 < value < 1024 else f"{value / 1024:.4g} GiB {what}"
-
-
-def task_size(shape: Shape) -> str:
-    """What one task asks for, as people write it."""
-    asked = (shape.cpu, shape.memory, shape.gpu_milli, shape.disk)
-    parts = [
-        shape.mig if shape.mig and RESOURCES[i] == "gpu_milli" else quantity(i, value)
-        for i, value in enumerate(asked)
-        if value
-    ]
-    return " + ".join(parts)
 
 
 def moment(at_ms: int) -> str:

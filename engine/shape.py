@@ -9,7 +9,19 @@ from typing import NamedTuple
 from engine import mig
 from engine.constraints import FREE, Bonds
 from engine.gpu_models import device_memory_mib
-from engine.model import SPOT_TYPES, Affinity, PoolSpec, Qos, Spread, Taint, TaskGroup, Toleration, TopologyRequest
+from engine.model import (
+    RESOURCES,
+    SPOT_TYPES,
+    Affinity,
+    PoolSpec,
+    Qos,
+    Spread,
+    Taint,
+    TaskGroup,
+    Toleration,
+    TopologyRequest,
+)
+from engine.quantities import quantity
 
 ANY = "*"
 """As the value of a label: whatever it is."""
@@ -208,3 +220,14 @@ def accepts(group: TaskGroup, pool: PoolSpec, qos: Qos = "guaranteed") -> bool:
     if group.mig and mig.kind_in(pool, group.mig) < 0:
         return False
     return all(have >= want for have, want in zip(pool.offered.vector(), group.request.vector(), strict=True))
+
+
+def task_size(shape: Shape) -> str:
+    """What one task asks for, as people write it."""
+    request = (shape.cpu, shape.memory, shape.gpu_milli, shape.disk)
+    parts = [
+        shape.mig if shape.mig and RESOURCES[i] == "gpu_milli" else quantity(i, value)
+        for i, value in enumerate(request)
+        if value
+    ]
+    return " + ".join(parts)

@@ -10,10 +10,10 @@ import numpy as np
 
 from engine.bulk import Rows
 from engine.capacity import NOWHERE
+from engine.class_requests import Requests
 from engine.columns import view
 from engine.model import RESOURCES, NodeState, WorkloadState
 from engine.state import BOUND, State
-from engine.victim_field import Requests
 from engine.workloads import NONE
 
 NAMED = 3

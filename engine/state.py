@@ -34,6 +34,7 @@ from engine.bookings import Bookings
 from engine.budgets import Budgets
 from engine.capacity import Capacity
 from engine.caps import Caps
+from engine.class_requests import Requests
 from engine.columns import Table, canonical, view
 from engine.constraints import Company
 from engine.deadlines import turns_at
@@ -59,10 +60,8 @@ from engine.shape import Shape
 from engine.sizing import Sizing
 from engine.timers import Timers
 from engine.usage import Usage, usage_of
-from engine.usual import FoundSound
-from engine.victim_field import Requests
 from engine.wanted_replicas import Replicas
-from engine.workloads import Workloads
+from engine.workloads import FoundSound, Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 """States in which a workload holds capacity and quota."""

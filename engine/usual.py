@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from engine import events as ev
 from engine.errors import MusterError, RefusedError
-from engine.model import ID_PATTERN, MAX_NAME, MAX_QUANTITY, TaskGroup, WorkloadSpec, check_workload
-from engine.workloads import USUAL
+from engine.model import ID_PATTERN, MAX_NAME, MAX_QUANTITY, WorkloadSpec, check_workload
+from engine.workloads import USUAL, FoundSound
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -23,20 +23,6 @@ if TYPE_CHECKING:
 _ID_LINES = re.compile(rf"(?:{ID_PATTERN.pattern}\n)*+")
 MOST_REMEMBERED = 1024
 """Requests of which it is remembered that they are sound."""
-
-
-class FoundSound(NamedTuple):
-    """Requests that were found to be sound."""
-
-    rules: int
-    """`State.rules` when they were."""
-    groups: dict[tuple[TaskGroup, ...], int]
-    """Groups, numbered as they came."""
-    requests: set[tuple[int, str, bool]]
-    """(number of the groups, queue, elastic)"""
-
-    def copy(self) -> FoundSound:
-        return FoundSound(-1, {}, set())
 
 
 _wishes = attrgetter(

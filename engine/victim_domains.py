@@ -14,7 +14,8 @@ import numpy as np
 from engine.allocations import Allocations
 from engine.bulk import Rows
 from engine.capacity import Capacity
-from engine.victim_field import Ask, Candidates, Field, Fits, Limits, Quota, Requests
+from engine.class_requests import Requests
+from engine.victim_field import Ask, Candidates, Field, Fits, Limits, Quota
 from engine.victims import cheapest
 
 FEW = 4

@@ -31,7 +31,8 @@ import numpy as np
 from engine.allocations import Allocations
 from engine.bulk import Rows
 from engine.capacity import Capacity
-from engine.victim_field import Ask, Candidates, Detail, Field, Fits, Limits, Quota, Requests
+from engine.class_requests import Requests
+from engine.victim_field import Ask, Candidates, Detail, Field, Fits, Limits, Quota
 from engine.victim_greed import Peel, Walk, unit_prices
 
 AMPLE = 2

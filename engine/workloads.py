@@ -175,6 +175,20 @@ class WorkloadClass:
         return self.estimate_ms or UNBOUNDED_MS
 
 
+class FoundSound(NamedTuple):
+    """Requests that were found to be sound."""
+
+    rules: int
+    """`State.rules` when they were."""
+    groups: dict[tuple[TaskGroup, ...], int]
+    """Groups, numbered as they came."""
+    requests: set[tuple[int, str, bool]]
+    """(number of the groups, queue, elastic)"""
+
+    def copy(self) -> FoundSound:
+        return FoundSound(-1, {}, set())
+
+
 class Workloads(Table):
     """Columns by row, and the classes, names and histories they point into."""
 

@@ -10,7 +10,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from engine.database import Place, place_of, reader
+from engine.database import Place, place_of
+from engine.database_reading import reader
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.audit import Audit
 from runbooks.audit_pages import (

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from console.action import Target
 from console.advice_sections import found_sections
-from console.deciding import keys_note, request_of, unverified, waiting_step
 from console.details import Section
 from console.feed import in_thread
-from console.proposal_needs import press_next
+from console.proposal_needs import keys_note, press_next, request_of, unverified, waiting_step
 from console.proposal_text import (
     Fresh,
     carried_sections,

@@ -14,6 +14,7 @@ import numpy as np
 from console import demo
 from engine.allocations import Allocations
 from engine.capacity import Capacity
+from engine.class_requests import Requests
 from engine.commands import Submit
 from engine.control import Engine
 from engine.errors import MusterError
@@ -21,7 +22,7 @@ from engine.loop import CYCLE_EVERY_MS
 from engine.model import NodeSpec, PoolSpec, Resources, TaskGroup
 from engine.shape import Shape
 from engine.traces.generate import DAY_MS, HOUR_MS, ai_day
-from engine.victim_field import Candidates, Requests
+from engine.victim_field import Candidates
 from engine.victims import cheapest
 from engine.workloads import ClassKey, WorkloadClass
 

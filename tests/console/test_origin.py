@@ -135,7 +135,7 @@ def test_a_suggestion_that_nobody_found_or_that_says_something_else_is_refused(c
 
 
 def test_an_edit_and_a_second_try_keep_where_it_comes_from(client: LocalClient) -> None:
-    from console.deciding import request_of
+    from console.proposal_needs import request_of
 
     id_, source = suggested(client)
     asked_for = msgspec.structs.replace(asked("uncordon", ["c0", "c1"]), source=Source(kind="suggestion", id=id_))

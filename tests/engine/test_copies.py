@@ -15,7 +15,7 @@ import pytest
 
 from console.advisor import Advisor
 from console.local_client import LocalClient
-from engine import copies
+from engine import copies, counterfactual
 from engine.commands import Submit
 from engine.control import Engine
 from engine.errors import NotFoundError, SpecError
@@ -172,25 +172,33 @@ def test_readers_are_woken_for_what_they_can_see(loop: EngineLoop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "others"),
+    ("busy", "found_by", "others"),
     [
-        (("fairness",), (("query", ALL), ("query", ALL_QUEUES), ("unblocking", "j-1"))),
-        (("unblocking", "j-1"), (("query", ALL), ("query", ALL_QUEUES), ("fairness",), ("budgets",))),
+        (("fairness",), (Engine, "fairness"), (("query", ALL), ("query", ALL_QUEUES), ("unblocking", "j-1"))),
+        (
+            ("unblocking", "j-1"),
+            (counterfactual, "verified"),
+            (("query", ALL), ("query", ALL_QUEUES), ("fairness",), ("budgets",)),
+        ),
     ],
 )
 def test_what_takes_long_keeps_nobody_who_asks_for_less(
-    loop: EngineLoop, monkeypatch: pytest.MonkeyPatch, busy: tuple[str, ...], others: tuple[tuple[Any, ...], ...]
+    loop: EngineLoop,
+    monkeypatch: pytest.MonkeyPatch,
+    busy: tuple[str, ...],
+    found_by: tuple[object, str],
+    others: tuple[tuple[Any, ...], ...],
 ) -> None:
     """The page of queues waited for tens of seconds behind a search for what would let a workload start."""
     loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
-    answer = getattr(Engine, busy[0])
+    answer = getattr(*found_by)
     reading, writing = os.pipe()
 
     def slow(engine: Engine, *arguments: str) -> object:
         os.read(reading, 1)
         return answer(engine, *arguments)
 
-    monkeypatch.setattr(Engine, busy[0], slow)
+    monkeypatch.setattr(*found_by, slow)
     # A child keeps only its own files open; here, that one too.
     start = copies.child.start
     monkeypatch.setattr(

@@ -16,10 +16,11 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from engine.allocations import NONE, Allocations
 from engine.capacity import Capacity
+from engine.class_requests import Requests
 from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
 from engine.placement import place
 from engine.shape import Shape
-from engine.victim_field import Ask, Candidates, Quota, Requests
+from engine.victim_field import Ask, Candidates, Quota
 from engine.victims import CORE, cheapest
 from engine.workloads import ClassKey, WorkloadClass
 

@@ -26,7 +26,8 @@ from on_postgres import is_server, kept
 from sqlalchemy import select
 
 from engine.control import Engine
-from engine.database import place_of, read
+from engine.database import place_of
+from engine.database_reading import read
 from runbooks import life
 from runbooks.books import PROPOSAL
 from runbooks.gate import Gate
