@@ -344,7 +344,7 @@ def test_a_perfect_model_scores_all_over_real_http(egress: Egress) -> None:
     total = tally(found)
     assert [(one.incident, one.why) for one in found if not one.right or one.harm] == []
     assert (total.right, total.left_alone, total.recovered) == (total.faults, total.controls, total.to_recover)
-    assert (total.harmful, [(one.incident, one.struck) for one in found if one.struck]) == (0, [])
+    assert (total.harmful, [(one.incident, one.unsupported) for one in found if one.unsupported]) == (0, [])
 
 
 @pytest.mark.thorough
@@ -365,7 +365,7 @@ def test_a_perfect_answer_has_the_form_that_is_asked_for() -> None:
     prompt = '{"id": "F7", "metric": "queue_waiting", "of": "vision", "value": 2, "reads": "2"}'
     said = read_answer(perfect(BY_ID[FAULT], prompt, {"queue vision": "queue-bcd"}), "act")
     assert [(step.action, step.with_) for step in said.steps] == [("set_quota", {"queue": "queue-bcd", "add_gpus": 16})]
-    assert said.rationale[0].cites == ("F7",)
+    assert said.rationale == ("queue_waiting of vision is {F7}",)
 
 
 @pytest.mark.parametrize("id_", [id_ for id_ in sorted(BY_ID) if BY_ID[id_].perfect])

@@ -13,6 +13,7 @@ WIRE = ("model_transport", "hostile/library::test_the_worst_of_each_kind", "host
 LIBRARY = ("hostile/library", "hostile/child")
 FORM = ("answer", "hostile/answers")
 ANSWERS = ("draft_checks", "hostile/answers", "hostile/telemetry")
+PROSE = ("prose", "hostile/answers")
 TELEMETRY = ("hostile/telemetry",)
 SERVICE = ("model_limits", "console/drafting", "hostile/service")
 DISPLAY = ("console/text", "console/hostile_text", "console/hostile_output")
@@ -133,15 +134,15 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a title may claim anything",
         "draft_checks",
-        '"[…]" if span.mark == "wrong" else span.text',
-        "span.text",
+        'struck="[…]"',
+        'struck="{}"',
         ANSWERS,
     ),
     Mutant(
         "a message says what nobody has found",
         "draft_checks",
-        'f"[not verified: {span.text}]" if span.mark == "wrong" else span.text',
-        "span.text",
+        'struck="[not verified: {}]"',
+        'struck="{}"',
         ANSWERS,
     ),
     Mutant("the canary may be told", "leaks", *never("if canary:"), ANSWERS),
@@ -155,37 +156,38 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         ".lower()",
         ("model_endpoint",),
     ),
-    # -- claims
+    # -- prose
+    Mutant("a value of its own", "prose", "found += _odd_words(plain)", "", PROSE),
     Mutant(
-        "a number may be any other",
-        "claims",
-        "    if value == is_:\n        return True",
-        "    return True",
-        ("claims",),
+        "numbers and directions in words",
+        "prose",
+        "for pattern in (_WORDS, _LETTERS_APART)",
+        "for pattern in ()",
+        PROSE,
+    ),
+    Mutant("letters of other scripts", "prose", *never("if foreign is not None:"), ("prose",)),
+    Mutant("a value that is made another", "prose", "for match in _JOINED.finditer(text)]", "for match in ()]", PROSE),
+    Mutant("a reference to what was not told", "prose", "match[1] in self._facts), text)", "True), text)", PROSE),
+    Mutant(
+        "a name may be a number",
+        "prose",
+        "named and not word[0].isdigit() and _WORDS.fullmatch(word) is None",
+        "named",
+        ("prose",),
     ),
     Mutant(
-        "a number of something else bears out",
-        "claims",
-        "    if matters & _STATISTICS and not matters & _STATISTICS & reading.matters:\n        return False\n",
-        "",
-        ("claims",),
-    ),
-    Mutant(
-        "a stranger's note vouches",
-        "claims",
-        "if fact.kind in _RECORDED and not is_hearsay(fact)",
-        "if fact.kind in _RECORDED",
-        ("claims",),
-    ),
-    Mutant(
-        "one approval vouches for all", "claims", "any(id_ in cites or about in named for", "any(True for", ("claims",)
+        "a value is anybody's",
+        "prose",
+        "if of_kind == {(fact.kind, fact.subject)} or not (named",
+        "if True or not (named",
+        PROSE,
     ),
     Mutant(
         "links stay links",
-        "claims",
+        "prose",
         'defanged(text[start:end]) if mark == "link" else text[start:end]',
         "text[start:end]",
-        ("claims", *ANSWERS),
+        ("prose", *ANSWERS),
     ),
     # -- before the model
     Mutant(
