@@ -73,7 +73,7 @@ _UNSEEN = frozenset("\u2800\u3164\u115f\u1160\uffa0")
 """Letters and signs that show nothing."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AnsweredPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     heading: str
     sentences: tuple[str, ...]
 
@@ -129,14 +129,14 @@ class AnsweredRunbook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     aftercare: str
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An answer that has the form. Everything in it is untrusted, names are those that the model was told. In prose a
     value is a reference to a fact, as `runbooks.prose` reads it."""
 
     title: str
     summary: str = ""
     rationale: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[AnsweredPart, ...] = ()
     steps: tuple[AnsweredStep, ...] = ()
     risks: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
@@ -305,7 +305,7 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 # -- what is read -----------------------------------------------------------------------------------------------------
 
 
-def read_answer(content: str, task: Task) -> Answered:
+def read_answer(content: str, task: Task) -> ModelAnswer:
     """The answer in what a model wrote. Raises DraftRejected: `content_too_large`, `content_not_json`, `schema` for
     what has not the form, `policy_denied` with the rule for a value out of its bounds, `runbook_invalid` for text that
     is to be evaluated."""
@@ -350,14 +350,14 @@ def _without_confidence(value: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _converted(value: dict[str, Any]) -> Answered:
+def _converted(value: dict[str, Any]) -> ModelAnswer:
     try:
-        return msgspec.convert(value, Answered, strict=True)
+        return msgspec.convert(value, ModelAnswer, strict=True)
     except msgspec.ValidationError as error:
         raise _unformed(ascii(str(error))[1:-1][:200]) from None
 
 
-def _refuse_foreign(answered: Answered, task: Task) -> None:
+def _refuse_foreign(answered: ModelAnswer, task: Task) -> None:
     """Fields that another task has, and those of this one that are missing."""
     wanted = {
         "act": ("summary",), "explain": ("summary",), "runbook": ("summary", "runbook"), "handover": ("parts",),
@@ -390,7 +390,7 @@ def _refuse_sizes_of_runbook(runbook: AnsweredRunbook) -> None:
             raise _unformed(f"runbook.steps[{i}]: too many checks")
 
 
-def _refuse_sizes(answered: Answered, task: Task) -> None:
+def _refuse_sizes(answered: ModelAnswer, task: Task) -> None:
     if answered.runbook is not None:
         _refuse_sizes_of_runbook(answered.runbook)
     _text_of(answered.title, "title", MOST_TITLE)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from runbooks import draft_runbook
 from runbooks.acts import Maker
-from runbooks.answer import Answered, AnsweredStep, action_of, offered, refuse_incomplete
+from runbooks.answer import AnsweredStep, ModelAnswer, action_of, offered, refuse_incomplete
 from runbooks.compile import EXISTS, exists
 from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
 from runbooks.input_values import milliseconds
@@ -30,7 +30,8 @@ from runbooks.wording import command_name
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from runbooks.pseudonyms import Names
+    from runbooks.model_call import PromptMessage
+    from runbooks.prompt import Prompt
     from runbooks.shelf import Call
 
 Preview = Callable[[Request], Proposal]
@@ -59,45 +60,15 @@ _UNDOES: frozenset[frozenset[ActionName]] = frozenset(
 """Actions of which the later makes the earlier pointless, on the same target."""
 
 
-class Said(Protocol):
-    """One message of a prompt."""
-
-    @property
-    def role(self) -> str: ...
-    @property
-    def content(self) -> str: ...
-
-
-class Told(Protocol):
-    """What a model was told, as far as its answer is held to it: `runbooks.prompt.Prompt`."""
-
-    @property
-    def messages(self) -> Sequence[Said]: ...
-    @property
-    def names(self) -> Names: ...
-    @property
-    def canary(self) -> str:
-        """A word of this call alone, which no answer may hold."""
-
-    @property
-    def allowed(self) -> frozenset[Named]:
-        """Everything that may be named as a target."""
-
-    @property
-    def influenced(self) -> frozenset[Named]:
-        """Those of them that an untrusted text alone brought up."""
-
-    @property
-    def facts(self) -> frozenset[str]:
-        """Ids of the facts that it was told, which may be cited."""
-
-    @property
-    def cut(self) -> bool:
-        """It was not told of everything there is."""
-
-
 def draft_of(
-    answered: Answered, content: str, brief: Brief, told: Told, *, call: Call, preview: Preview, requester: str = ""
+    answered: ModelAnswer,
+    content: str,
+    brief: Brief,
+    told: Prompt,
+    *,
+    call: Call,
+    preview: Preview,
+    requester: str = "",
 ) -> Draft:
     """The draft that an answer makes. `content`: the answer as it came, in which leaks are looked for. `requester`:
     owns what runbook is drafted anew. The record of the call is for the caller to set.
@@ -153,7 +124,7 @@ def draft_of(
     )
 
 
-def _instructions(message: Said) -> str:
+def _instructions(message: PromptMessage) -> str:
     """What of a message nobody is to repeat. What the catalogue says of its actions, a line each, is no secret."""
     if message.role != "system":
         return ""
@@ -178,7 +149,7 @@ def key_of(draft: Draft) -> str:
 class _Steps:
     """The steps of an answer with the names of the cell in the place of those that were told. Raises DraftRejected."""
 
-    def __init__(self, steps: Iterable[AnsweredStep], told: Told) -> None:
+    def __init__(self, steps: Iterable[AnsweredStep], told: Prompt) -> None:
         self._real: dict[str, list[Named]] = {}
         for kind, id_ in sorted(told.allowed):
             self._real.setdefault(told.names.shown(kind, id_), []).append((kind, id_))
@@ -332,7 +303,7 @@ def _several(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _flags(brief: Brief, told: Told, targets: Iterable[Named], cited: Sequence[Fact]) -> tuple[Flag, ...]:
+def _flags(brief: Brief, told: Prompt, targets: Iterable[Named], cited: Sequence[Fact]) -> tuple[Flag, ...]:
     """`untrusted_influence`: a target that a stranger's text alone brought up; or, where such texts were looked at, one
     that neither the question nor the finding nor any fact that is cited is about."""
     borne_out = {fact.subject for fact in cited} | {fact.value for fact in cited if isinstance(fact.value, str)}

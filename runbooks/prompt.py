@@ -19,11 +19,11 @@ from runbooks.answer import HEADINGS, MODEL_ACTIONS, SCHEMA_VERSION, offered, sc
 from runbooks.catalog import CATALOG
 from runbooks.draft import MOST_EXCERPTS, MOST_QUESTION, Brief, Fact, Task
 from runbooks.excerpts import prepared
-from runbooks.model_call import Message
+from runbooks.model_call import PromptMessage
 from runbooks.model_endpoint import Egress
 from runbooks.parameters import Parameter, Type
 from runbooks.plan import ActionName
-from runbooks.pseudonyms import Names
+from runbooks.pseudonyms import PromptNames
 from runbooks.redaction import MARKER, REDACTION_VERSION, mask_unknown, says_secret
 from runbooks.vocabulary import METRICS, is_word, moment, value_of
 
@@ -43,10 +43,10 @@ TARGETS: Mapping[str, Type] = {
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """A question to a model, and what its answer is held to."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     schema: dict[str, Any]
     schema_name: str
-    names: Names
+    names: PromptNames
     canary: str
     """A word of this call alone, which no answer may hold."""
     allowed: frozenset[tuple[str, str]]
@@ -85,7 +85,7 @@ def prompt_of(
     # What is no metric of ours is no fact of ours.
     brief = msgspec.structs.replace(brief, facts=tuple(fact for fact in brief.facts if fact.metric in METRICS))
     external = egress == "external"
-    names = Names(key, hide_all=external)
+    names = PromptNames(key, hide_all=external)
     withheld: list[str] = []
     facts = _told(brief.facts, tenants, withheld) if external else brief.facts
     lines = [line for fact in facts if (line := _line(fact, names))]
@@ -119,7 +119,7 @@ def prompt_of(
         _system(brief.task, actions, "", ""), _user(brief, lines, texts, ""),
     ]  # fmt: skip
     return Prompt(
-        messages=(Message(role="system", content=system), Message(role="user", content=user)),
+        messages=(PromptMessage(role="system", content=system), PromptMessage(role="user", content=user)),
         schema=schema,
         schema_name=f"muster_{brief.task}",
         names=names,
@@ -169,7 +169,7 @@ def _named(fact: Fact) -> Iterable[tuple[str, str]]:
         yield value, fact.value
 
 
-def _line(fact: Fact, names: Names) -> str:
+def _line(fact: Fact, names: PromptNames) -> str:
     """A fact as the model reads it: one line of JSON. Empty for what is no fact but a text."""
     metric = METRICS[fact.metric]
     told: dict[str, object] = {"id": fact.id, "metric": fact.metric}

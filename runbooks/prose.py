@@ -16,7 +16,7 @@ from runbooks.checks import MEANINGS
 from runbooks.draft import Fact, Mark, Sentence, Span
 from runbooks.links import defanged, links
 from runbooks.parameters import PARAMETERS
-from runbooks.pseudonyms import Names
+from runbooks.pseudonyms import PromptNames
 from runbooks.vocabulary import METRICS, value_of
 
 MAX_SHOWN = 40
@@ -88,7 +88,7 @@ class Offence(NamedTuple):
 class ProseReader:
     """Reads what a model wrote. `facts`: those that it was told. `names`: what it was told that objects are called."""
 
-    def __init__(self, facts: Iterable[Fact], names: Names) -> None:
+    def __init__(self, facts: Iterable[Fact], names: PromptNames) -> None:
         self._facts = {fact.id: fact for fact in facts}
         self._names = names
         self._known: dict[str, set[ObjectName]] = {}

@@ -90,7 +90,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "model_transport",
         "    context.minimum_version = ssl.TLSVersion.TLSv1_2\n"
         "    if context.verify_mode != ssl.CERT_REQUIRED or not context.check_hostname:\n"
-        '        raise Refused("bad_endpoint", "TLS would not be checked")\n',
+        '        raise TransportRefused("bad_endpoint", "TLS would not be checked")\n',
         "    context.check_hostname = False\n    context.verify_mode = ssl.CERT_NONE\n",
         WIRE,
     ),
@@ -110,8 +110,8 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "fields that nobody knows",
         "answer",
-        "class Answered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):",
-        "class Answered(msgspec.Struct, frozen=True, kw_only=True):",
+        "class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):",
+        "class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):",
         FORM,
     ),
     # -- after the answer
@@ -221,8 +221,8 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "external endpoints are told names",
         "prompt",
-        "Names(key, hide_all=external)",
-        "Names(key, hide_all=False)",
+        "PromptNames(key, hide_all=external)",
+        "PromptNames(key, hide_all=False)",
         TELEMETRY,
     ),
     Mutant("external endpoints are told of all tenants", "prompt", *never("if others or (fact.tenant and"), TELEMETRY),
@@ -250,42 +250,42 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         TELEMETRY,
     ),
     # -- budget, cache, circuit, record
-    Mutant("a call may cost more than is left", "model_budget", *never("if least > room:"), SERVICE),
+    Mutant("a call may cost more than is left", "model_limits", *never("if least > room:"), SERVICE),
     Mutant(
         "what is reserved is not counted",
-        "model_budget",
+        "model_limits",
         "case((SPEND.c.spent == OPEN, SPEND.c.reserved)",
         "case((SPEND.c.spent == OPEN, 0)",
         SERVICE,
     ),
     Mutant(
         "a lost call costs nothing",
-        "model_budget",
+        "model_limits",
         "values(spent=SPEND.c.reserved)",
         "values(spent=0)",
         SERVICE,
     ),
     Mutant(
         "a call settles more than it reserved",
-        "model_budget",
+        "model_limits",
         "min(max(0, microusd), reserved.microusd)",
         "microusd",
         SERVICE,
     ),
     Mutant(
         "another model's answer",
-        "model_cache",
+        "model_limits",
         "endpoint.base_url, endpoint.model, endpoint.egress",
         "endpoint.base_url, endpoint.egress",
         SERVICE,
     ),
     Mutant(
-        "another prompt's answer", "model_cache", "endpoint.most_bytes, prompt_sha256", "endpoint.most_bytes", SERVICE
+        "another prompt's answer", "model_limits", "endpoint.most_bytes, prompt_sha256", "endpoint.most_bytes", SERVICE
     ),
-    Mutant("an answer about facts of long ago", "model_cache", *never("if not (0 <= wall_ms < TTL_MS"), SERVICE),
-    Mutant("the circuit never opens", "circuit", *never("if many or half_open or reason in AT_ONCE:"), SERVICE),
-    Mutant("an open circuit is asked", "circuit", *never('if state == "open" or (state'), SERVICE),
-    Mutant("the model is asked at any rate", "circuit", *never("if self._left < 1:"), SERVICE),
+    Mutant("an answer about facts of long ago", "model_limits", *never("if not (0 <= wall_ms < TTL_MS"), SERVICE),
+    Mutant("the circuit never opens", "model_limits", *never("if many or half_open or reason in AT_ONCE:"), SERVICE),
+    Mutant("an open circuit is asked", "model_limits", *never('if state == "open" or (state'), SERVICE),
+    Mutant("the model is asked at any rate", "model_limits", *never("if self._left < 1:"), SERVICE),
     Mutant(
         "our own key on the screen", "model_drafter", *never("if len(key) >= LEAST_KEY and any(key in text"), SERVICE
     ),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runbooks.draft import Fact
 from runbooks.prose import ProseReader
-from runbooks.pseudonyms import Names
+from runbooks.pseudonyms import PromptNames
 from runbooks.vocabulary import METRICS, fact
 from tests.support.answered import linked
 from tests.support.effort import examples
@@ -28,7 +28,7 @@ FACTS: tuple[Fact, ...] = tuple(msgspec.structs.replace(one, id=f"F{i}") for i, 
 
 
 def reader(facts: tuple[Fact, ...] = FACTS, *more: tuple[str, str], hide_all: bool = False) -> ProseReader:
-    names = Names(b"k" * 32, hide_all=hide_all)
+    names = PromptNames(b"k" * 32, hide_all=hide_all)
     names.add((*((one.kind, one.subject) for one in facts if one.subject), *more))
     return ProseReader(facts, names)
 
@@ -144,7 +144,7 @@ def test_a_line_has_what_is_unsupported_struck_and_values_put_in() -> None:
 
 
 def test_pseudonyms_are_read_back_and_bear_no_reference() -> None:
-    names = Names(b"k" * 32, hide_all=True)
+    names = PromptNames(b"k" * 32, hide_all=True)
     shown = names.shown("queue", "research")
     (sentence,) = ProseReader(FACTS, names).sentences(f"Queue {shown} has {{F3}}.")
     assert (sentence.text, sentence.unsupported) == ("Queue research has 41 workloads.", "")
