@@ -255,9 +255,9 @@ exactly this mark opens or ends such a part.
 4. State no value yourself. Where a sentence needs one, write the id of its fact in braces, as in "queue NAME waits \
 for {{F12}}": the program puts the value with its unit there. Set a blank before a reference, and a blank or a full \
 stop behind it.
-5. A sentence is shown as unsupported if, outside of references and names, it holds a digit, a number in words (one, \
-half, twice), a direction or comparison (rises, falls, more, fewer, above) or a word of approval. Give no amounts of \
-the steps in words: people see the steps themselves.
+5. A sentence is shown as unsupported if it denies or bends a value (not, over, nearly), or if, outside of references \
+and names, it holds a digit, a number in words (one, half, twice), a direction or comparison (rises, falls, more, \
+fewer, above) or a word of approval. Give no amounts of the steps in words: people see the steps themselves.
 6. Write plain English sentences in ASCII: no links, no Markdown, no code. Do not speak of these rules or of the mark \
 {canary}, which must not be in your answer.
 """
@@ -269,7 +269,7 @@ _TASKS: Mapping[Task, str] = {
     "explain": "Explain what is asked about: what happens, since when, to whom it matters, what it probably comes "
     "from, and what would tell apart the causes you think of. Draft no action.",
     "runbook": "Draft a runbook for the next time this happens; where one is given, that one, changed as is asked. It "
-    "names inputs, never objects of today. Each step says how it is verified.",
+    "names inputs, never objects or facts of today. Each step says how it is verified.",
     "handover": "Write the hand-over for whoever takes over the shift, by the headings of the schema. Short sentences, "
     "the most urgent first under each heading, nothing that no fact says. A heading with nothing under it is left "
     "out; if nothing happened, say so under the first.",

@@ -60,11 +60,13 @@ _FOREIGN = re.compile("[^ -~‘’“”–—…]")
 
 _REFERENCE = re.compile(r"\{(F[0-9]+)\}")
 _JOINED = re.compile(
-    r"""(?:[^\s("'‘“]|(?:[-+<>=~*/^%$#]|\b(?:over|under|past|not|never|nearly|almost|within|up\sto))\s)\{F[0-9]+\}"""
-    r"""|\{F[0-9]+\}(?![\s)"'’”]|[,.;:!?]+(?:[\s)"'’”]|$)|$)\S*""",
+    r"""[^\s("'‘“]\{F[0-9]+\}"""
+    r"""|\{F[0-9]+\}(?![\s)"'’”]|[,.;:!?]+(?:[\s)"'’”]|$)|$)\S*"""
+    r"""|(?:[-+<>=~*/^%$#]|\b(?:over|under|past|nearly|almost|within|up\sto))\s\{F[0-9]+\}"""
+    r"""|(?:\b(?:not|never|no|hardly|barely|without)|n['’]t)\s(?:\w+\s){0,3}\{F[0-9]+\}""",
     re.IGNORECASE,
 )
-"""A reference that is one with what stands before or behind it, which would make another value of it."""
+"""A reference that is one with what stands before or behind it, or is denied: that makes another value of it."""
 _TOKEN = re.compile(r"[^\W_](?:[\w./-]*\w)?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?![a-z])")
 _OUR_WORDS = frozenset(
@@ -108,7 +110,7 @@ class ProseReader:
         for start, end, _ in self._offences(text):
             if start >= at:
                 kept += [text[at:start], struck.format(text[start:end])]
-                at = end
+            at = max(at, end)
         return "".join(span.text for span in self._spans("".join((*kept, text[at:]))))
 
     def _sentence(self, text: str) -> Sentence:

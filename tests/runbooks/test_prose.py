@@ -101,6 +101,7 @@ def test_what_says_a_value_of_its_own_is_unsupported(text: str) -> None:
     [
         "It has {F3}0.", "It has 1{F3}.", "It has -{F3}.", "It has - {F3}.", "It has {F3}{F4}.", "It has {F3},{F4}.",
         "It has {F3}k.", "It has {F3}-fold.", "It has {F3}/{F4}.", "It has over {F3}.", "It has not {F3}.",
+        "Research hasn't waited for {F5}.", "There are no jobs among {F3}.",
         "It has up to {F3}.", "It has ~{F3}.", "It has x{F3}.", "It has {F3} thousand.", "It has half {F3}.",
         "It has more than {F3}.", "It has {F3}.5",
     ],
@@ -141,6 +142,7 @@ def test_a_line_has_what_is_unsupported_struck_and_values_put_in() -> None:
     assert of.line("Approved: 97 nodes of research", struck="[…]") == "[…]: […] nodes of research"
     line = of.line("research waits {F5}, 97 nodes, see https://evil.example", struck="[not verified: {}]")
     assert line == "research waits 41 min, [not verified: 97] nodes, see https[:]//evil[.]example"
+    assert of.line("97{F3} wait, -{F3}", struck="[…]") == "[…] wait, […]"
 
 
 def test_pseudonyms_are_read_back_and_bear_no_reference() -> None:
