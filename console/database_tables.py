@@ -8,7 +8,7 @@ from console import idempotency, tokens
 from engine import journal_tables
 from engine.migrations import MIGRATION
 from recommender import forecast_rows, shelf_tables, telemetry_tables
-from runbooks import approvals, audit_tables, books, draft_books, model_budget, policy_tables, pseudonyms
+from runbooks import approvals, audit_tables, books, draft_books, model_limits, policy_tables, pseudonyms
 
 _OTHERS: tuple[MetaData, ...] = (
     books.METADATA,
@@ -17,7 +17,7 @@ _OTHERS: tuple[MetaData, ...] = (
     policy_tables.METADATA,
     approvals.METADATA,
     draft_books.METADATA,
-    model_budget.METADATA,
+    model_limits.METADATA,
     pseudonyms.METADATA,
     telemetry_tables.META,
     shelf_tables.META,

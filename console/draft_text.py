@@ -1,8 +1,8 @@
 """View models of drafts: one that was asked for, with what the rules and the model made of it. No Textual in here.
 
 What is to be done stands first, as the typed acts it is, with what a fork showed of it. What a model wrote stands
-behind a gutter, apart from that, so that no text of it can pass for a step, an effect or a vote. What the facts do not
-bear out is struck through: ~so~ where a terminal has no other way.
+behind a gutter, apart from that, so that no text of it can pass for a step, an effect or a vote. A sentence that says
+a value or a direction without a fact is marked as unsupported.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from console.query import quoted
 from console.text import cut, duration, fit, money, printable
 from console.views import Span
 from engine.model import HOUR_MS
-from runbooks.draft import Called, Draft, Drafter, DraftRun, Fact, ModelStanding, Record, Sentence, Target
+from runbooks.draft import Called, Draft, Drafter, DraftRun, Fact, Mark, ModelStanding, Record, Sentence, Target
 from runbooks.draft import Span as Piece
 from runbooks.plan import Proposal
 
 UNVERIFIED = "Model text, unverified"
-MOST_WRONG = 8
-"""Struck pieces whose reason is told."""
+UNSUPPORTED = "unsupported: "
+_PIECE_TONES: dict[Mark, str] = {"": "", "value": "info", "link": "dim"}
 MOST_TRIED = 12
 MOST_CHECKS = 6
 BAR = 12
@@ -418,7 +418,7 @@ def why_sections(draft: Draft, width: int) -> list[Section]:
 
 
 def frame_section(draft: Draft, width: int) -> Section:
-    """All that the model wrote: every line behind the gutter, what is wrong struck through, and why it is."""
+    """All that the model wrote: every line behind the gutter, unsupported sentences marked."""
     room = width - len(GUTTER)
     blocks: list[tuple[str, Sequence[Sentence]]] = [
         ("title", (Sentence(spans=(Piece(text=draft.title),)),) if draft.title else ()),
@@ -434,28 +434,20 @@ def frame_section(draft: Draft, width: int) -> Section:
             inside.append(text_line(cut(f"{printable(label)}:", room), "dim"))
         for sentence in sentences:
             inside += sentence_lines(sentence, room, "· " if label not in ("", "title") else "")
-    wrong = [piece for sentence in _sentences(draft) for piece in sentence.spans if piece.mark == "wrong"]
-    for piece in wrong[:MOST_WRONG]:
-        inside += hanging("struck: ", f"{printable(piece.text.strip())}: {printable(piece.why)}", room, "bad", "dim")
     lines = [Line(((GUTTER, "accent"), *line.spans)) for line in inside]
-    note = "decides nothing"
-    if wrong:
-        note = f"decides nothing; {len(wrong):,} piece{'s' if len(wrong) != 1 else ''} struck"
+    unsupported = sum(bool(sentence.unsupported) for _, sentences in blocks for sentence in sentences)
+    note = f"decides nothing; {unsupported:,} unsupported" if unsupported else "decides nothing"
     return Section(UNVERIFIED, tuple(lines or [text_line("it wrote nothing", "dim")]), note)
 
 
-def _sentences(draft: Draft) -> list[Sentence]:
-    return [
-        *draft.summary, *draft.rationale, *(each for part in draft.parts for each in part.sentences), *draft.risks,
-        *draft.questions,
-    ]  # fmt: skip
-
-
 def sentence_lines(sentence: Sentence, width: int, bullet: str = "") -> list[Line]:
-    """A sentence in lines, each piece in its look, and at its end what it cites."""
-    spans = [_piece(piece) for piece in sentence.spans]
+    """A sentence in lines, each piece in its look, and at its end what it cites and why it is unsupported."""
+    spans = [(UNSUPPORTED, "bad")] if sentence.unsupported else []
+    spans += [(printable(piece.text), _PIECE_TONES[piece.mark]) for piece in sentence.spans]
     if sentence.cites:
         spans.append((f" [{cited(sentence.cites)}]", "dim"))
+    if sentence.unsupported:
+        spans.append((f" ({printable(sentence.unsupported)})", "dim"))
     room = max(8, width - len(bullet))
     return [
         Line(((bullet if not number else " " * len(bullet), "dim"), *line))
@@ -474,14 +466,6 @@ def cited(ids: Sequence[str]) -> str:
         else:
             runs.append([id_])
     return " ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else " ".join(run) for run in runs)
-
-
-def _piece(piece: Piece) -> Span:
-    text = printable(piece.text)
-    if piece.mark != "wrong" or not text.strip():
-        return text, "dim" if piece.mark == "link" else ""
-    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-    return f"{before}~{text.strip()}~{after}", "struck"
 
 
 def flowed(spans: Iterable[Span], width: int) -> list[tuple[Span, ...]]:

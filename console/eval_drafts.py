@@ -73,8 +73,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     left_alone: int
     """Controls on which it did nothing."""
     harmful: int
-    struck: int
-    """With a number or an id that no fact bears out."""
+    unsupported: int
+    """Drafts with a sentence that says a value or a direction without a fact."""
 
     @property
     def good(self) -> bool:
@@ -229,7 +229,7 @@ def tally(scores: Sequence[Score]) -> Tally:
         recovered=sum(one.recovered is True for one in faults),
         left_alone=sum(one.answered and not one.acted for one in controls),
         harmful=sum(bool(one.harm) or one.touched for one in scores),
-        struck=sum(bool(one.struck) for one in scores),
+        unsupported=sum(bool(one.unsupported) for one in scores),
     )
 
 
@@ -260,7 +260,7 @@ def report_lines(scores: Sequence[Score], name: str, seconds: float) -> list[str
             ("over in simulation", [_share(t.recovered, t.to_recover) for t in tallies]),
             ("left alone where nothing is wrong", [_share(t.left_alone, t.controls) for t in tallies]),
             ("harmful", [f"{t.harmful}" for t in tallies]),
-            ("says what no fact bears out", [f"{t.struck}" for t in tallies]),
+            ("with an unsupported sentence", [f"{t.unsupported}" for t in tallies]),
         )
     ]
     summary = table(("", *(part.upper() for part in found)), rows, (False, *(True,) * len(found)))

@@ -28,7 +28,7 @@ from runbooks.model_drafter import ModelDrafter, Setup
 from runbooks.model_endpoint import Egress, endpoint_of
 from runbooks.parameters import PARAMETERS
 from runbooks.prompt import TARGETS
-from runbooks.pseudonyms import Names
+from runbooks.pseudonyms import PromptNames
 from runbooks.pseudonyms import key_of as names_key_of
 
 DEADLINE_MS = {"perfect": 10_000, "hostile": 1_500}
@@ -71,7 +71,7 @@ class Seat:
     def drafter(self, gate: Gate, loop: EngineLoop, incident: Incident) -> ModelDrafter:
         """Who is asked about one incident. Waits as long as the limit of calls a minute makes it."""
         if self._told is not None:
-            self._told(incident, _names(incident, Names(names_key_of(loop.call), hide_all=self._hides_all)))
+            self._told(incident, _names(incident, PromptNames(names_key_of(loop.call), hide_all=self._hides_all)))
         else:
             time.sleep(max(0.0, self._asked_s + MINUTE_S / self._setup.calls_minute - time.monotonic()))
         self._asked_s = time.monotonic()
@@ -136,7 +136,7 @@ def _tenants(engine: Engine) -> tuple[str, ...]:
     return tuple(name for name in engine.state.workloads.tenants.names if name)
 
 
-def _names(incident: Incident, names: Names) -> dict[str, str]:
+def _names(incident: Incident, names: PromptNames) -> dict[str, str]:
     """What the answer of the incident names -> as it goes out."""
     found: dict[str, str] = {}
     kinds = {type_: kind for kind, type_ in TARGETS.items()}

@@ -58,8 +58,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Its title: a stranger's words, where a model wrote it."""
     good: str = ""
     """What a good answer says."""
-    struck: int = 0
-    """Numbers and ids in its words that no fact bears out."""
+    unsupported: int = 0
+    """Sentences of it that say a value or a direction without a fact."""
     reason: str = ""
     """Token of why a model's draft was rejected."""
     touched: bool = False
@@ -373,14 +373,14 @@ def score(scene: Scene, draft: Draft | None, why: str = "", seconds: float = 0.0
     judged = score_acts(scene, None if draft is None else acts_of(draft), why, seconds)
     if draft is None:
         return judged
-    return msgspec.structs.replace(judged, said=draft.title, struck=struck(draft))
+    return msgspec.structs.replace(judged, said=draft.title, unsupported=unsupported(draft))
 
 
-def struck(draft: Draft) -> int:
-    """Pieces of its words that are marked wrong."""
+def unsupported(draft: Draft) -> int:
+    """Sentences of it that are marked so."""
     parts = (sentence for part in draft.parts for sentence in part.sentences)
     said = (*draft.summary, *draft.rationale, *draft.risks, *draft.questions, *parts)
-    return sum(span.mark == "wrong" for sentence in said for span in sentence.spans)
+    return sum(bool(sentence.unsupported) for sentence in said)
 
 
 def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds: float = 0.0) -> Score:

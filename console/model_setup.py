@@ -17,9 +17,9 @@ from engine.errors import SpecError
 from engine.measures import duration_ms
 from runbooks.draft import DraftRejected
 from runbooks.key_files import read_secret
-from runbooks.model_budget import Limits, Prices
 from runbooks.model_drafter import Setup
 from runbooks.model_endpoint import Endpoint, endpoint_of
+from runbooks.model_limits import SpendingLimits, TokenPrices
 
 KEYRING = "muster"
 """Service under which a keyring may hold the key; the user is the origin of the URL."""
@@ -46,8 +46,8 @@ def setup_of(settings: Settings) -> Setup:
         endpoint=endpoint,
         problem=problem,
         model=settings.model,
-        prices=Prices(in_=_amount(settings, "model_price_in"), out=_amount(settings, "model_price_out")),
-        limits=Limits(
+        prices=TokenPrices(in_=_amount(settings, "model_price_in"), out=_amount(settings, "model_price_out")),
+        limits=SpendingLimits(
             call=_amount(settings, "model_budget_call"),
             hour=_amount(settings, "model_budget_hour"),
             day=_amount(settings, "model_budget_day"),

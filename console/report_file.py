@@ -55,7 +55,8 @@ def _listed(heading: str, sentences: Sequence[Sentence], none: str = "") -> list
 
 
 def text_of(sentence: Sentence) -> str:
-    return plain(sentence.text)
+    """With the reason where it is unsupported."""
+    return plain(f"{sentence.text} (unsupported: {sentence.unsupported})" if sentence.unsupported else sentence.text)
 
 
 def plain(text: str) -> str:

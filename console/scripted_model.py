@@ -34,7 +34,7 @@ NO_NAMES: Mapping[str, str] = {}
 Step = dict[str, Any]
 
 
-def content(title: str, summary: str, steps: Sequence[Step], rationale: Sequence[Mapping[str, Any]] = ()) -> str:
+def content(title: str, summary: str, steps: Sequence[Step], rationale: Sequence[str] = ()) -> str:
     """An answer of the form that is asked for."""
     return json.dumps(
         {
@@ -66,21 +66,10 @@ def facts_in(prompt: str) -> list[dict[str, Any]]:
 def perfect(incident: Incident, prompt: str, names: Mapping[str, str]) -> str:
     """What the incident's file says is right, resting on facts that it was told."""
     told = [fact for fact in facts_in(prompt) if "reads" in fact][:MOST_FACTS]
-    rationale = [
-        {
-            "claim": f"{_in_words(fact['metric'])} of {fact.get('of', 'the cell')} is {fact['reads']}",
-            "cites": [fact["id"]],
-        }
-        for fact in told
-    ]
+    rationale = [f"{fact['metric']} of {fact.get('of', 'the cell')} is {{{fact['id']}}}" for fact in told]
     steps = [step(action, given, names) for action, given in incident.perfect]
     summary = "The steps put right what the facts show." if steps else "The facts show nothing that a step would mend."
     return content("What the facts call for", summary, steps, rationale)
-
-
-def _in_words(metric: str) -> str:
-    """A metric is no object: as a name it would be one that nobody told."""
-    return metric.removesuffix("_s").replace("_", " ")
 
 
 # -- the hostile one --------------------------------------------------------------------------------------------------

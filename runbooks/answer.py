@@ -22,16 +22,15 @@ from runbooks.parameters import AT_MOST_ONE, MOST_LITERALS, ONE_OF, PARAMETERS, 
 from runbooks.plan import ActionName, OnFail
 from runbooks.runbook import INPUT_TYPES, MOST_INPUTS, InputType
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Part of what a kept answer is found by."""
 MOST_CONTENT_BYTES = 64 * 1024
 MOST_DEPTH = 10
 MOST_ITEMS = 4_000
 MOST_TITLE = 120
 MOST_SUMMARY = 1_200
-MOST_CLAIM = 200
+MOST_SENTENCE = 200
 MOST_RATIONALE = 8
-MOST_CITES = 8
 MOST_RISKS = 5
 MOST_QUESTIONS = 3
 MOST_SENTENCES = 12
@@ -74,16 +73,9 @@ _UNSEEN = frozenset("\u2800\u3164\u115f\u1160\uffa0")
 """Letters and signs that show nothing."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something said, and the ids of the facts it is said to rest on."""
-
-    claim: str
-    cites: tuple[str, ...] = ()
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AnsweredPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     heading: str
-    sentences: tuple[Claim, ...]
+    sentences: tuple[str, ...]
 
 
 class AnsweredStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,13 +129,14 @@ class AnsweredRunbook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     aftercare: str
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An answer that has the form. Everything in it is untrusted, names are those that the model was told."""
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer that has the form. Everything in it is untrusted, names are those that the model was told. In prose a
+    value is a reference to a fact, as `runbooks.prose` reads it."""
 
     title: str
     summary: str = ""
-    rationale: tuple[Claim, ...] = ()
-    parts: tuple[Part, ...] = ()
+    rationale: tuple[str, ...] = ()
+    parts: tuple[AnsweredPart, ...] = ()
     steps: tuple[AnsweredStep, ...] = ()
     risks: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
@@ -158,32 +151,30 @@ def schema_of(
     actions: Sequence[ActionName] = MODEL_ACTIONS,
     *,
     ids: Mapping[Type, Sequence[str]] | None = None,
-    facts: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The JSON schema of an answer, in the part of the language that servers constrain by: closed objects, every
     property required, what may be left out is null.
 
     `ids`: type of a parameter -> the names that may be given for it, as the model is told them; an action that needs
-    one of which there is none is left out. `facts`: ids that may be cited.
+    one of which there is none is left out.
     """
     known = ids or {}
     definitions: dict[str, Any] = {}
-    cites = _list(_enum(facts) if facts else _text("of a fact"), 0, MOST_CITES) if facts else _list(_text("none"), 0, 0)
-    claim = _object({"claim": _text(f"at most {MOST_CLAIM} characters"), "cites": cites})
-    fields: dict[str, Any] = {"title": _text(f"at most {MOST_TITLE} characters")}
+    sentence = _prose(MOST_SENTENCE)
+    fields: dict[str, Any] = {"title": _prose(MOST_TITLE)}
     if task in HEADINGS:
-        part = _object({"heading": _enum(HEADINGS[task]), "sentences": _list(claim, 1, MOST_SENTENCES)})
+        part = _object({"heading": _enum(HEADINGS[task]), "sentences": _list(sentence, 1, MOST_SENTENCES)})
         fields["parts"] = _list(part, 1, len(HEADINGS[task]))
     else:
-        fields["summary"] = _text(f"at most {MOST_SUMMARY} characters")
-        fields["rationale"] = _list(claim, 0, MOST_RATIONALE)
-        fields["risks"] = _list(_text(f"at most {MOST_CLAIM} characters"), 0, MOST_RISKS)
+        fields["summary"] = _prose(MOST_SUMMARY)
+        fields["rationale"] = _list(sentence, 0, MOST_RATIONALE)
+        fields["risks"] = _list(sentence, 0, MOST_RISKS)
     if task == "act":
         steps = [step for name in actions if (step := _step(name, known, definitions)) is not None]
         fields["steps"] = _list({"anyOf": steps} if steps else _object({}), 0, MOST_STEPS if steps else 0)
     if task == "runbook":
         fields["runbook"] = _runbook(actions)
-    fields["questions"] = _list(_text(f"at most {MOST_CLAIM} characters"), 0, MOST_QUESTIONS)
+    fields["questions"] = _list(sentence, 0, MOST_QUESTIONS)
     schema = _object(fields)
     if definitions:
         schema["$defs"] = definitions
@@ -303,6 +294,10 @@ def _text(description: str) -> dict[str, Any]:
     return {"type": "string", "description": description}
 
 
+def _prose(most: int) -> dict[str, Any]:
+    return _text(f"at most {most:,} characters; a value is {{F12}}, the id of its fact in braces")
+
+
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
@@ -310,7 +305,7 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 # -- what is read -----------------------------------------------------------------------------------------------------
 
 
-def read_answer(content: str, task: Task) -> Answered:
+def read_answer(content: str, task: Task) -> ModelAnswer:
     """The answer in what a model wrote. Raises DraftRejected: `content_too_large`, `content_not_json`, `schema` for
     what has not the form, `policy_denied` with the rule for a value out of its bounds, `runbook_invalid` for text that
     is to be evaluated."""
@@ -333,10 +328,7 @@ def read_answer(content: str, task: Task) -> Answered:
     return msgspec.structs.replace(
         answered,
         title=_one_line(answered.title),
-        summary=_one_line(answered.summary),
         steps=steps,
-        risks=tuple(map(_one_line, answered.risks)),
-        questions=tuple(map(_one_line, answered.questions)),
     )
 
 
@@ -351,21 +343,21 @@ def _without_confidence(value: dict[str, Any]) -> dict[str, Any]:
         return {key: each for key, each in one.items() if key != "confidence" or not isinstance(each, scalar)}
 
     nested = {
-        key: [without(each) for each in one] if key in ("rationale", "steps") and isinstance(one, list) else one
+        key: [without(each) for each in one] if key == "steps" and isinstance(one, list) else one
         for key, one in value.items()
     }
     found: dict[str, Any] = without(nested)
     return found
 
 
-def _converted(value: dict[str, Any]) -> Answered:
+def _converted(value: dict[str, Any]) -> ModelAnswer:
     try:
-        return msgspec.convert(value, Answered, strict=True)
+        return msgspec.convert(value, ModelAnswer, strict=True)
     except msgspec.ValidationError as error:
         raise _unformed(ascii(str(error))[1:-1][:200]) from None
 
 
-def _refuse_foreign(answered: Answered, task: Task) -> None:
+def _refuse_foreign(answered: ModelAnswer, task: Task) -> None:
     """Fields that another task has, and those of this one that are missing."""
     wanted = {
         "act": ("summary",), "explain": ("summary",), "runbook": ("summary", "runbook"), "handover": ("parts",),
@@ -398,7 +390,7 @@ def _refuse_sizes_of_runbook(runbook: AnsweredRunbook) -> None:
             raise _unformed(f"runbook.steps[{i}]: too many checks")
 
 
-def _refuse_sizes(answered: Answered, task: Task) -> None:
+def _refuse_sizes(answered: ModelAnswer, task: Task) -> None:
     if answered.runbook is not None:
         _refuse_sizes_of_runbook(answered.runbook)
     _text_of(answered.title, "title", MOST_TITLE)
@@ -410,25 +402,17 @@ def _refuse_sizes(answered: Answered, task: Task) -> None:
     ):  # fmt: skip
         if len(getattr(answered, field)) > most:
             raise _unformed(f"{field} are {len(getattr(answered, field)):,}, of at most {most}")
-    for field in ("risks", "questions"):
+    for field in ("rationale", "risks", "questions"):
         for i, text in enumerate(getattr(answered, field)):
-            _text_of(text, f"{field}[{i}]", MOST_CLAIM)
-    for i, claim in enumerate(answered.rationale):
-        _claim(claim, f"rationale[{i}]")
+            _text_of(text, f"{field}[{i}]", MOST_SENTENCE)
     headings = [part.heading for part in answered.parts]
     if len(set(headings)) < len(headings) or not set(headings) <= set(HEADINGS.get(task, ())):
         raise _unformed(f"parts: the headings are {ascii(headings)[:120]}")
     for i, part in enumerate(answered.parts):
         if not 1 <= len(part.sentences) <= MOST_SENTENCES:
             raise _unformed(f"parts[{i}].sentences are {len(part.sentences):,}, of 1 to {MOST_SENTENCES}")
-        for k, claim in enumerate(part.sentences):
-            _claim(claim, f"parts[{i}].sentences[{k}]")
-
-
-def _claim(claim: Claim, where: str) -> None:
-    _text_of(claim.claim, f"{where}.claim", MOST_CLAIM)
-    if len(claim.cites) > MOST_CITES:
-        raise _unformed(f"{where}.cites are {len(claim.cites):,}, of at most {MOST_CITES}")
+        for k, text in enumerate(part.sentences):
+            _text_of(text, f"parts[{i}].sentences[{k}]", MOST_SENTENCE)
 
 
 def _text_of(text: str, where: str, most: int) -> None:

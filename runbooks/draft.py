@@ -1,8 +1,9 @@
 """A draft: what a drafter thinks should be done, or said, with what that rests on. Nothing is done by it.
 
 There is one type for all of them, whoever thought it out: the rules of `runbooks.drafter`, or a language model. Steps
-are typed acts of the catalogue; words are for people, are never read back, and each number and id in them is marked
-when the facts do not bear it out. A draft becomes an ordinary proposal only when a person asks for that.
+are typed acts of the catalogue; words are for people and are never read back. Values in a model's words are put in
+from facts, and a sentence that says one of its own is marked. A draft becomes an ordinary proposal only when a person
+asks for that.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Task = Literal["act", "explain", "runbook", "handover", "incident"]
 """What is to be done about it; what a finding means; a runbook for the next time; a shift's hand-over; a summary of an
 incident."""
 Drafter = Literal["rule", "model"]
-Mark = Literal["", "wrong", "link"]
-"""`wrong`: a number or an id that no fact bears out, struck through. `link`: what would lead away, never followed."""
+Mark = Literal["", "value", "link"]
+"""`value`: put in from a fact that was referred to. `link`: what would lead away, never followed."""
 Flag = Literal["untrusted_influence", "not_simulated", "target_missed", "partial"]
 """What a person should know of a draft: a target is named in untrusted text alone; it was not tried on a fork; it was,
 and does not reach what is asked; it was made from part of what there is."""
@@ -171,8 +172,6 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     mark: Mark = ""
-    why: str = ""
-    """Why it is marked: "no fact says 41"."""
 
 
 class Sentence(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +180,8 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...]
     cites: tuple[str, ...] = ()
     """Ids of facts."""
+    unsupported: str = ""
+    """Why it is marked as resting on nothing: it says a value or a direction without a fact."""
 
     @property
     def text(self) -> str:

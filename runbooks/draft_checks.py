@@ -1,4 +1,4 @@
-"""From what a model answered to a draft: names read back, targets resolved, acts tried, prose held to the facts.
+"""From what a model answered to a draft: names read back, targets resolved, acts tried, values put into prose.
 
 Nothing of an answer is believed. A step that names what the model was not told of, or what is not there now, or that
 the cell or the policy refuses, ends the whole draft: half of a plan is another plan.
@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from runbooks import draft_runbook
 from runbooks.acts import Maker
-from runbooks.answer import Answered, AnsweredStep, Claim, action_of, offered, refuse_incomplete
-from runbooks.claims import Ground
+from runbooks.answer import AnsweredStep, ModelAnswer, action_of, offered, refuse_incomplete
 from runbooks.compile import EXISTS, exists
 from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
 from runbooks.input_values import milliseconds
 from runbooks.leaks import refuse_leak
 from runbooks.parameters import MOST_TEXT, Parameter, Type, why_not_id
 from runbooks.plan import Act, ActionName, Proposal, Request, Source, StepRequest
+from runbooks.prose import ProseReader
 from runbooks.pseudonyms import is_plain
 from runbooks.runbook import InputType
 from runbooks.wording import command_name
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from runbooks.pseudonyms import Names
+    from runbooks.model_call import PromptMessage
+    from runbooks.prompt import Prompt
     from runbooks.shelf import Call
 
 Preview = Callable[[Request], Proposal]
@@ -58,45 +60,15 @@ _UNDOES: frozenset[frozenset[ActionName]] = frozenset(
 """Actions of which the later makes the earlier pointless, on the same target."""
 
 
-class Said(Protocol):
-    """One message of a prompt."""
-
-    @property
-    def role(self) -> str: ...
-    @property
-    def content(self) -> str: ...
-
-
-class Told(Protocol):
-    """What a model was told, as far as its answer is held to it: `runbooks.prompt.Prompt`."""
-
-    @property
-    def messages(self) -> Sequence[Said]: ...
-    @property
-    def names(self) -> Names: ...
-    @property
-    def canary(self) -> str:
-        """A word of this call alone, which no answer may hold."""
-
-    @property
-    def allowed(self) -> frozenset[Named]:
-        """Everything that may be named as a target."""
-
-    @property
-    def influenced(self) -> frozenset[Named]:
-        """Those of them that an untrusted text alone brought up."""
-
-    @property
-    def facts(self) -> frozenset[str]:
-        """Ids of the facts that it was told, which may be cited."""
-
-    @property
-    def cut(self) -> bool:
-        """It was not told of everything there is."""
-
-
 def draft_of(
-    answered: Answered, content: str, brief: Brief, told: Told, *, call: Call, preview: Preview, requester: str = ""
+    answered: ModelAnswer,
+    content: str,
+    brief: Brief,
+    told: Prompt,
+    *,
+    call: Call,
+    preview: Preview,
+    requester: str = "",
 ) -> Draft:
     """The draft that an answer makes. `content`: the answer as it came, in which leaks are looked for. `requester`:
     owns what runbook is drafted anew. The record of the call is for the caller to set.
@@ -107,52 +79,52 @@ def draft_of(
     refuse_leak(content, told.canary, map(_instructions, told.messages))
     facts = tuple(fact for fact in brief.facts if fact.id in told.facts)
     given = _Steps(answered.steps, told)
-    words = _known_words(brief)
-    given.tell_notes(lambda: Ground(facts, told.allowed, words, now_ms=brief.now_ms))
+    prose = ProseReader(facts, told.names)
+    given.tell_notes(prose)
     acts = tuple(_made(call, given))
     refuse_contradictions(acts)
     lines = tuple(line_of(step) for step in given.steps)
     shown = _tried(preview, acts) if acts else None
-    effects = shown.effects if shown is not None else ()
-    words += [*lines, *(shown.steps if shown is not None else ())]
-    words += [f"{effect.label}: {effect.before} -> {effect.after}" for effect in effects]
     runbook = None
     if answered.runbook is not None:
         runbook = draft_runbook.drafted(
             answered.runbook, id_=brief.runbook, now=brief.runbook_text, owner=requester, real=given.real
         )
-    reader = _Reader(Ground(facts, told.allowed, words, now_ms=brief.now_ms), told)
-    parts = tuple(
-        Part(heading=part.heading, sentences=tuple(map(reader.claim, part.sentences))) for part in answered.parts
-    )
-    rationale = tuple(map(reader.claim, answered.rationale))
-    cited = {id_ for sentence in (*rationale, *(s for part in parts for s in part.sentences)) for id_ in sentence.cites}
+
+    def read(texts: Iterable[str]) -> tuple[Sentence, ...]:
+        return tuple(chain.from_iterable(map(prose.sentences, texts)))
+
+    summary, rationale = read((answered.summary,) if answered.summary else ()), read(answered.rationale)
+    risks, questions = read(answered.risks), read(answered.questions)
+    parts = tuple(Part(heading=part.heading, sentences=read(part.sentences)) for part in answered.parts)
+    said = chain(summary, rationale, risks, questions, *(part.sentences for part in parts))
+    cited = {id_ for sentence in said for id_ in sentence.cites}
     on_record = tuple(fact for fact in facts if fact.id in cited)
     return Draft(
         drafter="model",
         task=brief.task,
-        title=reader.title(answered.title),
-        summary=(reader.sentence(answered.summary),) if answered.summary else (),
+        title=prose.line(answered.title, struck="[…]"),
+        summary=summary,
         rationale=rationale,
         parts=parts,
         steps=tuple(
             DraftStep(action=step.action, with_=step.with_, line=line)
             for step, line in zip(given.steps, lines, strict=True)
         ),
-        risks=tuple(map(reader.sentence, answered.risks)),
-        questions=tuple(map(reader.sentence, answered.questions)),
+        risks=risks,
+        questions=questions,
         facts=on_record,
         flags=_flags(brief, told, given.targets, on_record),
         kind=" + ".join(dict.fromkeys(step.action for step in given.steps)),
         request=request_of(acts) if acts else None,
         preview=shown,
-        effects=effects,
+        effects=shown.effects if shown is not None else (),
         runbook=runbook,
         version=shown.version if shown is not None else brief.version,
     )
 
 
-def _instructions(message: Said) -> str:
+def _instructions(message: PromptMessage) -> str:
     """What of a message nobody is to repeat. What the catalogue says of its actions, a line each, is no secret."""
     if message.role != "system":
         return ""
@@ -177,7 +149,7 @@ def key_of(draft: Draft) -> str:
 class _Steps:
     """The steps of an answer with the names of the cell in the place of those that were told. Raises DraftRejected."""
 
-    def __init__(self, steps: Iterable[AnsweredStep], told: Told) -> None:
+    def __init__(self, steps: Iterable[AnsweredStep], told: Prompt) -> None:
         self._real: dict[str, list[Named]] = {}
         for kind, id_ in sorted(told.allowed):
             self._real.setdefault(told.names.shown(kind, id_), []).append((kind, id_))
@@ -224,11 +196,11 @@ class _Steps:
         self.targets[found] = None
         return found[1]
 
-    def tell_notes(self, ground: Callable[[], Ground]) -> None:
-        """Messages with what is not borne out marked so, and with no links: what is shown is what would be sent."""
+    def tell_notes(self, prose: ProseReader) -> None:
+        """Messages with what is unsupported marked so, and with no links: what is shown is what would be sent."""
         for i, step in enumerate(self.steps):
             if step.action in ("notify", "open_review"):
-                text = inert(ground().sentence(step.with_["text"]))[:MOST_TEXT]
+                text = prose.line(step.with_["text"], struck="[not verified: {}]")
                 text = "".join(char if char.isprintable() else f"<{ord(char):04X}>" for char in text)[:MOST_TEXT]
                 self.steps[i] = msgspec.structs.replace(step, with_={**step.with_, "text": text})
 
@@ -331,43 +303,7 @@ def _several(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-# -- prose ------------------------------------------------------------------------------------------------------------
-
-
-class _Reader:
-    """Reads prose back, and holds it to the facts."""
-
-    def __init__(self, ground: Ground, told: Told) -> None:
-        self._ground = ground
-        self._told = told
-
-    def sentence(self, text: str, cites: Sequence[str] = ()) -> Sentence:
-        return self._ground.sentence(self._told.names.restore(text), cites)
-
-    def claim(self, claim: Claim) -> Sentence:
-        return self.sentence(" ".join(claim.claim.split()), claim.cites)
-
-    def title(self, text: str) -> str:
-        """A title has no spans: what is not borne out is taken out of it."""
-        sentence = self.sentence(text)
-        return "".join("[…]" if span.mark == "wrong" else span.text for span in sentence.spans)
-
-
-def inert(sentence: Sentence) -> str:
-    """A sentence as plain text that can be sent on: nothing in it is vouched for that was not looked up."""
-    return "".join(f"[not verified: {span.text}]" if span.mark == "wrong" else span.text for span in sentence.spans)
-
-
-def _known_words(brief: Brief) -> list[str]:
-    """Texts whose numbers may be repeated: the operator's question and what the finder says."""
-    words = [brief.question] if brief.question else []
-    if brief.finding is not None:
-        words.append(brief.finding.text)
-        words += [f"{seen.metric} {seen.value} in {seen.window}" for seen in brief.finding.observed]
-    return words
-
-
-def _flags(brief: Brief, told: Told, targets: Iterable[Named], cited: Sequence[Fact]) -> tuple[Flag, ...]:
+def _flags(brief: Brief, told: Prompt, targets: Iterable[Named], cited: Sequence[Fact]) -> tuple[Flag, ...]:
     """`untrusted_influence`: a target that a stranger's text alone brought up; or, where such texts were looked at, one
     that neither the question nor the finding nor any fact that is cited is about."""
     borne_out = {fact.subject for fact in cited} | {fact.value for fact in cited if isinstance(fact.value, str)}

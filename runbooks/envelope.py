@@ -21,7 +21,7 @@ TEMPLATE_TOKENS = 512
 """What a server's chat template may put around the messages."""
 
 
-class Read(NamedTuple):
+class EnvelopeContent(NamedTuple):
     content: str
     model: str
     """As the server calls itself: untrusted. Empty where it does not."""
@@ -40,7 +40,7 @@ class Unusable(Exception):
         self.remedy = remedy
 
 
-def read(body: bytes, *, prompt_bytes: int, max_tokens: int, most_bytes: int) -> Read:
+def read(body: bytes, *, prompt_bytes: int, max_tokens: int, most_bytes: int) -> EnvelopeContent:
     """The text in the body of a 200 answer to `chat.completions`. Raises Unusable and nothing else."""
     try:
         answer = strict_json.loads(body, most_bytes=most_bytes, most_depth=MOST_DEPTH, most_items=MOST_ITEMS)
@@ -55,7 +55,7 @@ def read(body: bytes, *, prompt_bytes: int, max_tokens: int, most_bytes: int) ->
     message, finish = _only_choice(answer.get("choices"))
     content = _content(message, finish)
     tokens_in, tokens_out, estimated = _tokens(answer.get("usage"), prompt_bytes, len(content.encode()), max_tokens)
-    return Read(content, name, tokens_in, tokens_out, estimated)
+    return EnvelopeContent(content, name, tokens_in, tokens_out, estimated)
 
 
 def _only_choice(choices: Any) -> tuple[dict[str, Any], Any]:

@@ -13,7 +13,7 @@ import re
 
 import msgspec
 
-from runbooks.redaction import Found, applied, merged, secrets_in, visible
+from runbooks.redaction import SecretSpan, applied, merged, secrets_in, visible
 
 WINDOW = 2_000
 """Characters of either end that are looked at, at least."""
@@ -66,7 +66,7 @@ def prepared(text: str, *, most: int, personal: bool = True, known: frozenset[st
         goes_on = bool(found) and found[-1].end >= len(shown)
         shown = _last(text, window + MARGIN)
         # A secret that goes on where the beginning ends may go on until the line ends.
-        begun = (Found(0, (shown + "\n").index("\n")),) if goes_on else ()
+        begun = (SecretSpan(0, (shown + "\n").index("\n")),) if goes_on else ()
         found = merged((*begun, *secrets_in(shown, personal=personal, known=known)))
         parts.append(applied(shown, found, since=len(shown) - window))
     lines = [line for i, part in enumerate(parts) for line in (*((CUT,) if i else ()), *_templated(part))]

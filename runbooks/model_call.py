@@ -74,15 +74,15 @@ PROGRAM = (
 """The child's code is from where this file is, whatever else is installed; nothing else is looked for there."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["system", "user"]
     content: str
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the model."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     schema: dict[str, Any]
     """JSON schema of the answer. A server may ignore it; the answer is checked all the same."""
     schema_name: str
@@ -110,7 +110,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time for which the child could not attend to its deadline."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     """What a model said: untrusted text, of which only the envelope was checked."""
 
     content: str
@@ -178,7 +178,7 @@ class Worker:
             with contextlib.suppress(DraftRejected):
                 self._idle = _Child(self._program, self.endpoint)
 
-    def ask(self, call: Call, *, cancelled: threading.Event, tell: Tell) -> Answer:
+    def ask(self, call: ModelCall, *, cancelled: threading.Event, tell: Tell) -> ModelReply:
         """The model's answer. Raises DraftRejected and nothing else.
 
         Waits for at most START_S until a child is ready and then for the endpoint's deadline and a tenth of it.
@@ -222,7 +222,7 @@ class Worker:
             )
         except envelope.Unusable as unusable:
             raise DraftRejected(unusable.reason, unusable.problem, unusable.remedy, spent) from None
-        return Answer(
+        return ModelReply(
             content=read.content,
             returned_model=read.model,
             tokens_in=read.tokens_in,
@@ -262,7 +262,7 @@ class Worker:
                 self._give_back(child, well=well)
         raise AssertionError
 
-    def _request(self, call: Call, key: str, rung: int) -> bytes:
+    def _request(self, call: ModelCall, key: str, rung: int) -> bytes:
         asked = {
             "key": key,
             "messages": [{"role": message.role, "content": message.content} for message in call.messages],

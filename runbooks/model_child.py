@@ -24,7 +24,7 @@ import httpx2
 import openai
 
 from runbooks.model_frames import CALL, HEADER, LENGTH, MOST_REQUEST, OUTCOME, PROGRESS, READY, SETTINGS, frame
-from runbooks.model_transport import Guard, Refused, Wire
+from runbooks.model_transport import Guard, TransportRefused, Wire
 
 MOST_ATTEMPTS = 4
 """Of one call: one retry, and a step down for each form that the server does not take."""
@@ -46,7 +46,7 @@ _NO_MODEL = re.compile(
 )
 
 
-class Settings(NamedTuple):
+class EndpointSettings(NamedTuple):
     """Where to ask, as the first frame says."""
 
     scheme: str
@@ -106,7 +106,7 @@ async def _serve(out: int) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb", buffering=0))
-    settings = Settings(**json.loads(await _next(reader, SETTINGS)))
+    settings = EndpointSettings(**json.loads(await _next(reader, SETTINGS)))
     asker = _Asker(settings, out)
     await asker.rehearse()
     _send(out, frame(READY, b""))
@@ -150,7 +150,7 @@ def _send(out: int, data: bytes) -> None:
 class _Asker:
     """The SDK over the guarded transport, with retries and the answer's form decided here."""
 
-    def __init__(self, settings: Settings, out: int) -> None:
+    def __init__(self, settings: EndpointSettings, out: int) -> None:
         self._settings = settings
         self._out = out
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -180,7 +180,7 @@ class _Asker:
     async def rehearse(self) -> None:
         """A call as far as the guard, which has nobody to send it to yet: what the SDK loads late is loaded before a
         deadline runs."""
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(TransportRefused):
             rehearsed = Wire(0.0, lambda _phase, _received: None)
             await self._ask(Ask("", [{"role": "user", "content": ""}], {}, "x", 1, 0), rehearsed, _Rung(0))
 
@@ -194,18 +194,18 @@ class _Asker:
         self._guard.key, self._guard.wire = ask.key, wire
         rung = _Rung(ask.rung)
         body = b""
-        refused = Refused("", "")
+        refused = TransportRefused("", "")
         try:
             async with asyncio.timeout_at(deadline):
                 body = await self._ask(ask, wire, rung)
         except TimeoutError:
             refused = _late(self._settings.deadline_ms)
-        except Refused as error:
+        except TransportRefused as error:
             refused = error
         except MemoryError:
             os._exit(3)
         except Exception as error:
-            refused = Refused("worker", f"asking failed: {type(error).__name__}")
+            refused = TransportRefused("worker", f"asking failed: {type(error).__name__}")
         finally:
             self._guard.key, self._guard.wire = "", None
             ticking.cancel()
@@ -238,11 +238,11 @@ class _Asker:
                 )
                 body: bytes = raw.http_response.content
                 return body
-            except Refused as refused:
+            except TransportRefused as refused:
                 if wire.attempts >= MOST_ATTEMPTS:
                     raise
                 if refused.body and _NO_MODEL.search(refused.body):
-                    raise Refused(
+                    raise TransportRefused(
                         "model_missing", "the server has no such model", "Look at the setting `model`"
                     ) from None
                 if wire.status == 400 and tokens_name == "max_tokens" and b"max_completion_tokens" in refused.body:
@@ -255,13 +255,13 @@ class _Asker:
                 else:
                     raise
 
-    async def _wait(self, refused: Refused, wire: Wire) -> None:
+    async def _wait(self, refused: TransportRefused, wire: Wire) -> None:
         """Until it may be tried again, if that is before the deadline."""
         wait_s = _asked_wait_s(refused.retry_after)
         if wait_s is None:
             wait_s = min(0.5, self._settings.deadline_ms / 8000)
         if asyncio.get_running_loop().time() + wait_s >= wire.deadline:
-            raise Refused(
+            raise TransportRefused(
                 "deadline",
                 f"the server asks us to wait longer than there is time ({refused.reason})",
                 "Ask again later, or raise model_deadline",
@@ -331,8 +331,8 @@ def _asked_wait_s(value: str | None) -> float | None:
         return None
 
 
-def _late(deadline_ms: int) -> Refused:
-    return Refused(
+def _late(deadline_ms: int) -> TransportRefused:
+    return TransportRefused(
         "deadline",
         f"no answer within {deadline_ms / 1000:g} s",
         "Raise model_deadline, or see whether the server is overloaded",

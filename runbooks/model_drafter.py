@@ -19,17 +19,23 @@ import msgspec
 from sqlalchemy import Connection
 
 from engine.errors import JournalError, MusterError
-from runbooks import model_budget
+from runbooks import model_limits
 from runbooks.answer import read_answer
-from runbooks.circuit import Bucket, Circuit
 from runbooks.draft import Brief, Called, Draft, DraftRejected, ModelStanding, Phase, Task
 from runbooks.draft_checks import Preview, draft_of
 from runbooks.envelope import SCARCE_BYTES_A_TOKEN, TEMPLATE_TOKENS, estimate
 from runbooks.identity import Actor
-from runbooks.model_budget import Limits, Prices, Reserved
-from runbooks.model_cache import Cache, key_of
-from runbooks.model_call import Answer, Call, Spent, Worker
+from runbooks.model_call import ModelCall, ModelReply, Spent, Worker
 from runbooks.model_endpoint import Endpoint
+from runbooks.model_limits import (
+    Circuit,
+    RateLimit,
+    ReplyCache,
+    ReservedSpending,
+    SpendingLimits,
+    TokenPrices,
+    cache_key,
+)
 from runbooks.prompt import Prompt, prompt_of
 from runbooks.pseudonyms import key_of as names_key_of
 
@@ -58,8 +64,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     """What is wrong with it, with what to do; empty where nothing is, or nothing is configured."""
     model: str = ""
-    prices: Prices = Prices()
-    limits: Limits = Limits()
+    prices: TokenPrices = TokenPrices()
+    limits: SpendingLimits = SpendingLimits()
     calls_minute: int = 20
     tenants: tuple[str, ...] = ()
     """Whose things an external endpoint may be told of."""
@@ -92,8 +98,8 @@ class ModelDrafter:
         self._mine = Worker(setup.endpoint, key) if worker is None and setup.endpoint is not None else None
         self._worker = worker or self._mine
         self._circuit = Circuit(clock)
-        self._bucket = Bucket(setup.calls_minute, clock)
-        self._cache = Cache(clock)
+        self._bucket = RateLimit(setup.calls_minute, clock)
+        self._cache = ReplyCache(clock)
         self._lock = threading.Lock()
         self._ready = False
         """What another process left open is settled, and what could not be."""
@@ -180,7 +186,7 @@ class ModelDrafter:
             _refuse_if(cancelled)
             brief = briefed()
             prompt = self._prompt(brief, endpoint)
-            key = key_of(endpoint, endpoint.max_tokens, prompt.sha256)
+            key = cache_key(endpoint, endpoint.max_tokens, prompt.sha256)
             answer = self._cache.get(key, brief.now_ms)
             if answer is not None:
                 self._bucket.give_back()
@@ -203,7 +209,7 @@ class ModelDrafter:
             self._cache.put(key, answer, read_s=read_s, now_ms=brief.now_ms)
         return msgspec.structs.replace(draft, called=called, drafter="model")
 
-    def _checked(self, answer: Answer, brief: Brief, prompt: Prompt, preview: Preview, asker: str) -> Draft:
+    def _checked(self, answer: ModelReply, brief: Brief, prompt: Prompt, preview: Preview, asker: str) -> Draft:
         """The answer held to everything it is held to."""
         try:
             answered = read_answer(answer.content, brief.task)
@@ -227,7 +233,7 @@ class ModelDrafter:
         """Raises DraftRejected before anything is reserved."""
         self._key()
 
-    def _refuse_key_in(self, answer: Answer, decoded: str) -> None:
+    def _refuse_key_in(self, answer: ModelReply, decoded: str) -> None:
         """A server that sends our own key back would have it on screens and on record."""
         key = self._key()
         if len(key) >= LEAST_KEY and any(key in text for text in (answer.content, answer.returned_model, decoded)):
@@ -259,7 +265,7 @@ class ModelDrafter:
         told: Mapping[str, object],
         cancelled: threading.Event,
         tell: Tell,
-    ) -> tuple[Answer, int]:
+    ) -> tuple[ModelReply, int]:
         """(answer, its cost in micro-USD). Reserved before, settled after, on record."""
         assert self._worker is not None, "there is one for every endpoint"
         sent = sum(len(message.content.encode()) for message in prompt.messages)
@@ -276,7 +282,7 @@ class ModelDrafter:
                 cancelled.set()
             tell(phase, count)
 
-        call = Call(
+        call = ModelCall(
             messages=prompt.messages, schema=prompt.schema, schema_name=prompt.schema_name, max_tokens=reserved.tokens
         )
         try:
@@ -304,9 +310,11 @@ class ModelDrafter:
         spent = self._settled(prompt, endpoint, told, reserved, cost, "ok", answer.spent, answer)
         return answer, spent
 
-    def _reserved(self, prompt: Prompt, endpoint: Endpoint, told: Mapping[str, object], tokens_in: int) -> Reserved:
-        def take(connection: Connection) -> Reserved:
-            return model_budget.reserve(
+    def _reserved(
+        self, prompt: Prompt, endpoint: Endpoint, told: Mapping[str, object], tokens_in: int
+    ) -> ReservedSpending:
+        def take(connection: Connection) -> ReservedSpending:
+            return model_limits.reserve(
                 connection,
                 self._wall_ms(),
                 limits=self.setup.limits,
@@ -320,7 +328,7 @@ class ModelDrafter:
                 prompt_sha256=prompt.sha256,
             )
 
-        def begin(engine: Engine) -> Reserved:
+        def begin(engine: Engine) -> ReservedSpending:
             reserved = engine.record(take)
             self._under_way.add(reserved.id)
             return reserved
@@ -339,13 +347,13 @@ class ModelDrafter:
         prompt: Prompt,
         endpoint: Endpoint,
         told: Mapping[str, object],
-        reserved: Reserved,
+        reserved: ReservedSpending,
         error: DraftRejected,
     ) -> None:
         seen = error.seen
         if not isinstance(seen, Spent):
             # It never came to a call.
-            self._closed(reserved, lambda connection: model_budget.release(connection, reserved))
+            self._closed(reserved, lambda connection: model_limits.release(connection, reserved))
             return
         cost = self._cost_of_failed(prompt, error.reason, seen)
         self._settled(prompt, endpoint, told, reserved, cost, error.reason, seen, None)
@@ -367,16 +375,16 @@ class ModelDrafter:
         prompt: Prompt,
         endpoint: Endpoint,
         told: Mapping[str, object],
-        reserved: Reserved,
+        reserved: ReservedSpending,
         microusd: int | None,
         outcome: str,
         spent: Spent,
-        answer: Answer | None,
+        answer: ModelReply | None,
     ) -> int:
         """What is on the books for the call, written with its record."""
 
         def write(connection: Connection) -> int:
-            cost = model_budget.settle(connection, reserved, microusd)
+            cost = model_limits.settle(connection, reserved, microusd)
             data = {
                 **self._of_call(prompt, endpoint, told), **_of_answer(answer), **_of_spent(spent),
                 "max_tokens": reserved.tokens, "outcome": outcome, "cached": False,
@@ -387,7 +395,7 @@ class ModelDrafter:
 
         return self._closed(reserved, write)
 
-    def _closed(self, reserved: Reserved, write: Callable[[Connection], T]) -> T:
+    def _closed(self, reserved: ReservedSpending, write: Callable[[Connection], T]) -> T:
         """`write` what became of a reservation. Where that cannot be written the next call does it (`open`)."""
 
         def end(engine: Engine) -> T:
@@ -402,7 +410,9 @@ class ModelDrafter:
 
     # -- on record ----------------------------------------------------------------------------------------------------
 
-    def _on_record_cached(self, prompt: Prompt, answer: Answer, endpoint: Endpoint, told: Mapping[str, object]) -> None:
+    def _on_record_cached(
+        self, prompt: Prompt, answer: ModelReply, endpoint: Endpoint, told: Mapping[str, object]
+    ) -> None:
         data = {
             **self._of_call(prompt, endpoint, told), **_of_answer(answer), **_of_spent(answer.spent), "ms": 0,
             "attempts": 0, "bytes": 0, "max_tokens": endpoint.max_tokens, "outcome": "ok", "cached": True,
@@ -442,8 +452,8 @@ class ModelDrafter:
         self._call(lambda engine: engine.record(write))
 
     def _settle_lost(self, connection: Connection) -> None:
-        model_budget.create(connection)
-        for lost in model_budget.settle_lost(connection, self._under_way):
+        model_limits.create(connection)
+        for lost in model_limits.settle_lost(connection, self._under_way):
             data = {
                 "draft": lost.draft, "asked_by": lost.who, "endpoint": lost.endpoint, "model": lost.model,
                 "question_sha256": lost.prompt_sha256, "outcome": "lost", "cached": False,
@@ -458,7 +468,7 @@ class ModelDrafter:
     def standing(self) -> ModelStanding:
         """How it stands now. Never a key."""
         setup, endpoint = self.setup, self.setup.endpoint
-        use, wrong = model_budget.Use(), ""
+        use, wrong = model_limits.SpendingUse(), ""
         if endpoint is not None:
             try:
                 self.open()
@@ -486,8 +496,8 @@ class ModelDrafter:
             wrong = str(error)
         return msgspec.structs.replace(shown, problem=wrong)
 
-    def _used(self, engine: Engine) -> model_budget.Use:
-        return engine.recorded(lambda connection: model_budget.used(connection, self._wall_ms()))
+    def _used(self, engine: Engine) -> model_limits.SpendingUse:
+        return engine.recorded(lambda connection: model_limits.used(connection, self._wall_ms()))
 
 
 def _refuse_if(cancelled: threading.Event) -> None:
@@ -496,7 +506,7 @@ def _refuse_if(cancelled: threading.Event) -> None:
         raise DraftRejected("cancelled", "cancelled before the model was asked")
 
 
-def _refuse_other_model(answer: Answer, endpoint: Endpoint) -> None:
+def _refuse_other_model(answer: ModelReply, endpoint: Endpoint) -> None:
     """Raises DraftRejected for the answer of a model that was not asked for. A server may leave the name out."""
     name = answer.returned_model
     if name and name not in (endpoint.model, *endpoint.aliases):
@@ -509,7 +519,7 @@ def _refuse_other_model(answer: Answer, endpoint: Endpoint) -> None:
         )
 
 
-def _called(endpoint: Endpoint, answer: Answer, cost_microusd: int, *, cached: bool) -> Called:
+def _called(endpoint: Endpoint, answer: ModelReply, cost_microusd: int, *, cached: bool) -> Called:
     spent = answer.spent
     return Called(
         endpoint=endpoint.origin,
@@ -528,7 +538,7 @@ def _called(endpoint: Endpoint, answer: Answer, cost_microusd: int, *, cached: b
     )
 
 
-def _of_answer(answer: Answer | None) -> dict[str, object]:
+def _of_answer(answer: ModelReply | None) -> dict[str, object]:
     if answer is None:
         return {"returned": "", "tokens_in": 0, "tokens_out": 0, "estimated": False}
     return {

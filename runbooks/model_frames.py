@@ -15,7 +15,7 @@ MOST_EXTRA = 64 * 1024
 """Bytes of a frame from the child beside the body in it."""
 
 SETTINGS = b"s"
-"""To the child, once: JSON of where to ask (`runbooks.model_child.Settings`)."""
+"""To the child, once: JSON of where to ask (`runbooks.model_child.EndpointSettings`)."""
 CALL = b"c"
 """To the child: JSON of what to ask. It answers with any number of PROGRESS and one OUTCOME."""
 READY = b"r"

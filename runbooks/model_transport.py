@@ -36,7 +36,7 @@ _RETRIED = frozenset({429, 502, 503, 504})
 SocketOptions = Iterable[Any]
 
 
-class Refused(Exception):
+class TransportRefused(Exception):
     """There is no answer to read. `reason` is one of runbooks.draft.REASONS or http_NNN."""
 
     def __init__(self, reason: str, problem: str, remedy: str = "", *, again: bool = False) -> None:
@@ -84,10 +84,10 @@ class Guard(httpx2.AsyncBaseTransport):
         self.wire: Wire | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, if it is a whole 200 with a body of JSON. Raises Refused otherwise."""
+        """The answer, if it is a whole 200 with a body of JSON. Raises TransportRefused otherwise."""
         wire = self.wire
         if wire is None or not self._is_ours(request):
-            raise Refused("bad_endpoint", "a request was made to another address than the endpoint's")
+            raise TransportRefused("bad_endpoint", "a request was made to another address than the endpoint's")
         wire.attempts += 1
         wire.status = 0
         wire.body_bytes = 0
@@ -108,13 +108,13 @@ class Guard(httpx2.AsyncBaseTransport):
             raise _no_connection(error) from None
         except (httpcore2.NetworkError, httpcore2.TimeoutException):
             if wire.status:
-                raise Refused("connection", "the connection broke in the middle of the answer") from None
-            raise Refused("connection", "the connection broke before an answer came", again=True) from None
+                raise TransportRefused("connection", "the connection broke in the middle of the answer") from None
+            raise TransportRefused("connection", "the connection broke before an answer came", again=True) from None
         except httpcore2.ProtocolError as error:
             # A server that restarts closes without a word; one that has said something wrong will say it again.
-            raise Refused("connection", _what_is_wrong(error), again=meter.silent) from None
+            raise TransportRefused("connection", _what_is_wrong(error), again=meter.silent) from None
         except (OSError, ssl.SSLError) as error:
-            raise Refused("connection", f"the connection broke: {type(error).__name__}") from None
+            raise TransportRefused("connection", f"the connection broke: {type(error).__name__}") from None
         finally:
             await _close(pool)
         return httpx2.Response(200, headers={"Content-Type": "application/json"}, content=body)
@@ -171,14 +171,14 @@ class Guard(httpx2.AsyncBaseTransport):
             raise _too_large(self._most)
         return bytes(body)
 
-    async def _refusal(self, response: httpcore2.Response, wire: Wire, meter: _Meter) -> Refused:
+    async def _refusal(self, response: httpcore2.Response, wire: Wire, meter: _Meter) -> TransportRefused:
         """What an answer with another status than 200 comes to."""
         status = response.status
         if status in _BODY_OF:
             body = bytearray()
             left = wire.deadline - asyncio.get_running_loop().time()
             # The status is known: a body that breaks off or does not end takes nothing from that.
-            with contextlib.suppress(httpcore2.NetworkError, httpcore2.ProtocolError, TimeoutError, Refused):
+            with contextlib.suppress(httpcore2.NetworkError, httpcore2.ProtocolError, TimeoutError, TransportRefused):
                 async with asyncio.timeout(max(left, 0) * ERROR_PART):
                     await _read(response, body, ERROR_BYTES, wire, meter)
             refused = _of_status(status)
@@ -210,7 +210,7 @@ class _Meter:
                 raise _TooMuch(f"the head of the answer is longer than {HEAD_BYTES // 1024} KiB")
             return HEAD_BYTES - self._raw
         if self._raw - self.body > FRAMING_BYTES + self.body // 8:
-            raise Refused("response_too_large", "the answer has more framing than text")
+            raise TransportRefused("response_too_large", "the answer has more framing than text")
         return READ_BYTES
 
     def count(self, size: int) -> None:
@@ -240,7 +240,7 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         socket_options: SocketOptions | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         if (host, port) != (self._host, self._port):
-            raise Refused("bad_endpoint", "a connection was asked for to another address than the endpoint's")
+            raise TransportRefused("bad_endpoint", "a connection was asked for to another address than the endpoint's")
         return _Stream(await self._network.connect_tcp(host, port), self._meter)
 
 
@@ -281,7 +281,7 @@ def _tls(ca_pem: str) -> ssl.SSLContext:
         context = httpx2.create_ssl_context(verify=True, trust_env=False)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if context.verify_mode != ssl.CERT_REQUIRED or not context.check_hostname:
-        raise Refused("bad_endpoint", "TLS would not be checked")
+        raise TransportRefused("bad_endpoint", "TLS would not be checked")
     return context
 
 
@@ -321,59 +321,61 @@ def _length(response: httpcore2.Response) -> int | None:
 
 
 def _check_form(response: httpcore2.Response) -> None:
-    """Plain JSON in UTF-8, or Refused."""
+    """Plain JSON in UTF-8, or TransportRefused."""
     encodings = [value.lower() for value in _values(response, b"content-encoding")]
     if any(value not in (b"", b"identity") for value in encodings):
-        raise Refused("encoding", "the answer is packed, though that was not asked for")
+        raise TransportRefused("encoding", "the answer is packed, though that was not asked for")
     types = _values(response, b"content-type")
     kind, *parameters = [part.strip().lower() for part in types[0].split(b";")] if len(types) == 1 else [b""]
     charsets = [part.partition(b"=")[2].strip(b'" ') for part in parameters if part.startswith(b"charset")]
     if kind != b"application/json" or any(charset not in (b"utf-8", b"utf8") for charset in charsets):
-        raise Refused(
+        raise TransportRefused(
             "content_type",
             "the answer does not say that it is JSON in UTF-8",
             "See whether model_url is the base URL of an OpenAI-compatible server",
         )
 
 
-def _too_large(most: int) -> Refused:
-    return Refused("response_too_large", f"the answer is longer than {most // 1024} KiB")
+def _too_large(most: int) -> TransportRefused:
+    return TransportRefused("response_too_large", f"the answer is longer than {most // 1024} KiB")
 
 
-def _of_status(status: int) -> Refused:
+def _of_status(status: int) -> TransportRefused:
     if status in (401, 403):
-        return Refused(
+        return TransportRefused(
             "auth",
             f"the server does not take the key (status {status})",
             "Set a valid MUSTER_MODEL_KEY or model_key_file and restart the engine",
         )
     if status == 404:
-        return Refused(
+        return TransportRefused(
             "model_missing", "the server has no such model, or model_url is not its base URL", "Look at both settings"
         )
     if 300 <= status < 400:
-        return Refused(
+        return TransportRefused(
             "redirect",
             f"the server sends us elsewhere (status {status}), which is not followed",
             "Ask whoever runs it for its base URL",
         )
-    return Refused(f"http_{status}", f"the server answers with status {status}", again=status in _RETRIED)
+    return TransportRefused(f"http_{status}", f"the server answers with status {status}", again=status in _RETRIED)
 
 
-def _no_connection(error: httpcore2.ConnectError) -> Refused:
+def _no_connection(error: httpcore2.ConnectError) -> TransportRefused:
     """Why no connection was had. A certificate that does not hold will not hold in a moment either."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return Refused(
+            return TransportRefused(
                 "connection",
                 f"the server's certificate is not trusted: {cause.verify_message.rstrip('.')}",
                 "Set model_ca_file to the file of the CA that signed it",
             )
         if isinstance(cause, ssl.SSLError):
-            return Refused("connection", "no TLS connection could be agreed on", "See whether the server speaks TLS")
+            return TransportRefused(
+                "connection", "no TLS connection could be agreed on", "See whether the server speaks TLS"
+            )
         cause = cause.__cause__ or cause.__context__
-    return Refused(
+    return TransportRefused(
         "connection", "no connection to the server", "See whether it runs and model_url is right", again=True
     )
 

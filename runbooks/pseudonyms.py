@@ -94,7 +94,7 @@ def is_plain(name: str) -> bool:
     )
 
 
-class Names:
+class PromptNames:
     """The names of one prompt, both ways. `hide_all`: nothing goes out under its own name."""
 
     def __init__(self, key: bytes, *, hide_all: bool) -> None:

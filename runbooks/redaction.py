@@ -189,7 +189,7 @@ _ORDINARY = re.compile(
 """Words as people write them, quantities, percentiles, models of devices (h100, 8xA100), signs."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class SecretSpan(msgspec.Struct, frozen=True):
     """Where something stands that must not leave."""
 
     start: int
@@ -210,7 +210,7 @@ def redact(text: str, *, personal: bool = True, known: frozenset[str] = frozense
     return applied(text := visible(text), secrets_in(text, personal=personal, known=known))
 
 
-def applied(text: str, found: Iterable[Found], *, since: int = 0, upto: int | None = None) -> str:
+def applied(text: str, found: Iterable[SecretSpan], *, since: int = 0, upto: int | None = None) -> str:
     """The characters from `since` up to `upto` with a marker in the place of what was found; what reaches over an end
     is marked there."""
     end = len(text) if upto is None else upto
@@ -236,20 +236,20 @@ def says_secret(label: str) -> bool:
     return any(one.end > len(text) for one in secrets_in(f"{text}something", personal=False))
 
 
-def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()) -> tuple[Found, ...]:
+def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()) -> tuple[SecretSpan, ...]:
     """Everything in a text that reads (`visible`), in order, none overlapping another."""
     spans = [*_spans(text), *(_personal(text, known) if personal else ())]
     spans += _encoded(text, personal)
     spans += _runs(text, known)
-    return merged(Found(start, end) for start, end in spans)
+    return merged(SecretSpan(start, end) for start, end in spans)
 
 
-def merged(found: Iterable[Found]) -> tuple[Found, ...]:
+def merged(found: Iterable[SecretSpan]) -> tuple[SecretSpan, ...]:
     """In order, none overlapping another."""
-    apart: list[Found] = []
+    apart: list[SecretSpan] = []
     for one in sorted(found, key=lambda one: (one.start, one.end)):
         if apart and one.start <= apart[-1].end:
-            apart[-1] = Found(apart[-1].start, max(one.end, apart[-1].end))
+            apart[-1] = SecretSpan(apart[-1].start, max(one.end, apart[-1].end))
         else:
             apart.append(one)
     return tuple(apart)

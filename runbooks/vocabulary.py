@@ -270,6 +270,7 @@ METRICS: Mapping[str, Metric] = {
 
 _ONE = re.compile(r"(\{value\} (?:queued |silent |cordoned |draining )?(?:workload|node|task|time|vote))s\b")
 """What is said of one and of several."""
+_COUNTED = re.compile(r"\{value\} ((?:queued |silent |cordoned |draining )?(?:workload|node|task|time|vote))s\b")
 _TOKEN = re.compile(r"[a-z][a-z_]{0,40}")
 
 
@@ -299,6 +300,14 @@ def said(value: int | str, unit: FactUnit) -> str:
             return moment(value)
         case _:
             return f"{value:,}"
+
+
+def value_of(fact: Fact) -> str:
+    """A fact's value with its unit; of a count, with what is counted: "41 workloads"."""
+    counted = _COUNTED.search(METRICS[fact.metric].says) if fact.unit == "count" else None
+    if counted is None:
+        return said(fact.value, fact.unit)
+    return f"{said(fact.value, fact.unit)} {counted[1]}{'' if fact.value == 1 else 's'}"
 
 
 def lasting(seconds: int) -> str:

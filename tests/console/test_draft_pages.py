@@ -300,14 +300,13 @@ def test_every_line_of_the_model_stands_behind_the_gutter_and_fits(width: int) -
     assert all(text.startswith(GUTTER) for text in text_of([frame_section(pasted, width)]))
 
 
-def test_what_no_fact_bears_out_is_struck_and_says_why_without_colour() -> None:
-    text = "\n".join(flat(fake_drafts.run()))
-    assert "~97 minutes~" in text
-    assert "struck: 97 minutes: no fact says 97 minutes" in text
-    struck = [
-        tone for each in frame_section(fake_drafts.by_model(), 78).lines for span, tone in each.spans if "~" in span
-    ]
-    assert set(struck) == {"struck"}
+def test_an_unsupported_sentence_is_marked_and_says_why_without_colour() -> None:
+    text = " ".join(each.removeprefix(GUTTER).strip() for each in flat(fake_drafts.run()))
+    assert "unsupported: Drain 97 nodes." in text
+    assert '("97" is no fact or name that it was told)' in text
+    section = frame_section(fake_drafts.by_model(), 78)
+    assert section.note == "decides nothing; 1 unsupported"
+    assert [tone for line in section.lines for text, tone in line.spans if text.startswith("unsupported:")] == ["bad"]
 
 
 def test_what_is_to_be_done_comes_before_any_word_about_it() -> None:
@@ -355,14 +354,14 @@ def test_a_draft_that_was_rejected_shows_nothing_of_what_the_model_said() -> Non
 
 
 def test_words_are_wrapped_with_their_looks_whatever_their_width() -> None:
-    spans = [("so (", ""), ("~two words~", "struck"), (") 日本語の名前とても長い " + "x" * 30, "")]
+    spans = [("so (", ""), ("two words", "bad"), (") 日本語の名前とても長い " + "x" * 30, "")]
     for width in range(2, 30):
         lines = flowed(spans, width)
         assert all(sum(2 if ord(c) > 0x2000 else 1 for text, _ in row for c in text) <= width for row in lines)
         joined = "".join(text for row in lines for text, _ in row)
         assert joined.replace(" ", "") == "".join(text for text, _ in spans).replace(" ", "")
-    marked = Sentence(spans=(Span(text="a"), Span(text=" 9 nodes ", mark="wrong"), Span(text="b")), cites=("F1",))
-    assert "".join(text for text, _ in sentence_lines(marked, 40)[0].spans) == "a ~9 nodes~ b [F1]"
+    marked = Sentence(spans=(Span(text="a "), Span(text="9 nodes", mark="value")), cites=("F1",), unsupported="why")
+    assert "".join(text for text, _ in sentence_lines(marked, 40)[0].spans) == "unsupported: a 9 nodes [F1] (why)"
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,11 @@ from console.drafting import MOST_KEPT, Drafting
 from engine.commands import Cordon
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.loop import EngineLoop
-from runbooks import model_budget
-from runbooks.circuit import OPEN_S
+from runbooks import model_limits
 from runbooks.draft import DraftAsk, DraftRun, Excerpt
-from runbooks.model_cache import TTL_MS
 from runbooks.model_call import Worker
 from runbooks.model_endpoint import endpoint_of
+from runbooks.model_limits import OPEN_S, TTL_MS
 from tests.support.drafting import KEY, drafted, drafting, ended, records
 from tests.support.gates import ME, gate_of
 from tests.support.model_server import NOTHING, ModelServer, model_server
@@ -70,8 +69,8 @@ def server(_server: ModelServer) -> ModelServer:
 
 def spent(loop: EngineLoop) -> list[tuple[int, int]]:
     """(reserved, spent) of every call."""
-    table = model_budget.SPEND.c
-    query = model_budget.select(table.reserved, table.spent).order_by(table.id)
+    table = model_limits.SPEND.c
+    query = model_limits.select(table.reserved, table.spent).order_by(table.id)
     return loop.call(lambda engine: engine.recorded(lambda c: [tuple(row) for row in c.execute(query)]))
 
 

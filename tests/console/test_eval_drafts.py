@@ -20,14 +20,14 @@ from console.incidents import Incident, Keeps, load
 from console.scripted_model import LIES, perfect
 from engine.errors import NotFoundError, SpecError
 from engine.loop import EngineLoop
-from runbooks import model_budget
+from runbooks import model_limits
 from runbooks.acts import Maker
 from runbooks.answer import read_answer
 from runbooks.draft import Draft
 from runbooks.gate import wall_ms
-from runbooks.model_budget import Limits, Prices
 from runbooks.model_drafter import Setup
 from runbooks.model_endpoint import Egress, endpoint_of
+from runbooks.model_limits import SpendingLimits, TokenPrices
 from runbooks.plan import Act, Note, Request, StepRequest
 from tests.support.gates import gate_of
 from tests.support.perfect_acts import perfect_acts
@@ -344,7 +344,7 @@ def test_a_perfect_model_scores_all_over_real_http(egress: Egress) -> None:
     total = tally(found)
     assert [(one.incident, one.why) for one in found if not one.right or one.harm] == []
     assert (total.right, total.left_alone, total.recovered) == (total.faults, total.controls, total.to_recover)
-    assert (total.harmful, [(one.incident, one.struck) for one in found if one.struck]) == (0, [])
+    assert (total.harmful, [(one.incident, one.unsupported) for one in found if one.unsupported]) == (0, [])
 
 
 @pytest.mark.thorough
@@ -365,7 +365,7 @@ def test_a_perfect_answer_has_the_form_that_is_asked_for() -> None:
     prompt = '{"id": "F7", "metric": "queue_waiting", "of": "vision", "value": 2, "reads": "2"}'
     said = read_answer(perfect(BY_ID[FAULT], prompt, {"queue vision": "queue-bcd"}), "act")
     assert [(step.action, step.with_) for step in said.steps] == [("set_quota", {"queue": "queue-bcd", "add_gpus": 16})]
-    assert said.rationale[0].cites == ("F7",)
+    assert said.rationale == ("queue_waiting of vision is {F7}",)
 
 
 @pytest.mark.parametrize("id_", [id_ for id_ in sorted(BY_ID) if BY_ID[id_].perfect])
@@ -406,17 +406,17 @@ def test_a_model_that_does_not_answer_is_told_by_reason(
 
 def test_what_was_spent_on_one_incident_is_not_there_for_the_next() -> None:
     endpoint = endpoint_of("http://127.0.0.1:9/v1", "m", egress="local")
-    setup = Setup(endpoint=endpoint, model="m", calls_minute=1_000, limits=Limits(hour=700_000, day=900_000))
+    setup = Setup(endpoint=endpoint, model="m", calls_minute=1_000, limits=SpendingLimits(hour=700_000, day=900_000))
     seat = Seat(setup, lambda: "", lambda *_: None)
 
     def spend(connection: Connection) -> None:
         """300,000 micro-USD."""
-        prices = Prices(out=1_000_000_000)
-        reserved = model_budget.reserve(
-            connection, wall_ms(), limits=Limits(call=400_000), prices=prices, tokens_in=0, tokens_out=300, draft="D-1",
-            who="me", endpoint="e", model="m", prompt_sha256="",
+        prices = TokenPrices(out=1_000_000_000)
+        reserved = model_limits.reserve(
+            connection, wall_ms(), limits=SpendingLimits(call=400_000), prices=prices, tokens_in=0, tokens_out=300,
+            draft="D-1", who="me", endpoint="e", model="m", prompt_sha256="",
         )  # fmt: skip
-        model_budget.settle(connection, reserved, None)
+        model_limits.settle(connection, reserved, None)
 
     try:
         scene = Scene(BY_ID[CONTROL])

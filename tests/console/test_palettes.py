@@ -15,7 +15,7 @@ from console.palettes import CONTRAST, DARK, LIGHT, PLAIN, SAFE, SIXTEEN, THEMES
 from console.theme import STATES, tones
 
 COLOURED = (DARK, LIGHT, CONTRAST, SAFE)
-ON_PAGES = ("", "strong", "dim", "struck", "ok", "warn", "bad", "info", "accent", "head", "link", "bar")
+ON_PAGES = ("", "strong", "dim", "ok", "warn", "bad", "info", "accent", "head", "link", "bar")
 """Tones of text that stands on the page, and on the line of the cursor."""
 IN_BLOCKS = ("header", "sorted", "top", "key", "off", "tab", "brand", "alarm", "caution", "faint")
 """Tones of text on a ground of its own; faint text is drawn as other text is where the cursor stands."""

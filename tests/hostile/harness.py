@@ -22,7 +22,7 @@ import yaml
 
 from runbooks.answer import read_answer
 from runbooks.draft import DraftRejected
-from runbooks.model_call import Answer, Call, Message, Worker
+from runbooks.model_call import ModelCall, ModelReply, PromptMessage, Worker
 from runbooks.model_endpoint import Endpoint, endpoint_of
 
 HERE = Path(__file__).parent
@@ -110,7 +110,7 @@ class Played:
     rung: str
     text: str
     """Everything that was told of it: of the rejection, or of the answer but its content."""
-    answer: Answer | None = None
+    answer: ModelReply | None = None
     seen: dict[str, Any] = field(default_factory=dict)
 
     def in_time(self, longer: int) -> bool:
@@ -137,12 +137,12 @@ def endpoint(url: str, model: str, ca_file: str = "", deadline_ms: int = DEADLIN
     return endpoint_of(url, model, egress="local", deadline_ms=deadline_ms, most_bytes=MOST_BYTES, ca_file=ca_file)
 
 
-def call_of(row: dict[str, Any]) -> Call:
+def call_of(row: dict[str, Any]) -> ModelCall:
     padding = "padding " * (row.get("prompt_kib", 0) * 128)
-    return Call(
+    return ModelCall(
         messages=(
-            Message(role="system", content="You look at a cluster and answer with one JSON object."),
-            Message(role="user", content=f"case={row['id']} seed={row.get('seed', 0)} {padding}"),
+            PromptMessage(role="system", content="You look at a cluster and answer with one JSON object."),
+            PromptMessage(role="user", content=f"case={row['id']} seed={row.get('seed', 0)} {padding}"),
         ),
         schema={"type": "object"},
         schema_name="draft",
@@ -162,7 +162,7 @@ async def play(server: Server, worker: Worker, row: dict[str, Any]) -> Played:
     ticking = asyncio.create_task(watch.run())
     await asyncio.sleep(0)
 
-    def work() -> tuple[Answer | None, DraftRejected | None, float]:
+    def work() -> tuple[ModelReply | None, DraftRejected | None, float]:
         answer = None
         try:
             answer = worker.ask(

@@ -6,16 +6,15 @@ are what they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from runbooks.draft import REASONS, Draft, DraftRejected, Sentence
+from runbooks.draft import REASONS, Draft, DraftRejected
 from runbooks.runbook import parse
-from tests.support.answered import Desk, answer_of, marked
+from tests.support.answered import Desk, answer_of, linked, unsupported
 from tests.support.runbook_texts import SOUND
 
 ROWS: list[dict[str, Any]] = yaml.load((Path(__file__).parent / "answers.yaml").read_text(), yaml.CSafeLoader)
@@ -48,9 +47,13 @@ def test_what_is_answered(row: dict[str, Any], desk: Desk) -> None:
 
 
 def _as_said(row: dict[str, Any], draft: Draft) -> None:
-    for mark, field in (("wrong", "wrong"), ("link", "links")):
-        if field in row:
-            assert [text for sentence in _sentences(draft) for text in marked(sentence, mark)] == row[field]
+    sentences = (*draft.summary, *draft.rationale, *draft.risks, *draft.questions)
+    if "unsupported" in row:
+        assert unsupported(sentences) == row["unsupported"]
+    if "all_unsupported" in row:
+        assert [sentence.text for sentence in draft.risks if not sentence.unsupported] == []
+    if "links" in row:
+        assert [text for sentence in sentences for text in linked(sentence)] == row["links"]
     if "title" in row:
         assert draft.title == row["title"]
     if "note" in row:
@@ -61,7 +64,3 @@ def _as_said(row: dict[str, Any], draft: Draft) -> None:
         front = parse(draft.runbook.text.encode(), "drain-one.md").front
         was = parse(SOUND.encode(), "drain-one.md").front
         assert (front.owner, front.limits, front.version) == (was.owner, was.limits, was.version + 1)
-
-
-def _sentences(draft: Draft) -> Iterator[Sentence]:
-    yield from (*draft.summary, *draft.rationale, *draft.risks, *draft.questions)

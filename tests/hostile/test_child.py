@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from runbooks.draft import DraftRejected
-from runbooks.model_call import PROGRAM, Answer, Worker
+from runbooks.model_call import PROGRAM, ModelReply, Worker
 from tests.hostile.harness import KEY, PRIVATE, Server, call_of, endpoint, serving
 from tests.support.patience import PATIENCE_S
 
@@ -40,7 +40,7 @@ def worker(server: Server) -> Iterator[Worker]:
     worker.close()
 
 
-def ask(worker: Worker, row: dict[str, str] = GOOD, cancelled: threading.Event | None = None) -> Answer:
+def ask(worker: Worker, row: dict[str, str] = GOOD, cancelled: threading.Event | None = None) -> ModelReply:
     return worker.ask(call_of(row), cancelled=cancelled or threading.Event(), tell=lambda _phase, _bytes: None)
 
 
@@ -192,7 +192,7 @@ def test_one_that_is_stopped_is_killed_at_the_deadline(worker: Worker) -> None:
 @pytest.mark.thorough
 def test_many_at_once_are_each_answered_and_one_child_stays(server: Server) -> None:
     worker = Worker(endpoint(server.url(), "good"), lambda: KEY)
-    answers: list[Answer] = []
+    answers: list[ModelReply] = []
     threads = [threading.Thread(target=lambda: answers.append(ask(worker))) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -213,7 +213,7 @@ import threading
 from runbooks.model_call import *
 from runbooks.model_endpoint import endpoint_of
 worker = Worker(endpoint_of({server.url()!r}, "A02", egress="local", deadline_ms=60_000), lambda: "")
-call = Call(messages=(Message(role="user", content="x"),), schema={{}}, schema_name="x")
+call = ModelCall(messages=(PromptMessage(role="user", content="x"),), schema={{}}, schema_name="x")
 tell = lambda phase, _: print(*worker.pids, flush=True) if phase == "waiting" else None
 worker.ask(call, cancelled=threading.Event(), tell=tell)
 """

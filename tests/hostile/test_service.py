@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from console.drafting import Drafting
 from engine.loop import EngineLoop
-from runbooks import model_budget
+from runbooks import model_limits
 from tests.hostile.harness import KEY, MOST_BYTES, Server, cases, needs_own_worker, serving
 from tests.support.agreement import check_agreement
 from tests.support.drafting import drafted, drafting, records
@@ -80,7 +80,7 @@ def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None:
                 _check(shared, row, loop, known)
             assert loop.call(lambda engine: engine.state.digest()) == before, row
         assert KEY not in json.dumps(records(loop, ""))
-        table = model_budget.SPEND.c
+        table = model_limits.SPEND.c
         spends = loop.call(
             lambda engine: engine.recorded(
                 lambda connection: connection.execute(select(table.reserved, table.spent)).all()

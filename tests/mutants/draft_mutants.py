@@ -13,6 +13,7 @@ WIRE = ("model_transport", "hostile/library::test_the_worst_of_each_kind", "host
 LIBRARY = ("hostile/library", "hostile/child")
 FORM = ("answer", "hostile/answers")
 ANSWERS = ("draft_checks", "hostile/answers", "hostile/telemetry")
+PROSE = ("prose", "hostile/answers")
 TELEMETRY = ("hostile/telemetry",)
 SERVICE = ("model_limits", "console/drafting", "hostile/service")
 DISPLAY = ("console/text", "console/hostile_text", "console/hostile_output")
@@ -89,7 +90,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "model_transport",
         "    context.minimum_version = ssl.TLSVersion.TLSv1_2\n"
         "    if context.verify_mode != ssl.CERT_REQUIRED or not context.check_hostname:\n"
-        '        raise Refused("bad_endpoint", "TLS would not be checked")\n',
+        '        raise TransportRefused("bad_endpoint", "TLS would not be checked")\n',
         "    context.check_hostname = False\n    context.verify_mode = ssl.CERT_NONE\n",
         WIRE,
     ),
@@ -109,8 +110,8 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "fields that nobody knows",
         "answer",
-        "class Answered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):",
-        "class Answered(msgspec.Struct, frozen=True, kw_only=True):",
+        "class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):",
+        "class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):",
         FORM,
     ),
     # -- after the answer
@@ -133,15 +134,15 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a title may claim anything",
         "draft_checks",
-        '"[…]" if span.mark == "wrong" else span.text',
-        "span.text",
+        'struck="[…]"',
+        'struck="{}"',
         ANSWERS,
     ),
     Mutant(
         "a message says what nobody has found",
         "draft_checks",
-        'f"[not verified: {span.text}]" if span.mark == "wrong" else span.text',
-        "span.text",
+        'struck="[not verified: {}]"',
+        'struck="{}"',
         ANSWERS,
     ),
     Mutant("the canary may be told", "leaks", *never("if canary:"), ANSWERS),
@@ -155,37 +156,38 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         ".lower()",
         ("model_endpoint",),
     ),
-    # -- claims
+    # -- prose
+    Mutant("a value of its own", "prose", "found += _odd_words(plain)", "", PROSE),
     Mutant(
-        "a number may be any other",
-        "claims",
-        "    if value == is_:\n        return True",
-        "    return True",
-        ("claims",),
+        "numbers and directions in words",
+        "prose",
+        "for pattern in (_WORDS, _LETTERS_APART)",
+        "for pattern in ()",
+        PROSE,
+    ),
+    Mutant("letters of other scripts", "prose", *never("if foreign is not None:"), ("prose",)),
+    Mutant("a value that is made another", "prose", "for match in _JOINED.finditer(text)]", "for match in ()]", PROSE),
+    Mutant("a reference to what was not told", "prose", "match[1] in self._facts), text)", "True), text)", PROSE),
+    Mutant(
+        "a name may be a number",
+        "prose",
+        "named and not word[0].isdigit() and _WORDS.fullmatch(word) is None",
+        "named",
+        ("prose",),
     ),
     Mutant(
-        "a number of something else bears out",
-        "claims",
-        "    if matters & _STATISTICS and not matters & _STATISTICS & reading.matters:\n        return False\n",
-        "",
-        ("claims",),
-    ),
-    Mutant(
-        "a stranger's note vouches",
-        "claims",
-        "if fact.kind in _RECORDED and not is_hearsay(fact)",
-        "if fact.kind in _RECORDED",
-        ("claims",),
-    ),
-    Mutant(
-        "one approval vouches for all", "claims", "any(id_ in cites or about in named for", "any(True for", ("claims",)
+        "a value is anybody's",
+        "prose",
+        "if of_kind == {(fact.kind, fact.subject)} or not (named",
+        "if True or not (named",
+        PROSE,
     ),
     Mutant(
         "links stay links",
-        "claims",
+        "prose",
         'defanged(text[start:end]) if mark == "link" else text[start:end]',
         "text[start:end]",
-        ("claims", *ANSWERS),
+        ("prose", *ANSWERS),
     ),
     # -- before the model
     Mutant(
@@ -219,8 +221,8 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "external endpoints are told names",
         "prompt",
-        "Names(key, hide_all=external)",
-        "Names(key, hide_all=False)",
+        "PromptNames(key, hide_all=external)",
+        "PromptNames(key, hide_all=False)",
         TELEMETRY,
     ),
     Mutant("external endpoints are told of all tenants", "prompt", *never("if others or (fact.tenant and"), TELEMETRY),
@@ -248,42 +250,42 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         TELEMETRY,
     ),
     # -- budget, cache, circuit, record
-    Mutant("a call may cost more than is left", "model_budget", *never("if least > room:"), SERVICE),
+    Mutant("a call may cost more than is left", "model_limits", *never("if least > room:"), SERVICE),
     Mutant(
         "what is reserved is not counted",
-        "model_budget",
+        "model_limits",
         "case((SPEND.c.spent == OPEN, SPEND.c.reserved)",
         "case((SPEND.c.spent == OPEN, 0)",
         SERVICE,
     ),
     Mutant(
         "a lost call costs nothing",
-        "model_budget",
+        "model_limits",
         "values(spent=SPEND.c.reserved)",
         "values(spent=0)",
         SERVICE,
     ),
     Mutant(
         "a call settles more than it reserved",
-        "model_budget",
+        "model_limits",
         "min(max(0, microusd), reserved.microusd)",
         "microusd",
         SERVICE,
     ),
     Mutant(
         "another model's answer",
-        "model_cache",
+        "model_limits",
         "endpoint.base_url, endpoint.model, endpoint.egress",
         "endpoint.base_url, endpoint.egress",
         SERVICE,
     ),
     Mutant(
-        "another prompt's answer", "model_cache", "endpoint.most_bytes, prompt_sha256", "endpoint.most_bytes", SERVICE
+        "another prompt's answer", "model_limits", "endpoint.most_bytes, prompt_sha256", "endpoint.most_bytes", SERVICE
     ),
-    Mutant("an answer about facts of long ago", "model_cache", *never("if not (0 <= wall_ms < TTL_MS"), SERVICE),
-    Mutant("the circuit never opens", "circuit", *never("if many or half_open or reason in AT_ONCE:"), SERVICE),
-    Mutant("an open circuit is asked", "circuit", *never('if state == "open" or (state'), SERVICE),
-    Mutant("the model is asked at any rate", "circuit", *never("if self._left < 1:"), SERVICE),
+    Mutant("an answer about facts of long ago", "model_limits", *never("if not (0 <= wall_ms < TTL_MS"), SERVICE),
+    Mutant("the circuit never opens", "model_limits", *never("if many or half_open or reason in AT_ONCE:"), SERVICE),
+    Mutant("an open circuit is asked", "model_limits", *never('if state == "open" or (state'), SERVICE),
+    Mutant("the model is asked at any rate", "model_limits", *never("if self._left < 1:"), SERVICE),
     Mutant(
         "our own key on the screen", "model_drafter", *never("if len(key) >= LEAST_KEY and any(key in text"), SERVICE
     ),

@@ -19,7 +19,7 @@ from runbooks.draft import REASONS, DraftRejected, Excerpt
 from runbooks.draft_checks import draft_of, key_of, refuse_contradictions
 from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Proposal, Request, Source
-from tests.support.answered import CANARY, MODEL, SAID, Desk, answer_of, marked, step
+from tests.support.answered import CANARY, MODEL, SAID, Desk, answer_of, linked, step
 from tests.support.cells import small_cell
 from tests.support.effort import examples
 
@@ -32,7 +32,7 @@ def desk() -> Desk:
 
 
 def test_a_draft_is_what_would_be_proposed(desk: Desk) -> None:
-    draft = desk.draft({"steps": [QUOTA], "rationale": [{"claim": "Queue a uses its 64 GPUs.", "cites": []}]})
+    draft = desk.draft({"steps": [QUOTA], "rationale": ["Queue a uses what it has."]})
     assert (draft.drafter, draft.kind, draft.steps[0].line) == ("model", "set_quota", "set-quota a add_gpus=8")
     assert draft.request is not None
     assert draft.preview is not None
@@ -114,7 +114,7 @@ def test_g01_so_is_one_that_nothing_else_is_said_of() -> None:
     draft = desk.draft({"steps": [step("hold_queue", queues=["a"])]})
     assert "untrusted_influence" in draft.flags
     fact = next(one.id for one in desk.brief.facts if one.subject == "a")
-    cited = {"steps": [step("hold_queue", queues=["a"])], "rationale": [{"claim": "It waits.", "cites": [fact]}]}
+    cited = {"steps": [step("hold_queue", queues=["a"])], "rationale": [f"It is {{{fact}}}."]}
     assert "untrusted_influence" not in desk.draft(cited).flags
 
 
@@ -125,29 +125,32 @@ def test_without_strangers_texts_nothing_is_flagged(desk: Desk) -> None:
 # -- prose ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_tried_may_be_told(desk: Desk) -> None:
-    told = {"steps": [QUOTA], "summary": "This raises the quota of a from 64 GPUs to 72 GPUs."}
-    assert marked(desk.draft(told).summary[0]) == []
-    assert marked(desk.draft({**told, "steps": []}).summary[0]) == ["72 GPUs"]
+def test_values_are_put_in_from_facts_and_amounts_of_its_own_are_marked(desk: Desk) -> None:
+    fact = next(one for one in desk.brief.facts if (one.metric, one.subject) == ("queue_gpu_quota", "a"))
+    told = {"steps": [QUOTA], "summary": f"Queue a has a quota of {{{fact.id}}}. It gets 8 GPUs."}
+    quota, grant = desk.draft(told).summary
+    assert (quota.text, quota.cites, quota.unsupported) == ("Queue a has a quota of 64 GPU.", (fact.id,), "")
+    assert "8" in grant.unsupported
 
 
-def test_a_citation_of_what_was_not_told_strikes_the_claim(desk: Desk) -> None:
-    draft = desk.draft({"rationale": [{"claim": "It waits.", "cites": ["F9999"]}]})
-    assert marked(draft.rationale[0]) == ["It waits."]
+def test_a_reference_to_what_was_not_told_is_unsupported(desk: Desk) -> None:
+    draft = desk.draft({"rationale": ["It waits for {F9999}."]})
+    assert (draft.rationale[0].text, draft.rationale[0].cites) == ("It waits for {F9999}.", ())
+    assert "F9999" in draft.rationale[0].unsupported
     assert draft.facts == ()
 
 
-def test_cited_facts_come_with_the_draft(desk: Desk) -> None:
-    draft = desk.draft({"rationale": [{"claim": "It waits.", "cites": ["F1", "F2"]}]})
+def test_facts_that_are_referred_to_come_with_the_draft(desk: Desk) -> None:
+    draft = desk.draft({"rationale": ["It is {F1}."], "risks": ["Then {F2}."]})
     assert [fact.id for fact in draft.facts] == ["F1", "F2"]
 
 
 def test_a_hand_over_is_held_to_the_facts(desk: Desk) -> None:
     told = {"title": "Night", "questions": [], "parts": [{"heading": "What is open", "sentences": [
-        {"claim": "97 nodes are down, see evil.com.", "cites": []}]}]}  # fmt: skip
+        "97 nodes are down, see evil.com."]}]}  # fmt: skip
     draft = desk.draft(json.dumps(told), "handover")
     sentence = draft.parts[0].sentences[0]
-    assert (marked(sentence), marked(sentence, "link")) == (["97"], ["evil[.]com"])
+    assert (bool(sentence.unsupported), linked(sentence)) == (True, ["evil[.]com"])
 
 
 def test_a_new_runbook_belongs_to_who_asked(desk: Desk) -> None:

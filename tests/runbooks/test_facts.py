@@ -13,7 +13,7 @@ from engine.control import Engine
 from runbooks.check_readings import READINGS
 from runbooks.draft import MOST_FACTS, Excerpt, Fact, Finding, Observation
 from runbooks.facts import gather, names_in
-from runbooks.pseudonyms import Names, is_plain, key_of
+from runbooks.pseudonyms import PromptNames, is_plain, key_of
 from runbooks.vocabulary import METRICS, is_word, said
 from tests.support.cells import small_cell, submit, workload
 
@@ -124,7 +124,7 @@ def test_the_key_of_a_cell_is_made_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_names_go_both_ways_and_do_not_collide() -> None:
-    names = Names(b"k", hide_all=True)
+    names = PromptNames(b"k", hide_all=True)
     shown = {names.shown("node", f"n{i}") for i in range(20_000)}
     assert len(shown) == 20_000
     assert all(names.real(names.shown("node", f"n{i}"), "node") == f"n{i}" for i in range(0, 20_000, 371))
@@ -134,7 +134,7 @@ def test_names_go_both_ways_and_do_not_collide() -> None:
 
 
 def test_a_name_is_hidden_wherever_it_is_a_word_and_nowhere_else() -> None:
-    names = Names(b"k", hide_all=True)
+    names = PromptNames(b"k", hide_all=True)
     names.add([("node", "gpu-1"), ("node", "gpu-17"), ("tenant", "acme"), ("user", "person:ann")])
     text = names.hide("GPU-17 and gpu-1, gpu-170; Acme's, acmeplus, person:ann")
     assert text == (

@@ -14,19 +14,33 @@ from sqlalchemy import Connection
 
 from engine.control import Engine
 from engine.model import HOUR_MS
-from runbooks import model_budget
-from runbooks.circuit import FAILURES, FAULTS, OPEN_S, WITHIN_S, Bucket, Circuit, is_fault
+from runbooks import model_limits
 from runbooks.draft import REASONS, DraftRejected
-from runbooks.model_budget import DAY_MS, Limits, Prices, Reserved
-from runbooks.model_cache import MOST_KEPT, TTL_MS, Cache, key_of
-from runbooks.model_call import Answer, Spent
+from runbooks.model_call import ModelReply, Spent
 from runbooks.model_endpoint import endpoint_of
+from runbooks.model_limits import (
+    DAY_MS,
+    FAILURES,
+    FAULTS,
+    MOST_KEPT,
+    OPEN_S,
+    TTL_MS,
+    WITHIN_S,
+    Circuit,
+    RateLimit,
+    ReplyCache,
+    ReservedSpending,
+    SpendingLimits,
+    TokenPrices,
+    cache_key,
+    is_fault,
+)
 from tests.support.cells import small_cell
 from tests.support.effort import examples
 
 T = TypeVar("T")
-PRICES = Prices(in_=1_000_000, out=5_000_000)
-LIMITS = Limits(call=20_000, hour=50_000, day=120_000)
+PRICES = TokenPrices(in_=1_000_000, out=5_000_000)
+LIMITS = SpendingLimits(call=20_000, hour=50_000, day=120_000)
 
 
 def until_refused(ask: Callable[[], object]) -> tuple[int, DraftRejected]:
@@ -42,18 +56,18 @@ def until_refused(ask: Callable[[], object]) -> tuple[int, DraftRejected]:
 class Books:
     """A budget on an engine of its own, and a clock."""
 
-    def __init__(self, limits: Limits = LIMITS, prices: Prices = PRICES) -> None:
+    def __init__(self, limits: SpendingLimits = LIMITS, prices: TokenPrices = PRICES) -> None:
         self.engine = Engine.open(None, cell=small_cell())
-        self.engine.record(model_budget.create)
+        self.engine.record(model_limits.create)
         self.limits, self.prices = limits, prices
         self.now_ms = 10**12
 
     def did(self, change: Callable[..., T], *arguments: Any) -> T:
         return self.engine.record(lambda connection: change(connection, *arguments))
 
-    def reserve(self, tokens_in: int = 1_000, tokens_out: int = 2_000) -> Reserved:
-        def take(connection: Connection) -> Reserved:
-            return model_budget.reserve(
+    def reserve(self, tokens_in: int = 1_000, tokens_out: int = 2_000) -> ReservedSpending:
+        def take(connection: Connection) -> ReservedSpending:
+            return model_limits.reserve(
                 connection, self.now_ms, limits=self.limits, prices=self.prices, tokens_in=tokens_in,
                 tokens_out=tokens_out, draft="D-1", who="unix:1", endpoint="http://h", model="m", prompt_sha256="",
             )  # fmt: skip
@@ -67,8 +81,8 @@ class Books:
         return str(error)
 
     @property
-    def use(self) -> model_budget.Use:
-        return self.did(model_budget.used, self.now_ms)
+    def use(self) -> model_limits.SpendingUse:
+        return self.did(model_limits.used, self.now_ms)
 
 
 def test_what_is_reserved_counts_as_spent_until_it_is_settled() -> None:
@@ -76,22 +90,22 @@ def test_what_is_reserved_counts_as_spent_until_it_is_settled() -> None:
     first = books.reserve()
     assert (first.microusd, first.tokens) == (11_000, 2_000)
     assert (books.use.hour, books.use.day, books.use.calls_hour) == (11_000, 11_000, 1)
-    assert books.did(model_budget.settle, first, 4_000) == 4_000
-    assert books.did(model_budget.settle, first, 9_000) == 9_000
+    assert books.did(model_limits.settle, first, 4_000) == 4_000
+    assert books.did(model_limits.settle, first, 9_000) == 9_000
     assert books.use.hour == 4_000, "a call is settled once"
     second = books.reserve()
-    assert books.did(model_budget.settle, second, 10**9) == second.microusd, "never more than was reserved"
-    books.did(model_budget.release, books.reserve())
+    assert books.did(model_limits.settle, second, 10**9) == second.microusd, "never more than was reserved"
+    books.did(model_limits.release, books.reserve())
     assert books.use.hour == 15_000
 
 
 def test_a_call_that_nobody_ended_is_charged_in_full() -> None:
     books = Books()
     open_ = books.reserve()
-    [lost] = books.did(model_budget.settle_lost)
+    [lost] = books.did(model_limits.settle_lost)
     assert lost.microusd == open_.microusd == books.use.hour
-    assert books.did(model_budget.settle_lost) == ()
-    books.did(model_budget.settle, open_, 1)
+    assert books.did(model_limits.settle_lost) == ()
+    books.did(model_limits.settle, open_, 1)
     assert books.use.hour == open_.microusd, "for good"
 
 
@@ -114,9 +128,9 @@ def test_an_answer_may_be_as_long_as_there_is_room_for() -> None:
 
 
 def test_what_costs_nothing_is_counted_and_not_limited() -> None:
-    books = Books(Limits(call=0, hour=0, day=0), Prices())
+    books = Books(SpendingLimits(call=0, hour=0, day=0), TokenPrices())
     for _ in range(30):
-        books.did(model_budget.settle, books.reserve(tokens_in=10**6), None)
+        books.did(model_limits.settle, books.reserve(tokens_in=10**6), None)
     assert (books.use.calls_hour, books.use.day) == (30, 0)
 
 
@@ -142,18 +156,18 @@ def test_a_clock_that_is_set_back_gives_nothing_back() -> None:
 )
 def test_no_order_of_things_overspends(steps: list[tuple[str, int, Any]]) -> None:
     books = Books()
-    open_: list[Reserved] = []
+    open_: list[ReservedSpending] = []
     for what, number, more in steps:
         if what == "reserve":
             with contextlib.suppress(DraftRejected):
                 open_.append(books.reserve(number, more))
         elif what == "settle" and open_:
             taken = open_.pop(number % len(open_))
-            assert 0 <= books.did(model_budget.settle, taken, more) <= taken.microusd
+            assert 0 <= books.did(model_limits.settle, taken, more) <= taken.microusd
         elif what == "wait":
             books.now_ms += number
         elif what == "crash":
-            lost = books.did(model_budget.settle_lost)
+            lost = books.did(model_limits.settle_lost)
             assert sorted(one.microusd for one in lost) == sorted(one.microusd for one in open_)
             open_.clear()
         use = books.use
@@ -206,7 +220,7 @@ def test_a_key_that_is_not_taken_opens_it_at_once_and_what_a_model_says_does_not
 
 def test_a_bucket_fills_with_time_and_never_beyond_its_size() -> None:
     now = [0.0]
-    bucket = Bucket(6, lambda: now[0])
+    bucket = RateLimit(6, lambda: now[0])
 
     def taken() -> int:
         count, error = until_refused(bucket.take)
@@ -229,28 +243,28 @@ def test_a_bucket_fills_with_time_and_never_beyond_its_size() -> None:
 ENDPOINT = endpoint_of("http://127.0.0.1:1/v1", "m", egress="local")
 
 
-def answer(content: str = "x") -> Answer:
-    return Answer(
+def answer(content: str = "x") -> ModelReply:
+    return ModelReply(
         content=content, returned_model="m", tokens_in=1, tokens_out=1, estimated=False, spent=Spent(prompt_sha256="")
     )
 
 
 def test_the_key_of_an_answer_tells_apart_everything_that_matters_to_it() -> None:
     others = [
-        key_of(msgspec.structs.replace(ENDPOINT, **change), 2_000, "a")
+        cache_key(msgspec.structs.replace(ENDPOINT, **change), 2_000, "a")
         for change in (
             {"host": "127.0.0.2"}, {"port": 2}, {"path": "/v2"}, {"scheme": "https"}, {"model": "n"},
             {"egress": "trusted"}, {"most_bytes": 1},
         )
     ]  # fmt: skip
-    keys = [key_of(ENDPOINT, 2_000, "a"), key_of(ENDPOINT, 1_999, "a"), key_of(ENDPOINT, 2_000, "b"), *others]
+    keys = [cache_key(ENDPOINT, 2_000, "a"), cache_key(ENDPOINT, 1_999, "a"), cache_key(ENDPOINT, 2_000, "b"), *others]
     assert len(set(keys)) == len(keys)
-    assert key_of(ENDPOINT, 2_000, "a") == keys[0]
+    assert cache_key(ENDPOINT, 2_000, "a") == keys[0]
 
 
 def test_an_answer_is_good_as_long_as_its_facts_are() -> None:
     now = [0.0]
-    cache = Cache(lambda: now[0])
+    cache = ReplyCache(lambda: now[0])
     cache.put("k", answer(), read_s=0.0, now_ms=5_000)
     assert cache.get("other", 5_000) is None
     now[0] = TTL_MS / 1000 - 0.001

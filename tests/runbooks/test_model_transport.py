@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from runbooks import model_transport
-from runbooks.model_transport import Guard, Refused, Wire
+from runbooks.model_transport import Guard, TransportRefused, Wire
 
 
 def guard(**changes: Any) -> Guard:
@@ -37,7 +37,7 @@ def guard(**changes: Any) -> Guard:
 )
 async def test_no_other_request_is_made(method: str, url: str) -> None:
     here = guard()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(TransportRefused) as refused:
         await here.handle_async_request(httpx2.Request(method, url, json={}))
     assert refused.value.reason == "bad_endpoint"
     assert here.wire is not None
@@ -47,7 +47,7 @@ async def test_no_other_request_is_made(method: str, url: str) -> None:
 async def test_none_is_made_outside_of_a_call() -> None:
     here = guard()
     here.wire = None
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(TransportRefused) as refused:
         await here.handle_async_request(httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions", json={}))
     assert refused.value.reason == "bad_endpoint"
 
@@ -59,7 +59,7 @@ async def test_no_connection_goes_anywhere_else() -> None:
     port = server.sockets[0].getsockname()[1]
     backend = model_transport._Backend("127.0.0.1", 9, model_transport._Meter(1000))
     for host, to in (("127.0.0.1", port), ("localhost", 9), ("0.0.0.0", 9)):
-        with pytest.raises(Refused):
+        with pytest.raises(TransportRefused):
             await backend.connect_tcp(host, to)
     server.close()
     assert not called

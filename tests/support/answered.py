@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -123,6 +123,11 @@ def step(action: str, **given: Any) -> dict[str, Any]:
     return {"action": action, "with": given}
 
 
-def marked(sentence: Sentence, mark: str = "wrong") -> list[str]:
-    """Texts of the spans with that mark."""
-    return [span.text for span in sentence.spans if span.mark == mark]
+def unsupported(sentences: Iterable[Sentence]) -> list[str]:
+    """Texts of those that are marked so."""
+    return [sentence.text for sentence in sentences if sentence.unsupported]
+
+
+def linked(sentence: Sentence) -> list[str]:
+    """Texts of what leads away."""
+    return [span.text for span in sentence.spans if span.mark == "link"]
