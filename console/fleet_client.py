@@ -10,9 +10,9 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from console.client import refuse_read_only
 from console.decoders import decoder
 from console.fleet_shown import CellAsk, FleetView, State, Submission, SubmissionsPage, SubmitAsk, WithdrawAsk
+from console.questions import refuse_read_only
 from engine.cells import Decision
 from engine.errors import MusterError, NotSentError, UnreachableError, of_code
 from engine.model import WorkloadSpec

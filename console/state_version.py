@@ -1,6 +1,6 @@
 """That every answer says a state version, also a refusal, a probe, and what is no HTTP at all.
 
-An answer that shows the cell says itself which version that is (`console.answering`). For all others there is one
+An answer that shows the cell says itself which version that is (`console.request_handler`). For all others there is one
 place, around everything else: it puts in the version that readers are shown at that moment, which is a number in
 memory, and waits for nobody.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from console.answering import VERSION
+from console.request_handler import VERSION
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -71,7 +71,7 @@ class Doors:
         self.failed = Buckets(FAILURES_PER_S, FAILURES, time.monotonic)
 
 
-class Naming:
+class Authentication:
     """The middleware. `CALLER` is set while a request is answered."""
 
     def __init__(self, app: ASGIApp, client: LocalClient, doors: Doors | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,10 +15,11 @@ from starlette.routing import Route
 
 from console import idempotency
 from console.back_pressure import Kind, Pressure
-from console.client import refuse_read_only
+from console.client import Client
 from console.http_answers import DEFECT, Forbidden, body, decoded, refusal
 from console.identity import CALLER
-from console.operations import Asked, Operation
+from console.operations import Operation
+from console.questions import Arguments, Question, question_of, refuse_read_only
 from console.reads import Reads
 from engine.errors import MusterError, SpecError
 
@@ -32,10 +33,28 @@ LARGE_BODY = 64 * 1024
 """Bytes from which on a body is read beside the event loop."""
 VERSION, AT_LEAST = "muster-version", "muster-at-least"
 """Headers: up to which state version, at least, an answer shows what happened; and what a request wants to be shown."""
+QUERY = question_of(Client.query)
 LOG = logging.getLogger("muster.server")
 
 
-class Answering:
+@dataclass(frozen=True)
+class Asked:
+    """One request, read and checked."""
+
+    client: LocalClient
+    """Of whoever asks."""
+    question: Question
+    arguments: Arguments
+
+    @property
+    def changes(self) -> bool:
+        return self.question.changes_with(self.arguments)
+
+    def answer(self) -> object:
+        return getattr(self.client, self.question.name)(**self.arguments)
+
+
+class RequestHandler:
     """Answers operations. Made and used in one event loop."""
 
     def __init__(
@@ -84,20 +103,22 @@ class Answering:
         if operation.changes is True:
             self._forbid_if_read_only()
         asked, content = await self._asked(operation, request)
-        if operation.reads is not None:
-            what, arguments = operation.reads
-            given = arguments(asked)
-            shown = await self._reads.told(what, given, asked.client.own_version, least_of(request))
-            if what == "query":
-                asked.client.note_shown(given[0], shown.content)
-            return answer_of(shown.content, shown.version)
-        if not operation.changes_with(asked.body):
+        if operation.copied:
+            return await self._copied(asked, request)
+        if not asked.changes:
             version = self._reads.shown(asked.client.own_version)
             return answer_of(await self._thread(operation, asked), version)
         self._forbid_if_read_only()
         do = functools.partial(self._changed, operation, asked)
         key = key_of(request, content)
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
+
+    async def _copied(self, asked: Asked, request: Request) -> Response:
+        given = tuple(asked.arguments.values())
+        shown = await self._reads.told(asked.question.name, given, asked.client.own_version, least_of(request))
+        if asked.question is QUERY:
+            asked.client.note_shown(given[0], shown.content)
+        return answer_of(shown.content, shown.version)
 
     async def _asked(self, operation: Operation, request: Request) -> tuple[Asked, bytes]:
         query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
@@ -108,7 +129,9 @@ class Answering:
                 given = await to_thread.run_sync(decoded, content, operation.takes, limiter=self._quick)
             else:
                 given = decoded(content, operation.takes)
-        return Asked(self._of_nobody.acting_as(CALLER.get()), given, request.path_params, query), content
+        assert operation.question is not None
+        arguments = operation.question.received(request.path_params, query, given)
+        return Asked(self._of_nobody.acting_as(CALLER.get()), operation.question, arguments), content
 
     async def _changed(self, operation: Operation, asked: Asked) -> idempotency.Answered:
         content = await self._thread(operation, asked)
@@ -116,10 +139,8 @@ class Answering:
 
     async def _thread(self, operation: Operation, asked: Asked) -> bytes:
         """Asking blocks, and encoding may take a while."""
-        do: Callable[[Asked], object] | None = operation.do
-        assert do is not None
         limiter = self._slow if operation.slow else self._quick
-        return await to_thread.run_sync(lambda: msgspec.json.encode(do(asked)), limiter=limiter)
+        return await to_thread.run_sync(lambda: msgspec.json.encode(asked.answer()), limiter=limiter)
 
     def _forbid_if_read_only(self) -> None:
         if self._of_nobody.read_only:
