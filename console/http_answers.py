@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -109,20 +108,6 @@ def decoded(content: bytes, kind: Any) -> Any:
         raise SpecError("body", f"is not JSON ({error})", "Send one JSON value") from None
     except RecursionError:
         raise SpecError("body", "is nested too deeply", "Flatten it") from None
-
-
-def number(request: Request, name: str, default: float, least: float, most: float) -> float:
-    """A number of the query string. Raises SpecError naming it."""
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        raise SpecError(name, f"{text[:40]!a} is not a number from {least:g} to {most:g}", "")
-    return value
 
 
 def refusal(error: MusterError) -> Response:

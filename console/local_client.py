@@ -35,7 +35,7 @@ from runbooks.shelf import Shelf
 
 if TYPE_CHECKING:
     from console.advisor import Advisor
-    from console.client import RuntimeEstimate
+    from console.cell_questions import RuntimeEstimate
     from console.doorkeeper import Doorkeeper
     from console.identity import Claim
     from console.token_terms import NewToken, TokenAsk, TokenLine

@@ -167,7 +167,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
         schema = {"type": "string", "minLength": 1, "maxLength": idempotency.LONGEST_KEY, "pattern": "^[ -~]+$"}
         says = "A new random text for each change: sent again, the request takes effect once"
         return [{"name": idempotency.HEADER, "in": "header", "description": says, "schema": schema}]
-    if operation.copied or operation.follows:
+    if (operation.question is not None and operation.question.copied) or operation.follows:
         says = f"Show at least this state version, as {VERSION} of another answer told it"
         schema = {"type": "integer", "minimum": 0}
         return [{"name": AT_LEAST, "in": "header", "description": says, "schema": schema}]

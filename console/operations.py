@@ -94,11 +94,6 @@ class Operation:
     """What it asks of the client, where it is a question."""
 
     @property
-    def copied(self) -> bool:
-        """The answer of a large cell's copy goes out as it is."""
-        return self.question is not None and self.question.copied
-
-    @property
     def name(self) -> str:
         """For the description and the metrics: `get_workloads_id_estimate`."""
         plain = self.path.removeprefix("/v1").replace("{", "").replace(":path", "").replace("}", "")

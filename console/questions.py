@@ -176,6 +176,10 @@ class Question:
             found[name] = self._types[name](**given)
         return self.bound(**found)
 
+    def answered_by(self, answering: Asking, arguments: Arguments) -> Any:
+        """What the method of this name answers."""
+        return getattr(answering, self.name)(**arguments)
+
     @functools.cached_property
     def _types(self) -> dict[str, Any]:
         # Types of every question take long to find, and most processes ask few.
@@ -237,8 +241,10 @@ def question_of(declared: Callable[..., Any]) -> Question:
 
 
 def questions_of(asking: type[Asking]) -> tuple[Question, ...]:
-    """Those that a class declares, in order."""
-    return tuple(question_of(each) for each in vars(asking).values() if hasattr(each, "question"))
+    """Those that a class and its bases declare, each class in its order."""
+    names = dict.fromkeys(name for base in asking.__mro__ for name in vars(base))
+    found = (getattr(asking, name) for name in names)
+    return tuple(question_of(each) for each in found if hasattr(each, "question"))
 
 
 Wrap = Callable[[Question, Callable[..., Any]], Callable[..., Any]]
@@ -270,7 +276,7 @@ def _object(name: str, fields: tuple[tuple[str, Any, Any], ...]) -> type[msgspec
 
 
 def _text(value: Any) -> Any:
-    return ",".join(value) if isinstance(value, tuple) else value
+    return ",".join(value) if isinstance(value, (tuple, list)) else value
 
 
 def _placed(part: Part, text: str) -> Any:

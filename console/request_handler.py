@@ -46,13 +46,6 @@ class Asked:
     question: Question
     arguments: Arguments
 
-    @property
-    def changes(self) -> bool:
-        return self.question.changes_with(self.arguments)
-
-    def answer(self) -> object:
-        return getattr(self.client, self.question.name)(**self.arguments)
-
 
 class RequestHandler:
     """Answers operations. Made and used in one event loop."""
@@ -102,14 +95,17 @@ class RequestHandler:
     async def _done(self, operation: Operation, request: Request) -> Response:
         if operation.changes is True:
             self._forbid_if_read_only()
-        asked, content = await self._asked(operation, request)
-        if operation.copied:
+        question = operation.question
+        assert question is not None
+        arguments, content = await read_arguments(question, operation, request, self._quick)
+        asked = Asked(self._of_nobody.acting_as(CALLER.get()), question, arguments)
+        if question.copied:
             return await self._copied(asked, request)
-        if not asked.changes:
+        if not question.changes_with(arguments):
             version = self._reads.shown(asked.client.own_version)
-            return answer_of(await self._thread(operation, asked), version)
+            return answer_of(await self._thread(asked), version)
         self._forbid_if_read_only()
-        do = functools.partial(self._changed, operation, asked)
+        do = functools.partial(self._changed, asked)
         key = key_of(request, content)
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
 
@@ -120,31 +116,36 @@ class RequestHandler:
             asked.client.note_shown(given[0], shown.content)
         return answer_of(shown.content, shown.version)
 
-    async def _asked(self, operation: Operation, request: Request) -> tuple[Asked, bytes]:
-        query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
-        content, given = b"", None
-        if operation.takes is not None:
-            content = await body(request)
-            if len(content) > LARGE_BODY:
-                given = await to_thread.run_sync(decoded, content, operation.takes, limiter=self._quick)
-            else:
-                given = decoded(content, operation.takes)
-        assert operation.question is not None
-        arguments = operation.question.received(request.path_params, query, given)
-        return Asked(self._of_nobody.acting_as(CALLER.get()), operation.question, arguments), content
-
-    async def _changed(self, operation: Operation, asked: Asked) -> idempotency.Answered:
-        content = await self._thread(operation, asked)
+    async def _changed(self, asked: Asked) -> idempotency.Answered:
+        content = await self._thread(asked)
         return idempotency.Answered(content, self._loop.engine.version)
 
-    async def _thread(self, operation: Operation, asked: Asked) -> bytes:
+    async def _thread(self, asked: Asked) -> bytes:
         """Asking blocks, and encoding may take a while."""
-        limiter = self._slow if operation.slow else self._quick
-        return await to_thread.run_sync(lambda: msgspec.json.encode(asked.answer()), limiter=limiter)
+
+        def answered() -> bytes:
+            return msgspec.json.encode(asked.question.answered_by(asked.client, asked.arguments))
+
+        return await to_thread.run_sync(answered, limiter=self._slow if asked.question.slow else self._quick)
 
     def _forbid_if_read_only(self) -> None:
         if self._of_nobody.read_only:
             raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
+
+
+async def read_arguments(
+    question: Question, operation: Operation, request: Request, limiter: CapacityLimiter | None = None
+) -> tuple[Arguments, bytes]:
+    """The arguments of a question, and the body that they were read from. Raises SpecError, and TooLarge."""
+    query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
+    content, given = b"", None
+    if operation.takes is not None:
+        content = await body(request)
+        if len(content) > LARGE_BODY:
+            given = await to_thread.run_sync(decoded, content, operation.takes, limiter=limiter)
+        else:
+            given = decoded(content, operation.takes)
+    return question.received(request.path_params, query, given), content
 
 
 def answer_of(content: bytes, version: int) -> Response:
