@@ -22,10 +22,9 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.http_answers import Forbidden, body, decoded, on_engine
+from console.http_answers import VERSION, Forbidden, body, decoded, on_engine
 from console.identity import CALLER
 from console.operations import Operation
-from console.request_handler import VERSION
 from engine.agents import UsageOf
 from engine.errors import SpecError
 from engine.stragglers import SampleOf

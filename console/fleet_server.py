@@ -27,6 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from console.authentication import BrowserGuard
 from console.connections import OpenConnections, Server, Watched
 from console.decoders import know_structs
 from console.fleet import Fleet
@@ -227,8 +228,6 @@ def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
 
 
 def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
-    from console.browser_guard import BrowserGuard
-
     app = Starlette(
         routes=fleet_routes(FleetAnswers(fleet, router)),
         exception_handlers={

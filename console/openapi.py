@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console import idempotency
-from console.http_answers import MAX_BODY_BYTES, STATUS
+from console.http_answers import MAX_BODY_BYTES, STATUS, VERSION
 from console.operations import Number, Operation, Parameter
 from console.questions import PLACE
-from console.request_handler import AT_LEAST, VERSION, kind_of
+from console.request_handler import AT_LEAST, kind_of
 from console.version import VERSION as SOFTWARE
 
 REFERENCES = "#/components/schemas/{name}"

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from console import idempotency
 from console.back_pressure import Kind, Pressure
 from console.client import Client
-from console.http_answers import DEFECT, Forbidden, body, decoded, refusal
+from console.http_answers import DEFECT, VERSION, Forbidden, body, decoded, refusal
 from console.identity import CALLER
 from console.operations import Operation
 from console.questions import Arguments, Question, question_of, refuse_read_only
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 QUICK_THREADS, SLOW_THREADS = 32, 24
 LARGE_BODY = 64 * 1024
 """Bytes from which on a body is read beside the event loop."""
-VERSION, AT_LEAST = "muster-version", "muster-at-least"
-"""Headers: up to which state version, at least, an answer shows what happened; and what a request wants to be shown."""
+AT_LEAST = "muster-at-least"
+"""Header: the state version that a request wants to be shown."""
 QUERY = question_of(Client.query)
 LOG = logging.getLogger("muster.server")
 

@@ -2,11 +2,10 @@
 
 `/v1/openapi.json` describes them (`console.openapi`). An answer that is not 200 is `{"code", "problem", "remedy"}`; the
 codes are those of `engine.errors`. Every answer says in `Muster-Version` up to which state version, at least, it shows
-what happened, also those (`console.state_version`).
+what happened, also those (`Versioned`).
 
 Who asks is told by the socket, a token, a certificate or a signature (`console.authentication`); what they may do is
-the policy's to say (`runbooks.policy`). Requests that a browser page could have sent are refused
-(`console.browser_guard`).
+the policy's to say (`runbooks.policy`). Requests that a browser page could have sent are refused.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from console.agents import AgentRoutes
-from console.authentication import Authentication, Doors
+from console.authentication import Authentication, BrowserGuard, Doors
 from console.back_pressure import Pressure
-from console.browser_guard import BrowserGuard
 from console.client import Client
 from console.event_stream import EventRoutes
-from console.http_answers import DEFECT, refusal
+from console.http_answers import DEFECT, Versioned, refusal
 from console.http_metrics import Counting, Metrics
 from console.idempotency import Keys
 from console.listings import Listings
@@ -37,7 +35,6 @@ from console.presence_routes import PresenceRoutes
 from console.questions import questions_of
 from console.reads import Reads
 from console.request_handler import RequestHandler
-from console.state_version import Versioned
 from console.submitting import Submitting
 from console.token_routes import TokenRoutes
 from console.watch import Watch
