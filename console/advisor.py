@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.client import RuntimeEstimate
+from console.cell_questions import RuntimeEstimate
 from console.run_times import RunTimes
 from engine.query import Page, Query, Term
 from recommender.cell_runs import LEVELS, Asked

@@ -22,8 +22,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.answering import VERSION
-from console.http_answers import Forbidden, body, decoded, on_engine
+from console.http_answers import VERSION, Forbidden, body, decoded, on_engine
 from console.identity import CALLER
 from console.operations import Operation
 from engine.agents import UsageOf
@@ -104,7 +103,7 @@ class StatusAnswer(msgspec.Struct, frozen=True):
     """Where those stand whose pools the token of this request is not for."""
 
 
-class AgentFaces:
+class AgentRoutes:
     """The handlers. A read-only server refuses all of them, and suspects no node for being silent."""
 
     def __init__(self, loop: EngineLoop, *, read_only: bool = False) -> None:

@@ -27,9 +27,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from console.answering import answer_of, least_of
+from console.client import Client
 from console.identity import CALLER
-from console.operations import AFTER, WAIT, Number, Operation, Word
+from console.operations import Number, Operation, Word, asked_by
+from console.questions import question_of
+from console.request_handler import answer_of, least_of
 from engine.errors import MusterError, SpecError
 from engine.query import Changes
 
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from runbooks.identity import Actor
 
-MOST_CHANGES = 10_000
-LIMIT = Number("limit", 500, 1, MOST_CHANGES, "At most so many; the newest are told")
 ITEMS = Number("items", 1, 0, 1, "1: what happened, one by one; 0: only that something did")
 PACE = Number("pace_s", 0, 0, 10, "With items=0: at least so long between two frames with news, seconds", whole=False)
 SESSION_OF = Word("session", "A console's own, as in /v1/presence: it is told who else is here, and of votes")
@@ -57,6 +57,7 @@ AT_ONCE = 8
 MOST_BEHIND = 16
 """Frames that wait for a slow reader; then they are dropped, and what they told counts as missed."""
 STREAM = "text/event-stream"
+_CHANGES = asked_by(question_of(Client.changes))
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -129,7 +130,7 @@ class Follower:
                 self.frames.put_nowait(news)
 
 
-class EventFaces:
+class EventRoutes:
     """Made and used in one event loop."""
 
     def __init__(self, client: LocalClient, loop: EngineLoop, watch: Watch, reads: Reads, metrics: Metrics) -> None:
@@ -152,8 +153,6 @@ class EventFaces:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            Operation("GET", "/v1/changes", "What happened after a version; waits for something to happen",
-                      query=(AFTER, WAIT, LIMIT), handler=self.changes, gives=Changes, follows=True),
             Operation("GET", "/v1/events", "What happens, as it happens, as server-sent events",
                       query=(Number("after", -1, -1, 2**62, "Version from which on to tell; -1: the present"), ITEMS,
                              PACE, SESSION_OF),
@@ -170,11 +169,9 @@ class EventFaces:
             follower.give(None)
 
     async def changes(self, request: Request) -> Response:
-        after = int(AFTER.read(request.query_params.get("after")))
-        wait_s = WAIT.read(request.query_params.get("wait_s"))
-        limit = int(LIMIT.read(request.query_params.get("limit")))
+        after, wait_s, limit = (each.read(request.query_params.get(each.name)) for each in _CHANGES.query)
         if wait_s:
-            await self._watch.wait(after, wait_s)
+            await self._watch.wait(int(after), wait_s)
         own = self._client.acting_as(CALLER.get()).own_version
         shown = await self._reads.told("changes", (after, limit), own, least_of(request))
         return answer_of(shown.content, shown.version)

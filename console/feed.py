@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from console.client import Client, Health
+    from console.client import Client
+    from console.health import Health
     from engine.query import Changes
 
 T = TypeVar("T")

@@ -24,7 +24,8 @@ from engine.query import Query, Term
 from engine.spec import HOUR_MS
 
 if TYPE_CHECKING:
-    from console.client import Client, Health
+    from console.client import Client
+    from console.health import Health
     from engine.fleets import CellLink
     from engine.model import WorkloadSpec
     from engine.query import Overview

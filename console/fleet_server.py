@@ -1,7 +1,5 @@
-"""A fleet as a process: opens its journal, watches its cells, routes, and serves whoever may connect to its socket.
-
-    GET  /v1/fleet  /v1/fleet/submissions?states=&before=&limit=  /v1/fleet/submissions/{id}
-    POST /v1/fleet/submit  /v1/fleet/preview  /v1/fleet/withdraw  /v1/fleet/cell
+"""A fleet as a process: opens its journal, watches its cells, routes, and serves whoever may connect to its socket. Its
+questions are declared in `console.fleet_shown`.
 
 The socket is its owner's alone, or a group's too: who can connect may submit, and take back what they submitted, as the
 account that the kernel tells; what concerns everybody is for the owner. To its cells the fleet is one operator among
@@ -12,39 +10,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from console.authentication import BrowserGuard
 from console.connections import OpenConnections, Server, Watched
 from console.decoders import know_structs
 from console.fleet import Fleet
 from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router
-from console.fleet_shown import MOST_AT_ONCE, STATES, CellAsk, State, SubmitAsk, WithdrawAsk
-from console.http_answers import DEFECT, Forbidden, answer, body, decoded, number, refusal
+from console.fleet_shown import MOST_AT_ONCE, STATES, FleetQuestions, FleetView, State, Submission, SubmissionsPage
+from console.http_answers import DEFECT, Forbidden, answer, refusal
 from console.identity import Identity
 from console.kept_where import note
+from console.operations import Operation, asked_by
+from console.questions import Question, questions_of, wrap_answers
 from console.remote_client import RemoteClient
+from console.request_handler import read_arguments
 from console.settings import TOKEN, Settings
 from console.sockets import bind_unix, private_folder, remove_unix, socket_folder
 from console.text import printable
-from engine.cells import BY_TAG
+from engine.cells import BY_TAG, Decision
 from engine.database import File, Place, Schema
 from engine.errors import MusterError, NotFoundError, SpecError
+from engine.model import WorkloadSpec
 from runbooks.commands_here import ROOT
 from runbooks.identity import OWNER
 
@@ -57,90 +60,81 @@ AWAITED = 50
 """Of so many workloads at most a submission waits to tell where they went."""
 AWAITED_S = 2.0
 """Beyond the time that cells have for an answer."""
-MOST_PAGE = 1_000
 TRUSTED = (OWNER, ROOT)
 STOP_S = 5
 
 
-class FleetFaces:
-    """The handlers."""
+class FleetAnswers(FleetQuestions):
+    """Answers in the name of an account."""
 
-    def __init__(self, fleet: Fleet, router: Router) -> None:
+    def __init__(self, fleet: Fleet, router: Router, by: str = "") -> None:
         self._fleet = fleet
         self._router = router
+        self._by = by
 
-    def routes(self) -> list[Route]:
-        return [
-            Route("/v1/fleet", self.view, methods=["GET"]),
-            Route("/v1/fleet/submissions", self.page, methods=["GET"]),
-            Route("/v1/fleet/submissions/{id:path}", self.submission, methods=["GET"]),
-            Route("/v1/fleet/submit", self.submit, methods=["POST"]),
-            Route("/v1/fleet/preview", self.preview, methods=["POST"]),
-            Route("/v1/fleet/withdraw", self.withdraw, methods=["POST"]),
-            Route("/v1/fleet/cell", self.cell, methods=["POST"]),
-        ]
+    def acting_as(self, account: str) -> FleetAnswers:
+        return FleetAnswers(self._fleet, self._router, account)
 
-    async def view(self, request: Request) -> Response:
-        return await answer(self._fleet.view)
+    def view(self) -> FleetView:
+        return self._fleet.view()
 
-    async def page(self, request: Request) -> Response:
-        states = tuple(state for state in request.query_params.get("states", "").split(",") if state)
+    def page(self, states: tuple[State, ...] = (), before: int = 0, limit: int = 100) -> SubmissionsPage:
         for state in states:
             if state not in STATES:
                 raise SpecError("states", f"there is no {state[:40]!a}", f"Use: {', '.join(STATES)}")
-        before, limit = int(number(request, "before", 0, 0, 2**62)), int(number(request, "limit", 100, 1, MOST_PAGE))
-        return await answer(lambda: self._fleet.page(cast("tuple[State, ...]", states), before, limit))
+        return self._fleet.page(states, before, limit)
 
-    async def submission(self, request: Request) -> Response:
-        submission_id = request.path_params["id"]
-        return await answer(lambda: self._fleet.submission(submission_id))
+    def submission(self, submission_id: str) -> Submission:
+        return self._fleet.submission(submission_id)
 
-    async def submit(self, request: Request) -> Response:
-        raw, by = await body(request), _account(request)
-        ask: SubmitAsk = _in_the_name_of(by, await run_in_threadpool(decoded, raw, SubmitAsk))
-        if not 0 < len(ask.workloads) <= MOST_AT_ONCE:
-            raise SpecError("workloads", f"are {len(ask.workloads)}", f"Give 1 to {MOST_AT_ONCE:,}")
-        return await answer(lambda: self._submitted(ask, by))
-
-    def _submitted(self, ask: SubmitAsk, by: str) -> object:
+    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
         """Kept, and decided on where that takes a moment: as they stand then."""
-        fleet = self._fleet
-        if len(ask.workloads) <= AWAITED:
-            self._router.refuse_hopeless(ask.workloads, ask.cells, by)
-        ids = fleet.submit(ask.workloads, ask.cells, by)
+        if not 0 < len(workloads) <= MOST_AT_ONCE:
+            raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {MOST_AT_ONCE:,}")
+        fleet, specs = self._fleet, _in_the_name_of(self._by, workloads)
+        if len(specs) <= AWAITED:
+            self._router.refuse_hopeless(specs, cells, self._by)
+        ids = fleet.submit(specs, cells, self._by)
         self._router.wake()
         if len(ids) <= AWAITED:
             self._router.await_decided(ids, fleet.spec.routing.answer_within_ms / 1000 + AWAITED_S)
-        return [fleet.submission(name) for name in ids]
+        return tuple(fleet.submission(name) for name in ids)
 
-    async def preview(self, request: Request) -> Response:
-        ask, by = decoded(await body(request), SubmitAsk), _account(request)
-        if not 0 < len(ask.workloads) <= AWAITED:
-            raise SpecError("workloads", f"are {len(ask.workloads)}", f"Give 1 to {AWAITED}")
-        return await answer(lambda: self._router.previews(ask.workloads, ask.cells, by))
+    def preview(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Decision, ...]:
+        if not 0 < len(workloads) <= AWAITED:
+            raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {AWAITED}")
+        return tuple(self._router.previews(workloads, cells, self._by))
 
-    async def withdraw(self, request: Request) -> Response:
-        ask, by = decoded(await body(request), WithdrawAsk), _account(request)
-        return await answer(lambda: self._withdrawn(ask.ids, by))
-
-    def _withdrawn(self, ids: Sequence[str], by: str) -> object:
-        if by not in TRUSTED:
-            others = [name for name in ids if self._fleet.submission(name).by != by]
+    def withdraw(self, ids: Sequence[str]) -> tuple[str, ...]:
+        if self._by not in TRUSTED:
+            others = [name for name in ids if self._fleet.submission(name).by != self._by]
             if others:
                 raise Forbidden(f"{others[0][:80]!a} is not yours", "Ask whoever submitted it, or the fleet's owner")
-        return self._fleet.withdraw(ids, by)
+        return self._fleet.withdraw(ids, self._by)
 
-    async def cell(self, request: Request) -> Response:
-        ask, by = decoded(await body(request), CellAsk), _account(request)
-        if by not in TRUSTED:
+    def set_closed(self, cell: str, *, closed: bool, reason: str = "") -> FleetView:
+        if self._by not in TRUSTED:
             raise Forbidden("cells are opened and closed by whoever owns the fleet", "Ask them")
+        self._fleet.set_closed(cell, closed, reason, self._by)
+        self._router.wake()
+        return self._fleet.view()
 
-        def done() -> object:
-            self._fleet.set_closed(ask.cell, ask.closed, ask.reason, by)
-            self._router.wake()
-            return self._fleet.view()
 
-        return await answer(done)
+wrap_answers(FleetAnswers, FleetQuestions, lambda _, method: method)
+
+
+def fleet_routes(answers: FleetAnswers) -> list[Route]:
+    """One for each question."""
+
+    async def answered(question: Question, operation: Operation, request: Request) -> Response:
+        arguments, _ = await read_arguments(question, operation, request)
+        named = answers.acting_as(_account(request))
+        return await answer(lambda: question.answered_by(named, arguments))
+
+    return [
+        Route(question.path, functools.partial(answered, question, asked_by(question)), methods=[question.method])
+        for question in questions_of(FleetQuestions)
+    ]
 
 
 def serve_fleet(
@@ -234,10 +228,8 @@ def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
 
 
 def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
-    from console.browser_guard import BrowserGuard
-
     app = Starlette(
-        routes=FleetFaces(fleet, router).routes(),
+        routes=fleet_routes(FleetAnswers(fleet, router)),
         exception_handlers={
             MusterError: _handled, HTTPException: _http_error, ClientDisconnect: _handled, Exception: _unexpected,
         },
@@ -262,10 +254,9 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return refusal(DEFECT)
 
 
-def _in_the_name_of(account: str, ask: SubmitAsk) -> SubmitAsk:
+def _in_the_name_of(account: str, workloads: Sequence[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
     """With the word of whose it is, whatever they say themselves."""
-    specs = (msgspec.structs.replace(spec, tags={**spec.tags, BY_TAG: account}) for spec in ask.workloads)
-    return msgspec.structs.replace(ask, workloads=tuple(specs))
+    return tuple(msgspec.structs.replace(spec, tags={**spec.tags, BY_TAG: account}) for spec in workloads)
 
 
 def _account(request: Request) -> str:

@@ -1,14 +1,18 @@
-"""What a fleet shows of itself, and what is asked of it. Types only: its process, its client and every face use them.
+# mypy: disable-error-code="empty-body"
+"""What a fleet shows of itself, and what it can be asked: its process, its client and every face use it.
 
 Times are Unix milliseconds of the fleet's clock, delays and durations milliseconds, money micro-USD.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
+from console.questions import Asking, asks
 from engine.cells import Decision, Wait
 from engine.model import WorkloadSpec
 
@@ -21,6 +25,7 @@ CellState = Literal["up", "down", "closed", "unknown"]
 """`closed` by a person: what is there goes on, nothing more is sent."""
 MOST_AT_ONCE = 10_000
 """Workloads of one submission, and lines of one page."""
+MOST_PAGE = 1_000
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,25 +142,6 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     """Newest first."""
 
 
-class SubmitAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All are taken or none. The same again changes nothing."""
-
-    workloads: tuple[WorkloadSpec, ...]
-    cells: tuple[str, ...] = ()
-
-
-class CellAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Send nothing more to a cell, or send again."""
-
-    cell: str
-    closed: bool
-    reason: str = ""
-
-
-class WithdrawAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    ids: tuple[str, ...]
-
-
 class SubmissionsPage(msgspec.Struct, frozen=True, kw_only=True):
     """A window, newest first."""
 
@@ -163,3 +149,44 @@ class SubmissionsPage(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[Submission, ...]
     next_before: int = 0
     """`before` of the next page; 0: there is none."""
+
+
+class FleetQuestions(Asking):
+    """What a fleet may be asked. Errors are `engine.errors.MusterError` and its kinds, nothing else."""
+
+    @asks("GET", "/v1/fleet")
+    def view(self) -> FleetView:
+        """The fleet at a glance."""
+
+    @asks("GET", "/v1/fleet/submissions")
+    def page(
+        self,
+        states: Annotated[tuple[State, ...], Meta(description="In these states; none: all")] = (),
+        before: Annotated[int, Meta(ge=0, le=2**62, description="`next_before` of the page before")] = 0,
+        limit: Annotated[int, Meta(ge=1, le=MOST_PAGE, description="At most so many")] = 100,
+    ) -> SubmissionsPage:
+        """Submissions, newest first."""
+
+    @asks("GET", "/v1/fleet/submissions/{id:path}")
+    def submission(self, submission_id: str) -> Submission:
+        """A submission, and what has become of it."""
+
+    @asks("POST", "/v1/fleet/submit", changes=True, body="SubmitAsk")
+    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
+        """Submit work to the fleet: all is taken, or none.
+
+        Kept when this returns, and sent where that could be decided in a moment. The same again changes nothing.
+        `cells`: only to these; empty: to any.
+        """
+
+    @asks("POST", "/v1/fleet/preview", body="SubmitAsk")
+    def preview(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Decision, ...]:
+        """Where each would go now. Nothing is kept."""
+
+    @asks("POST", "/v1/fleet/withdraw", changes=True, body="WithdrawAsk")
+    def withdraw(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """Take back submissions."""
+
+    @asks("POST", "/v1/fleet/cell", changes=True, body="CellAsk")
+    def set_closed(self, cell: str, *, closed: bool, reason: str = "") -> FleetView:
+        """Send nothing more to a cell, or send again."""

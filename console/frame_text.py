@@ -13,7 +13,7 @@ from console.text import duration, printable, timestamp
 from console.views import Span
 
 if TYPE_CHECKING:
-    from console.client import Health
+    from console.health import Health
     from console.screens.pane import AsOf
 
 NEW_S = 3.0

@@ -1,10 +1,14 @@
-"""What every HTTP route does: bodies read within bounds, answers encoded beside the event loop, errors as answers."""
+"""What every HTTP route does: bodies read within bounds, answers encoded beside the event loop, errors as answers.
+
+Every answer says a state version, also a refusal, a probe, and what is no HTTP at all. One that shows the cell says
+itself which that is (`console.request_handler`); `Versioned` puts into all others the version that readers are shown at
+that moment, which is a number in memory, and waits for nobody.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +22,8 @@ from engine.errors import BusyError, MusterError, RefusedError, SpecError, Unrea
 from runbooks.identity import AuthRefused, Unauthenticated
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
     from engine.control import Engine
     from engine.loop import EngineLoop
 
@@ -40,6 +46,12 @@ STATUS = {
 }
 """HTTP status of an error code; anything else is 500."""
 
+VERSION = "muster-version"
+"""Header: up to which state version, at least, an answer shows what happened."""
+_VERSION_NAME = VERSION.encode()
+_NO_HTTP = msgspec.json.encode(
+    {"code": "invalid", "problem": "the request is no HTTP/1.1", "remedy": "Send one request after the other, whole"}
+)
 DEFECT = MusterError("the engine failed on this request", "Its log has the details; this is a defect of Muster")
 LOG = logging.getLogger("muster.server")
 
@@ -111,20 +123,6 @@ def decoded(content: bytes, kind: Any) -> Any:
         raise SpecError("body", "is nested too deeply", "Flatten it") from None
 
 
-def number(request: Request, name: str, default: float, least: float, most: float) -> float:
-    """A number of the query string. Raises SpecError naming it."""
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        raise SpecError(name, f"{text[:40]!a} is not a number from {least:g} to {most:g}", "")
-    return value
-
-
 def refusal(error: MusterError) -> Response:
     """An error as an answer."""
     content = msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
@@ -153,3 +151,38 @@ def _status(error: MusterError) -> int:
 def _too_large(most: int) -> TooLarge:
     told = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB"
     return TooLarge("body", f"is larger than {told}", "Split it")
+
+
+class Versioned:
+    """The whole service as it is served. `shown` gives the version that readers are shown; on any thread."""
+
+    def __init__(self, app: ASGIApp, shown: Callable[[], int]) -> None:
+        self._app = app
+        self._shown = shown
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def saying(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message.setdefault("headers", [])
+                if not any(name == _VERSION_NAME for name, _ in headers):
+                    headers.append((_VERSION_NAME, b"%d" % self._shown()))
+            await send(message)
+
+        await self._app(scope, receive, saying)
+
+    def no_http(self) -> bytes:
+        """All that is sent to who sends what cannot be read as a request."""
+        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        head += f"content-length: {len(_NO_HTTP)}\r\n{VERSION}: {self._shown()}\r\n\r\n"
+        return head.encode() + _NO_HTTP
+
+
+class SaysVersion:
+    """Mixed into one of uvicorn's HTTP protocols, before it in the order of bases: what it answers by itself."""
+
+    app: Any
+    transport: Any
+
+    def send_400_response(self, msg: str) -> None:
+        self.transport.write(self.app.no_http())
+        self.transport.close()

@@ -13,12 +13,12 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from console.authentication import Doors, guarded_ports
 from console.connections import OpenConnections, Server, Watched
+from console.http_answers import SaysVersion
 from console.local_client import LocalClient
-from console.naming import Doors, guarded_ports
 from console.oidc import Provider
 from console.server import Service, build_service
-from console.state_version import SaysVersion
 from console.text import printable
 from console.tls import LOOK_EVERY_S, Tls
 from engine.errors import MusterError

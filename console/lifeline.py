@@ -10,7 +10,8 @@ from console.frame_text import MISSED, NEW_S, Age, Seen
 from engine.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
-    from console.client import Client, Health
+    from console.client import Client
+    from console.health import Health
     from console.screens.pane import AsOf, Pane
 
 STALE_MS = 2_000

@@ -19,10 +19,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.answering import answer_of, least_of
 from console.identity import CALLER
 from console.operations import Number, Operation, Word
 from console.query import parse_columns, parse_sort, parse_view
+from console.request_handler import answer_of, least_of
 from engine.errors import SpecError
 from engine.query import Kind, Page, Query
 from engine.read import MOST_ROWS

@@ -7,18 +7,20 @@ import copy
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from console.archive import Archive
 from console.auditing import Auditing
-from console.client import Health, refuse_read_only
+from console.client import Client
 from console.drafting import Drafting
 from console.forecasts import Forecasts
 from console.gate_figures import GateFigures
+from console.health import Health
 from console.insights import Insights
 from console.presence import Presence, PresenceAsk, Present
+from console.questions import Arguments, Question, refuse_read_only, wrap_answers
 from console.quotes import Quotes
 from console.recommendations import Recommender
 from console.run_output import RunOutput
@@ -33,13 +35,12 @@ from runbooks.shelf import Shelf
 
 if TYPE_CHECKING:
     from console.advisor import Advisor
-    from console.client import RuntimeEstimate
+    from console.cell_questions import RuntimeEstimate
     from console.doorkeeper import Doorkeeper
     from console.identity import Claim
     from console.token_terms import NewToken, TokenAsk, TokenLine
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
-    from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
     from engine.intent_report import IntentsReport
     from engine.loop import EngineLoop
@@ -48,20 +49,10 @@ if TYPE_CHECKING:
         Changes,
         Consolidation,
         ConsolidationRequest,
-        FairnessReport,
-        FragmentationReport,
-        HeatMap,
-        HeatRequest,
         Named,
-        NodeDetail,
-        Overview,
-        Page,
         Query,
-        QueueDetail,
         Unblocking,
-        WorkloadDetail,
     )
-    from engine.scaling_report import ScalingReport
     from engine.slurm.report import Mirrored, MirrorReport
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
@@ -73,8 +64,11 @@ if TYPE_CHECKING:
         AuditErased,
         AuditPage,
         AuditPart,
+        AuditProof,
+        AuditProofOf,
         AuditQuery,
         AuditRange,
+        AuditSealed,
         AuditState,
     )
     from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
@@ -92,24 +86,12 @@ MOST_ON_A_SCREEN = 256
 """Rows of a page; more are for a program."""
 FOLLOW_S = 1.0
 """Longest wait for something to happen, before the time is told again."""
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _seen_by_its_author(method: Method) -> Method:
-    """What they read next shows what came of it."""
+class LocalClient(Client):
+    """Answers what `console.client` declares, over an engine loop, a gate and an advisor of this process.
 
-    @functools.wraps(method)
-    def done(self: LocalClient, *arguments: Any, **named: Any) -> Any:
-        try:
-            return method(self, *arguments, **named)
-        finally:
-            self._note_written()
-
-    return cast("Method", done)
-
-
-class LocalClient:
-    """Implements `console.client.Client` over an engine loop, a gate and an advisor of this process.
+    The engine, or its copy, answers those questions itself that have no method here.
 
     `actor` is in whose name is asked, by default the account of this process; `who` is how the recommender calls them;
     `name` is the engine's name for the header.
@@ -208,12 +190,6 @@ class LocalClient:
             stuck=stuck,
         )
 
-    def overview(self) -> Overview:
-        return self._read("overview")
-
-    def query(self, query: Query) -> Page:
-        return self._read("query", query)
-
     def note_shown(self, query: Query, page: bytes) -> None:
         """That page, as JSON, goes to somebody's screen: what a mirror shows there is kept fresh."""
         if query.kind == "workloads" and query.limit <= MOST_ON_A_SCREEN and self._slurm.watcher is not None:
@@ -224,41 +200,11 @@ class LocalClient:
                 at = found.columns.index("id")
                 self._slurm.shown([row[at] for row in found.rows])
 
-    def workload(self, workload_id: str) -> WorkloadDetail:
-        return self._read("workload", workload_id)
-
-    def node(self, node_id: str) -> NodeDetail:
-        return self._read("node", node_id)
-
-    def queue(self, name: str) -> QueueDetail:
-        return self._read("queue", name)
-
     def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
         from console.lookup import beside
 
         hits: tuple[Named, ...] = (*self._read("find", name, kinds, limit), *beside(self, name, kinds, limit))
         return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]
-
-    def fairness(self) -> FairnessReport:
-        return self._read("fairness")
-
-    def showback(self, request: ShowbackRequest) -> Showback:
-        return self._read("showback", request)
-
-    def budgets(self) -> BudgetReport:
-        return self._read("budgets")
-
-    def scaling(self) -> ScalingReport:
-        return self._read("scaling")
-
-    def goodput(self) -> GoodputReport:
-        return self._read("goodput")
-
-    def topology(self, request: HeatRequest) -> HeatMap:
-        return self._read("topology", request)
-
-    def fragmentation(self) -> FragmentationReport:
-        return self._read("fragmentation")
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
         if self._loop.copies.beside:
@@ -287,10 +233,7 @@ class LocalClient:
     def recommendation(self, rec_id: str) -> Recommendation:
         return self._recommender.recommendation(rec_id)
 
-    @_seen_by_its_author
     def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
-        self._refuse_if_read_only()
-        self._refuse_unless("submit")
         return self._recommender.reject(rec_id, reason, self._who)
 
     def forecast(self, request: ForecastRequest) -> Forecast:
@@ -309,16 +252,10 @@ class LocalClient:
     def advice_on(self, workload_id: str) -> PlacementAdvice:
         return self._insights.advice_on(workload_id)
 
-    @_seen_by_its_author
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
-        self._refuse_if_read_only()
-        self._refuse_unless("configure")
         return self._archive.import_samples(batch)
 
-    @_seen_by_its_author
     def import_runs(self, batch: RunBatch) -> ImportReceipt:
-        self._refuse_if_read_only()
-        self._refuse_unless("configure")
         return self._archive.import_runs(batch)
 
     def ask(self, ask: Ask) -> RunStatus:
@@ -355,24 +292,18 @@ class LocalClient:
     def records(self) -> int:
         return self._gate.audit.added
 
-    @_seen_by_its_author
     def command(self, command: AnyCommand) -> Receipt:
-        self._refuse_if_read_only()
         return self._loop.call(lambda engine: admit(engine, self._gate, self._actor, command))
 
     def preview(self, request: Request) -> Proposal:
         sourced = self._recommender.sourced(request)
         return self._loop.call(lambda _: self._gate.preview(self._actor, sourced))
 
-    @_seen_by_its_author
     def propose(self, request: Request) -> Proposal:
-        self._refuse_if_read_only()
         sourced = self._recommender.sourced(request)
         return self._loop.call(lambda _: self._gate.propose(self._actor, sourced))
 
-    @_seen_by_its_author
     def revise(self, proposal_id: str, request: Request) -> Proposal:
-        self._refuse_if_read_only()
         sourced = self._recommender.sourced(request)
         return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, sourced))
 
@@ -382,54 +313,39 @@ class LocalClient:
     def proposal(self, proposal_id: str) -> Proposal:
         return self._loop.call(lambda _: self._gate.proposal(proposal_id))
 
-    @_seen_by_its_author
     def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
         return self._done(lambda: self._gate.approve(self._actor, proposal_id, digest, comment, signed))
 
-    @_seen_by_its_author
     def vote(
         self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
     ) -> Proposal:
-        self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.vote(self._actor, proposal_id, digest, verdict, comment, signed))
 
-    @_seen_by_its_author
     def execute(self, proposal_id: str) -> Outcome:
         return self._done(lambda: self._gate.execute(self._actor, proposal_id))
 
-    @_seen_by_its_author
     def pause(self, proposal_id: str, reason: str = "") -> Proposal:
-        self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.pause(self._actor, proposal_id, reason))
 
-    @_seen_by_its_author
     def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
         return self._done(lambda: self._gate.resume(self._actor, proposal_id, accept=accept))
 
-    @_seen_by_its_author
     def confirm(self, proposal_id: str, step: str) -> Outcome:
         return self._done(lambda: self._gate.confirm(self._actor, proposal_id, step))
 
-    @_seen_by_its_author
     def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
-        self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.rollback(self._actor, proposal_id, reason))
 
-    @_seen_by_its_author
     def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
-        self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.cancel(self._actor, proposal_id, reason))
 
-    @_seen_by_its_author
     def break_glass(self, proposal_id: str, digest: str, reason: str, signed: Signed | None = None) -> Outcome:
         return self._done(lambda: self._gate.break_glass(self._actor, proposal_id, digest, reason, signed))
 
     def reviews(self) -> tuple[Review, ...]:
         return self._loop.call(lambda _: self._gate.reviews())
 
-    @_seen_by_its_author
     def close_review(self, review: int, comment: str) -> None:
-        self._refuse_if_read_only()
         self._loop.call(lambda _: self._gate.close_review(self._actor, review, comment))
 
     def whoami(self, proved: bool = False) -> Caller:
@@ -441,15 +357,11 @@ class LocalClient:
     def tokens(self) -> tuple[TokenLine, ...]:
         return self.tokens_kept.lines(self._actor)
 
-    @_seen_by_its_author
     def create_token(self, ask: TokenAsk) -> NewToken:
-        self._refuse_if_read_only()
         return self.tokens_kept.create(self._actor, ask)
 
-    @_seen_by_its_author
-    def revoke_token(self, token_id: str) -> TokenLine:
-        self._refuse_if_read_only()
-        return self.tokens_kept.revoke(self._actor, token_id)
+    def revoke_token(self, id: str) -> TokenLine:
+        return self.tokens_kept.revoke(self._actor, id)
 
     def policy(self) -> PolicyView:
         return self._loop.call(lambda _: policy_view.view_of(self._gate.policies))
@@ -457,32 +369,23 @@ class LocalClient:
     def check_policy(self, text: str) -> PolicyCheck:
         return self._loop.call(lambda _: policy_view.check(self._gate.policies, self._actor, text))
 
-    @_seen_by_its_author
     def propose_policy(self, change: PolicyChange) -> Candidate:
-        self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.policies.propose(self._actor, change))
 
-    @_seen_by_its_author
     def vote_policy(self, vote: PolicyVote) -> Candidate:
-        self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.policies.vote(self._actor, vote))
 
     def freezes(self) -> tuple[Freeze, ...]:
         return self._loop.call(lambda _: self._gate.freezes())
 
-    @_seen_by_its_author
     def freeze(self, spec: FreezeSpec) -> None:
-        self._refuse_if_read_only()
         self._loop.call(lambda _: self._gate.policies.freeze(self._actor, spec))
 
-    @_seen_by_its_author
     def thaw(self, name: str) -> None:
-        self._refuse_if_read_only()
         self._loop.call(lambda _: self._gate.policies.thaw(self._actor, name))
 
     def _done(self, do: Callable[[], Outcome]) -> Outcome:
         """Have steps of a plan done; what came of them is told to the recommender, which looks at it again later."""
-        self._refuse_if_read_only()
 
         def work(engine: Engine) -> tuple[Outcome, Proposal]:
             outcome = do()
@@ -499,20 +402,13 @@ class LocalClient:
     def runbook(self, runbook_id: str) -> RunbookView:
         return self._shelf.view(runbook_id)
 
-    @_seen_by_its_author
     def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
-        if not ask.dry_run:
-            self._refuse_if_read_only()
         return self._shelf.run(self._actor, ask)
 
-    @_seen_by_its_author
     def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
-        self._refuse_if_read_only()
         return self._shelf.approve(self._actor, vote)
 
-    @_seen_by_its_author
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
-        self._refuse_if_read_only()
         return self._shelf.retire(self._actor, vote)
 
     def draft(self, ask: DraftAsk) -> DraftRun:
@@ -528,9 +424,7 @@ class LocalClient:
     def draft_runs(self) -> tuple[DraftRun, ...]:
         return self._drafting.runs()
 
-    @_seen_by_its_author
     def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
-        self._refuse_if_read_only()
         return self._drafting.propose(self._actor, draft_id, drafter, reason)
 
     def model(self) -> ModelStanding:
@@ -545,20 +439,20 @@ class LocalClient:
     def audit_part(self, wanted: AuditRange) -> AuditPart:
         return self._auditing.part(self._actor, wanted)
 
-    @_seen_by_its_author
+    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
+        return self._auditing.proof(wanted)
+
     def anchor_audit(self) -> AuditState:
-        self._refuse_if_read_only()
         return self._auditing.anchor(self._actor)
 
-    @_seen_by_its_author
     def rotate_audit_key(self) -> AuditState:
-        self._refuse_if_read_only()
         return self._auditing.rotate(self._actor)
 
-    @_seen_by_its_author
     def redact_audit(self, ref: str, reason: str) -> AuditErased:
-        self._refuse_if_read_only()
         return self._auditing.redact(self._actor, ref, reason)
+
+    def seal_audit(self, before_ms: int) -> AuditSealed:
+        return self._auditing.seal(self._actor, before_ms)
 
     def mirror(self) -> MirrorReport:
         return self._slurm.report()
@@ -570,9 +464,7 @@ class LocalClient:
         found, intent = self._loop.call(lambda engine: doubt.detail(engine, self._gate, number))
         return msgspec.structs.replace(found, far=self._slurm.evidence(intent))
 
-    @_seen_by_its_author
     def answer_intent(self, said: IntentAnswer) -> Receipt:
-        self._refuse_if_read_only()
         return self._loop.call(lambda engine: doubt.answer(engine, self._gate, self._actor, said))
 
     def processes(self, workload_id: str) -> ProcessReport:
@@ -588,8 +480,20 @@ class LocalClient:
         """The server stops: no model is waited for any longer, nor a draft by anybody."""
         self._drafting.close()
 
-    def close(self) -> None:
-        """Nothing to release: whoever made the loop stops it."""
+    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+        assert question.copied, question.name
+        return self._read(question.name, *arguments.values())
+
+    def _change(self, needs: str, do: Callable[[], Any]) -> Any:
+        """Have something changed, by somebody who has the right that it needs; what they read next shows it."""
+        if self.read_only:
+            raise refuse_read_only()
+        try:
+            if needs:
+                self._loop.call(lambda _: self._gate.refuse_unless(self._actor, cast("Deed", needs)))
+            return do()
+        finally:
+            self._note_written()
 
     def _read(self, what: str, *arguments: object) -> Any:
         """What the engine answers, with all in it that this person changed."""
@@ -622,13 +526,25 @@ class LocalClient:
     def _whose(self) -> str:
         return self._actor.account or self._actor.subject
 
-    def _refuse_if_read_only(self) -> None:
-        if self.read_only:
-            raise refuse_read_only()
 
-    def _refuse_unless(self, deed: Deed) -> None:
-        """Raises RefusedError for somebody who may not do such a thing."""
-        self._loop.call(lambda _: self._gate.refuse_unless(self._actor, deed))
+def _as_declared(question: Question, method: Callable[..., Any]) -> Callable[..., Any]:
+    """What changes something is done as one."""
+    if not question.changes:
+        return method
+
+    @functools.wraps(method)
+    def answered(self: LocalClient, *arguments: Any, **named: Any) -> Any:
+        def do() -> Any:
+            return method(self, *arguments, **named)
+
+        if question.changes_with(question.bound(*arguments, **named)):
+            return self._change(question.needs, do)
+        return do()
+
+    return answered
+
+
+wrap_answers(LocalClient, Client, _as_declared)
 
 
 def user_name() -> str:

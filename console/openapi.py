@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -12,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console import idempotency
-from console.answering import AT_LEAST, VERSION, kind_of
-from console.http_answers import MAX_BODY_BYTES, STATUS
+from console.http_answers import MAX_BODY_BYTES, STATUS, VERSION
 from console.operations import Number, Operation, Parameter
+from console.questions import PLACE
+from console.request_handler import AT_LEAST, kind_of
 from console.version import VERSION as SOFTWARE
 
 REFERENCES = "#/components/schemas/{name}"
-_PART = re.compile(r"{(\w+)(?::path)?}")
 _WORDS = {
     400: "What was asked for is malformed: the problem names the place",
     401: "Nobody says who asks, or what they show does not hold",
@@ -77,7 +76,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     for operation in operations:
         takes = next(coming) if operation.takes is not None else None
         gives = next(coming) if operation in told else {"type": "string"}
-        path = paths.setdefault(_PART.sub(r"{\1}", operation.path), {})
+        path = paths.setdefault(PLACE.sub(r"{\1}", operation.path), {})
         path[operation.method.lower()] = _described(operation, takes, gives, problem)
     return {
         "openapi": "3.1.0",
@@ -114,7 +113,7 @@ def _described(operation: Operation, takes: Any, gives: Any, problem: Any) -> di
         "operationId": operation.name,
         "summary": operation.says,
         "parameters": [
-            *(_path_parameter(name) for name in _PART.findall(operation.path)),
+            *(_path_parameter(name) for name in PLACE.findall(operation.path)),
             *(_query_parameter(each) for each in operation.query),
             *_headers(operation),
         ],
@@ -168,7 +167,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
         schema = {"type": "string", "minLength": 1, "maxLength": idempotency.LONGEST_KEY, "pattern": "^[ -~]+$"}
         says = "A new random text for each change: sent again, the request takes effect once"
         return [{"name": idempotency.HEADER, "in": "header", "description": says, "schema": schema}]
-    if operation.reads is not None or operation.follows:
+    if (operation.question is not None and operation.question.copied) or operation.follows:
         says = f"Show at least this state version, as {VERSION} of another answer told it"
         schema = {"type": "integer", "minimum": 0}
         return [{"name": AT_LEAST, "in": "header", "description": says, "schema": schema}]

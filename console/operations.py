@@ -1,32 +1,26 @@
-"""What can be asked over HTTP, one row each. The routes of the server and its OpenAPI description (`console.openapi`)
-are made of the same rows, so neither can say what the other does not.
+"""What is served over HTTP, one row each. The routes of the server and its OpenAPI description (`console.openapi`) are
+made of the same rows, so neither can say what the other does not.
 
-    Operation("GET", "/v1/queues/{name:path}", "A queue", lambda asked: asked.client.queue(asked.path["name"]),
-              gives=QueueDetail)
-
-`do` runs on a worker thread in the name of whoever asks; what needs no thread, or answers in a way of its own, brings a
-`handler` instead.
+Most rows are questions of `console.client` (`asked_by`): they are answered on a worker thread in the name of whoever
+asks. What needs no thread, or answers in a way of its own, brings a `handler` instead.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, get_args, get_origin
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from console.questions import Method, Part, Question
 from engine.errors import SpecError
 
-if TYPE_CHECKING:
-    from console.local_client import LocalClient
-
-Method = Literal["GET", "POST", "DELETE"]
 Handler = Callable[[Request], Awaitable[Response]]
-LONGEST_WAIT_S = 60.0
-"""For what a long poll waits for."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +66,6 @@ Parameter = Number | Word
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request, read and checked."""
-
-    client: LocalClient
-    """Of whoever asks."""
-    body: Any
-    """As the operation's `takes`."""
-    path: Mapping[str, str]
-    query: Mapping[str, Any]
-    """The operation's parameters by name, each there."""
-
-
-@dataclass(frozen=True)
 class Operation:
     """One row."""
 
@@ -92,34 +73,25 @@ class Operation:
     path: str
     says: str
     """A line for the description: what it is, or what it does."""
-    do: Callable[[Asked], object] | None = None
+    handler: Handler | None = None
+    """Answers in a way of its own."""
     gives: Any = None
     """The type of a 200."""
     takes: Any = None
     """The type of the body; None: there is none."""
     query: tuple[Parameter, ...] = ()
-    changes: bool | Callable[[Any], bool] = False
-    """Whether it changes something, or what tells that from the body: refused by an engine that is read-only, and may
-    carry an Idempotency-Key."""
-    large: bool = False
-    """Its body may be megabytes: read beside the event loop."""
+    changes: bool | Callable[..., bool] = False
+    """Whether it changes something: refused by an engine that is read-only, and may carry an Idempotency-Key."""
     slow: bool = False
     """It waits or computes for longer than a screen would: its own share of threads."""
     follows: bool = False
     """It goes on until the caller has enough, or waits for news without a thread."""
     open: bool = False
     """Nobody needs to say who they are: it tells nothing but whether the service is there."""
-    reads: tuple[str, Callable[[Asked], tuple[object, ...]]] | None = None
-    """Instead of `do`: the method of the engine that answers, and with what arguments. The answer of a large cell's
-    copy goes out as it is."""
-    handler: Handler | None = None
-    """Instead of `do`: answers in a way of its own."""
     media: str = "application/json"
     """Of a 200."""
-
-    def changes_with(self, body: Any) -> bool:
-        """Whether a request with this body is to change something."""
-        return self.changes(body) if callable(self.changes) else self.changes
+    question: Question | None = None
+    """What it asks of the client, where it is a question."""
 
     @property
     def name(self) -> str:
@@ -129,5 +101,30 @@ class Operation:
         return "_".join((self.method.lower(), *words))
 
 
-AFTER = Number("after", 0, 0, 2**62, "A state version, or the serial of a run")
-WAIT = Number("wait_s", 0, 0, LONGEST_WAIT_S, "How long to wait for something new, seconds", whole=False)
+def asked_by(question: Question, handler: Handler | None = None) -> Operation:
+    """The row of a question."""
+    return Operation(
+        question.method,
+        question.path,
+        question.says,
+        handler=handler,
+        gives=question.gives,
+        takes=question.takes,
+        query=tuple(_parameter(part) for part in question.others) if question.method != "POST" else (),
+        changes=question.keyed and question.changes,
+        slow=question.slow,
+        follows=question.follows,
+        question=question,
+    )
+
+
+def _parameter(part: Part) -> Parameter:
+    kind, meta = get_args(part.kind)
+    assert isinstance(meta, msgspec.Meta)
+    says = meta.description or ""
+    if kind is str or get_origin(kind) is tuple:
+        return Word(part.name, says, many=kind is not str)
+    default = 0 if part.default is inspect.Parameter.empty else part.default
+    assert meta.ge is not None
+    assert meta.le is not None
+    return Number(part.name, default, meta.ge, meta.le, says, whole=kind is int)

@@ -11,7 +11,7 @@ from console.text import NONE, duration, mebibytes, milli, money, permille, prin
 from engine.query import COLUMNS, Kind
 
 if TYPE_CHECKING:
-    from console.client import RuntimeEstimate
+    from console.cell_questions import RuntimeEstimate
     from engine.model import Affinity
     from engine.query import (
         GroupDetail,

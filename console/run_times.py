@@ -13,7 +13,7 @@ import importlib.util
 import threading
 from typing import TYPE_CHECKING
 
-from console.client import RuntimeEstimate
+from console.cell_questions import RuntimeEstimate
 from engine.query import Page, Query, Term
 from recommender.cell_runs import COLUMNS, LEVELS, LIVE, MOST_OPEN, Asked, CellRuns, Row, Skill
 from recommender.run_model import Floats, Forest, RunTime

@@ -1,12 +1,11 @@
-"""The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
+"""The HTTP control plane: the questions of `console.client.Client`, as JSON under /v1, and what is asked otherwise.
 
-What there is to ask is the rows of `console.operations`, by subject in the `*_faces` files; `/v1/openapi.json`
-describes them (`console.openapi`). An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of
-`engine.errors`. Every answer says in `Muster-Version` up to which state version, at least, it shows what happened, also
-those (`console.state_version`).
+`/v1/openapi.json` describes them (`console.openapi`). An answer that is not 200 is `{"code", "problem", "remedy"}`; the
+codes are those of `engine.errors`. Every answer says in `Muster-Version` up to which state version, at least, it shows
+what happened, also those (`Versioned`).
 
-Who asks is told by the socket, a token, a certificate or a signature (`console.naming`); what they may do is the
-policy's to say (`runbooks.policy`). Requests that a browser page could have sent are refused (`console.browser_guard`).
+Who asks is told by the socket, a token, a certificate or a signature (`console.authentication`); what they may do is
+the policy's to say (`runbooks.policy`). Requests that a browser page could have sent are refused.
 """
 
 from __future__ import annotations
@@ -19,37 +18,29 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from console.advice_faces import ADVICE
-from console.agents import AgentFaces
-from console.answering import Answering
-from console.audit_faces import AUDIT
+from console.agents import AgentRoutes
+from console.authentication import Authentication, BrowserGuard, Doors
 from console.back_pressure import Pressure
-from console.browser_guard import BrowserGuard
-from console.draft_faces import DRAFTS
-from console.event_stream import EventFaces
-from console.gate_faces import GATE
-from console.http_answers import DEFECT, refusal
+from console.client import Client
+from console.event_stream import EventRoutes
+from console.http_answers import DEFECT, Versioned, refusal
 from console.http_metrics import Counting, Metrics
 from console.idempotency import Keys
 from console.listings import Listings
 from console.local_client import LocalClient
-from console.naming import Doors, Naming
 from console.oidc import Provider
 from console.openapi import Described
-from console.operations import Operation
-from console.policy_faces import POLICY
-from console.presence_faces import PresenceFaces
-from console.reading_faces import READING
+from console.operations import Handler, Operation, asked_by
+from console.presence_routes import PresenceRoutes
+from console.questions import questions_of
 from console.reads import Reads
-from console.state_version import Versioned
+from console.request_handler import RequestHandler
 from console.submitting import Submitting
-from console.token_faces import TokenFaces
+from console.token_routes import TokenRoutes
 from console.watch import Watch
 from engine.errors import MusterError, NotFoundError, SpecError
 from engine.loop import EngineLoop
 
-OPERATIONS: tuple[Operation, ...] = (*READING, *ADVICE, *GATE, *AUDIT, *POLICY, *DRAFTS)
-"""What the client answers, in the name of whoever asks. More, that is answered in ways of its own, is in `Service`."""
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -82,24 +73,28 @@ def build_service(
     through; `provider` says who people are, where there is one."""
     watch, pressure, keys = Watch(loop), Pressure(), Keys(loop)
     reads, metrics = Reads(loop, watch), Metrics(loop, pressure)
-    events = EventFaces(client, loop, watch, reads, metrics)
-    presence = PresenceFaces(client.presence)
+    events = EventRoutes(client, loop, watch, reads, metrics)
+    presence = PresenceRoutes(client.presence)
+    tokens = TokenRoutes(client, provider)
+    handlers: dict[str, Handler] = {
+        "command": Submitting(client, loop, client.gate, keys).command,
+        "changes": events.changes,
+        "present": presence.present,
+        "create_token": tokens.create,
+    }
     rows = (
-        *READING[:2],
-        *Submitting(client, loop, client.gate, keys).operations(),
-        *events.operations(),
         *Listings(client, reads).operations(),
-        *OPERATIONS[2:],
-        *TokenFaces(client, provider).operations(),
-        *presence.operations(),
-        *AgentFaces(loop, read_only=client.read_only).operations(),
+        *events.operations(),
+        *(asked_by(question, handlers.get(question.name)) for question in questions_of(Client)),
+        *tokens.operations(),
+        *AgentRoutes(loop, read_only=client.read_only).operations(),
         *metrics.operations(),
     )
     described = Described(rows)
     operations = (*rows, *described.operations())
-    answering = Answering(client, loop, reads, pressure, keys)
+    handler = RequestHandler(client, loop, reads, pressure, keys)
     app = Starlette(
-        routes=[answering.route(operation) for operation in operations],
+        routes=[handler.route(operation) for operation in operations],
         exception_handlers={
             MusterError: _handled,
             HTTPException: _http_error,
@@ -107,7 +102,7 @@ def build_service(
             Exception: _unexpected,
         },
     )
-    app.add_middleware(Naming, client=client, doors=doors)
+    app.add_middleware(Authentication, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
     app.add_middleware(Counting, metrics=metrics)
     shown = Versioned(app, loop.copies.shown_version)

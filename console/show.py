@@ -34,7 +34,8 @@ from engine.errors import NotFoundError, SpecError
 from engine.query import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
 if TYPE_CHECKING:
-    from console.client import Client, Health
+    from console.client import Client
+    from console.health import Health
     from engine.costs import BudgetLine
     from engine.query import NodeDetail
     from engine.slurm.report import Mirrored

@@ -22,13 +22,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console import idempotency
-from console.answering import LARGE_BODY, answer_to, key_of
 from console.back_pressure import RETRY_S
-from console.client import refuse_read_only
 from console.http_answers import Crowded, Forbidden, body, decoded
 from console.idempotency import Answered, Key, Keys
 from console.identity import CALLER
-from console.operations import Operation
+from console.questions import refuse_read_only
+from console.request_handler import LARGE_BODY, answer_to, key_of
 from engine.commands import AnyCommand, Receipt, Submit
 from engine.errors import MusterError, RefusedError
 from runbooks.admission import admit_all, check_admitted
@@ -77,14 +76,6 @@ class Submitting:
         """Held to look at what waits, or to change it."""
         self._asked = False
         """Whether the engine was asked to take what waits."""
-
-    def operations(self) -> tuple[Operation, ...]:
-        return (
-            Operation(
-                "POST", "/v1/command", "Submit work, or define what the cell is made of. Actions on what exists go "
-                "through propose and approve", handler=self.command, takes=AnyCommand, gives=Receipt, changes=True,
-            ),
-        )  # fmt: skip
 
     async def command(self, request: Request) -> Response:
         if self._client.read_only:

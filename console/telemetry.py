@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.attach import connect
-from console.client import refuse_read_only
 from console.plain import table
+from console.questions import refuse_read_only
 from console.show import write_json, write_lines
 from console.text import duration, milli, money, printable, timestamp
 from engine.errors import MusterError, SpecError

@@ -77,16 +77,8 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     line: TokenLine
 
 
-class RevokeAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id: str
-
-
 class LoginView(msgspec.Struct, frozen=True, kw_only=True):
     """With which OpenID provider people log in; all empty: with none."""
 
     issuer: str = ""
     client_id: str = ""
-
-
-class LoginAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id_token: str

@@ -16,7 +16,7 @@ from engine.query import Change, WorkloadDetail
 
 if TYPE_CHECKING:
     from console.action import Action, Context
-    from console.client import RuntimeEstimate
+    from console.cell_questions import RuntimeEstimate
     from engine.slurm.report import Mirrored
 
 SHOWN = 12

@@ -22,7 +22,7 @@ from engine.model import RunSpec
 from engine.query import GroupDetail, TaskPlace, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
-    from console.client import RuntimeEstimate
+    from console.cell_questions import RuntimeEstimate
 
 TOLD_ELSEWHERE = ("cost", "deadline", "after", "array")
 """Terms that have a section of their own on the page."""

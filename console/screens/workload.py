@@ -24,7 +24,8 @@ from engine.query import Page, Query, Reason, Term, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
     from console.app import MusterApp
-    from console.client import Client, RuntimeEstimate
+    from console.cell_questions import RuntimeEstimate
+    from console.client import Client
     from engine.slurm.report import Mirrored
 
 SAID = 12

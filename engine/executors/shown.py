@@ -4,8 +4,10 @@ the engine need not be asked, and need not be there."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from engine.errors import NotFoundError
 from engine.executors.task_files import (
@@ -24,6 +26,7 @@ from engine.run_spec import exit_words
 
 MOST_BYTES = 1 << 20
 """Of one answer."""
+MAX_OFFSET = 2**52
 MOST_TASKS = 200
 """Told one by one."""
 
@@ -72,13 +75,12 @@ class OutputRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which stretch of what a task wrote."""
 
     id: str
-    task: str = ""
-    """Name of a task, or its place among them from 0 on; empty: the first."""
-    attempt: int = 0
-    """0: the last."""
-    offset: int = -65_536
-    """First byte; below 0: so many from the end."""
-    most: int = 65_536
+    task: Annotated[str, Meta(description="Name or number of the task; without it the first")] = ""
+    attempt: Annotated[int, Meta(ge=0, le=2**31, description="Which attempt; 0: the last")] = 0
+    offset: Annotated[
+        int, Meta(ge=-MAX_OFFSET, le=MAX_OFFSET, description="First byte; below 0: so many from the end")
+    ] = -65_536
+    most: Annotated[int, Meta(ge=0, le=MOST_BYTES, description="Most bytes")] = 65_536
 
 
 class OutputPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ import peers_bench
 import placement_bench
 import process_bench
 import reads_bench
+import request_bench
 import scale_up_bench
 import topology_bench
 import twin_bench
@@ -58,6 +59,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "query": engine_bench.query,
     "reads": reads_bench.reads,
     "api": api_bench.api,
+    "request": request_bench.request,
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
     "gate": gate_bench.gate,

@@ -18,7 +18,7 @@ import uvloop
 
 from console import event_stream
 from console.advisor import Advisor
-from console.event_stream import EventFaces, Frame
+from console.event_stream import EventRoutes, Frame
 from console.http_server import run_server
 from console.local_client import LocalClient
 from console.sockets import bind_unix
@@ -90,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     made = Made(options.items)
     event_stream.AT_ONCE, event_stream.TICK_S = options.at_once, 0.25
-    EventFaces._looked = lambda _, after: made.frame(after)  # type: ignore[method-assign, assignment]
+    EventRoutes._looked = lambda _, after: made.frame(after)  # type: ignore[method-assign, assignment]
     with running_loop() as loop, tempfile.TemporaryDirectory(prefix="mu-", dir="/tmp") as folder:
         loop.paused = True
         print(uvloop.run(measured(loop, str(Path(folder) / "e.sock"), made)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -9,8 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from console.client import Health, RuntimeEstimate, refuse_read_only
+from console.cell_questions import RuntimeEstimate
+from console.client import Client
+from console.health import Health
 from console.presence import Here, PresenceAsk, Present
+from console.questions import Question, refuse_read_only, wrap_answers
 from console.token_terms import NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
@@ -119,8 +123,11 @@ _ALLOWED = {
 _DISRUPTIVE = ("cancel", "requeue", "drain", "drain_queue")
 
 
-class FakeClient:
-    """Implements `console.client.Client`. `down` makes every call fail; `calls` counts what was asked."""
+class FakeClient(Client):
+    """Answers with made-up data what the pages ask. `down` makes every call fail, `refuse` with this error."""
+
+    def __init_subclass__(cls) -> None:
+        wrap_answers(cls, Client, _as_declared)
 
     def __init__(
         self, workloads: int = 500, nodes: int = 48, *, hostile: bool = False, read_only: bool = False
@@ -305,7 +312,6 @@ class FakeClient:
             raise self.refuse
 
     def health(self) -> Health:
-        self._answer()
         return Health(
             name="fake",
             cell=self._text(4, "demo-cell"),
@@ -320,7 +326,6 @@ class FakeClient:
         )
 
     def overview(self) -> Overview:
-        self._answer()
         states: dict[str, int] = {}
         blocked: dict[str, int] = {}
         for row in self._tables["workloads"]:
@@ -380,7 +385,6 @@ class FakeClient:
         )
 
     def query(self, query: Query) -> Page:
-        self._answer()
         self.queries.append(query)
         rows = self._matching(query)
         columns = query.columns or DEFAULT_COLUMNS[query.kind]
@@ -406,7 +410,6 @@ class FakeClient:
         return rows
 
     def workload(self, workload_id: str) -> WorkloadDetail:
-        self._answer()
         row = self._find(workload_id, "workloads")
         waits = row["state"] in ("queued", "held")
         reasons = (
@@ -475,13 +478,11 @@ class FakeClient:
         )
 
     def unblocking(self, workload_id: str) -> Unblocking:
-        self._answer()
         text = self._text(9, "16 GPU more of model H100-80 in rack rack-02, as room for 2 tasks of 8 GPU")
         found = Counterfactual(kind="capacity", text=text, edits=(), starts=workload_id, smallest=True)
         return Unblocking(version=self.version, found=found, tried=(), forks=3)
 
     def node(self, node_id: str) -> NodeDetail:
-        self._answer()
         row = self._find(node_id, "nodes")
         return NodeDetail(
             version=self.version,
@@ -508,7 +509,6 @@ class FakeClient:
         )
 
     def queue(self, name: str) -> QueueDetail:
-        self._answer()
         row = self._find(name, "queues")
         return QueueDetail(
             version=self.version,
@@ -523,7 +523,6 @@ class FakeClient:
         )
 
     def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
-        self._answer()
         self.found.append(name)
         of_rows = [
             Named(kind, row[key], row["state"])
@@ -539,7 +538,6 @@ class FakeClient:
         return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]
 
     def showback(self, request: ShowbackRequest) -> Showback:
-        self._answer()
         idle = ShowbackLine(kind="idle", name="", microusd=7_000_000, permille=700)
         line = ShowbackLine(kind="group", name=self._text(3, "research"), microusd=3_000_000, permille=300)
         return Showback(
@@ -548,7 +546,6 @@ class FakeClient:
         )  # fmt: skip
 
     def scaling(self) -> ScalingReport:
-        self._answer()
         size = PoolSize(
             pool=self._text(5, "gpu"), scaling=ScalingSpec(least=2, most=40), ready=12, booting=3, other=1, ordered=4,
             asked=19, wanted=8, set_for=((self.now_ms + 3_600_000, 20),), noted_hours=336,
@@ -557,30 +554,22 @@ class FakeClient:
         return ScalingReport(version=self.version, now_ms=self.now_ms, settings=Autoscaling(), pools=(size, fixed))
 
     def mirror(self) -> MirrorReport:
-        self._answer()
         return NOT_MIRRORED
 
     def intents(self, limit: int = 200) -> IntentsReport:
-        self._answer()
         return IntentsReport(at_ms=self.now_ms, open=0, sent=0, accepted=0, in_doubt=0, items=())
 
     def intent(self, number: int) -> IntentDetail:
-        self._answer()
         raise NotFoundError(f"there is no intent i{number}", "See muster intents")
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
-        self._answer()
-        if self.read_only:
-            raise refuse_read_only()
         self.deeds.append((f"intent {said.outcome}", f"i{said.number}"))
         return Receipt(version=self.version, at_ms=self.now_ms, changed=(f"i{said.number}", "i99"))
 
     def mirrored(self, workload_id: str) -> Mirrored:
-        self._answer()
         raise NotFoundError(f"Slurm shows no job for workload '{workload_id}'", "")
 
     def processes(self, workload_id: str) -> ProcessReport:
-        self._answer()
         self._find(workload_id)
         task = TaskView(
             name="main.0", phase="running", pid=4_242, started_ms=self.now_ms - 5 * MINUTE, cpu_ms=250_000,
@@ -592,7 +581,6 @@ class FakeClient:
         )  # fmt: skip
 
     def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
-        self._answer()
         self._find(request.id)
         if not self.written:
             raise RefusedError("nothing runs for real in this cell", "Start an engine that runs work with: muster here")
@@ -602,7 +590,6 @@ class FakeClient:
         return OutputPart(id=request.id, attempt=1, task="main.0", data=data, offset=at, end=end, over=self.ended)
 
     def goodput(self) -> GoodputReport:
-        self._answer()
         tenant = TenantGoodput(
             tenant=self._text(3, "acme"), finished=2, charged_microusd=3_000_000, wasted_microusd=1_000_000,
             per_finished_microusd=1_500_000,
@@ -614,7 +601,6 @@ class FakeClient:
         )  # fmt: skip
 
     def budgets(self) -> BudgetReport:
-        self._answer()
         line = BudgetLine(
             spec=BudgetSpec(name=self._text(4, "research-day"), scope="queue", of="research", limit_microusd=9 * 10**9,
                             window_ms=24 * 60 * MINUTE),
@@ -626,7 +612,6 @@ class FakeClient:
 
     def topology(self, request: HeatRequest) -> HeatMap:
         """Four nodes a rack, four racks a block."""
-        self._answer()
         levels = ("zone", "block", "rack", "id")
         level = "id" if request.level == "node" else request.level
         rows = [row for row in self._tables["nodes"] if all(row[k] == v for k, v in request.within.items())]
@@ -656,7 +641,6 @@ class FakeClient:
         )  # fmt: skip
 
     def fairness(self) -> FairnessReport:
-        self._answer()
         name = self._text(5, "research/train")
         vertex = VertexReport(
             name=name,
@@ -692,7 +676,6 @@ class FakeClient:
         )
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
-        self._answer()
         self._find(workload_id)
         return RuntimeEstimate(
             p10_ms=20 * MINUTE, p50_ms=60 * MINUTE, p90_ms=150 * MINUTE, samples=57, level="tenant and name",
@@ -701,7 +684,6 @@ class FakeClient:
         )  # fmt: skip
 
     def recommendations(self) -> Recommendations:
-        self._answer()
         every = [self._recommendation(number) for number in range(3)]
         return Recommendations(
             version=self.version,
@@ -720,8 +702,6 @@ class FakeClient:
         raise NotFoundError(f"there is no recommendation '{rec_id}'", "See `muster recommend`")
 
     def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
-        if self.read_only:
-            raise refuse_read_only()
         self.recommendation(rec_id)
         self.rejected[rec_id] = reason
         return self.recommendation(rec_id)
@@ -776,7 +756,6 @@ class FakeClient:
         )  # fmt: skip
 
     def history(self, request: HistoryRequest) -> History:
-        self._answer()
         keys = tuple(
             SeriesKey(metric=metric, of="queue", subject=self._text(number, _QUEUES[number]),
                       source="cell", step_ms=MINUTE, first_ms=0, last_ms=self.now_ms, stale=number == 2)
@@ -795,7 +774,6 @@ class FakeClient:
         )  # fmt: skip
 
     def sizing(self, request: SizingRequest) -> SizingReport:
-        self._answer()
         kinds = tuple(
             SizedKind(
                 kind=f"acme/{self._text(number, 'train')}",
@@ -809,7 +787,6 @@ class FakeClient:
         return SizingReport(version=self.version, kinds=kinds, rightsizing="off", estimate=None, unknown=())
 
     def advice_on(self, workload_id: str) -> PlacementAdvice:
-        self._answer()
         options = tuple(
             PlacementOption(
                 pool=self._text(number, name), gpu_model="H100", spot=spot, zones=("a", "b"), allowed=True,
@@ -825,15 +802,12 @@ class FakeClient:
         )  # fmt: skip
 
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
-        self._answer()
         return ImportReceipt(taken=sum(len(row.at_ms) for row in batch.series))
 
     def import_runs(self, batch: RunBatch) -> ImportReceipt:
-        self._answer()
         return ImportReceipt(taken=len(batch.runs))
 
     def quote(self, request: QuoteRequest) -> Quote:
-        self._answer()
         run_ms = request.run_ms or 6 * 60 * MINUTE
         rate = 55_040_000 * request.nodes
         cost = rate * run_ms // 3_600_000
@@ -858,7 +832,6 @@ class FakeClient:
         )  # fmt: skip
 
     def forecast(self, request: ForecastRequest) -> Forecast:
-        self._answer()
         of, _, subject = request.subject.partition(":")
         hours = tuple(
             HourAhead(at_ms=self.now_ms + i * 60 * MINUTE, p10=m * 700.0, p50=m * 1000.0, p90=m * 1400.0)
@@ -883,7 +856,6 @@ class FakeClient:
         )  # fmt: skip
 
     def ask(self, ask: Ask) -> RunStatus:
-        self._answer()
         status = RunStatus(
             id=f"T-{len(self._runs) + 1}", ask=ask, version=self.version, at_ms=self.now_ms, state="done",
             progress_permille=1000, answer=self._outlook(), error=None, serial=1,
@@ -931,14 +903,12 @@ class FakeClient:
         )  # fmt: skip
 
     def run(self, run_id: str, after: int = -1, wait_s: float = 0.0) -> RunStatus:
-        self._answer()
         return self._runs[run_id]
 
     def cancel_run(self, run_id: str) -> RunStatus:
         return self.run(run_id)
 
     def runs(self) -> tuple[RunStatus, ...]:
-        self._answer()
         return tuple(reversed(self._runs.values()))
 
     def scores(self) -> ScoreReport:
@@ -962,14 +932,10 @@ class FakeClient:
                 version=self.version, at_ms=self.now_ms, items=tuple(items[-limit:]), missed=max(0, len(items) - limit)
             )
 
-    def records(self) -> int:
-        return -1
-
     def command(self, command: AnyCommand) -> Receipt:
         raise RefusedError("the fake takes no commands")
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
-        self._answer()
         there, elsewhere = NodeTasks(node="node-00001", tasks=2), NodeTasks(node="node-00002", tasks=2)
         move = Relocation(
             id="wl-000000", queue="batch", gpu_milli=2000, cpu_milli=16_000, lost_ms=MINUTE, pause_ms=MINUTE,
@@ -983,9 +949,6 @@ class FakeClient:
         return Consolidation(version=self.version, now_ms=self.now_ms, request=request, found=plan, why="")
 
     def propose(self, request: Request) -> Proposal:
-        self._answer()
-        if self.read_only:
-            raise refuse_read_only()
         self.proposed.append(request.steps[0].act)
         try:
             proposal = self.preview(request)
@@ -997,7 +960,6 @@ class FakeClient:
         return proposal
 
     def preview(self, request: Request) -> Proposal:
-        self._answer()
         if request.rolls_back:
             first = self.proposal(request.rolls_back)
             return msgspec.structs.replace(first, title=f"Roll back {first.id}", covered=True)
@@ -1053,18 +1015,15 @@ class FakeClient:
         return self.kept[was.id]
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
-        self._answer()
         wanted = [kept for kept in self.kept.values() if not states or kept.state in states]
         return tuple(reversed(wanted))[:limit]
 
     def proposal(self, proposal_id: str) -> Proposal:
-        self._answer()
         if proposal_id not in self.kept:
             raise NotFoundError(f"there is no proposal '{proposal_id}'")
         return self.kept[proposal_id]
 
     def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
-        self._answer()
         act = self.kept[proposal_id].plan.steps[0].act
         verified = tuple(f"{name} is {_NEXT_STATE.get(act.action, 'changed')}" for name in act.targets)
         for name in act.targets if act.action in _NEXT_STATE else ():
@@ -1107,24 +1066,19 @@ class FakeClient:
         return self._outcome(proposal_id, "break_glass", "verified")
 
     def reviews(self) -> tuple[Review, ...]:
-        self._answer()
         return self.kept_reviews
 
     def close_review(self, review: int, comment: str) -> None:
-        self._answer()
         self.deeds.append(("close_review", str(review)))
         self.kept_reviews = tuple(kept for kept in self.kept_reviews if kept.id != review)
 
     def freezes(self) -> tuple[Freeze, ...]:
-        self._answer()
         return self.kept_freezes
 
     def freeze(self, spec: FreezeSpec) -> None:
-        self._answer()
         self.kept_freezes += (Freeze(spec=spec, by="unix:1000", holds=True),)
 
     def thaw(self, name: str) -> None:
-        self._answer()
         self.kept_freezes = tuple(kept for kept in self.kept_freezes if kept.spec.name != name)
 
     def stage(self, number: int = 1, **changes: Any) -> Proposal:
@@ -1134,46 +1088,39 @@ class FakeClient:
         return made
 
     def whoami(self, proved: bool = False) -> Caller:
-        self._answer()
         return Caller(
             subject=self.me, kind="human", account="unix:1002", roles=("viewer", "operator", "approver"),
             cell_id="cell", now_ms=self.now_ms, keys={self.me: ("SHA256:abc",)},
         )  # fmt: skip
 
     def tokens(self) -> tuple[TokenLine, ...]:
-        self._answer()
         return ()
 
     def create_token(self, ask: TokenAsk) -> NewToken:
         raise refuse_read_only()
 
-    def revoke_token(self, token_id: str) -> TokenLine:
-        raise NotFoundError(f"there is no token {token_id}", "")
+    def revoke_token(self, id: str) -> TokenLine:
+        raise NotFoundError(f"there is no token {id}", "")
 
     def present(self, ask: PresenceAsk) -> Present:
         self.places.append((ask.page, ask.thing, ask.doing))
         return Present(serial=0, here=self.here)
 
     def policy(self) -> PolicyView:
-        self._answer()
         return fake_policy.view(self._text, self.kept_freezes)
 
     def check_policy(self, text: str) -> PolicyCheck:
-        self._answer()
         return PolicyCheck(
             version=2, digest="cd" * 32, mode="team", changes=(), notes=(), two_people="", roles=("viewer",), need=""
         )
 
     def propose_policy(self, change: PolicyChange) -> Candidate:
-        self._answer()
         return self.policy().candidates[0]
 
     def vote_policy(self, vote: PolicyVote) -> Candidate:
-        self._answer()
         return msgspec.structs.replace(self.policy().candidates[0], state="in_force", needs=0)
 
     def runbooks(self) -> tuple[RunbookLine, ...]:
-        self._answer()
         return fake_gate.shelf(self._text)
 
     def runbook(self, runbook_id: str) -> RunbookView:
@@ -1204,11 +1151,9 @@ class FakeClient:
         return msgspec.structs.replace(self.runbook(vote.id).line, status="retired", note=f"by {self.me}")
 
     def draft(self, ask: DraftAsk) -> DraftRun:
-        self._answer()
         return msgspec.structs.replace(self.draft_runs()[0], ask=ask)
 
     def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
-        self._answer()
         if draft_id != "D-1":
             raise NotFoundError(f"there is no draft '{draft_id}'")
         return self.draft_runs()[0]
@@ -1219,21 +1164,17 @@ class FakeClient:
     def draft_runs(self) -> tuple[DraftRun, ...]:
         from tests.console import fake_drafts  # which has a client made of this one
 
-        self._answer()
         return (fake_drafts.run(text=self._text),)
 
     def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
-        self._answer()
         return self.stage(4 if drafter == "rule" else 5)
 
     def model(self) -> ModelStanding:
         from tests.console import fake_drafts
 
-        self._answer()
         return fake_drafts.STANDING
 
     def audit_state(self) -> AuditState:
-        self._answer()
         return AuditState(
             log="fake", last=self.audit_records, checkpoint="note", covered=self.audit_records - 2,
             key="fake+1+abc",
@@ -1241,7 +1182,6 @@ class FakeClient:
         )  # fmt: skip
 
     def audit_page(self, query: AuditQuery) -> AuditPage:
-        self._answer()
         every = fake_gate.records(self.audit_records, self._text)
         found = [
             row for row in every
@@ -1263,13 +1203,8 @@ class FakeClient:
         )
 
     def _moved(self, proposal_id: str, state: str) -> Proposal:
-        if self.read_only:
-            raise refuse_read_only()
         self.kept[proposal_id] = msgspec.structs.replace(self.proposal(proposal_id), state=state)
         return self.kept[proposal_id]
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     def _find(self, name: str, kind: str = "") -> dict[str, Any]:
         for table in [kind] if kind else ["workloads", "nodes", "queues"]:
@@ -1278,6 +1213,21 @@ class FakeClient:
                     return row
         raise NotFoundError(f"there is no {kind.removesuffix('s') or 'object'} '{name}'")
 
+
+def _as_declared(question: Question, method: Callable[..., Any]) -> Callable[..., Any]:
+    """No question is answered while the engine is down, and no change made by who may only look."""
+
+    @functools.wraps(method)
+    def answered(self: FakeClient, *arguments: Any, **named: Any) -> Any:
+        self._answer()
+        if self.read_only and question.changes_with(question.bound(*arguments, **named)):
+            raise refuse_read_only()
+        return method(self, *arguments, **named)
+
+    return answered
+
+
+wrap_answers(FakeClient, Client, _as_declared)
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda a, b: a is not None and (fnmatchcase(a, b) if isinstance(b, str) else a == b),

@@ -217,12 +217,10 @@ class DraftingClient(FakeClient):
         """So often a person presses Ctrl-C while it is waited for."""
 
     def draft(self, ask: DraftAsk) -> DraftRun:
-        self._answer()
         self.asked.append(ask)
         return self.script[0]
 
     def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
-        self._answer()
         if draft_id not in {each.id for each in self.script}:
             raise NotFoundError(f"there is no draft '{draft_id}'", "See `muster drafts`")
         shown = self.script[0]
@@ -236,22 +234,18 @@ class DraftingClient(FakeClient):
         return shown
 
     def cancel_draft(self, draft_id: str) -> DraftRun:
-        self._answer()
         self.cancelled.append(draft_id)
         self.script = [msgspec.structs.replace(self.script[0], model_state="cancelled", thinking=None)]
         return self.script[0]
 
     def draft_runs(self) -> tuple[DraftRun, ...]:
-        self._answer()
         return tuple(self.script)
 
     def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
-        self._answer()
         self.put.append((draft_id, drafter))
         made = self.stage(4 if drafter == "rule" else 5)
         self.script = [msgspec.structs.replace(self.script[0], proposed=((drafter, made.id),))]
         return made
 
     def model(self) -> ModelStanding:
-        self._answer()
         return self.standing

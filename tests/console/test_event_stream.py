@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from console.event_stream import AT_ONCE, MOST_BEHIND, EventFaces, Follower, Frame, News
+from console.event_stream import AT_ONCE, MOST_BEHIND, EventRoutes, Follower, Frame, News
 
 
 def frame(version: int, items: int = 1) -> Frame:
@@ -51,8 +51,8 @@ def test_a_slow_console_loses_count_of_changes_but_not_of_votes() -> None:
 
 
 async def test_others_are_answered_while_many_are_told() -> None:
-    faces = object.__new__(EventFaces)
-    faces._followers = {Follower(items=True) for _ in range(5 * AT_ONCE)}
+    routes = object.__new__(EventRoutes)
+    routes._followers = {Follower(items=True) for _ in range(5 * AT_ONCE)}
     turns, done = 0, False
 
     async def others() -> None:
@@ -63,8 +63,8 @@ async def test_others_are_answered_while_many_are_told() -> None:
 
     beside = asyncio.create_task(others())
     await asyncio.sleep(0)
-    assert await faces._given_to_all(frame(1), 0.0) == math.inf
+    assert await routes._given_to_all(frame(1), 0.0) == math.inf
     done = True
     await beside
     assert turns >= 5
-    assert all(taken(each) == [1] for each in faces._followers)
+    assert all(taken(each) == [1] for each in routes._followers)

@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy import func, select
 
 from console import connections
+from console.authentication import FAILURES, Doors
 from console.launch import ensure_engine
-from console.naming import FAILURES, Doors
 from console.rate_limits import Buckets, network_of
 from console.settings import paths_in
 from console.sockets import account_at, bind_tcp

@@ -11,7 +11,10 @@ import pytest
 from starlette.routing import Route
 
 from console import server
+from console.client import Client
 from console.openapi import document
+from console.operations import asked_by
+from console.questions import questions_of
 from tests.support.served import running_loop, served_on_unix
 
 
@@ -90,6 +93,6 @@ def test_changes_take_a_key_and_reads_say_what_they_show(told: dict[str, Any]) -
 
 
 def test_a_row_without_a_body_describes_none() -> None:
-    found = document(server.OPERATIONS)
+    found = document([asked_by(question) for question in questions_of(Client)])
     assert "requestBody" not in found["paths"]["/v1/overview"]["get"]
     assert found["paths"]["/v1/query"]["post"]["requestBody"]["required"]

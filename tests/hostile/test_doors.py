@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from console import connections
-from console.naming import FAILURES, MOST_LOGIN
+from console.authentication import FAILURES, MOST_LOGIN
 from console.oidc import Provider
 from engine.errors import UnreachableError
 from engine.loop import EngineLoop

@@ -13,7 +13,7 @@ from contextlib import closing
 import httpx
 import pytest
 
-from console import naming
+from console import authentication
 from console.presence import PresenceAsk
 from engine.loop import EngineLoop
 from runbooks.identity import Scope
@@ -70,7 +70,7 @@ def test_what_cannot_be_followed_is_named(line: Line) -> None:
 
 
 def test_a_console_whose_token_was_revoked_hears_no_more(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naming, "LOOK_S", 0.05)
+    monkeypatch.setattr(authentication, "LOOK_S", 0.05)
     made = line.make_token("bob")
     with closing(line.client(token=made.token)) as his:
         his.present(PresenceAsk(session=SESSION, page="nodes"))

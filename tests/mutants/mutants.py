@@ -524,14 +524,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- keys of requests
     Mutant(
         "a key of a request is everybody's",
-        "console/answering",
+        "console/request_handler",
         "return idempotency.key_of(text, caller_of(CALLER.get()), request",
         'return idempotency.key_of(text, "", request',
         KEYS,
     ),
     Mutant(
         "a key of a request is its account's, whoever signs",
-        "console/answering",
+        "console/request_handler",
         'return f"{actor.account} {actor.subject}"',
         "return actor.account",
         KEYS,

@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from console.client import Health
+from console.health import Health
 from engine.cells import FLEET_TAG
 from engine.commands import Receipt, Submit
 from engine.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError

@@ -11,14 +11,13 @@ from starlette.responses import Response
 
 from console.http_answers import body, decoded
 from console.identity import CALLER
-from console.operations import Operation
-from console.presence import WAIT_S, Presence, PresenceAsk, Present
+from console.presence import WAIT_S, Presence, PresenceAsk
 
 LOOK_S = 1.0
 """How often a waiter looks whether somebody fell silent: nobody tells of that."""
 
 
-class PresenceFaces:
+class PresenceRoutes:
     """Made and used in one event loop."""
 
     def __init__(self, presence: Presence) -> None:
@@ -27,12 +26,6 @@ class PresenceFaces:
         self._moved = asyncio.Event()
         self._closed = False
         self._leave = presence.listen(self._heard)
-
-    def operations(self) -> tuple[Operation, ...]:
-        return (
-            Operation("POST", "/v1/presence", "Where a console is, and who else is here; waits for news",
-                      handler=self.present, takes=PresenceAsk, gives=Present, follows=True),
-        )  # fmt: skip
 
     def close(self) -> None:
         """Let every waiter go."""

@@ -3,6 +3,9 @@ a token, or a signature; and refuses it where that does not hold, is not enough,
 
 What is served in the clear to this machine alone may be looked at by whoever is on it. On a port that other machines
 can reach, and by TLS, nobody is served who does not show a token or a certificate, but for whether the server is up.
+
+What a web page could have a browser send is refused first: nothing here is meant for one, and a browser brings along
+what its user may do (`BrowserGuard`).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.http_answers import body, refusal
+from console.http_answers import Forbidden, body, refusal
 from console.identity import CALLER, SIGNED, Claim, claim_of, peer_of
 from console.rate_limits import Buckets, network_of, too_many
 from engine.errors import MusterError
@@ -71,7 +74,7 @@ class Doors:
         self.failed = Buckets(FAILURES_PER_S, FAILURES, time.monotonic)
 
 
-class Naming:
+class Authentication:
     """The middleware. `CALLER` is set while a request is answered."""
 
     def __init__(self, app: ASGIApp, client: LocalClient, doors: Doors | None = None) -> None:
@@ -237,3 +240,27 @@ def _again(content: bytes) -> Receive:
         return next(parts, {"type": "http.disconnect"})
 
     return receive
+
+
+class BrowserGuard:
+    """Refuses any Origin, whatever a browser says that a page asked for, and, in the clear, a foreign Host (DNS
+    rebinding; by TLS such a page has no certificate for the name)."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refused = self._why_not(dict(scope["headers"]), scope["scheme"] == "https")
+            if refused:
+                await refusal(Forbidden(refused, "Use the muster command or an HTTP client"))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _why_not(self, headers: Mapping[bytes, bytes], tls: bool) -> str:
+        if b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none":
+            return "requests of web pages are not served"
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return "" if tls or name in self._hosts else f"host {host[:80]!a} is not served here"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,10 +15,11 @@ from starlette.routing import Route
 
 from console import idempotency
 from console.back_pressure import Kind, Pressure
-from console.client import refuse_read_only
-from console.http_answers import DEFECT, Forbidden, body, decoded, refusal
+from console.client import Client
+from console.http_answers import DEFECT, VERSION, Forbidden, body, decoded, refusal
 from console.identity import CALLER
-from console.operations import Asked, Operation
+from console.operations import Operation
+from console.questions import Arguments, Question, question_of, refuse_read_only
 from console.reads import Reads
 from engine.errors import MusterError, SpecError
 
@@ -30,12 +31,23 @@ if TYPE_CHECKING:
 QUICK_THREADS, SLOW_THREADS = 32, 24
 LARGE_BODY = 64 * 1024
 """Bytes from which on a body is read beside the event loop."""
-VERSION, AT_LEAST = "muster-version", "muster-at-least"
-"""Headers: up to which state version, at least, an answer shows what happened; and what a request wants to be shown."""
+AT_LEAST = "muster-at-least"
+"""Header: the state version that a request wants to be shown."""
+QUERY = question_of(Client.query)
 LOG = logging.getLogger("muster.server")
 
 
-class Answering:
+@dataclass(frozen=True)
+class Asked:
+    """One request, read and checked."""
+
+    client: LocalClient
+    """Of whoever asks."""
+    question: Question
+    arguments: Arguments
+
+
+class RequestHandler:
     """Answers operations. Made and used in one event loop."""
 
     def __init__(
@@ -83,47 +95,57 @@ class Answering:
     async def _done(self, operation: Operation, request: Request) -> Response:
         if operation.changes is True:
             self._forbid_if_read_only()
-        asked, content = await self._asked(operation, request)
-        if operation.reads is not None:
-            what, arguments = operation.reads
-            given = arguments(asked)
-            shown = await self._reads.told(what, given, asked.client.own_version, least_of(request))
-            if what == "query":
-                asked.client.note_shown(given[0], shown.content)
-            return answer_of(shown.content, shown.version)
-        if not operation.changes_with(asked.body):
+        question = operation.question
+        assert question is not None
+        arguments, content = await read_arguments(question, operation, request, self._quick)
+        asked = Asked(self._of_nobody.acting_as(CALLER.get()), question, arguments)
+        if question.copied:
+            return await self._copied(asked, request)
+        if not question.changes_with(arguments):
             version = self._reads.shown(asked.client.own_version)
-            return answer_of(await self._thread(operation, asked), version)
+            return answer_of(await self._thread(asked), version)
         self._forbid_if_read_only()
-        do = functools.partial(self._changed, operation, asked)
+        do = functools.partial(self._changed, asked)
         key = key_of(request, content)
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
 
-    async def _asked(self, operation: Operation, request: Request) -> tuple[Asked, bytes]:
-        query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
-        content, given = b"", None
-        if operation.takes is not None:
-            content = await body(request)
-            if len(content) > LARGE_BODY:
-                given = await to_thread.run_sync(decoded, content, operation.takes, limiter=self._quick)
-            else:
-                given = decoded(content, operation.takes)
-        return Asked(self._of_nobody.acting_as(CALLER.get()), given, request.path_params, query), content
+    async def _copied(self, asked: Asked, request: Request) -> Response:
+        given = tuple(asked.arguments.values())
+        shown = await self._reads.told(asked.question.name, given, asked.client.own_version, least_of(request))
+        if asked.question is QUERY:
+            asked.client.note_shown(given[0], shown.content)
+        return answer_of(shown.content, shown.version)
 
-    async def _changed(self, operation: Operation, asked: Asked) -> idempotency.Answered:
-        content = await self._thread(operation, asked)
+    async def _changed(self, asked: Asked) -> idempotency.Answered:
+        content = await self._thread(asked)
         return idempotency.Answered(content, self._loop.engine.version)
 
-    async def _thread(self, operation: Operation, asked: Asked) -> bytes:
+    async def _thread(self, asked: Asked) -> bytes:
         """Asking blocks, and encoding may take a while."""
-        do: Callable[[Asked], object] | None = operation.do
-        assert do is not None
-        limiter = self._slow if operation.slow else self._quick
-        return await to_thread.run_sync(lambda: msgspec.json.encode(do(asked)), limiter=limiter)
+
+        def answered() -> bytes:
+            return msgspec.json.encode(asked.question.answered_by(asked.client, asked.arguments))
+
+        return await to_thread.run_sync(answered, limiter=self._slow if asked.question.slow else self._quick)
 
     def _forbid_if_read_only(self) -> None:
         if self._of_nobody.read_only:
             raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
+
+
+async def read_arguments(
+    question: Question, operation: Operation, request: Request, limiter: CapacityLimiter | None = None
+) -> tuple[Arguments, bytes]:
+    """The arguments of a question, and the body that they were read from. Raises SpecError, and TooLarge."""
+    query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
+    content, given = b"", None
+    if operation.takes is not None:
+        content = await body(request)
+        if len(content) > LARGE_BODY:
+            given = await to_thread.run_sync(decoded, content, operation.takes, limiter=limiter)
+        else:
+            given = decoded(content, operation.takes)
+    return question.received(request.path_params, query, given), content
 
 
 def answer_of(content: bytes, version: int) -> Response:

@@ -8,22 +8,24 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client import refuse_read_only
+from console.authentication import MOST_LOGIN
+from console.client import Login
 from console.http_answers import Crowded, Forbidden, answer, body, decoded
 from console.identity import CALLER
 from console.local_client import LocalClient
-from console.naming import MOST_LOGIN
 from console.oidc import Provider
-from console.operations import Operation
-from console.token_terms import LoginAsk, LoginView, NewToken, RevokeAsk, TokenAsk, TokenLine
+from console.operations import Operation, asked_by
+from console.questions import question_of, refuse_read_only
+from console.token_terms import LoginView, NewToken, TokenAsk
 
 LOGIN_LIFE_MS = 12 * 3_600_000
 """Of a token that a login gives: a shift."""
+LOG_IN = question_of(Login.log_in)
 MOST_LOGINS = 8
 """Under way: each may wait for the provider, and keeps a thread that others need."""
 
 
-class TokenFaces:
+class TokenRoutes:
     """The handlers. `provider`: who says who people are, where one is set."""
 
     def __init__(self, client: LocalClient, provider: Provider | None = None) -> None:
@@ -33,17 +35,9 @@ class TokenFaces:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            Operation("GET", "/v1/tokens", "The asker's own tokens; for an admin all of them",
-                      lambda asked: asked.client.tokens(), gives=tuple[TokenLine, ...]),
-            Operation("POST", "/v1/tokens", "Make a token. Its secret is told this once", handler=self.create,
-                      takes=TokenAsk, gives=NewToken),
-            Operation("POST", "/v1/tokens/revoke", "A token counts for nothing from now on",
-                      lambda asked: asked.client.revoke_token(asked.body.id), takes=RevokeAsk, gives=TokenLine,
-                      changes=True),
-            Operation("GET", "/v1/login", "With which provider one logs in", handler=self.login, gives=LoginView),
-            Operation("POST", "/v1/login/token", "A token for whom an ID token names", handler=self.log_in,
-                      takes=LoginAsk, gives=NewToken),
-        )  # fmt: skip
+            asked_by(question_of(Login.login_view), self.login),
+            asked_by(LOG_IN, self.log_in),
+        )
 
     async def create(self, request: Request) -> Response:
         self._forbid_if_read_only()
@@ -58,19 +52,19 @@ class TokenFaces:
 
     async def log_in(self, request: Request) -> Response:
         self._forbid_if_read_only()
-        given = decoded(await body(request, MOST_LOGIN), LoginAsk)
+        given = decoded(await body(request, MOST_LOGIN), LOG_IN.takes)
         if self._logins >= MOST_LOGINS:
             raise Crowded(f"{MOST_LOGINS} logins are under way", "Come again in a few seconds", 3)
         self._logins += 1
         try:
-            return _unkept(await answer(lambda: self._logged_in(given)))
+            return _unkept(await answer(lambda: self._logged_in(given.id_token)))
         finally:
             self._logins -= 1
 
-    def _logged_in(self, given: LoginAsk) -> NewToken:
+    def _logged_in(self, id_token: str) -> NewToken:
         if self._provider is None:
             raise Forbidden("this engine has no OpenID provider", "Set oidc_issuer, or ask an admin for a token")
-        proof = self._provider.proved(given.id_token)
+        proof = self._provider.proved(id_token)
         return self._of_nobody.tokens_kept.log_in(proof, LOGIN_LIFE_MS)
 
     def _forbid_if_read_only(self) -> None:
