@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from runbooks.actions.catalog import CATALOG
 from runbooks.checks import MEANINGS
 from runbooks.confusable import drawn_alike, skeleton, why_confusing
 from runbooks.draft import Fact, Mark, Sentence, Span
@@ -30,7 +31,6 @@ from runbooks.fact_readings import (
     written,
 )
 from runbooks.links import defanged, links
-from runbooks.parameters import PARAMETERS
 from runbooks.quantities import NOUNS, Kind, Quantity, quantities, shadow
 from runbooks.vocabulary import METRICS
 
@@ -52,8 +52,8 @@ _KIND_WORDS: Mapping[str, str] = {
 }  # fmt: skip
 
 _OUR_WORDS = frozenset(
-    (*METRICS, *MEANINGS, *PARAMETERS, *(name for given in PARAMETERS.values() for name in given),
-     *(word for given in PARAMETERS.values() for each in given.values() for word in each.choices))
+    (*METRICS, *MEANINGS, *CATALOG, *(name for row in CATALOG.values() for name in row.parameters),
+     *(word for row in CATALOG.values() for each in row.parameters.values() for word in each.choices))
 )  # fmt: skip
 """Metrics, checks, actions and parameters: they are written like ids, and name nothing in the cell."""
 _NOT = re.compile(

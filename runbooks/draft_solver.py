@@ -16,8 +16,8 @@ import numpy as np
 from engine.columns import view
 from engine.errors import MusterError
 from engine.model import WorkloadState
-from runbooks import catalog
-from runbooks.acts import Maker
+from runbooks.actions import catalog
+from runbooks.actions.making import Maker
 from runbooks.draft import Tried
 from runbooks.plan import Act, ActionName
 
@@ -35,7 +35,7 @@ NEAR = 64
 """A least number is found to such a part of itself."""
 GONE = frozenset((WorkloadState.FINISHED, WorkloadState.FAILED, WorkloadState.CANCELLED))
 Given = Mapping[str, Any]
-"""By the names of `runbooks.parameters`, as `Maker.act` takes them."""
+"""By the names of `runbooks.actions`, as `Maker.act` takes them."""
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +227,7 @@ def done(fork: Engine, option: Option) -> tuple[Act, ...]:
     for action, given in option.steps:
         act = maker.act(action, given)
         catalog.check(act)
-        if catalog.find(act.action).command is not None:
+        if catalog.find(act.action).command:
             fork.command(catalog.command(act))
         acts.append(act)
     return tuple(acts)
