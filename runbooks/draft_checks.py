@@ -23,7 +23,7 @@ from runbooks.compile import EXISTS, exists
 from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
 from runbooks.input_values import milliseconds
 from runbooks.leaks import refuse_leak
-from runbooks.plan import Act, Proposal, Request, Source, StepRequest
+from runbooks.plan import Act, ActionName, Proposal, Request, Source, StepRequest
 from runbooks.pseudonyms import is_plain
 from runbooks.runbook import InputType
 
@@ -295,12 +295,17 @@ def refuse_contradictions(acts: Sequence[Act]) -> None:
                     "runbook_invalid", f"duplicate-step: steps {k + 1} and {i + 1} both {act.action} {shared[0]}",
                     "Each target is acted on once by one action",
                 )  # fmt: skip
-            if act.action in find(earlier.action).undoes or earlier.action in find(act.action).undoes:
+            if undo_each_other(act.action, earlier.action):
                 raise DraftRejected(
                     "runbook_invalid",
                     f"cycle: step {i + 1} ({act.action}) undoes step {k + 1} ({earlier.action}) on {shared[0]}",
                     "Nothing would come of it",
                 )
+
+
+def undo_each_other(one: ActionName, other: ActionName) -> bool:
+    """Whether the later of the two makes the earlier pointless, on the same target."""
+    return other in find(one).undoes or one in find(other).undoes
 
 
 def line_of(step: AnsweredStep) -> str:

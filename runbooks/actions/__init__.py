@@ -2,5 +2,5 @@
 
 `declaration.Action` says what a declaration holds; `catalog` gathers the subjects (`workloads`, `nodes`, `queues`, ...)
 and is what the gate, the twin, drafters, the shell and the console ask. Imports nothing of `runbooks` but the types of
-plans and their words. Start with `declaration`, then read `workloads`.
+plans (`plan`, `bounds`) and their phrases (`amounts`, `specs`). Start with `declaration`, then read `workloads`.
 """
