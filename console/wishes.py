@@ -16,7 +16,7 @@ from console.action_arguments import action_arguments, declared, typed
 from console.arguments import ShellParser
 from console.moments import clock_of
 from engine.errors import MusterError, SpecError
-from runbooks.plan import Act, Proposal, Request, Source, StepRequest
+from runbooks.plan import Proposal, Request, Source, StepRequest
 
 if TYPE_CHECKING:
     from console.action import Action
@@ -69,10 +69,7 @@ def following(request: Request, suggestion: str) -> Request:
 def _typed(client: Client, name: str, arguments: argparse.Namespace, reason: str) -> Request:
     action = declared(name)
     given = typed(action, arguments, clock_of(client)) | {"reason": reason}
-    if action.read is not None:
-        act = action.read(given, SeenThrough(client))
-    else:
-        act = Act(action=action.name, targets=tuple(given["ids"]), to=given.get("to", ""))
+    act = action.act(tuple(given["ids"]), given) if action.read is None else action.read(given, SeenThrough(client))
     return Request(steps=(StepRequest(act=act),), reason=reason)
 
 

@@ -216,7 +216,7 @@ class _Steps:
     def tell_notes(self, ground: Callable[[], Ground]) -> None:
         """Messages with what is not borne out marked so, and with no links: what is shown is what would be sent."""
         for i, step in enumerate(self.steps):
-            if step.action in ("notify", "open_review"):
+            if not find(step.action).command:
                 text = inert(ground().sentence(step.with_["text"]))[:MAX_TEXT]
                 text = "".join(char if char.isprintable() else f"<{ord(char):04X}>" for char in text)[:MAX_TEXT]
                 self.steps[i] = msgspec.structs.replace(step, with_={**step.with_, "text": text})

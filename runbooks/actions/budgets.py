@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import RefusedError, SpecError
 from runbooks.actions.declaration import Action, Given, PlannedCell, Proof, SeenCell, Typed, required
-from runbooks.actions.late import commands, money, plan
+from runbooks.actions.late import commands, money, msgspec, plan
 from runbooks.actions.parameters import Argument, choice, flag, ids, number, one
-from runbooks.actions.queues import with_changes
 from runbooks.amounts import hours
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def make(given: Given, cell: PlannedCell) -> Act:
         changes["action"] = given["on_spent"]
     if "warn_permille" in given:
         changes["warn_permille"] = given["warn_permille"]
-    return budget_act(with_changes(was, **changes))
+    return budget_act(msgspec.structs.replace(was, **changes))
 
 
 def read(typed: Typed, cell: SeenCell) -> Act:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from engine.errors import RefusedError, SpecError
 from runbooks.actions.declaration import Action, Given, PlannedCell, SeenCell, Typed, required
-from runbooks.actions.late import commands, plan
+from runbooks.actions.late import commands, msgspec, plan
 from runbooks.actions.parameters import ORDERS, POLICIES, Argument, Parameter, choice, duration, flag, number
-from runbooks.actions.queues import with_changes
 from runbooks.amounts import listed, span
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def canary_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
         yield plan.Act(action="set_policy", targets=(shown[0].state,))
     for target in shown:
         if canary.order is not None and target.queue is not None:
-            changed = with_changes(target.queue, order=canary.order)
+            changed = msgspec.structs.replace(target.queue, order=canary.order)
             change = plan.QueueChange(was=changed, to=target.queue, over="keep")
             yield plan.Act(action="set_quota", targets=(target.id,), queue=change)
 

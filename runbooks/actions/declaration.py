@@ -118,7 +118,7 @@ class Action:
     arguments: tuple[Argument, ...] = ()
     """Behind its name, besides its targets; see `typed_arguments`."""
     read: Callable[[Typed, SeenCell], Act] | None = None
-    """The act that was typed. Raises SpecError naming the argument. None: its targets, and what `to` or `text` say."""
+    """The act that was typed. Raises SpecError naming the argument. None: its targets, and what `to` or `text` says."""
 
     # -- what a runbook or a model gives
     parameters: Mapping[str, Parameter]
@@ -129,7 +129,7 @@ class Action:
     """At least one of these is given: else nothing would change."""
     make: Callable[[Given, PlannedCell], Act] | None = None
     """The act for the cell as it is planned. Raises NotFoundError for what does not exist, and RefusedError for what
-    cannot be made there. None: its targets alone."""
+    cannot be made there. None: its targets, and what `to` or `text` says."""
     not_for_models: str = ""
     """Why no model drafts it, whoever would vote on it; empty: it may."""
 
@@ -237,6 +237,11 @@ class Action:
     def stops_named(self) -> bool:
         """Whether it stops work that can be told beforehand."""
         return not {"discards", "stops_targets", "stops_residents"}.isdisjoint(self.impact)
+
+    def act(self, targets: tuple[str, ...], given: Given | Typed) -> Act:
+        """An act that says its targets, and no more than what they get (`to`) or what people are told (`text`)."""
+        note = plan.Note(text=given["text"]) if "text" in given else None
+        return plan.Act(action=self.name, targets=targets, to=str(given.get("to", "")), note=note)
 
     def is_done(self, act: Act, before: Target, now: Target) -> bool:
         """Whether the second reading of a target shows its effect."""

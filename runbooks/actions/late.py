@@ -18,6 +18,8 @@ class Late:
 
 
 if TYPE_CHECKING:
+    import msgspec as msgspec
+
     from engine import commands as commands
     from engine import consolidation as consolidation
     from engine import model as model
@@ -28,4 +30,4 @@ if TYPE_CHECKING:
 else:
     commands, consolidation, model = Late("engine.commands"), Late("engine.consolidation"), Late("engine.model")
     money, query, scaling = Late("engine.money"), Late("engine.query"), Late("engine.scaling")
-    plan = Late("runbooks.plan")
+    plan, msgspec = Late("runbooks.plan"), Late("msgspec")

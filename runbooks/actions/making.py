@@ -41,7 +41,7 @@ class Maker:
         if row.make is not None:
             return self._remembered(row.make(given, self))
         targets = next(given[name] for name, parameter in row.parameters.items() if parameter.target)
-        return Act(action=action, targets=targets if isinstance(targets, tuple) else (targets,))
+        return row.act(targets if isinstance(targets, tuple) else (targets,), given)
 
     def _remembered(self, act: Act) -> Act:
         if act.queue is not None:

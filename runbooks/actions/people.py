@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runbooks.actions.declaration import Action, Given, PlannedCell, SeenCell, Typed
-from runbooks.actions.late import plan
+from runbooks.actions.declaration import Action
 from runbooks.actions.parameters import MAX_TEXT, Parameter, flag, ids, one
 from runbooks.amounts import listed
 
@@ -14,22 +13,6 @@ if TYPE_CHECKING:
 
 TEXT = Parameter(type="text", required=True, most=MAX_TEXT)
 ONE_LINE = flag("text", help="one line", required=True)
-
-
-def make_notice(given: Given, cell: PlannedCell) -> Act:
-    return plan.Act(action="notify", targets=given["channels"], note=plan.Note(text=given["text"]))
-
-
-def read_notice(typed: Typed, cell: SeenCell) -> Act:
-    return plan.Act(action="notify", targets=tuple(typed["ids"]), note=plan.Note(text=typed["text"]))
-
-
-def make_review(given: Given, cell: PlannedCell) -> Act:
-    return plan.Act(action="open_review", targets=(given["about"],), note=plan.Note(text=given["text"]))
-
-
-def read_review(typed: Typed, cell: SeenCell) -> Act:
-    return plan.Act(action="open_review", targets=tuple(typed["ids"]), note=plan.Note(text=typed["text"]))
 
 
 def steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
@@ -45,9 +28,7 @@ ACTIONS: tuple[Action, ...] = (
         summary="tell channels of the policy something",
         example=":notify CHANNEL --text 'pool h100 is short of nodes'",
         parameters={"channels": ids("channel"), "text": TEXT},
-        make=make_notice,
         arguments=(ONE_LINE,),
-        read=read_notice,
         kind="channel",
         fields=("note",),
         most=16,
@@ -68,9 +49,7 @@ ACTIONS: tuple[Action, ...] = (
         summary="have a proposal, or anything else with an id, looked at by others",
         example=":open-review ID --text 'why twice?'",
         parameters={"about": one("object"), "text": TEXT},
-        make=make_review,
         arguments=(ONE_LINE,),
-        read=read_review,
         kind="review",
         fields=("note",),
         most=1,

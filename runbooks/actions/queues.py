@@ -18,7 +18,7 @@ from runbooks.actions.declaration import (
     empty_and,
     required,
 )
-from runbooks.actions.late import commands, model, plan
+from runbooks.actions.late import commands, model, msgspec, plan
 from runbooks.actions.parameters import (
     MAX_CPUS,
     MAX_GPUS,
@@ -60,20 +60,13 @@ def make_quota(given: Given, cell: PlannedCell) -> Act:
         of = next((flavor for flavor in was.flavors if flavor.pool == given["pool"]), None)
         if of is None:
             raise RefusedError(f"queue {name} has no quota of pool {given['pool']}", "See `muster get queues`")
-        to = with_changes(of, **_quotas(name, of, given))
+        to = msgspec.structs.replace(of, **_quotas(name, of, given))
         changes["flavors"] = tuple(to if flavor is of else flavor for flavor in was.flavors)
     else:
         changes |= _quotas(name, was, given)
     changes |= {field: given[field] for field in ("weight", "order") if field in given}
-    change = plan.QueueChange(was=was, to=with_changes(was, **changes), over=given.get("over", "refuse"))
+    change = plan.QueueChange(was=was, to=msgspec.structs.replace(was, **changes), over=given.get("over", "refuse"))
     return plan.Act(action="set_quota", targets=(name,), queue=change)
-
-
-def with_changes(spec: Any, **changes: Any) -> Any:
-    """The spec with these fields in place of what it has."""
-    import msgspec
-
-    return msgspec.structs.replace(spec, **changes)
 
 
 def _quotas(queue: str, of: QueueSpec | FlavorQuota, given: Given) -> dict[str, Any]:
@@ -128,7 +121,7 @@ def quota_change(was: QueueSpec, typed: Typed) -> QueueChange:
     if typed["objective"] is not None:
         given["objective_permille"] = typed["objective"]
     given["burst"] = _burst(was.burst, typed)
-    return plan.QueueChange(was=was, to=with_changes(was, **given), over=typed["over"])
+    return plan.QueueChange(was=was, to=msgspec.structs.replace(was, **given), over=typed["over"])
 
 
 def _burst(was: BurstSpec | None, typed: Typed) -> BurstSpec | None:
@@ -144,8 +137,7 @@ def _burst(was: BurstSpec | None, typed: Typed) -> BurstSpec | None:
         raise SpecError("--burst", "is missing", "Say how much the queue may use while it bursts, such as gpu=32")
     if was is None:
         return model.BurstSpec(**given) if given else None
-    changed: BurstSpec = with_changes(was, **given)
-    return changed
+    return msgspec.structs.replace(was, **given)
 
 
 NO_QUANTITIES: dict[str, int | None] = {}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import SpecError
 from runbooks.actions.declaration import MINUTES_MS, WAITS, Action, by, former, has_given, required, to_former
-from runbooks.actions.late import commands, plan
+from runbooks.actions.late import commands
 from runbooks.actions.nodes import NODES
 from runbooks.actions.parameters import Parameter, flag, number
 from runbooks.actions.workloads import GIVES_WAY, TO, WORKLOADS, qos_of, refuse_same, steps_to, works
@@ -44,7 +44,6 @@ ACTIONS: tuple[Action, ...] = (
         summary="give waiting jobs of Slurm another quality of service",
         example=":set-qos ID --to QOS",
         parameters={**WORKLOADS, "to": Parameter(type="name", required=True)},
-        make=lambda given, cell: plan.Act(action="set_qos", targets=given["workloads"], to=given["to"]),
         arguments=(flag("to", metavar="QOS", required=True),),
         kind="workload",
         fields=TO,
@@ -78,7 +77,6 @@ ACTIONS: tuple[Action, ...] = (
         summary="give waiting jobs of Slurm a priority, which then stays",
         example=":set-job-priority ID --to 5000",
         parameters={**WORKLOADS, "to": number(NO_JOB_PRIORITY - 1, 1, required=True)},
-        make=lambda given, cell: plan.Act(action="set_job_priority", targets=given["workloads"], to=str(given["to"])),
         arguments=(flag("to", metavar="NUMBER", required=True),),
         kind="workload",
         fields=TO,
