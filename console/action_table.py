@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import textwrap
 
+from console.action_arguments import metavar_of
 from console.show import write_json, write_lines
 from runbooks import action_table
 from runbooks.action_table import ActionLine
+from runbooks.actions.catalog import find
 from runbooks.amounts import span
 
 WIDTH = 80
@@ -24,12 +26,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def shell(line: ActionLine) -> str:
     """As in `muster drain NODE...`."""
-    from console.action_arguments import ACTIONS
-
-    name = line.name.replace("_", "-")
-    metavar = ACTIONS[name][0]
-    many = "..." if metavar and not line.targets.endswith("one") else ""
-    return f"muster {name} {metavar}{many}".rstrip()
+    action = find(line.name)
+    metavar = metavar_of(action)
+    many = "..." if metavar and action.most > 1 else ""
+    return f"muster {action.shell} {metavar}{many}".rstrip()
 
 
 def described(line: ActionLine) -> list[str]:

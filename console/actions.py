@@ -1,13 +1,17 @@
-"""Every action a person can take, one row each. Footer, `?`, palette, `:` bar and bindings all read this table.
+"""Every action a person can take, one row each: footer, `?`, palette, `:` bar and bindings all read this table. Those
+that act on the cluster are declared in `runbooks.actions`.
 
 Capital letters act on the cluster, and always ask first; everything else only looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from console.action import LISTS, SCREENS, Action, Context, ScreenName, Why
+from console.action import LISTS, SCREENS, Action, Context, ScreenName, TargetKind, Why
+from runbooks.actions.catalog import CATALOG
+from runbooks.actions.declaration import Action as Declared
+from runbooks.actions.declaration import Kind
 
 
 def _needs_state(verb: str, *states: str) -> Why:
@@ -75,6 +79,35 @@ _DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in
 """Where a draft begins with what is selected, if anything is."""
 _TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
 """Where an edit of a what-if begins, or is run."""
+
+_PAGES: Mapping[Kind, tuple[ScreenName, ...]] = {"workload": _WORK, "node": _NODES, "queue": _QUEUES}
+"""Where an action is done to what is selected."""
+
+
+def _declared(action: Declared) -> Action:
+    """An action of the catalogue: on what is selected, or typed."""
+    tier, shell, commands = action.tier, f"muster {action.shell} {{ids}}", (action.shell,)
+    if not action.past:
+        return Action(
+            action.name, action.label, tier=tier, shell=shell, commands=commands, argument="flags",
+            why_not=_only_typed(action.example),
+        )  # fmt: skip
+    keys = (action.key,) if action.key else ()
+    kind: TargetKind = action.kind  # type: ignore[assignment]
+    return Action(
+        action.name,
+        action.label,
+        keys,
+        _PAGES[action.kind],
+        tier,
+        kind,
+        shell,
+        commands,
+        "ids",
+        action.footer,
+        _needs_state(action.past, *action.states),
+    )
+
 
 ACTIONS: tuple[Action, ...] = (
     Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster", jump="o"),
@@ -273,154 +306,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("earlier", "Earlier view", ("left_square_bracket",)),
     Action("later", "Later view", ("right_square_bracket",)),
     Action("page_before", "The page before", commands=("before",)),
-    Action(
-        "cancel", "Cancel", ("X",), _WORK, "T2", "workload", "muster cancel {ids}", ("cancel",), "ids", True,
-        _needs_state("cancelled", "queued", "held", "waiting", "suspended", "placed", "running"),
-    ),
-    Action(
-        "hold", "Hold", ("H",), _WORK, "T1", "workload", "muster hold {ids}", ("hold",), "ids", True,
-        _needs_state("held", "queued", "waiting"),
-    ),
-    Action(
-        "release", "Release", ("L",), _WORK, "T1", "workload", "muster release {ids}", ("release",), "ids", True,
-        _needs_state("released", "held"),
-    ),
-    Action(
-        "requeue", "Requeue", ("R",), _WORK, "T2", "workload", "muster requeue {ids}", ("requeue",), "ids", True,
-        _needs_state("requeued", "placed", "running"),
-    ),
-    Action(
-        "preempt", "Preempt", (), _WORK, "T2", "workload", "muster preempt {ids}", ("preempt",), "ids", False,
-        _needs_state("preempted", "placed", "running"),
-    ),
-    Action(
-        "suspend", "Suspend", ("S",), _WORK, "T1", "workload", "muster suspend {ids}", ("suspend",), "ids", False,
-        _needs_state("suspended", "queued", "waiting", "placed", "running"),
-    ),
-    Action(
-        "resume", "Resume", ("E",), _WORK, "T1", "workload", "muster resume {ids}", ("resume",), "ids", False,
-        _needs_state("resumed", "suspended"),
-    ),
-    Action(
-        "cordon", "Cordon", ("C",), _NODES, "T1", "node", "muster cordon {ids}", ("cordon",), "ids", True,
-        _needs_state("cordoned", "ready", "draining"),
-    ),
-    Action(
-        "uncordon", "Uncordon", ("U",), _NODES, "T1", "node", "muster uncordon {ids}", ("uncordon",), "ids", True,
-        _needs_state("uncordoned", "cordoned", "draining"),
-    ),
-    Action(
-        "drain", "Drain", ("D",), _NODES, "T2", "node", "muster drain {ids}", ("drain",), "ids", True,
-        _needs_state("drained", "ready", "cordoned", "draining"),
-    ),
-    Action(
-        "interrupt", "Interrupt", (), _NODES, "T3", "node", "muster interrupt {ids}", ("interrupt",), "ids", False,
-        _needs_state("interrupted", "ready", "cordoned"),
-    ),
-    Action(
-        "hold_queue", "Hold queue", ("P",), _QUEUES, "T1", "queue", "muster hold-queue {ids}", ("hold-queue",), "ids",
-        True, _needs_state("held", "open", "draining"),
-    ),
-    Action(
-        "open_queue", "Open queue", ("O",), _QUEUES, "T1", "queue", "muster open-queue {ids}", ("open-queue",), "ids",
-        True, _needs_state("opened", "held", "draining"),
-    ),
-    Action(
-        "drain_queue", "Drain queue", ("V",), _QUEUES, "T2", "queue", "muster drain-queue {ids}", ("drain-queue",),
-        "ids", False, _needs_state("drained", "open", "held"),
-    ),
-    Action(
-        "set_quota", "Set quota", tier="T1", shell="muster set-quota {ids}", commands=("set-quota",), argument="flags",
-        why_not=_only_typed(":set-quota QUEUE --nominal gpu=24"),
-    ),
-    Action(
-        "reserve", "Reserve nodes", tier="T1", shell="muster reserve {ids}", commands=("reserve",), argument="flags",
-        why_not=_only_typed(":reserve NAME --nodes a,b --start +2h --end +6h"),
-    ),
-    Action(
-        "unreserve", "Unreserve nodes", tier="T1", shell="muster unreserve {ids}", commands=("unreserve",),
-        argument="flags", why_not=_only_typed(":unreserve NAME"),
-    ),
-    Action(
-        "set_policy", "Set policy", tier="T1", shell="muster set-policy {ids}", commands=("set-policy",),
-        argument="flags", why_not=_only_typed(":set-policy easy"),
-    ),
-    Action(
-        "move", "Move to queue", tier="T1", shell="muster move {ids}", commands=("move",), argument="flags",
-        why_not=_only_typed(":move ID --to QUEUE"),
-    ),
-    Action(
-        "set_priority", "Set priority", tier="T1", shell="muster set-priority {ids}", commands=("set-priority",),
-        argument="flags", why_not=_only_typed(":set-priority ID --to CLASS"),
-    ),
-    Action(
-        "set_qos", "Set QOS", tier="T1", shell="muster set-qos {ids}", commands=("set-qos",), argument="flags",
-        why_not=_only_typed(":set-qos ID --to QOS"),
-    ),
-    Action(
-        "set_job_priority", "Set job priority", tier="T1", shell="muster set-job-priority {ids}",
-        commands=("set-job-priority",), argument="flags", why_not=_only_typed(":set-job-priority ID --to 5000"),
-    ),
-    Action(
-        "power_up", "Power up", tier="T1", shell="muster power-up {ids}", commands=("power-up",), argument="flags",
-        why_not=_only_typed(":power-up NODE"),
-    ),
-    Action(
-        "power_down", "Power down", tier="T1", shell="muster power-down {ids}", commands=("power-down",),
-        argument="flags", why_not=_only_typed(":power-down NODE"),
-    ),
-    Action(
-        "canary", "Canary", tier="T1", shell="muster canary {ids}", commands=("canary",), argument="flags",
-        why_not=_only_typed(":canary QUEUE --order fair --window 4h"),
-    ),
-    Action(
-        "scale_pool", "Scale pool", tier="T1", shell="muster scale-pool {ids}", commands=("scale-pool",),
-        argument="flags", why_not=_only_typed(":scale-pool POOL 40"),
-    ),
-    Action(
-        "notify", "Notify", tier="T0", shell="muster notify {ids}", commands=("notify",), argument="flags",
-        why_not=_only_typed(":notify CHANNEL --text 'pool h100 is short of nodes'"),
-    ),
-    Action(
-        "open_review", "Open review", tier="T0", shell="muster open-review {ids}", commands=("open-review",),
-        argument="flags", why_not=_only_typed(":open-review ID --text 'why twice?'"),
-    ),
-    Action(
-        "resize", "Resize", tier="T1", shell="muster resize {ids}", commands=("resize",), argument="flags",
-        why_not=_only_typed(":resize ID --request cpu=1 memory=2GiB"),
-    ),
-    Action(
-        "set_price", "Set price", tier="T1", shell="muster set-price {ids}", commands=("set-price",), argument="flags",
-        why_not=_only_typed(":set-price POOL 12.5"),
-    ),
-    Action(
-        "set_scaling", "Set scaling", tier="T1", shell="muster set-scaling {ids}", commands=("set-scaling",),
-        argument="flags", why_not=_only_typed(":set-scaling POOL --most 40"),
-    ),
-    Action(
-        "set_targets", "Set targets", tier="T1", shell="muster set-targets {ids}", commands=("set-targets",),
-        argument="flags", why_not=_only_typed(":set-targets POOL +2h=40"),
-    ),
-    Action(
-        "set_autoscaling", "Set autoscaling", tier="T1", shell="muster set-autoscaling {ids}",
-        commands=("set-autoscaling",), argument="flags", why_not=_only_typed(":set-autoscaling predict_permille=900"),
-    ),
-    Action(
-        "set_budget", "Set budget", tier="T1", shell="muster set-budget {ids}", commands=("set-budget",),
-        argument="flags", why_not=_only_typed(":set-budget NAME --queue QUEUE --limit 500"),
-    ),
-    Action(
-        "remove_budget", "Remove budget", tier="T1", shell="muster remove-budget {ids}", commands=("remove-budget",),
-        argument="flags", why_not=_only_typed(":remove-budget NAME"),
-    ),
-    Action(
-        "approve_spending", "Approve spending", (), _WORK, "T1", "workload", "muster approve-spending {ids}",
-        ("approve-spending",), "ids", False, _needs_state("approved", "queued", "held", "waiting", "suspended"),
-    ),
-    Action(
-        "consolidate", "Consolidate", tier="T2", shell="muster consolidate {ids}", commands=("consolidate",),
-        argument="flags", why_not=_only_typed(":consolidate --unblock ID"),
-    ),
+    *map(_declared, CATALOG.values()),
     Action("mark", "Mark", ("space",), _MARKED),
     Action("mark_range", "Mark a range", ("v",), _MARKED),
     Action("mark_all", "Mark all that match", ("a",), _MARKED),

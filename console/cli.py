@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
-from console.action_arguments import ACTIONS, POLICIES, action_arguments
 from console.arguments import ShellParser, as_json, command, count, positive, reach
 from console.database_commands import database_commands
 from console.fleet_arguments import fleet_commands
@@ -62,6 +61,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["--version"]:
+        _root().parse_args(arguments[:1])
     parsed = parser().parse_args(arguments)
     # Read when numpy is loaded. Our matrices are small: threads would wait for each other, and the engine for them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -102,9 +103,8 @@ def exit_code(error_code: str) -> int:
 # --- the parser ----------------------------------------------------------------------------------------------------
 
 
-@cache
-def parser() -> argparse.ArgumentParser:
-    """Everything that can be typed. Made once: parsing changes nothing in it."""
+def _root() -> argparse.ArgumentParser:
+    """What can be typed without a command."""
     root = ShellParser(
         prog="muster",
         description="The on-call console for batch and AI clusters. Without a command: open the console.",
@@ -121,6 +121,13 @@ def parser() -> argparse.ArgumentParser:
     _looks(root)
     reach(root)
     root.set_defaults(run="console.start:open_console", json=False, here=False)
+    return root
+
+
+@cache
+def parser() -> argparse.ArgumentParser:
+    """Everything that can be typed. Made once: parsing changes nothing in it."""
+    root = _root()
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _show_commands(commands)
     proposal_commands(commands)
@@ -224,11 +231,19 @@ def _change_commands(commands: Any) -> None:
     table = command(commands, "actions", "console.action_table:run", "what can be done to a cell, how risky it is")
     table.add_argument("--markdown", action="store_true", help="as a table for documents")
     as_json(table)
-    for name, (_, text) in ACTIONS.items():
+    _action_commands(commands)
+
+
+def _action_commands(commands: Any) -> None:
+    from console.action_arguments import action_arguments  # `--version` does without the declarations
+    from runbooks.actions.catalog import CATALOG
+
+    for declared in CATALOG.values():
+        name, text = declared.shell, declared.summary
         runs = "console.fragmentation:consolidate" if name == "consolidate" else "console.act:act"
         runs = "console.proposals:resume" if name == "resume" else runs
         action = command(commands, name, runs, text if name != "resume" else f"{text}; or a proposal such as P-3")
-        action_arguments(action, name)
+        action_arguments(action, declared)
         if name == "resume":
             action.add_argument("--accept", action="store_true", help="of a proposal: although a step is not verified")
         action.add_argument("--reason", default="", help="kept with the action")
@@ -251,7 +266,7 @@ def _engine_commands(commands: Any) -> None:
     replay.add_argument("--format", required=True, choices=FORMATS)
     replay.add_argument("--nodes", type=count, default=0, metavar="N", help="one-processor (or one-GPU) nodes")
     replay.add_argument("--node-file", metavar="FILE", help="the trace's own node list (openb)")
-    replay.add_argument("--policy", choices=POLICIES, default="easy")
+    replay.add_argument("--policy", choices=("fcfs", "easy", "easy-sjbf", "conservative"), default="easy")
     replay.add_argument("--estimate", choices=("requested", "actual", "last-two"), default="requested")
     replay.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
     replay.add_argument("--strict", action="store_true", help="stop at the first bad line")

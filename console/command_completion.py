@@ -10,12 +10,15 @@ from typing import NamedTuple
 
 from console import query
 from console.action import Action
+from console.action_arguments import typed_arguments
 from console.command_line import kind_of
 from console.known_values import WantedValue, wanted_value
 from console.palettes import THEMES, name_of
 from console.row_filter import PAGE_COLUMNS
 from engine.edits import FORMS
 from engine.query import Kind
+from runbooks.actions.catalog import CATALOG
+from runbooks.actions.declaration import Action as Declared
 
 MOST_PATHS = 50
 
@@ -34,18 +37,14 @@ _BY_ACTION: dict[str, tuple[str, ...]] = {
     "workload": ("workload",), "node": ("node",), "queue": ("queue",), "proposal": ("proposal",),
     "approve": ("proposal",), "execute": ("proposal",), "pause": ("proposal",), "roll_back": ("proposal",),
     "withdraw": ("proposal",), "break_glass": ("proposal",), "reject": ("proposal", "recommendation"),
-    "runbook": ("runbook",), "run": ("runbook",), "draft": ("draft",), "set_quota": ("queue",), "canary": ("queue",),
-    "move": ("workload",), "set_priority": ("workload",), "set_qos": ("workload",),
-    "set_job_priority": ("workload",), "power_up": ("node",), "power_down": ("node",), "resize": ("workload",),
-    "open_review": ("workload",),
-    "scale_pool": ("pool",), "set_price": ("pool",), "set_scaling": ("pool",), "set_targets": ("pool",),
-    "unreserve": ("reservation",), "consolidate": ("workload",),
+    "runbook": ("runbook",), "run": ("runbook",), "draft": ("draft",),
 }  # fmt: skip
-"""Kinds of the first word behind the names of actions. `ids` follow from what the action acts on."""
-_BY_FLAG = {
-    ("move", "--to"): ("queue",), ("set_budget", "--queue"): ("queue",), ("reserve", "--nodes"): ("node",),
-    ("consolidate", "--unblock"): ("workload",), ("draft", "--from"): (),
+"""Kinds of the first word behind the names of the console's own actions."""
+_KIND_OF: dict[str, str] = {
+    "workload_id": "workload", "node_id": "node", "queue": "queue", "pool": "pool", "reservation": "reservation",
+    "object": "workload",
 }  # fmt: skip
+"""Type of an argument -> kind of what it names, as far as that can be looked up by its beginning."""
 _BY_EDIT = {
     "drain": ("node",), "cordon": ("node",), "uncordon": ("node",), "remove": ("node",), "fail": ("node",),
     "add": ("pool",), "resize": ("pool",), "shock": ("pool",), "quota": ("queue",), "weight": ("queue",),
@@ -101,15 +100,25 @@ def _edit(argument: str, word: str, first: bool) -> tuple[list[str], Wanted | No
 
 def _ids(action: Action, argument: str, word: str, first: bool) -> Wanted | None:
     before = argument[: len(argument) - len(word)].split()
-    flagged = _BY_FLAG.get((action.id, before[-1])) if before else None
-    if flagged is not None:
-        return _listed(word, flagged)
+    if before and (action.id, before[-1]) == ("draft", "--from"):
+        return _listed(word, ())
+    declared = CATALOG.get(action.id)
+    if declared is not None:
+        return _argument(declared, word, before, first)
     if action.id == "open":
         return Wanted(word) if first and word else None
-    if action.argument == "ids" and action.targets:
-        return _listed(word, (action.targets,))
     kinds = _BY_ACTION.get(action.id)
     return _listed(word, kinds) if kinds and first else None
+
+
+def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -> Wanted | None:
+    """What an argument of an action names: the one whose flag stands before it, else what stands by its place."""
+    known = typed_arguments(action)
+    flag = next((each for each in known if before and each.name == before[-1]), None)
+    if flag is None and (first or action.past):
+        flag = next((each for each in known if not each.name.startswith("-")), None)
+    kind = _KIND_OF.get(flag.of or "") if flag is not None else None
+    return _listed(word, (kind,)) if kind is not None else None
 
 
 def _listed(word: str, kinds: tuple[str, ...]) -> Wanted:

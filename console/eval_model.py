@@ -22,11 +22,11 @@ from console.settings import Settings
 from engine.control import Engine
 from engine.errors import RefusedError
 from engine.loop import EngineLoop
+from runbooks.actions.catalog import find
 from runbooks.gate import Gate
 from runbooks.model_call import Worker
 from runbooks.model_drafter import ModelDrafter, Setup
 from runbooks.model_endpoint import Egress, endpoint_of
-from runbooks.parameters import PARAMETERS
 from runbooks.prompt import TARGETS
 from runbooks.pseudonyms import PromptNames
 from runbooks.pseudonyms import key_of as names_key_of
@@ -142,7 +142,7 @@ def _names(incident: Incident, names: PromptNames) -> dict[str, str]:
     kinds = {type_: kind for kind, type_ in TARGETS.items()}
     for action, given in incident.perfect:
         for name, value in given.items():
-            type_ = PARAMETERS[action][name].type
+            type_ = find(action).parameters[name].type
             if type_ in kinds:
                 for id_ in value if isinstance(value, tuple) else (value,):
                     found[f"{type_} {id_}"] = names.shown(kinds[type_], id_)

@@ -28,14 +28,14 @@ UNITS = {"micro-USD/h": ("USD/h", 1_000_000)}
 class Sizing(NamedTuple):
     """How the subject gets more: a pool by nodes, a queue by quota."""
 
-    command: str
-    """Name of the `:` command that asks for it."""
     each: int
     """Of one node, or of one unit of the quota, in thousandths of the chart's unit."""
     have: int
     """Nodes there are, or units of the quota."""
     most: int | None = None
     """More are not possible as things are set."""
+    ahead: bool = False
+    """They can be ordered for a time to come: the pool grows by itself."""
 
 
 class Known(NamedTuple):
@@ -226,7 +226,7 @@ def ways(known: Known, short: Short, width: int, *, read_only: bool) -> list[Lin
     if kind == "pool":
         hours = max(1, -(-(short.first_ms - known.now_ms) // HOUR_MS))
         begun.append(("try it", f"whatif resize {name} {wanted}"))
-        if not read_only and known.sizing.command == "set-targets":
+        if not read_only and known.sizing.ahead:
             begun.append(("order ahead", f"set-targets {name} +{hours}h={wanted}"))
         elif not read_only:
             begun.append(("order", f"scale-pool {name} {wanted}"))

@@ -10,13 +10,9 @@ from console.attach import connect
 from console.plain import quantity, table
 from console.show import tell_lines, write_json, write_lines
 from console.text import NONE, duration, printable
-from engine.errors import RefusedError, SpecError
-from engine.query import ConsolidationRequest
-from runbooks.plan import WorkloadMove, asks
 
 if TYPE_CHECKING:
     from engine.query import Consolidation, ConsolidationPlan, FragmentationReport, NodeTasks, ShapeFragmentation
-    from runbooks.plan import Request
 
 SHOWN_MOVES = 40
 SHOWN_NAMES = 4
@@ -96,8 +92,10 @@ def consolidate(arguments: argparse.Namespace) -> None:
     """Plan moves, show them and their effect, ask, and do exactly what was shown. Without a plan it says why."""
     from console.act import carry_out, outcome_lines, proposal_lines
     from console.wishes import following
+    from runbooks.actions.workloads import consolidation_request, moves_act
+    from runbooks.plan import Request, StepRequest
 
-    request = request_of(arguments)
+    request = consolidation_request(vars(arguments))
     with closing(connect(arguments)) as client:
         answer = client.consolidation(request)
         only_shown = arguments.dry_run or (arguments.json and not arguments.yes)
@@ -105,8 +103,8 @@ def consolidate(arguments: argparse.Namespace) -> None:
             write_json({"consolidation": answer}) if arguments.json else write_lines(consolidation_lines(answer))
             if only_shown:
                 return
-            raise no_plan(answer)
-        wanted = following(moves_of(answer, arguments.reason), arguments.suggestion)
+        step = StepRequest(act=moves_act(answer))
+        wanted = following(Request(steps=(step,), reason=arguments.reason), arguments.suggestion)
         proposal = client.preview(wanted) if only_shown else client.propose(wanted)
         if not arguments.json:
             write_lines([*consolidation_lines(answer), "", *proposal_lines(proposal)])
@@ -121,42 +119,9 @@ def consolidate(arguments: argparse.Namespace) -> None:
     tell_lines(outcome_lines(outcome))
 
 
-def request_of(arguments: argparse.Namespace) -> ConsolidationRequest:
-    """Raises SpecError naming the flag."""
-    if arguments.pool and not arguments.free_nodes:
-        raise SpecError("--pool", "belongs to --free-nodes", "Say how many nodes of it are to be empty")
-    if arguments.free_nodes and not arguments.pool:
-        raise SpecError("--free-nodes", "belongs to --pool", "Say of which pool")
-    if arguments.free_nodes and arguments.unblock:
-        raise SpecError("--free-nodes", "is given beside --unblock", "Ask for one of the two")
-    return ConsolidationRequest(
-        unblock=arguments.unblock,
-        free_nodes=arguments.free_nodes,
-        pool=arguments.pool,
-        max_moves=arguments.max_moves,
-        least_ratio_permille=round(arguments.ratio * 1000),
-    )
-
-
 def is_wanted(answer: Consolidation) -> bool:
     """Whether there is a plan that is worth what it costs."""
     return answer.found is not None and answer.found.worth_it
-
-
-def no_plan(answer: Consolidation) -> RefusedError:
-    remedy = "Ask for it with a lower --ratio" if answer.found is not None else "See `muster fragmentation`"
-    return RefusedError(f"no plan: {answer.why}", remedy)
-
-
-def moves_of(answer: Consolidation, reason: str) -> Request:
-    """What was planned, as it is asked for. Raises RefusedError when there is no plan."""
-    if answer.found is None or not answer.found.worth_it:
-        raise no_plan(answer)
-    moves = tuple(
-        WorkloadMove(id=move.id, was=tuple(place.node for place in move.was), to=move.nodes)
-        for move in answer.found.moves
-    )
-    return asks("consolidate", tuple(move.id for move in moves), reason, moves=moves)
 
 
 def consolidation_lines(answer: Consolidation) -> list[str]:

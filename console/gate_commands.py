@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from console.action_arguments import ACTIONS, action_arguments
 from console.arguments import as_json, command, path_of, positive, reach
 
 _AUDIT_CODES = """\
@@ -25,6 +24,9 @@ exit codes of this command:
 
 def proposal_commands(commands: Any) -> None:
     """What becomes of a wish on its way to an act: put to the vote, voted on, carried out, taken back."""
+    from console.action_arguments import action_arguments  # `--version` does without the declarations
+    from runbooks.actions.catalog import CATALOG
+
     told = "put an action, or a plan of several, to the vote; nothing is done"
     propose = command(commands, "propose", "console.proposals:propose", told)
     propose.add_argument("-f", "--file", metavar="PLAN", help="YAML with several steps instead; - for standard input")
@@ -33,9 +35,9 @@ def proposal_commands(commands: Any) -> None:
     )
     _asking(propose)
     kinds = propose.add_subparsers(title="actions", metavar="ACTION", dest="action")
-    for name, (_, text) in ACTIONS.items():
-        kind = command(kinds, name, "console.proposals:propose", text)
-        action_arguments(kind, name)
+    for action in CATALOG.values():
+        kind = command(kinds, action.shell, "console.proposals:propose", action.summary)
+        action_arguments(kind, action)
         _asking(kind, sub=True)
     listed = command(commands, "proposals", "console.proposals:proposals", "what is proposed, what needs you first")
     listed.add_argument("--state", action="append", metavar="STATE", help="those in this state, such as paused")

@@ -12,11 +12,8 @@ from runbooks.audit_pages import (
     AuditErased,
     AuditPage,
     AuditPart,
-    AuditProof,
-    AuditProofOf,
     AuditQuery,
     AuditRange,
-    AuditSealed,
     AuditState,
 )
 from runbooks.freezes import Freeze, FreezeSpec
@@ -203,10 +200,6 @@ class GateQuestions(Asking):
         It can be checked elsewhere. That one was made is a record too.
         """
 
-    @asks("POST", "/v1/audit/proof", slow=True)
-    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
-        """That a record is in the log, or that it was only ever added to."""
-
     @asks("POST", "/v1/audit/anchor", changes=True, slow=True, body="NoBody")
     def anchor_audit(self) -> AuditState:
         """A checkpoint now, to wherever checkpoints are remembered."""
@@ -220,11 +213,4 @@ class GateQuestions(Asking):
         """Erase a text that the audit keeps apart.
 
         The chain stays valid. There is no way back.
-        """
-
-    @asks("POST", "/v1/audit/seal", changes=True, slow=True, body="SealBody")
-    def seal_audit(self, before_ms: int) -> AuditSealed:
-        """Move old records to a file beside the journal.
-
-        Those older than that: wall clock, Unix milliseconds.
         """

@@ -23,7 +23,7 @@ from engine.model import BudgetSpec, NodeState, QueueSpec, ReservationSpec, Work
 from engine.money import MICROUSD, usd
 from engine.query import Query, Term
 from engine.scaling import Autoscaling, ScalingSpec
-from runbooks import catalog
+from runbooks.actions import catalog
 from runbooks.draft import Draft
 from runbooks.plan import Act
 

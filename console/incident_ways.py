@@ -13,18 +13,16 @@ from engine.control import Engine
 from engine.model import BudgetSpec, QueueSpec
 from engine.money import MICROUSD
 from engine.scaling import PRESETS
+from runbooks.actions.catalog import find
 from runbooks.draft import Draft
 from runbooks.plan import Act
 
-TELLS = ("notify", "open_review")
-"""Actions that tell people, and do nothing to the cell: they are never wrong, and never enough."""
-
 
 def acts_of(draft: Draft) -> tuple[Act, ...]:
-    """What it would do to the cell: what tells people alone is left out."""
+    """What it would do to the cell: what tells people alone is left out, as it is never wrong, and never enough."""
     if draft.request is None:
         return ()
-    return tuple(step.act for step in draft.request.steps if step.act.action not in TELLS)
+    return tuple(step.act for step in draft.request.steps if find(step.act.action).command)
 
 
 def told(act: Act, budgets: Mapping[str, BudgetSpec]) -> dict[str, Any]:

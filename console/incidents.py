@@ -22,8 +22,8 @@ from engine.errors import NotFoundError, SpecError
 from engine.measures import duration_ms, shown
 from engine.model import CellSpec
 from engine.provider import ProviderFaults
+from runbooks.actions.catalog import CATALOG
 from runbooks.draft import Finding
-from runbooks.parameters import PARAMETERS
 from runbooks.plan import ActionName
 
 FOLDER = Path(__file__).parent / "incidents"
@@ -106,7 +106,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """(verb of `console.incident_play`, what it is told), in order."""
     accept: tuple[Way, ...]
     perfect: tuple[tuple[ActionName, dict[str, Any]], ...]
-    """Acts of a perfect answer, by the parameters of `runbooks.parameters`; none: nothing should be done."""
+    """Acts of a perfect answer, by the parameters of `runbooks.actions`; none: nothing should be done."""
     words: str
     """What a perfect answer says, in a sentence."""
     recovers: Recovers | None
@@ -225,7 +225,7 @@ def _pattern(document: Document, name: str, terms: Any, at: str) -> Pattern:
     if action not in ACTIONS:
         document.fail(at, f"there is no action {shown(action)}{did_you_mean(action, ACTIONS)}", "")
     targets, least, most, parameters = frozenset[str](), 0, 0, {}
-    of_target = next((key for key, one in PARAMETERS[action].items() if one.target), "moves")
+    of_target = next((key for key, one in CATALOG[action].parameters.items() if one.target), "moves")
     for key, value in dict(terms).items():
         if key == of_target:
             subset = value if isinstance(value, dict) else {"of": value}
@@ -257,9 +257,9 @@ def _perfect(document: Document, raw: Any, at: str) -> tuple[ActionName, dict[st
         document.fail(at, f"there is no action {shown(action)}{did_you_mean(action, ACTIONS)}", "")
     values: dict[str, Any] = {}
     for name, value in given.items():
-        parameter = PARAMETERS[action].get(name)
+        parameter = CATALOG[action].parameters.get(name)
         if parameter is None:
-            known = ", ".join(PARAMETERS[action])
+            known = ", ".join(CATALOG[action].parameters)
             document.fail(f"{at}.{action}.{name}", f"is no parameter of {action}", f"Use {known}")
         if parameter.many:
             values[name] = expanded(value)

@@ -64,11 +64,8 @@ if TYPE_CHECKING:
         AuditErased,
         AuditPage,
         AuditPart,
-        AuditProof,
-        AuditProofOf,
         AuditQuery,
         AuditRange,
-        AuditSealed,
         AuditState,
     )
     from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
@@ -439,9 +436,6 @@ class LocalClient(Client):
     def audit_part(self, wanted: AuditRange) -> AuditPart:
         return self._auditing.part(self._actor, wanted)
 
-    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
-        return self._auditing.proof(wanted)
-
     def anchor_audit(self) -> AuditState:
         return self._auditing.anchor(self._actor)
 
@@ -450,9 +444,6 @@ class LocalClient(Client):
 
     def redact_audit(self, ref: str, reason: str) -> AuditErased:
         return self._auditing.redact(self._actor, ref, reason)
-
-    def seal_audit(self, before_ms: int) -> AuditSealed:
-        return self._auditing.seal(self._actor, before_ms)
 
     def mirror(self) -> MirrorReport:
         return self._slurm.report()

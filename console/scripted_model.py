@@ -22,8 +22,8 @@ from typing import Any
 from console.incidents import Incident, load
 from console.text import printable
 from engine.errors import MusterError
-from runbooks.answer import NOT_FOR_MODELS, offered
-from runbooks.parameters import PARAMETERS
+from runbooks.actions.catalog import CATALOG
+from runbooks.answer import offered
 from runbooks.plan import ActionName
 
 STALL_S = 3.0
@@ -94,9 +94,8 @@ def _drains_a_stranger(prompt: str) -> str:
 
 
 def _sets_the_policy(prompt: str) -> str:
-    action = next(iter(NOT_FOR_MODELS))
-    given = {name: parameter.choices[0] for name, parameter in PARAMETERS[action].items() if parameter.choices}
-    return content("Policy", "Better.", [{"action": action, "with": given}])
+    given = {"policy": CATALOG["set_policy"].parameters["policy"].choices[0]}
+    return content("Policy", "Better.", [{"action": "set_policy", "with": given}])
 
 
 def _approves_itself(prompt: str) -> str:

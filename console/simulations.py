@@ -20,6 +20,7 @@ from engine.outlook import Interval, Outlook, RunStatus, WhatIf
 from engine.twin import Twins
 from recommender.recommendations import Simulated
 from recommender.suggest import Suggestion
+from runbooks.actions.catalog import CATALOG
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -37,31 +38,16 @@ _NO_EDIT = "the twin has no edit for {action}"
 
 def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
     """The edits that come nearest to the action, or why there are none."""
-    ids, nodes = suggestion.targets, ed.Nodes(ids=suggestion.targets)
+    row = CATALOG.get(suggestion.action)
     try:
         if suggestion.trial:
             return ed.parse_all(suggestion.trial)
-        match suggestion.action:
-            case "notify":
-                return "nothing would be done"
-            case "drain":
-                return (ed.Drain(nodes=nodes),)
-            case "cordon":
-                return (ed.Cordon(nodes=nodes),)
-            case "uncordon":
-                return (ed.Uncordon(nodes=nodes),)
-            case "interrupt":
-                return (ed.FailNodes(nodes=nodes),)
-            case "requeue":
-                return (ed.Preempt(ids=ids),)
-            case "cancel":
-                return (ed.Cancel(ids=ids),)
-            case "hold_queue":
-                return tuple(ed.HoldQueue(queue=queue) for queue in ids)
-            case "open_queue":
-                return tuple(ed.OpenQueue(queue=queue) for queue in ids)
-            case _:
-                return _NO_EDIT.format(action=suggestion.action.replace("_", " "))
+        if row is not None and not row.command:
+            return "nothing would be done"
+        if row is None or not row.edit:
+            return _NO_EDIT.format(action=suggestion.action.replace("_", " "))
+        targets = suggestion.targets if row.kind == "queue" else (",".join(suggestion.targets),)
+        return tuple(ed.parse(f"{row.edit} {target}") for target in targets)
     except SpecError as error:
         return f"the twin cannot try it: {error.problem}"
 

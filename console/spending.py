@@ -15,9 +15,8 @@ from console.show import write_json, write_lines
 from console.text import duration, money, printable, timestamp
 from engine.costs import ShowbackRequest
 from engine.errors import SpecError
-from engine.measures import duration_ms, money_microusd, shown
-from engine.money import DAY_MS, BudgetSpec
-from runbooks.plan import MoneyChange
+from engine.measures import shown
+from engine.money import DAY_MS
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -109,44 +108,3 @@ def _row(line: BudgetLine, now_ms: int) -> list[str]:
 
 def _percent(permille: int) -> str:
     return f"{permille / 10:.1f}%"
-
-
-def price_change(arguments: argparse.Namespace) -> MoneyChange:
-    """Raises SpecError naming the flag."""
-    return MoneyChange(price_microusd_hour=_money(arguments.price, "PRICE"))
-
-
-def budget_change(arguments: argparse.Namespace, client: Client) -> MoneyChange:
-    """A new budget, or the one there is with what was given in place of what it had. Raises SpecError naming the
-    flag."""
-    was = next((line.spec for line in client.budgets().budgets if line.spec.name == arguments.name), None)
-    given = [(scope, getattr(arguments, scope)) for scope in ("tenant", "team", "queue") if getattr(arguments, scope)]
-    if not given and was is None:
-        raise SpecError("--queue", "is missing", "Say whose budget it is: --tenant, --team or --queue")
-    if was is None and arguments.limit is None:
-        raise SpecError("--limit", "is missing", "Say how much may be spent, such as --limit 500")
-    scope, of = given[0] if given else (was.scope, was.of)  # type: ignore[union-attr]
-    fields = {} if was is None else {name: getattr(was, name) for name in BudgetSpec.__struct_fields__}
-    fields |= {"name": arguments.name, "scope": scope, "of": of}
-    if arguments.limit is not None:
-        fields["limit_microusd"] = _money(arguments.limit, "--limit")
-    if arguments.window is not None:
-        try:
-            fields["window_ms"] = duration_ms(arguments.window)
-        except ValueError as error:
-            raise SpecError("--window", str(error)) from None
-    if arguments.then is not None:
-        fields["action"] = arguments.then
-    if arguments.warn_percent is not None:
-        fields["warn_permille"] = arguments.warn_percent * 10
-    return MoneyChange(budget=BudgetSpec(**fields))
-
-
-def _money(text: str, where: str) -> int:
-    try:
-        amount = money_microusd(text.removeprefix("$"))
-    except ValueError as error:
-        raise SpecError(where, str(error)) from None
-    if amount < 0:
-        raise SpecError(where, f"{shown(text)} is negative", "Give an amount from 0 on")
-    return amount

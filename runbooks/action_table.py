@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from runbooks.actions.catalog import CATALOG
+from runbooks.actions.declaration import Action
 from runbooks.amounts import span
-from runbooks.catalog import CATALOG, Action
 from runbooks.plan import ActionName, Tier
 
 

@@ -1,8 +1,8 @@
 """What a language model may answer: the closed form of it, told to the server as a JSON schema, and read strictly.
 
-The schema is made from `runbooks.parameters`, the same table by which runbooks are linted. That a server keeps to it is
-a convenience: everything is looked at again here, as if nobody had been told. What an answer means in the cell is for
-`runbooks.draft_checks`.
+The schema is made from the declarations in `runbooks.actions`, by which runbooks are linted too. That a server keeps to
+it is a convenience: everything is looked at again here, as if nobody had been told. What an answer means in the cell is
+for `runbooks.draft_checks`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import msgspec
 
 from engine.spec import ID_PATTERN
 from runbooks import strict_json
+from runbooks.actions.catalog import CATALOG, find
+from runbooks.actions.parameters import MAX_LITERALS, Parameter, Type
 from runbooks.checks import MEANINGS, OPERATORS
 from runbooks.draft import MOST_STEPS, DraftRejected, Task
 from runbooks.input_values import milliseconds, near, why_not_literal
-from runbooks.parameters import AT_MOST_ONE, MOST_LITERALS, ONE_OF, PARAMETERS, SOME, Parameter, Type
 from runbooks.plan import ActionName, OnFail
 from runbooks.runbook import INPUT_TYPES, MOST_INPUTS, InputType
 
@@ -41,21 +42,9 @@ MOST_PROSE = 2_000
 MOST_ENUM = 200
 """Ids of one type that the schema lists; more are checked when the answer is read."""
 
-NOT_FOR_MODELS: Mapping[ActionName, str] = {
-    "set_policy": "it changes how the whole cell is scheduled",
-    "set_autoscaling": "it changes how the whole cell grows",
-    "set_price": "it changes what people pay",
-    "set_budget": "it changes what may be spent",
-    "remove_budget": "it changes what may be spent",
-    "interrupt": "it tells the cell that a provider takes nodes back",
-}
+NOT_FOR_MODELS: Mapping[str, str] = {row.name: row.not_for_models for row in CATALOG.values() if row.not_for_models}
 """Actions that no model drafts, whoever would vote on them, and why."""
-NOT_GIVEN: Mapping[ActionName, frozenset[str]] = {
-    "canary": frozenset(("policy",)),
-    "resize": frozenset(("evidence",)),
-}
-"""Parameters that no model gives: a policy is for the whole cell; evidence is kept as a fact about a workload."""
-MODEL_ACTIONS: tuple[ActionName, ...] = tuple(name for name in PARAMETERS if name not in NOT_FOR_MODELS)
+MODEL_ACTIONS: tuple[ActionName, ...] = tuple(row.name for row in CATALOG.values() if not row.not_for_models)
 
 HEADINGS: Mapping[Task, tuple[str, ...]] = {
     "handover": ("What happened", "What is open", "What waits for somebody", "What to watch"),
@@ -79,7 +68,7 @@ class AnsweredPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class AnsweredStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One act by the names of `runbooks.parameters`. Ids are those that the model was told."""
+    """One act by the names of `runbooks.actions`. Ids are those that the model was told."""
 
     action: str
     with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
@@ -183,8 +172,7 @@ def schema_of(
 
 def offered(action: ActionName) -> dict[str, Parameter]:
     """The parameters of an action that a model may give."""
-    hidden = NOT_GIVEN.get(action, frozenset())
-    return {name: parameter for name, parameter in PARAMETERS[action].items() if name not in hidden}
+    return {name: parameter for name, parameter in find(action).parameters.items() if parameter.for_models}
 
 
 def _step(action: ActionName, ids: Mapping[Type, Sequence[str]], definitions: dict[str, Any]) -> dict[str, Any] | None:
@@ -221,7 +209,7 @@ def _value(
             one = {"$ref": f"#/$defs/{parameter.type}"}
         else:
             one = _text("an id, exactly as it was told")
-    return _list(one, 1, MOST_LITERALS) if parameter.many else one
+    return _list(one, 1, MAX_LITERALS) if parameter.many else one
 
 
 def _names(type_: Type, ids: Mapping[Type, Sequence[str]]) -> tuple[str, ...]:
@@ -240,7 +228,7 @@ def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
         "tolerance_permille": {"type": ["integer", "null"]},
     }
     verify = _object({**check, "within": {"type": ["string", "null"], "description": "such as 10m"}})
-    several = {"anyOf": [{"type": ["integer", "string", "null"]}, _list(_text("a reference"), 1, MOST_LITERALS)]}
+    several = {"anyOf": [{"type": ["integer", "string", "null"]}, _list(_text("a reference"), 1, MAX_LITERALS)]}
     steps = [
         _object({
             "id": _text("of a-z, 0-9 and -"),
@@ -448,7 +436,7 @@ def _checked(step: AnsweredStep, where: str) -> AnsweredStep:
 def action_of(name: str, where: str) -> ActionName:
     """Raises DraftRejected for what is not in the catalogue, and for what no model drafts."""
     if name in NOT_FOR_MODELS:
-        why = NOT_FOR_MODELS[name]  # type: ignore[index]
+        why = NOT_FOR_MODELS[name]
         raise _unformed(f"{where}: {name} is never a model's to draft: {why}", "A person may propose it")
     found = next((action for action in MODEL_ACTIONS if action == name), None)
     if found is None:
@@ -458,18 +446,18 @@ def action_of(name: str, where: str) -> ActionName:
 
 def refuse_incomplete(action: ActionName, given: Mapping[str, Any], where: str) -> None:
     """Raises DraftRejected for parameters that are missing, or that exclude each other."""
+    row = find(action)
     for name, parameter in offered(action).items():
         if parameter.required and name not in given:
             raise _unformed(f"{where}: {action} needs {name}")
-    for names in ONE_OF.get(action, ()):
+    for names in row.one_of:
         if sum(name in given for name in names) != 1:
             raise _unformed(f"{where}: {action} takes one of {', '.join(names)}")
-    for names in AT_MOST_ONE.get(action, ()):
+    for names in row.at_most_one:
         if sum(name in given for name in names) > 1:
             raise _unformed(f"{where}: {action} takes one of {', '.join(names)}")
-    some = SOME.get(action, ())
-    if some and not any(name in given for name in some):
-        raise _unformed(f"{where}: {action} changes nothing without some of {', '.join(some)}")
+    if row.some and not any(name in given for name in row.some):
+        raise _unformed(f"{where}: {action} changes nothing without some of {', '.join(row.some)}")
 
 
 def _parameter(value: Any, parameter: Parameter, where: str) -> Any:
@@ -479,8 +467,8 @@ def _parameter(value: Any, parameter: Parameter, where: str) -> Any:
         return _one_line(value) if parameter.type == "text" else value
     if not isinstance(value, list):
         raise _unformed(f"{where} is no list", "Name each object by its own id")
-    if not 1 <= len(value) <= MOST_LITERALS:
-        raise _unformed(f"{where} lists {len(value):,}", f"Name 1 to {MOST_LITERALS}")
+    if not 1 <= len(value) <= MAX_LITERALS:
+        raise _unformed(f"{where} lists {len(value):,}", f"Name 1 to {MAX_LITERALS}")
     for i, one in enumerate(value):
         _literal(one, parameter, f"{where}[{i}]")
     if len(set(value)) < len(value):

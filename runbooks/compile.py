@@ -2,7 +2,7 @@
 
 What is given is checked against the live cell, so that a misspelt id is told with what may have been meant. Selectors
 are resolved here, once, to ids that people see and vote on. Nothing is evaluated but references, sums of a present
-quantity and a given one, and times from now (`runbooks.acts`).
+quantity and a given one, and times from now (`runbooks.actions.making`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.query import Kind, Query, Term
 from runbooks import checks
-from runbooks.acts import Maker
+from runbooks.actions.catalog import find
+from runbooks.actions.making import Maker
 from runbooks.checks import MEANINGS, Check, Finding
 from runbooks.input_values import milliseconds, near, selected_by, why_not_value
 from runbooks.lint import lint
-from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Limits, Request, StepRequest
 from runbooks.runbook import CheckLine, Input, InputType, Runbook, StepLine, reference
 from runbooks.runbook_shown import Chosen
@@ -282,13 +282,13 @@ class Inputs:
 
     def has_no_targets(self, step: StepLine) -> bool:
         """Whether a step acts on an optional input that has no value."""
-        known = next(known for name, known in PARAMETERS.items() if name == step.action)
+        known = find(step.action).parameters
         targets = [step.with_[name] for name, parameter in known.items() if parameter.target and name in step.with_]
         return bool(targets) and all(self.value(value) in (None, ()) for value in targets)
 
     def parameters(self, action: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """(action, parameter -> value) as `Maker.act` takes them."""
-        known = next(known for name, known in PARAMETERS.items() if name == action)
+        known = find(action).parameters
         found: dict[str, Any] = {}
         for name, parameter in known.items():
             value = self.value(given[name]) if name in given else None

@@ -11,7 +11,8 @@ import msgspec
 
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import MAX_QUANTITY, check_id
-from runbooks import blast, catalog, inverse, outside, readings, risk, simulation, wording
+from runbooks import outside, readings, simulation
+from runbooks.actions import blast, catalog, risk, rollback, wording
 from runbooks.books import Words
 from runbooks.checks import Check, check_well_formed, evaluate, vacuous
 from runbooks.identity import Scope
@@ -148,17 +149,17 @@ def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list
     catalog.check(act)
     shown = readings.read(source, row, act)
     readings.refuse_inapplicable(row, shown)
-    readings.refuse_outdated(act, shown)
+    readings.refuse_outdated(row, act, shown)
     work = readings.read_work(source, row, shown)
     refuse_unmet(source, asked, number)
-    rollback = inverse.inverse_of(act, shown)
+    back = rollback.inverse_of(act, shown)
     if asked.rollback is not None:
-        wrong = inverse.why_not_inverse(act, shown, asked.rollback)
+        wrong = rollback.why_not_inverse(act, shown, asked.rollback)
         if wrong:
             raise SpecError(f"steps[{number}].rollback", wrong, "Leave it out, or give the inverse of the step")
-        rollback = asked.rollback
+        back = asked.rollback
     stops = tuple(work.values())
-    tier, why = catalog.tier_and_why(row, act, shown, readings.pool_nodes(source), readings.bound(source))
+    tier, why = risk.tier_and_why(row, act, shown, readings.pool_nodes(source), readings.bound(source))
     step = Step(
         id=asked.id or str(number + 1),
         act=act,
@@ -168,7 +169,7 @@ def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list
         blast=blast.blast_of(act, shown, stops),
         pre=asked.pre,
         verify=asked.verify,
-        rollback=rollback,
+        rollback=back,
         # What is only tried is taken back when it fails, whoever asks for it.
         on_fail="rollback" if act.canary is not None else asked.on_fail,
         confirm=asked.confirm,
@@ -219,12 +220,12 @@ def tier_of_all(steps: Sequence[Step], whole: Blast, engine: Engine) -> tuple[Ti
     pools = readings.pool_nodes(engine)
     found: list[str] = []
     for pool, count in whole.nodes:
-        large = count > 1 and count * 1000 > catalog.LARGE_SHARE_PERMILLE * pools.get(pool, 0)
+        large = count > 1 and count * 1000 > risk.LARGE_SHARE_PERMILLE * pools.get(pool, 0)
         alone = any(dict(step.blast.nodes).get(pool, 0) == count for step in steps)
         if large and not alone:
             found.append(f"its steps together take {count:,} of {pools.get(pool, 0):,} nodes of {pool}")
     running = readings.bound(engine)
-    large = whole.workloads > risk.MANY and whole.workloads * 1000 > catalog.LARGE_SHARE_PERMILLE * running
+    large = whole.workloads > risk.MANY and whole.workloads * 1000 > risk.LARGE_SHARE_PERMILLE * running
     if large and all(step.blast.workloads < whole.workloads for step in steps):
         found.append(f"its steps together stop {whole.workloads:,} of {running:,} workloads")
     raised = TIERS[min(TIERS.index(highest) + bool(found), len(TIERS) - 1)]

@@ -20,7 +20,8 @@ from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.intent_answers import in_doubt
 from engine.intent_report import IntentWord
 from engine.intents import Intent, Phase, subjects_of, view_of, wanted
-from runbooks import books, catalog, policy, readings
+from runbooks import books, policy, readings
+from runbooks.actions import catalog
 from runbooks.admission import tag_of, touched_by
 from runbooks.approvals import NOBODY
 from runbooks.audit_tables import record_table
@@ -28,7 +29,7 @@ from runbooks.books import EFFECT, VOTE, Row
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, WHOLE, Actor, Scope
 from runbooks.intent_shown import LEAST_REASON, IntentAnswer, IntentDetail
-from runbooks.plan import Act, ActionName, Origin, Party, Plan, Tier
+from runbooks.plan import Act, Origin, Party, Plan, Tier
 
 if TYPE_CHECKING:
     from engine.commands import Receipt
@@ -42,14 +43,6 @@ AGREED = "intent.agreed"
 """Type of the record of a word that others must say too."""
 NEAR_MS = 60_000
 """By so much the wall clock of a record and the cell's may differ."""
-ACTIONS: dict[type[cmd.Command], ActionName] = {
-    cmd.Cancel: "cancel", cmd.Hold: "hold", cmd.Release: "release", cmd.Requeue: "requeue", cmd.Preempt: "preempt",
-    cmd.SetPriority: "set_priority", cmd.SetQos: "set_qos", cmd.SetJobPriority: "set_job_priority",
-    cmd.MoveToQueue: "move", cmd.Cordon: "cordon", cmd.Uncordon: "uncordon", cmd.Drain: "drain",
-    cmd.HoldQueues: "hold_queue", cmd.DrainQueues: "drain_queue", cmd.OpenQueues: "open_queue", cmd.Reserve: "reserve",
-    cmd.Unreserve: "unreserve", cmd.PowerUp: "power_up", cmd.PowerDown: "power_down",
-}  # fmt: skip
-"""What is carried to another scheduler -> the action of the catalogue that becomes it."""
 GIVEN = ("priority_class", "qos", "priority", "queue")
 """Fields of commands that are an act's `to`."""
 
@@ -93,7 +86,7 @@ def wants(command: cmd.AnyCommand) -> tuple[str, ...]:
 
 def act_of(command: cmd.AnyCommand) -> Act | None:
     """The act that comes to the same command; None where there is none."""
-    action = ACTIONS.get(type(command))
+    action = catalog.of_command(type(command))
     if action is None:
         return None
     if isinstance(command, cmd.Reserve):
@@ -108,7 +101,7 @@ def act_of(command: cmd.AnyCommand) -> Act | None:
 
 def left_by(connection: Connection, intent: Intent) -> tuple[Row, Plan] | None:
     """The proposal whose step, or the way back of whose step, left the intent."""
-    action = ACTIONS.get(type(wanted(intent)))
+    action = catalog.of_command(type(wanted(intent)))
     if action is None or not books.exist(connection):
         return None
     near = EFFECT.c.at_ms.between(intent.at_ms - NEAR_MS, intent.at_ms + NEAR_MS)
@@ -268,5 +261,5 @@ def _weight(left: tuple[Row, Plan] | None, intent: Intent) -> tuple[Tier, Scope]
     """How much it takes to say so: as much as to approve the plan that left it; without one, as its action at least."""
     if left is not None:
         return left[1].tier, scope_of(left[1].steps)
-    action = ACTIONS.get(type(wanted(intent)))
+    action = catalog.of_command(type(wanted(intent)))
     return "T2" if action is None else catalog.find(action).tier, WHOLE

@@ -196,7 +196,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One act as it was drafted, by the names of `runbooks.parameters`; the act itself is in the draft's request."""
+    """One act as it was drafted, by the names of `runbooks.actions`; the act itself is in the draft's request."""
 
     action: str
     with_: dict[str, int | str | tuple[str, ...]]

@@ -15,18 +15,18 @@ import msgspec
 
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from runbooks import draft_runbook
-from runbooks.acts import Maker
+from runbooks.actions.catalog import find
+from runbooks.actions.making import Maker
+from runbooks.actions.parameters import MAX_TEXT, Parameter, Type, why_not_id
 from runbooks.answer import AnsweredStep, ModelAnswer, action_of, offered, refuse_incomplete
 from runbooks.compile import EXISTS, exists
 from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
 from runbooks.input_values import milliseconds
 from runbooks.leaks import refuse_leak
-from runbooks.parameters import MOST_TEXT, Parameter, Type, why_not_id
 from runbooks.plan import Act, ActionName, Proposal, Request, Source, StepRequest
 from runbooks.prose import ProseReader
 from runbooks.pseudonyms import is_plain
 from runbooks.runbook import InputType
-from runbooks.wording import command_name
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -47,17 +47,6 @@ KINDS: Mapping[Type, str] = {
     "reservation": "reservation", "tenant": "tenant", "budget": "budget", "channel": "channel",
 }  # fmt: skip
 """Type of a parameter -> kind of what it names."""
-_UNDOES: frozenset[frozenset[ActionName]] = frozenset(
-    frozenset(pair)
-    for pair in (
-        ("cordon", "uncordon"), ("drain", "uncordon"), ("hold", "release"), ("suspend", "resume"),
-        ("hold_queue", "open_queue"), ("drain_queue", "open_queue"), ("hold_queue", "drain_queue"),
-        ("reserve", "unreserve"), ("cancel", "requeue"), ("cancel", "resume"), ("cancel", "release"),
-        ("cancel", "hold"), ("cancel", "suspend"), ("cancel", "preempt"), ("cancel", "move"),
-        ("cancel", "set_priority"), ("cancel", "resize"), ("cancel", "approve_spending"),
-    )
-)  # fmt: skip
-"""Actions of which the later makes the earlier pointless, on the same target."""
 
 
 def draft_of(
@@ -199,9 +188,9 @@ class _Steps:
     def tell_notes(self, prose: ProseReader) -> None:
         """Messages with what is unsupported marked so, and with no links: what is shown is what would be sent."""
         for i, step in enumerate(self.steps):
-            if step.action in ("notify", "open_review"):
+            if not find(step.action).command:
                 text = prose.line(step.with_["text"], struck="[not verified: {}]")
-                text = "".join(char if char.isprintable() else f"<{ord(char):04X}>" for char in text)[:MOST_TEXT]
+                text = "".join(char if char.isprintable() else f"<{ord(char):04X}>" for char in text)[:MAX_TEXT]
                 self.steps[i] = msgspec.structs.replace(step, with_={**step.with_, "text": text})
 
 
@@ -278,12 +267,17 @@ def refuse_contradictions(acts: Sequence[Act]) -> None:
                     "runbook_invalid", f"duplicate-step: steps {k + 1} and {i + 1} both {act.action} {shared[0]}",
                     "Each target is acted on once by one action",
                 )  # fmt: skip
-            if frozenset((act.action, earlier.action)) in _UNDOES:
+            if undo_each_other(act.action, earlier.action):
                 raise DraftRejected(
                     "runbook_invalid",
                     f"cycle: step {i + 1} ({act.action}) undoes step {k + 1} ({earlier.action}) on {shared[0]}",
                     "Nothing would come of it",
                 )
+
+
+def undo_each_other(one: ActionName, other: ActionName) -> bool:
+    """Whether the later of the two makes the earlier pointless, on the same target."""
+    return other in find(one).undoes or one in find(other).undoes
 
 
 def line_of(step: AnsweredStep) -> str:
@@ -296,7 +290,7 @@ def line_of(step: AnsweredStep) -> str:
         if not known[name].target and name != "text"
     ]
     said = [repr(step.with_["text"])] if "text" in step.with_ else []
-    return " ".join((command_name(step.action), *map(str, named), *rest, *said))
+    return " ".join((step.action.replace("_", "-"), *map(str, named), *rest, *said))
 
 
 def _several(value: Any) -> tuple[Any, ...]:

@@ -16,15 +16,21 @@ from typing import Any, NoReturn, get_args
 import msgspec
 
 from engine.errors import RefusedError, SpecError
-from runbooks import inverse
+from runbooks.actions.catalog import CATALOG, find
 from runbooks.answer import AnsweredCheck, AnsweredInput, AnsweredRunbook, AnsweredRunbookStep, offered
-from runbooks.catalog import CATALOG
 from runbooks.checks import MEANINGS, CheckName
 from runbooks.draft import DraftRejected, RunbookDraft
 from runbooks.input_values import milliseconds, only_targets
 from runbooks.links import defanged, links
-from runbooks.lint import AFTER, STATE_CHECK, STOPS_WORK, TAKES_NODES, TELLS, Linter, lint_file
-from runbooks.parameters import PARAMETERS
+from runbooks.lint import (
+    STATE_CHECK,
+    Linter,
+    changes_nodes,
+    lint_file,
+    stops_targets,
+    stops_work,
+    stops_work_or_takes_nodes,
+)
 from runbooks.plan import Act, Confirm, Plan, Step
 from runbooks.runbook import HEADINGS, InputType, Runbook, parse, reference
 from runbooks.runbook_shown import Problem
@@ -164,7 +170,7 @@ def _diff(now: str, text: str, name: str) -> str:
 
 
 def _real_step(step: AnsweredRunbookStep, real: RealName) -> AnsweredRunbookStep:
-    action = next(name for name in PARAMETERS if name == step.action)
+    action = find(step.action).name
     known = offered(action)
     given: dict[str, Any] = {}
     for name, value in step.with_.items():
@@ -211,14 +217,13 @@ def _kept_limits(was: Runbook) -> str:
 def _least_limits(runbook: Runbook) -> str:
     """The least under which its steps can run, as far as the file says; a person may raise them."""
     linter = Linter(runbook)
-    actions = {step.action for step in runbook.front.steps}
-    nodes = linter.touched(TAKES_NODES | {"scale_pool"})
-    work = linter.touched(STOPS_WORK - TAKES_NODES - {"drain_queue"})
-    emptied = linter.touched(TAKES_NODES - {"cordon"})
+    nodes, work = linter.touched(changes_nodes), linter.touched(stops_targets)
+    emptied = linter.touched(lambda row: {"takes_nodes", "stops_residents"} <= set(row.impact))
     work += emptied * WORK_OF_A_NODE
-    if actions & STOPS_WORK:
+    if any(map(stops_work, linter.actions())):
         work = max(work, 1)
-    gpus = max(nodes, work if not nodes else 0, 1) * GPUS_OF_A_NODE if actions & (STOPS_WORK | TAKES_NODES) else 0
+    touches = any(map(stops_work_or_takes_nodes, linter.actions()))
+    gpus = max(nodes, work if not nodes else 0, 1) * GPUS_OF_A_NODE if touches else 0
     waits = sum(
         max((milliseconds(check.within) or 0 for check in step.verify), default=0) for step in runbook.front.steps
     )
@@ -228,7 +233,7 @@ def _least_limits(runbook: Runbook) -> str:
 
 
 def _back(step: AnsweredRunbookStep, was: Runbook | None) -> str:
-    if any(step.action == action for action in TELLS):
+    if not find(step.action).command:
         return ""
     written = next(
         (old.rollback for old in was.front.steps if old.id == step.id and old.action == step.action), ""
@@ -236,7 +241,7 @@ def _back(step: AnsweredRunbookStep, was: Runbook | None) -> str:
     if written and not isinstance(written, str):
         acts = ", ".join(f"{{action: {back.action}, with: {_flow(back.with_)}}}" for back in written)
         return f"[{acts}]"
-    return "cannot" if any(step.action == action for action in inverse.NEVER) else "inverse"
+    return "cannot" if find(step.action).back is None else "inverse"
 
 
 def _confirm(step: AnsweredRunbookStep, was: Runbook | None) -> Confirm:
@@ -363,9 +368,9 @@ class _Again:
         self.when: list[AnsweredCheck] = []
         self._names = names
         act, row = step.act, CATALOG[step.act.action]
-        known = {name: parameter for name, parameter in PARAMETERS[act.action].items() if parameter.target}
+        known = {name: parameter for name, parameter in row.parameters.items() if parameter.target}
         verify: list[AnsweredCheck] = []
-        if act.action in AFTER and row.kind in STATE_CHECK and only_targets(act.action):
+        if row.after and row.kind in STATE_CHECK and only_targets(act.action):
             name, parameter = next(iter(known.items()))
             of = self._input(row.kind, act.targets, parameter.type)  # type: ignore[arg-type]
             given: dict[str, Any] = {name: of}
@@ -408,7 +413,7 @@ class _Again:
         before = {"made": "active"}.get(states[0], states[0])
         if len(states) == 1 and before in MEANINGS[check].labels:
             self.when.append(AnsweredCheck(check=check, of=of, op="==", value=before))
-        after = AFTER[act.action]
+        after = find(act.action).after
         if act.action == "drain":
             return [AnsweredCheck(check="node_workloads", of=of, op="==", value=0, within="20m")]
         if len(after) == 1:

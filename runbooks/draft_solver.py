@@ -18,8 +18,8 @@ from engine.errors import MusterError
 from engine.model import PoolSpec, WorkloadState
 from engine.quota import Lack
 from engine.variants import variants
-from runbooks import catalog
-from runbooks.acts import Maker
+from runbooks.actions import catalog
+from runbooks.actions.making import Maker
 from runbooks.draft import SymptomChoice, Target, Tried
 from runbooks.draft_question import Question
 from runbooks.plan import Act, ActionName
@@ -39,7 +39,7 @@ NEAR = 64
 """A least number is found to such a part of itself."""
 GONE = frozenset((WorkloadState.FINISHED, WorkloadState.FAILED, WorkloadState.CANCELLED))
 Given = Mapping[str, Any]
-"""By the names of `runbooks.parameters`, as `Maker.act` takes them."""
+"""By the names of `runbooks.actions`, as `Maker.act` takes them."""
 
 
 class DraftOption(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +231,7 @@ def done(fork: Engine, option: DraftOption) -> tuple[Act, ...]:
     for action, given in option.steps:
         act = maker.act(action, given)
         catalog.check(act)
-        if catalog.find(act.action).command is not None:
+        if catalog.find(act.action).command:
             fork.command(catalog.command(act))
         acts.append(act)
     return tuple(acts)

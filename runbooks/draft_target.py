@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from engine.errors import MusterError
-from runbooks.checks import Check, CheckName, Operator, evaluate, words
+from runbooks.actions.catalog import find
+from runbooks.checks import Check, evaluate, words
 from runbooks.checks import Finding as Checked
 from runbooks.draft import Target
 from runbooks.draft_nodes import AGAIN_MS
@@ -16,29 +17,6 @@ from runbooks.plan import Act
 from runbooks.symptoms import CellScene
 
 MOST_CHECKS = 6
-STATES: dict[str, tuple[CheckName, str]] = {
-    "cordon": ("node_state", "cordoned"),
-    "uncordon": ("node_state", "ready"),
-    "hold_queue": ("queue_mode", "held"),
-    "open_queue": ("queue_mode", "open"),
-    "hold": ("workload_state", "held"),
-    "suspend": ("workload_state", "suspended"),
-    "unreserve": ("reservation_state", "not made"),
-    "release": ("workload_reason", "none"),
-    "resume": ("workload_reason", "none"),
-    "requeue": ("workload_reason", "none"),
-    "move": ("workload_reason", "none"),
-    "set_priority": ("workload_reason", "none"),
-    "resize": ("workload_reason", "none"),
-    "approve_spending": ("workload_reason", "none"),
-}
-"""Action -> what is so of each of its targets once it has helped."""
-NUMBERS: dict[str, tuple[tuple[str, CheckName, Operator], ...]] = {
-    "set_scaling": (("most", "pool_most", "=="), ("least", "pool_wanted", "<=")),
-    "scale_pool": (("nodes", "pool_wanted", "=="),),
-    "set_targets": (("nodes", "pool_target", ">="),),
-}
-"""Action -> (what it is told, what is read of its target, how the two compare)."""
 
 
 def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Target | None:
@@ -69,17 +47,12 @@ def conditions(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Ite
     yield from (Check(check="workload_reason", of=id_, op="==", value="none") for id_ in answer.starts[:2])
     given = dict(answer.option.steps) if answer.option is not None else {}
     for act in acts:
-        if act.action == "drain":
-            yield from (Check(check="node_workloads", of=id_, op="==", value=0) for id_ in act.targets)
-        elif act.action == "set_budget":
-            yield from (Check(check="budget_spent_permille", of=id_, op="<", value=1000) for id_ in act.targets)
-        elif act.action in STATES and not (act.action == "cordon" and "drain" in given):
-            reads, state = STATES[act.action]
-            yield from (Check(check=reads, of=id_, op="==", value=state) for id_ in act.targets)
-        for name, reads, op in NUMBERS.get(act.action, ()):
-            number = given.get(act.action, {}).get(name)
-            if isinstance(number, int):
-                yield Check(check=reads, of=act.targets[0], op=op, value=number)
+        if act.action == "cordon" and "drain" in given:
+            continue  # it is drained next
+        for proof in find(act.action).proof:
+            value = given.get(act.action, {}).get(proof.of) if proof.of else proof.value
+            if value is not None:
+                yield from (Check(check=proof.check, of=id_, op=proof.op, value=value) for id_ in act.targets)
     for kind, id_ in answer.about:
         if kind == "zone":
             yield Check(check="zone_ready", of=id_, op="==", value=0)

@@ -86,7 +86,7 @@ def said(text: str, cites: Iterable[str] = ()) -> Sentence:
 
 def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
     """(kind, id) of what acts are on, as many as are told of."""
-    from runbooks.catalog import find
+    from runbooks.actions.catalog import find
 
     kinds = {"scaling": "pool"}
     found = [(kinds.get(find(act.action).kind, find(act.action).kind), id_) for act in acts for id_ in act.targets]

@@ -15,6 +15,7 @@ import msgspec
 
 from engine.errors import MusterError, RefusedError
 from runbooks import draft_question, draft_rules, shift_words
+from runbooks.actions.wording import title
 from runbooks.checks import MEANINGS
 from runbooks.compile import Compiled, compile_runbook
 from runbooks.draft import Brief, Draft, DraftStep, Flag
@@ -40,7 +41,6 @@ from runbooks.runbook import Runbook, parse
 from runbooks.runbook_files import LIBRARY
 from runbooks.shelf import Call
 from runbooks.symptoms import CellScene
-from runbooks.wording import title
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -208,7 +208,7 @@ def library(id_: str) -> tuple[Runbook, RunbookRef] | None:
 
 
 def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, ...]]:
-    """What an act was told, by the names of `runbooks.parameters`; of a step that only the runbook has, its targets."""
+    """What an act was told, by the names of `runbooks.actions`; of a step that only the runbook has, its targets."""
     for action, given in option.steps:
         if action == act.action and (act.targets[0] in given.values() or len(option.steps) == 1):
             return dict(given)
@@ -220,10 +220,10 @@ def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, 
 
 
 def target_of(act: Act) -> dict[str, int | str | tuple[str, ...]]:
-    from runbooks.parameters import PARAMETERS
+    from runbooks.actions.catalog import find
 
     found: dict[str, int | str | tuple[str, ...]] = {}
-    for name, parameter in PARAMETERS[act.action].items():
+    for name, parameter in find(act.action).parameters.items():
         if parameter.target:
             found[name] = act.targets if parameter.many else act.targets[0]
     return found

@@ -17,7 +17,8 @@ from sqlalchemy import Connection, insert, select
 
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.events import AuditEntry
-from runbooks import books, canary, catalog, life, outside, policy, readings, wording
+from runbooks import books, canary, life, outside, policy, readings
+from runbooks.actions import catalog, wording
 from runbooks.amounts import utc
 from runbooks.audit import NO_ROWS, Audit
 from runbooks.books import CONFIRMATION, Row
@@ -193,7 +194,7 @@ class Executor:
         beside: Callable[[Connection], None],
     ) -> None:
         """The one place where a plan reaches the engine."""
-        if catalog.find(act.action).command is None:
+        if not catalog.find(act.action).command:
             self._engine.record(beside)
             return
         entry = AuditEntry(
@@ -341,7 +342,7 @@ class Executor:
         in_time = now_ms < row.verify_by_ms
         lines: list[str] = []
         verdicts: list[Verdict] = []
-        if action.command is not None:
+        if action.command:
             try:
                 found = readings.read(self._engine, action, step.act, executed=True)
             except NotFoundError as gone:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from engine.measures import duration_ms
-from runbooks.parameters import PARAMETERS, Parameter, why_not_id
+from runbooks.actions.catalog import CATALOG, find
+from runbooks.actions.parameters import Parameter, why_not_id
 from runbooks.plan import ActionName
 from runbooks.runbook import Input, StepLine, reference
 
@@ -25,13 +26,12 @@ def selected_by(one: Input) -> set[str]:
 
 def target_values(step: StepLine) -> Iterator[Any]:
     """What a step gives for the parameters that name what it acts on."""
-    for action, known in PARAMETERS.items():
-        if action == step.action:
-            yield from (value for name, value in step.with_.items() if name in known and known[name].target)
+    known = CATALOG[step.action].parameters if step.action in CATALOG else {}
+    yield from (value for name, value in step.with_.items() if name in known and known[name].target)
 
 
 def only_targets(action: ActionName) -> bool:
-    return all(parameter.target for parameter in PARAMETERS[action].values())
+    return all(parameter.target for parameter in find(action).parameters.values())
 
 
 def flat(values: Iterable[Any]) -> Iterator[str]:

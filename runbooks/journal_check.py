@@ -16,7 +16,7 @@ import msgspec
 
 from engine import events as ev
 from engine.errors import MusterError
-from runbooks import catalog
+from runbooks.actions import catalog
 from runbooks.verify import DAMAGE, Database, Flaw, PostgresDatabase, parse
 
 MOST = 20
@@ -121,4 +121,4 @@ def _done(database: Database) -> Iterator[tuple[str, ev.AuditEntry, RecordedEffe
 
 def _by_engine(action: str) -> bool:
     """Messages and reviews are no commands of the engine: its journal knows nothing of them."""
-    return catalog.find(action).command is not None
+    return bool(catalog.find(action).command)

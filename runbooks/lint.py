@@ -6,11 +6,15 @@ looking whether it worked, leave no way back where there is one, or exceed its o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.errors import SpecError
-from runbooks import catalog, checks, inverse
+from runbooks import checks
+from runbooks.actions.catalog import CATALOG
+from runbooks.actions.declaration import Action
+from runbooks.actions.parameters import why_not_id
+from runbooks.actions.rollback import inverse_of, why_not_inverse
 from runbooks.checks import MEANINGS, Check, CheckName
 from runbooks.confusable import skeleton
 from runbooks.input_values import (
@@ -23,14 +27,7 @@ from runbooks.input_values import (
     target_values,
 )
 from runbooks.lint_values import ValueLinter
-from runbooks.parameters import (
-    AT_MOST_ONE,
-    ONE_OF,
-    PARAMETERS,
-    SOME,
-    why_not_id,
-)
-from runbooks.plan import Act, ActionName, Target
+from runbooks.plan import Act, Target
 from runbooks.runbook import (
     HEADINGS,
     ID,
@@ -48,29 +45,28 @@ from runbooks.runbook import (
 from runbooks.runbook_shown import Problem
 from runbooks.strict_yaml import Path, unseen
 
-TELLS: frozenset[ActionName] = frozenset(("notify", "open_review"))
-"""What changes nothing of the cell: T0, with nothing to verify or to take back."""
-TAKES_NODES: frozenset[ActionName] = frozenset(("cordon", "drain", "interrupt"))
-STOPS_WORK: frozenset[ActionName] = frozenset(
-    ("cancel", "requeue", "preempt", "suspend", "resize", "consolidate", "drain", "interrupt", "drain_queue")
-)
-OF_CELL: frozenset[ActionName] = frozenset(("set_policy", "set_autoscaling", "canary"))
-"""What acts on the cell as a whole, and can be verified by it."""
 MOST_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
 LEAST_DURATION_MS = 60_000
-AMOUNTS = ("max_moves", "add_nodes", "remove_nodes")
-"""Parameters that say how much of something a step touches, whatever it is."""
 STATE_CHECK: dict[str, CheckName] = {
     "node": "node_state", "workload": "workload_state", "queue": "queue_mode", "reservation": "reservation_state",
 }  # fmt: skip
-STARTABLE = ("queued", "waiting", "placed", "running")
-AFTER: Mapping[ActionName, tuple[str, ...]] = {
-    "cordon": ("cordoned",), "uncordon": ("ready",), "drain": ("draining", "cordoned"), "interrupt": ("draining",),
-    "hold": ("held",), "release": STARTABLE, "suspend": ("suspended",), "resume": STARTABLE, "requeue": STARTABLE,
-    "preempt": STARTABLE, "cancel": ("cancelled",), "hold_queue": ("held",), "drain_queue": ("draining",),
-    "open_queue": ("open",), "reserve": ("ahead", "active"), "unreserve": ("not made",),
-}  # fmt: skip
-"""Action -> the states its targets may be in once it has worked."""
+
+
+def stops_work(row: Action) -> bool:
+    return row.stops_named
+
+
+def stops_targets(row: Action) -> bool:
+    return row.stops_named and row.kind == "workload"
+
+
+def changes_nodes(row: Action) -> bool:
+    """Whether it takes nodes out of use, or says how many there shall be more or less."""
+    return "takes_nodes" in row.impact or (row.kind == "scaling" and any(p.counts for p in row.parameters.values()))
+
+
+def stops_work_or_takes_nodes(row: Action) -> bool:
+    return row.stops_named or "takes_nodes" in row.impact
 
 
 def lint_file(data: bytes, name: str) -> tuple[Problem, ...]:
@@ -164,22 +160,21 @@ class Linter(ValueLinter):
             self._say(
                 (*path, "id"), "confusable", f"{ascii(step.id)[:60]} looks like the id of another step", "Rename it"
             )
-        if step.action not in PARAMETERS:
+        if step.action not in CATALOG:
             self._say((*path, "action"), "unknown-action", f"{ascii(step.action)[:40]} is not in the catalogue",
-                      near(step.action, tuple(PARAMETERS)))  # fmt: skip
+                      near(step.action, tuple(CATALOG)))  # fmt: skip
             return
-        action: ActionName = step.action  # type: ignore[assignment]
-        self._parameters((*path, "with"), action, step.with_)
+        row = CATALOG[step.action]
+        self._parameters((*path, "with"), row, step.with_)
         before = self._checks((*path, "pre"), step.pre, "pre" if i == 0 else "later")
         after = self._checks((*path, "verify"), step.verify, "verify")
         if i == 0:
             before += self._checks_again(self.front.when)
-        self._verifications(path, action, step, before, after)
-        row = catalog.CATALOG.get(action)
-        if row is not None and row.kind in STATE_CHECK and action in AFTER:
+        self._verifications(path, row, step, before, after)
+        if row.kind in STATE_CHECK and row.after:
             for of in flat(target_values(step)):
-                self._states[STATE_CHECK[row.kind], of] = frozenset(AFTER[action])
-        self._rollback((*path, "rollback"), action, step)
+                self._states[STATE_CHECK[row.kind], of] = frozenset(row.after)
+        self._rollback((*path, "rollback"), row, step)
         if step.on_fail == "rollback" and step.rollback == "cannot":
             self._say((*path, "on_fail"), "on-fail", "there is no way back to take", "Write pause or abort")
 
@@ -188,8 +183,8 @@ class Linter(ValueLinter):
         quiet = Linter(self.runbook)
         return quiet._checks(("when",), lines, "when")
 
-    def _parameters(self, path: Path, action: ActionName, given: Mapping[str, Any]) -> None:
-        known = PARAMETERS[action]
+    def _parameters(self, path: Path, row: Action, given: Mapping[str, Any]) -> None:
+        action, known = row.name, row.parameters
         for name, value in given.items():
             if name not in known:
                 self._say(
@@ -200,22 +195,21 @@ class Linter(ValueLinter):
         for name, parameter in known.items():
             if parameter.required and name not in given:
                 self._say(path, "missing-parameter", f"{action} needs {name}", "Give it")
-        for names in ONE_OF.get(action, ()):
+        for names in row.one_of:
             if sum(name in given for name in names) != 1:
                 self._say(path, "missing-parameter", f"{action} takes one of {', '.join(names)}", "Give exactly one")
-        for names in AT_MOST_ONE.get(action, ()):
+        for names in row.at_most_one:
             if sum(name in given for name in names) > 1:
                 self._say(path, "wrong-type", f"{action} takes one of {', '.join(names)}", "Give at most one")
-        some = SOME.get(action, ())
-        if some and not any(name in given for name in some):
-            self._say(path, "missing-parameter", f"{action} changes nothing", f"Give some of {', '.join(some)}")
+        if row.some and not any(name in given for name in row.some):
+            self._say(path, "missing-parameter", f"{action} changes nothing", f"Give some of {', '.join(row.some)}")
 
     def _verifications(
-        self, path: Path, action: ActionName, step: StepLine,
+        self, path: Path, row: Action, step: StepLine,
         before: list[tuple[str, str, list[Check]]], after: list[tuple[str, str, list[Check]]],
     ) -> None:  # fmt: skip
         if not step.verify:
-            if action not in TELLS:
+            if row.command:
                 self._say(path, "missing-verify", f"nothing shows whether {step.action} worked", "Give it a verify")
             return
         touched = set(flat(step.with_.values()))
@@ -226,7 +220,7 @@ class Linter(ValueLinter):
             if line.check not in MEANINGS:
                 continue
             if MEANINGS[line.check].of == "cell":
-                own |= action in OF_CELL
+                own |= row.of_cell
             elif line.of in touched or part_of(line.of, touched) or line.of in related:
                 own = True
             else:
@@ -237,7 +231,7 @@ class Linter(ValueLinter):
                       "Add a check on its own targets")  # fmt: skip
         for name, of, made in after:
             self._told_already(path, step, name, of, made, before)
-            self._state_after(path, action, step, name, of, made)
+            self._state_after(path, row, step, name, of, made)
 
     def _told_already(
         self, path: Path, step: StepLine, name: str, of: str, made: list[Check],
@@ -254,12 +248,9 @@ class Linter(ValueLinter):
                     "Verify what the step changes",
                 )  # fmt: skip
 
-    def _state_after(
-        self, path: Path, action: ActionName, step: StepLine, name: str, of: str, made: list[Check]
-    ) -> None:
+    def _state_after(self, path: Path, row: Action, step: StepLine, name: str, of: str, made: list[Check]) -> None:
         """Problems of a verification of a target's state that the action decides."""
-        row = catalog.CATALOG.get(action)
-        if row is None or STATE_CHECK.get(row.kind) != name or of not in set(flat(target_values(step))):
+        if STATE_CHECK.get(row.kind) != name or of not in set(flat(target_values(step))):
             return
         at = self._place_of(path, step, name, of)
         allowed = checks.allowed(made[0])
@@ -269,13 +260,12 @@ class Linter(ValueLinter):
             self._say(
                 at,
                 "vacuous-check",
-                f"{checks.words(made[0])}: that holds before {action} as well",
+                f"{checks.words(made[0])}: that holds before {row.name} as well",
                 "Verify what it changes",
             )
-        after = AFTER.get(action)
-        if after and not checks.both(frozenset(after), allowed):
-            self._say(at, "verify-never", f"{action} makes it {' or '.join(after)}, so that this never holds",
-                      f"Verify == {after[0]}")  # fmt: skip
+        if row.after and not checks.both(frozenset(row.after), allowed):
+            self._say(at, "verify-never", f"{row.name} makes it {' or '.join(row.after)}, so that this never holds",
+                      f"Verify == {row.after[0]}")  # fmt: skip
 
     def _place_of(self, path: Path, step: StepLine, name: str, of: str) -> Path:
         at = next((i for i, line in enumerate(step.verify) if (line.check, line.of) == (name, of)), 0)
@@ -286,11 +276,10 @@ class Linter(ValueLinter):
         names = {found[0] for value in touched if (found := reference(value))}
         return {by for name in names if name in self.front.inputs for by in selected_by(self.front.inputs[name])}
 
-    def _rollback(self, path: Path, action: ActionName, step: StepLine) -> None:
-        back = step.rollback
-        never = action in inverse.NEVER
+    def _rollback(self, path: Path, row: Action, step: StepLine) -> None:
+        back, action, never = step.rollback, row.name, row.back is None
         if back == "":
-            if action not in TELLS:
+            if row.command:
                 word = "cannot" if never else "inverse"
                 self._say(
                     path, "missing-rollback", f"nothing says how {action} is taken back", f"Write `rollback: {word}`"
@@ -306,33 +295,31 @@ class Linter(ValueLinter):
                 path, "wrong-rollback", f"{ascii(back)[:40]} is no way back", "Write inverse, cannot, or its acts"
             )
         else:
-            self._written_rollback(path, action, step)
+            self._written_rollback(path, row, step)
 
-    def _written_rollback(self, path: Path, action: ActionName, step: StepLine) -> None:
+    def _written_rollback(self, path: Path, row: Action, step: StepLine) -> None:
+        action = row.name
         acts = []
         assert not isinstance(step.rollback, str), "called for one that is written out"
         for i, back in enumerate(step.rollback):
             at: Path = (*path, i)
-            if back.action not in PARAMETERS:
+            if back.action not in CATALOG:
                 self._say((*at, "action"), "unknown-action", f"{ascii(back.action)[:40]} is not in the catalogue",
-                          near(back.action, tuple(PARAMETERS)))  # fmt: skip
+                          near(back.action, tuple(CATALOG)))  # fmt: skip
                 return
-            name: ActionName = back.action  # type: ignore[assignment]
-            self._parameters((*at, "with"), name, back.with_)
-            acts.append(Act(action=name, targets=tuple(flat(back.with_.values()))))
+            one = CATALOG[back.action]
+            self._parameters((*at, "with"), one, back.with_)
+            acts.append(Act(action=one.name, targets=tuple(flat(back.with_.values()))))
         if not only_targets(action) or not all(only_targets(act.action) for act in acts):
             self._say(path, "wrong-rollback", f"the way back of {action} needs what it was before",
                       "Write `rollback: inverse`: it is made from what is shown")  # fmt: skip
             return
-        row = catalog.CATALOG.get(action)
-        if row is None:
-            return
         ids = tuple(flat(target_values(step)))
         act = Act(action=action, targets=ids)
         before = [tuple(Target(id=id_, state=state) for id_ in ids) for state in sorted(row.states)]
-        why = [
-            inverse.why_not_inverse(act, shown, tuple(acts)) for shown in before if inverse.inverse_of(act, shown)
-        ] or [f"{action} cannot be taken back"]
+        why = [why_not_inverse(act, shown, tuple(acts)) for shown in before if inverse_of(act, shown)] or [
+            f"{action} cannot be taken back"
+        ]
         if all(why):
             self._say(path, "wrong-rollback", why[-1], "Write `rollback: inverse`, or the acts that take the step back")
 
@@ -353,9 +340,7 @@ class Linter(ValueLinter):
                 self._say((*path, "max_duration"), "limits-exceeded",
                           f"its verifications may take {waits // 60_000} min, more than {limits.max_duration}",
                           "Raise max_duration, or shorten their `within`")  # fmt: skip
-        nodes = self.touched(TAKES_NODES | {"scale_pool"})
-        work = self.touched(STOPS_WORK - TAKES_NODES - {"drain_queue"})
-        actions = {step.action for step in self.front.steps}
+        nodes, work = self.touched(changes_nodes), self.touched(stops_targets)
         for field, count, what in (("max_nodes", nodes, "take, or take out of use,"), ("max_workloads", work, "stop")):
             most = getattr(limits, field)
             if count > most:
@@ -363,29 +348,38 @@ class Linter(ValueLinter):
                 rule = "limits-exceeded" if most else "limits-missing"
                 text = f"its steps together may {what} {count:,} {things}, and {field} is {most:,}"
                 self._say((*path, field), rule, text, "Raise it if that is meant, or act on fewer")
-        for field, needed in (("max_workloads", STOPS_WORK), ("max_gpus", STOPS_WORK | TAKES_NODES)):
-            if actions & needed and not getattr(limits, field):
-                self._say((*path, field), "limits-missing", f"{', '.join(sorted(actions & needed))} needs it",
+        for field, needs in (("max_workloads", stops_work), ("max_gpus", stops_work_or_takes_nodes)):
+            named = sorted({row.name for row in self.actions() if needs(row)})
+            if named and not getattr(limits, field):
+                self._say((*path, field), "limits-missing", f"{', '.join(named)} needs it",
                           "Give the most that may be touched")  # fmt: skip
 
-    def touched(self, actions: frozenset[ActionName]) -> int:
-        """Most different objects that the steps with these actions can act on together, as far as the file says."""
+    def actions(self) -> list[Action]:
+        """Those of its steps that are in the catalogue."""
+        return [CATALOG[step.action] for step in self.front.steps if step.action in CATALOG]
+
+    def touched(self, of: Callable[[Action], bool]) -> int:
+        """Most different objects that the steps with such actions can act on together, as far as the file says."""
         values: dict[str, int] = {}
-        moves = 0
+        amounts = 0
         for step in self.front.steps:
-            if step.action not in actions:
+            row = CATALOG.get(step.action)
+            if row is None or not of(row):
                 continue
-            amounts = [step.with_[name] for name in AMOUNTS if name in step.with_ and name in PARAMETERS[step.action]]
-            if step.action in ("consolidate", "scale_pool"):
-                moves += sum(self._most(n) if isinstance(n, str) else n for n in amounts if isinstance(n, int | str))
+            counting = [name for name, parameter in row.parameters.items() if parameter.counts]
+            if counting:
+                amounts += sum(self._most(step.with_.get(name, 0)) for name in counting)
                 continue
             for value in flat(target_values(step)):
                 found = reference(value)
                 one = self.front.inputs.get(found[0]) if found and not found[1] else None
                 values[value] = one.max_items or 1 if one is not None else 1
-        return sum(values.values()) + moves
+        return sum(values.values()) + amounts
 
-    def _most(self, value: str) -> int:
+    def _most(self, value: Any) -> int:
+        """Of a number, or of the input that it refers to."""
+        if not isinstance(value, str):
+            return value if isinstance(value, int) else 0
         found = reference(value)
         one = self.front.inputs.get(found[0]) if found else None
         return (self.bounds(one)[1] or 0) if one is not None else 0

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
-
-import msgspec
 
 from engine.errors import SpecError
 from runbooks import checks
+from runbooks.actions.parameters import MAX_DURATION_MS, MAX_LITERALS, Parameter, Type
 from runbooks.checks import MEANINGS, OPERATORS, Check, CheckName, Subject
 from runbooks.input_values import milliseconds, near, selected_by, why_not_literal, why_not_value
-from runbooks.parameters import MOST_DURATION_MS, MOST_LITERALS, Parameter, Type
 from runbooks.runbook import MOST_MEMBERS, NAME, PROPERTIES, CheckLine, Input, Runbook, reference
 from runbooks.runbook_shown import Problem
 from runbooks.strict_yaml import Path
@@ -90,7 +89,7 @@ class ValueLinter:
             self._say(path, "input-range", f"has not both min and max, as {kind}", "Give both: every number is bounded")
         elif least > most:
             self._say(path, "input-range", "min is above max", "Exchange them")
-        elif one.type == "duration" and not 0 <= least <= most <= MOST_DURATION_MS:
+        elif one.type == "duration" and not 0 <= least <= most <= MAX_DURATION_MS:
             self._say(path, "duration-range", "is longer than 30 days, or negative", "Give less")
         elif abs(least) > 10**12 or abs(most) > 10**12:
             self._say(path, "input-range", "is beyond what anything here has", "Give a bound that means something")
@@ -192,13 +191,13 @@ class ValueLinter:
         if isinstance(value, list):
             if not parameter.many:
                 self._say(path, "wrong-type", "takes one value", "Give one")
-            elif not 1 <= len(value) <= MOST_LITERALS:
-                self._say(path, "pattern", f"lists {len(value)}", f"List 1 to {MOST_LITERALS} ids, or use an input")
+            elif not 1 <= len(value) <= MAX_LITERALS:
+                self._say(path, "pattern", f"lists {len(value)}", f"List 1 to {MAX_LITERALS} ids, or use an input")
             else:
                 if len({str(item) for item in value}) < len(value):
                     self._say(path, "wrong-type", "names one twice", "Name each once")
                 for i, item in enumerate(value):
-                    self._value((*path, i), item, msgspec.structs.replace(parameter, many=False))
+                    self._value((*path, i), item, dataclasses.replace(parameter, many=False))
             return
         if isinstance(value, str) and "${" in value and parameter.type != "text":
             if reference(value) is None:

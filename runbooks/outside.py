@@ -16,11 +16,9 @@ import msgspec
 from engine.errors import RefusedError
 from engine.intents import Intent, Phase
 from engine.outside_commands import CARRIED, why_not
-from runbooks import catalog, effects
+from runbooks.actions import catalog
 from runbooks.checks import Verdict
-from runbooks.effects import Done
 from runbooks.plan import Act, Target
-from runbooks.readings import qos_of
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -29,34 +27,6 @@ LEAST_MS = 180_000
 """Wall time within which an effect must be seen: longer than what is given up takes (`engine.slurm.actor`)."""
 STILL = "once more 20 s later"
 """When what was read there is read again: `engine.slurm.reconcile.SAFE_S`."""
-STARTS_WITHIN_MS = 60_000
-"""By how much the start of a reservation may be moved: others count in whole minutes, and not in the past."""
-
-
-def _reserved(act: Act, before: Target, now: Target) -> bool:
-    made, wanted = now.reservation, act.reservation
-    return (
-        made is not None
-        and wanted is not None
-        and set(made.nodes) == set(wanted.nodes)
-        and abs(made.start_ms - wanted.start_ms) <= STARTS_WITHIN_MS
-    )
-
-
-def _of_qos(act: Act, before: Target, now: Target) -> bool:
-    """A class of the mirror is of a QOS; its tier is the partition's, and its rank that of what waits."""
-    return qos_of(now.was) == (qos_of(act.to) or act.to)
-
-
-DONE: dict[str, Done] = {
-    "cordon": effects.becomes("cordoned", "draining"),
-    "drain_queue": effects.empty_and("held", "draining"),
-    "reserve": _reserved,
-    "set_priority": _of_qos,
-}
-"""Where an effect looks otherwise than in a cell that Muster decides on."""
-NOT_OBSERVED = frozenset(("set_job_priority", "power_up", "power_down"))
-"""Of which the cell holds nothing: what was read back there shows it."""
 
 
 def is_outside(engine: Engine) -> bool:
@@ -71,9 +41,9 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
         row = catalog.find(act.action)
         if row.only_outside and engine.state.settings.decided_by == "muster":
             found[f"{act.action}: Muster itself decides on this cell"] = None
-        elif is_outside(engine) and row.command is not None:
+        elif is_outside(engine) and row.command:
             catalog.check(act)
-            why = why_not(type(row.command(act)), acts=engine.acts, lacks=engine.lacks)
+            why = why_not(type(row.express_act(act)), acts=engine.acts, lacks=engine.lacks)
             if why:
                 found[f"{act.action}: {why}"] = None
     if found:
@@ -88,9 +58,9 @@ def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
     lines: dict[str, None] = {}
     for act in acts:
         row = catalog.find(act.action)
-        if not is_outside(engine) or row.command is None:
+        if not is_outside(engine) or not row.command:
             continue
-        command = row.command(act)
+        command = row.express_act(act)
         name, why = act.action.replace("_", " "), why_not(type(command), acts=engine.acts, lacks=engine.lacks)
         if why:
             lines[f"{name} cannot be carried now: {why}"] = None
@@ -125,16 +95,14 @@ def intent_of(engine: Engine, act: Act, since_ms: int) -> Intent | None:
 def verdict(intent: Intent | None, act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:
     """What a target says after its intent was carried, or not."""
     row = catalog.find(act.action)
-    done = DONE.get(act.action, row.done)(act, before, now)
+    done = (row.done_outside or row.is_done)(act, before, now)
     if intent is None:
         return "success" if done else "failure"
     phase = Phase(intent.phase)
     if phase in (Phase.REFUSED, Phase.EXPIRED, Phase.IN_DOUBT, Phase.UNDONE, Phase.RETRIED):
         return "failure"
     carried = phase in (Phase.ACCEPTED, Phase.DONE, Phase.NEEDLESS)
-    # Where QOS do not preempt, the cell holds no QOS.
-    unseen = act.action in NOT_OBSERVED or (act.action == "set_qos" and not now.was)
-    if carried and (done or unseen):
+    if carried and (done or not row.seen_outside(now)):
         return "success"
     return "inconclusive" if in_time else "failure"
 

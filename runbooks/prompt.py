@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
+from runbooks.actions.catalog import CATALOG
+from runbooks.actions.parameters import Parameter, Type
 from runbooks.answer import HEADINGS, MODEL_ACTIONS, SCHEMA_VERSION, offered, schema_of
-from runbooks.catalog import CATALOG
 from runbooks.draft import MOST_EXCERPTS, MOST_QUESTION, Brief, Fact, Task
 from runbooks.excerpts import prepared
 from runbooks.model_call import PromptMessage
 from runbooks.model_endpoint import Egress
-from runbooks.parameters import Parameter, Type
 from runbooks.plan import ActionName
 from runbooks.pseudonyms import PromptNames
 from runbooks.redaction import MARKER, REDACTION_VERSION, mask_unknown, says_secret

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from runbooks.actions.catalog import CATALOG
 from runbooks.checks import MEANINGS
 from runbooks.draft import Fact, Mark, Sentence, Span
 from runbooks.links import defanged, links
-from runbooks.parameters import PARAMETERS
 from runbooks.pseudonyms import PromptNames
 from runbooks.vocabulary import METRICS, value_of
 
@@ -70,8 +70,8 @@ _JOINED = re.compile(
 _TOKEN = re.compile(r"[^\W_](?:[\w./-]*\w)?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?![a-z])")
 _OUR_WORDS = frozenset(
-    (*METRICS, *MEANINGS, *PARAMETERS, *(name for given in PARAMETERS.values() for name in given),
-     *(word for given in PARAMETERS.values() for each in given.values() for word in each.choices))
+    (*METRICS, *MEANINGS, *CATALOG, *(name for row in CATALOG.values() for name in row.parameters),
+     *(word for row in CATALOG.values() for each in row.parameters.values() for word in each.choices))
 )  # fmt: skip
 """Metrics, checks, actions and parameters: they are written like ids, and name nothing in the cell."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,12 @@ from engine.commands import AnyCommand
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import RESOURCES, WorkloadState, check_id
 from engine.query import Query, Term, WorkloadDetail
-from runbooks import catalog, risk, sizes
+from runbooks.actions import catalog
+from runbooks.actions.declaration import BOUND, Action
+from runbooks.actions.pools import AUTOSCALER
+from runbooks.actions.queues import changed_meanwhile
 from runbooks.amounts import listed
-from runbooks.catalog import Action
-from runbooks.plan import Act, Difference, QueueChange, RequestChange, Target
+from runbooks.plan import Act, Difference, Target
 from runbooks.specs import differences
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ MOST_ROWS = 10_000
 STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
 """What ends an attempt, in a workload's history."""
 
-QOS_CLASS = re.compile(r"(.+)\.tier-\d+(?:\.\d+)?")
-"""QOS and tier of a partition, and the rank of what waits, as `engine.slurm.mapping` puts them together."""
-
 
 def difference(row: Action, shown: Target, now: Target) -> Difference | None:
     """How a target differs, in what the proposal showed and the action depends on; None when it does not."""
@@ -48,7 +46,7 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
     if shown.queue is not None and now.queue is not None and now.queue != shown.queue:
         changes = tuple(differences(shown.queue, now.queue))
         was, is_ = (", ".join(f"{change.what} {getattr(change, side)}" for change in changes) for side in ("was", "to"))
-        return found(was, is_, changed_meanwhile(shown.id, QueueChange(was=shown.queue, to=now.queue)))
+        return found(was, is_, changed_meanwhile(shown.id, shown.queue, now.queue))
     if (now.price_microusd_hour, now.budget) != (shown.price_microusd_hour, shown.budget):
         return found("another price or budget", "changed", f"{shown.id} was changed meanwhile")
     if shown.autoscaling != now.autoscaling or (
@@ -59,19 +57,19 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
         return found("other settings", "changed", f"{shown.id} was changed meanwhile")
     if now.reservation != shown.reservation:
         return found("another reservation", "changed", f"{shown.id} was shown as another reservation")
-    if now.state != shown.state and row.name != "set_quota":
+    if "state" in row.depends and now.state != shown.state:
         return found(shown.state, now.state, f"{shown.id} was shown as {shown.state} and is {now.state} now")
     if now.attempts != shown.attempts:
         was, is_ = f"attempt {shown.attempts}", f"attempt {now.attempts}"
         return found(was, is_, f"{shown.id} was shown in {was} and is in {is_} now")
-    if row.name == "resize" and now.asks != shown.asks:
+    if "asks" in row.depends and now.asks != shown.asks:
         return found("another request", "changed", f"{shown.id} was shown with another request")
-    if row.name == "consolidate" and now.nodes != shown.nodes:
+    if "nodes" in row.depends and now.nodes != shown.nodes:
         was, is_ = f"on {listed(shown.nodes)}", f"on {listed(now.nodes)}"
         return found(was, is_, f"{shown.id} was shown {was} and is {is_} now")
     if now.was != shown.was:
         return found(shown.was, now.was, f"{shown.id} was shown in {shown.was} and is in {now.was} now")
-    if row.name in ("drain", "interrupt", "drain_queue", "set_quota"):
+    if "work" in row.depends:
         # Work that left since makes it milder than was approved; work that arrived would be stopped unseen.
         seen = set(shown.work)
         arrived = tuple(id_ for id_ in now.work if id_ not in seen)
@@ -79,12 +77,6 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
             text = f"{shown.id} has work now that was not shown: {listed(arrived)}"
             return found(f"{len(shown.work)} workloads", f"{len(now.work)} workloads", text)
     return None
-
-
-def changed_meanwhile(name: str, change: QueueChange) -> str:
-    """As in "research was changed meanwhile: nominal gpu 32 GPU -> 48 GPU"."""
-    found = (f"{what} {was} -> {to}" for what, was, to in differences(change.was, change.to))
-    return f"{name} was changed meanwhile: {', '.join(found)}"
 
 
 def checked_targets(row: Action, targets: Sequence[str]) -> tuple[str, ...]:
@@ -141,60 +133,10 @@ def refuse_inapplicable(row: Action, targets: tuple[Target, ...]) -> None:
         raise RefusedError(f"cannot {row.name}: {'; '.join(found)}", row.otherwise)
 
 
-def refuse_outdated(act: Act, targets: tuple[Target, ...]) -> None:
-    """A change of a queue is refused when it starts from what the queue no longer has, and when it changes nothing. A
-    move is refused when the workload is no longer where it was to be moved from."""
-    for move, target in zip(act.moves, targets, strict=False):
-        if not set(target.nodes).issubset(move.was):
-            raise RefusedError(
-                f"{move.id} was to be moved from {listed(move.was)} and is on {listed(target.nodes)} now",
-                "Plan the moves again: muster consolidate",
-            )
-    if act.resize is not None:
-        refuse_same_request(act.resize, targets)
-    if act.money is not None and (act.money.price_microusd_hour, act.money.budget) in (
-        (targets[0].price_microusd_hour, None),
-        (None, targets[0].budget),
-    ):
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
-    if act.scaling is not None and len(set(sizes.was_and_to(act, targets[0].size, targets[0].autoscaling))) == 1:
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
-    refuse_same_setting(act, targets)
-    approved = [target.id for target in targets if act.action == "approve_spending" and target.approved]
-    if approved:
-        raise RefusedError(f"the spending of {listed(tuple(approved))} is approved already", "Leave it out")
-    if act.queue is None:
-        return
-    present = targets[0].queue
-    if present is not None and present != act.queue.was:
-        text = changed_meanwhile(targets[0].id, QueueChange(was=act.queue.was, to=present))
-        raise RefusedError(text, "Look at the queue again, then ask for the change again")
-    if act.queue.to == act.queue.was:
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
-
-
-def refuse_same_setting(act: Act, targets: tuple[Target, ...]) -> None:
-    """Raises RefusedError naming the targets that have what they shall get already."""
-    same: tuple[str, ...] = ()
-    if act.action in ("set_priority", "move", "set_qos"):
-        same = tuple(target.id for target in targets if target.was == act.to)
-    if act.canary is not None:
-        wanted = act.canary.policy or act.canary.order
-        same = tuple(t.id for t in targets if wanted == (t.queue.order if t.queue is not None else t.state))
-    if same:
-        raise RefusedError(f"{listed(same)} has exactly that", "Leave it out; nothing needs doing")
-
-
-def refuse_same_request(change: RequestChange, targets: tuple[Target, ...]) -> None:
-    """Raises RefusedError naming the workloads that ask for exactly that."""
-    same = [
-        target.id
-        for target in targets
-        for group, request in target.asks
-        if change.group in ("", group) and request | change.request == request
-    ]
-    if same:
-        raise RefusedError(f"{listed(tuple(same))} asks for exactly that", "Leave it out; nothing needs doing")
+def refuse_outdated(row: Action, act: Act, targets: tuple[Target, ...]) -> None:
+    """Raises RefusedError for targets that the act was not thought out for, or that are so already."""
+    if row.refuse is not None:
+        row.refuse(act, targets)
 
 
 def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tuple[Target, ...]:
@@ -210,17 +152,15 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
         case "canary" if act.canary is not None and act.canary.policy is not None:
             return read_cell(engine, act, executed)
         case "canary":
-            found = read_queues(engine, act, executed)
+            found = read_queues(engine, row, act, executed)
         case "reservation":
-            absent_is_well = row.name == "reserve" or executed
+            absent_is_well = executed or "not made" in row.states
             return tuple(read_reservation(engine, act, id_, absent_is_well) for id_ in ids)
         case "queue":
-            found = read_queues(engine, act, executed)
+            found = read_queues(engine, row, act, executed)
         case "workload":
             found = read_workloads(engine, ids, row)
-            if row.name in risk.DISPLACING and all(
-                id_ in found and not catalog.why_not(row, found[id_]) for id_ in ids
-            ):
+            if "displaces" in row.impact and all(id_ in found and not catalog.why_not(row, found[id_]) for id_ in ids):
                 found[ids[0]] = msgspec.structs.replace(found[ids[0]], work=displaced(engine, act, executed))
         case "node":
             found = read_nodes(engine, ids)
@@ -236,7 +176,7 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
             found = read_sizes(engine, row)
         case "budget":
             found = read_budgets(engine, ids)
-            if row.name == "set_budget" or executed:
+            if executed or "not set" in row.states:
                 found |= {id_: Target(id=id_, state="not set") for id_ in ids if id_ not in found}
     missing = [id_ for id_ in ids if id_ not in found]
     if missing:
@@ -257,7 +197,7 @@ def needed(source: Engine, act: Act) -> Act | None:
     return msgspec.structs.replace(act, targets=tuple(target.id for target in left))
 
 
-def still_there(source: Engine, action: catalog.Action, act: Act) -> tuple[Target, ...]:
+def still_there(source: Engine, action: Action, act: Act) -> tuple[Target, ...]:
     """The targets that exist: what has gone meanwhile needs no way back."""
     try:
         return read(source, action, act)
@@ -271,7 +211,7 @@ def still_there(source: Engine, action: catalog.Action, act: Act) -> tuple[Targe
         return tuple(found)
 
 
-def read_queues(engine: Engine, act: Act, executed: bool) -> dict[str, Target]:
+def read_queues(engine: Engine, row: Action, act: Act, executed: bool) -> dict[str, Target]:
     """Name -> reading, for those that exist."""
     found: dict[str, Target] = {}
     for name in act.targets:
@@ -280,7 +220,7 @@ def read_queues(engine: Engine, act: Act, executed: bool) -> dict[str, Target]:
         except NotFoundError:
             continue
         work: tuple[str, ...] = ()
-        if act.action == "drain_queue":
+        if "stops_residents" in row.impact:
             work = bound_work(engine, queue.leaves)
         elif act.queue is not None and not executed:
             work = tuple(dict.fromkeys((*evicted(engine, act), *displaced(engine, act, executed))))
@@ -292,7 +232,7 @@ def read_queues(engine: Engine, act: Act, executed: bool) -> dict[str, Target]:
 
 def bound_work(engine: Engine, queues: tuple[str, ...]) -> tuple[str, ...]:
     """Ids of the placed and running workloads of these queues."""
-    states = tuple(Term("state", "=", state) for state in sorted(catalog.BOUND))
+    states = tuple(Term("state", "=", state) for state in BOUND)
     found: list[str] = []
     for name in queues:
         where = (Term("queue", "=", name), *states)
@@ -340,7 +280,7 @@ def gone_after(engine: Engine, *commands: AnyCommand) -> np.ndarray[Any, np.dtyp
 def gave_way(engine: Engine, fork: Engine) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """By workload row: it held capacity before, and on the fork it holds none, was started anew, or is asked to go."""
     before, after = engine.state.workloads, fork.state.workloads
-    bound = tuple(WorkloadState[state.upper()] for state in sorted(catalog.BOUND))
+    bound = tuple(WorkloadState[state.upper()] for state in BOUND)
     went: np.ndarray[Any, np.dtype[np.bool_]] = ~np.isin(view(after.state), bound)
     went |= view(after.attempts) != view(before.attempts)
     went |= view(after.preempting) != view(before.preempting)
@@ -389,7 +329,7 @@ def read_workloads(engine: Engine, ids: Sequence[str], row: Action | None = None
             holds=held(work),
             approved=work.spending_approved,
             asks=tuple((group.name, {name: getattr(group, name) for name in RESOURCES}) for group in work.groups),
-            was=replaced(row, work),
+            was=row.replaces(work) if row is not None and row.replaces is not None else "",
         )
     return found
 
@@ -401,20 +341,6 @@ def held(work: WorkloadDetail) -> tuple[tuple[str, int], ...]:
     for place in work.placement:
         found[place.node] += place.tasks * of_task.get(place.group, 0)
     return tuple(sorted((node, gpu) for node, gpu in found.items() if gpu))
-
-
-def replaced(row: Action | None, work: WorkloadDetail) -> str:
-    """What the action gives a workload something else for."""
-    name = "" if row is None else row.name
-    if name == "set_qos":
-        return qos_of(work.priority_class)
-    return work.priority_class if name == "set_priority" else work.queue if name == "move" else ""
-
-
-def qos_of(priority_class: str) -> str:
-    """The QOS of Slurm that a priority class of a mirror stands for; empty where it stands for none."""
-    found = QOS_CLASS.fullmatch(priority_class)
-    return found[1] if found else ""
 
 
 def worked(work: WorkloadDetail) -> int:
@@ -450,8 +376,8 @@ def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
 def read_sizes(engine: Engine, row: Action) -> dict[str, Target]:
     """Name -> reading, of all pools; or of the autoscaler."""
     report = engine.scaling()
-    if row.name == "set_autoscaling":
-        return {sizes.AUTOSCALER: Target(id=sizes.AUTOSCALER, state="set", autoscaling=report.settings)}
+    if row.of_cell:
+        return {AUTOSCALER: Target(id=AUTOSCALER, state="set", autoscaling=report.settings)}
     pools = {pool.name: pool for pool in engine.overview(brief=True).pools}
     found = {}
     for size in report.pools:
@@ -474,7 +400,7 @@ def read_budgets(engine: Engine, names: Sequence[str]) -> dict[str, Target]:
 
 def read_work(engine: Engine, row: Action, targets: tuple[Target, ...]) -> dict[str, Target]:
     """The workloads that would be stopped besides the targets. A gang on several nodes is read, and counted, once."""
-    if row.name not in risk.STOPPING_OTHERS:
+    if not row.stops_others:
         return {}
     return read_workloads(engine, tuple(dict.fromkeys(id_ for target in targets for id_ in target.work)))
 
@@ -488,4 +414,4 @@ def pool_nodes(engine: Engine) -> dict[str, int]:
 def bound(engine: Engine) -> int:
     """Workloads that hold capacity."""
     counts = engine.state.workloads.state_counts
-    return sum(counts[WorkloadState[state.upper()]] for state in catalog.BOUND)
+    return sum(counts[WorkloadState[state.upper()]] for state in BOUND)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 
 from engine.errors import NotFoundError, RefusedError
-from runbooks import books, catalog, life, policy, readings
+from runbooks import books, life, policy, readings
+from runbooks.actions import catalog, risk
 from runbooks.amounts import span, utc
 from runbooks.approvals import why_not_usable
 from runbooks.books import Row
@@ -39,7 +40,7 @@ def what_differs(engine: Engine, row: Row, plan: Plan, number: int) -> tuple[Dif
         if (difference := readings.difference(action, old, new)) is not None
     ]
     pools, running = readings.pool_nodes(engine), readings.bound(engine)
-    tier, why = catalog.tier_and_why(action, step.act, now, pools, running)
+    tier, why = risk.tier_and_why(action, step.act, now, pools, running)
     if tier > step.tier:
         text = f"it was {step.tier} and is {tier} now: {'; '.join(why)}"
         found.append(Difference(what=f"tier of step {step.id}", shown=step.tier, now=tier, text=text))

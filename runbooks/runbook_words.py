@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runbooks import checks, inverse, wording
+from runbooks import checks
+from runbooks.actions import wording
+from runbooks.actions.catalog import find
 from runbooks.checks import MEANINGS
 from runbooks.plan import Act, Plan
 from runbooks.runbook import CheckLine, Input, LimitLine, Runbook, StepLine
@@ -107,7 +109,7 @@ def rollback_of(plan: Plan) -> tuple[str, ...]:
 
 def without_acts(act: Act) -> str:
     """What to say of a step whose way back has no acts."""
-    return "cannot be taken back" if act.action in inverse.NEVER else "leaves nothing to take back"
+    return "cannot be taken back" if find(act.action).back is None else "leaves nothing to take back"
 
 
 def verifications_of(plan: Plan) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from engine.columns import view
 from engine.model import NodeState, WorkloadState
 from engine.query import Query, Term
 from runbooks import audit_reading, books, life
+from runbooks.actions.catalog import CATALOG
 from runbooks.audit_pages import AuditQuery, AuditRow
 from runbooks.audit_tables import record_table
-from runbooks.catalog import CATALOG
 from runbooks.draft import Fact
 from runbooks.freezes import freeze_words
 from runbooks.vocabulary import ACTED_ON, fact

@@ -10,9 +10,9 @@ from engine.columns import view
 from engine.model import WorkloadState
 from engine.money import usd
 from engine.query import Overview
-from runbooks import catalog
+from runbooks.actions import catalog, risk
+from runbooks.actions.declaration import BOUND, Action
 from runbooks.amounts import amount, listed, whole, workloads
-from runbooks.catalog import Action
 from runbooks.plan import Act, Effect, Target
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 SHOWN_STARTS = 1_000
 """Fresh starts compared by name, before and after."""
-LOSERS = {"cancel": "Cancelled with work done", "suspend": "Suspended from running", "consolidate": "Moved"}
-"""By action, what becomes of the work that it stops."""
 
 
 class Trial:
@@ -49,7 +47,7 @@ class Trial:
     def do(self, row: Action, act: Act, touched: list[Target]) -> None:
         """Raises RefusedError when the engine refuses it there. `touched` are the targets and what it stops besides."""
         fork = self.fork
-        if row.command is None:
+        if not row.command:
             return
         self._acted = True
         excess, spent = over(fork, act), spending(fork, row, act)
@@ -64,9 +62,9 @@ class Trial:
             self._note("Above what it may use", excess, over(fork, act))
         for (label, before), (_, after) in zip(spent, spending(fork, row, act), strict=True):
             self._note(label, before, after)
-        stops = [(row, target) for target in touched if catalog.loses_work(row, target)]
+        stops = [(row, target) for target in touched if risk.loses_work(row, target)]
         if stops:
-            self._lost.setdefault(LOSERS.get(row.name, "Requeued"), []).extend(stops)
+            self._lost.setdefault(row.lost, []).extend(stops)
 
     def effects(self) -> tuple[Effect, ...]:
         """What all of it has changed; nothing where nothing was done to the cell."""
@@ -78,7 +76,7 @@ class Trial:
             effects.append(Effect(label=label, before="none", after=workloads(len(by_id))))
         if self._lost:
             stopped = {target.id: (row, target) for stops in self._lost.values() for row, target in stops}
-            effects.append(Effect(label="Work lost, if now", before="none", after=catalog.lost_by(stopped.values())))
+            effects.append(Effect(label="Work lost, if now", before="none", after=risk.lost_by(stopped.values())))
         names, count = starts(self.fork)
         # What is moved starts anew, but it ran before.
         others = tuple(id_ for id_ in names if id_ not in self._moved)
@@ -148,7 +146,7 @@ def in_state(overview: Overview, state: str) -> str:
 
 
 def running(overview: Overview) -> str:
-    return f"{sum(overview.states.get(state, 0) for state in catalog.BOUND):,}"
+    return f"{sum(overview.states.get(state, 0) for state in BOUND):,}"
 
 
 def nodes_ready(overview: Overview) -> str:

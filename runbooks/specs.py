@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from engine.model import FlavorQuota, QueueSpec, ReservationSpec
 from runbooks.amounts import amount, listed, span, utc
+
+if TYPE_CHECKING:
+    from engine.model import FlavorQuota, QueueSpec, ReservationSpec
 
 UNSET = "not set"
 

@@ -10,7 +10,8 @@ import msgspec
 from sqlalchemy import Connection, func, or_, select
 
 from engine.errors import RefusedError
-from runbooks import blast, books, compose, life, limits, outside, policy, readings
+from runbooks import books, compose, life, limits, outside, policy, readings
+from runbooks.actions import blast
 from runbooks.amounts import utc
 from runbooks.audit import Audit
 from runbooks.books import PROPOSAL, VOTE, Row, Words

@@ -15,11 +15,11 @@ import msgspec
 from engine.failures import NOTES
 from engine.model import Policy, QueueMode
 from engine.money import usd
+from runbooks.actions.catalog import CATALOG
 from runbooks.amounts import utc, whole
 from runbooks.checks import MEANINGS
 from runbooks.draft import Fact, FactUnit
 from runbooks.life import EDGES
-from runbooks.parameters import PARAMETERS
 from runbooks.plan import TIERS
 
 Names = Literal[
@@ -195,14 +195,14 @@ METRICS: Mapping[str, Metric] = {
     **{f"{kind}_named_in_excerpt": _word(kind, f"an excerpt names {kind} {{of}}", "yes") for kind in NAMEABLE},
     # -- what was found
     "finding_kind": _word("finding", "finding {of} is of kind {value}"),
-    "finding_action": _word("finding", "finding {of} suggests {value}", *PARAMETERS),
+    "finding_action": _word("finding", "finding {of} suggests {value}", *CATALOG),
     "finding_text": _text("finding", "finding {of}: {value}"),
     "finding_observed": _text("finding", "finding {of} rests on {value}"),
     "channel_known": _word("channel", "channel {of} can be told something", "yes"),
     # -- plans of others that a new one must not collide with
     "proposal_state": _word("proposal", "{of} is {value}", *_LIFE),
     "proposal_tier": _word("proposal", "{of} is of tier {value}", *TIERS),
-    "proposal_action": _word("proposal", "{of} is to {value}", *PARAMETERS),
+    "proposal_action": _word("proposal", "{of} is to {value}", *CATALOG),
     "proposal_needs": _count("proposal", "{of} lacks {value} votes"),
     "proposal_expires": _number("proposal", "time_ms", "{of} expires at {value}"),
     "proposal_title": _text("proposal", "{of}: {value}"),

@@ -13,7 +13,8 @@ import msgspec
 from sqlalchemy import Connection
 
 from engine.errors import JournalError, MusterError, RefusedError, SpecError
-from runbooks import books, catalog, life, policy, readings
+from runbooks import books, life, policy, readings
+from runbooks.actions import catalog, risk
 from runbooks.amounts import listed, utc, workloads
 from runbooks.audit import Audit
 from runbooks.books import Row
@@ -209,9 +210,9 @@ class WayBack:
         act, action = left, catalog.find(act.action)
         targets = readings.still_there(self._engine, action, act)
         pools, running = readings.pool_nodes(self._engine), readings.bound(self._engine)
-        tier, why = catalog.tier_and_why(action, act, targets, pools, running)
+        tier, why = risk.tier_and_why(action, act, targets, pools, running)
         stops = (*targets, *readings.read_work(self._engine, action, targets).values())
-        if tier > plan.tier and any(catalog.loses_work(action, target) for target in stops):
+        if tier > plan.tier and any(risk.loses_work(action, target) for target in stops):
             told = f": {'; '.join(why)}" if why else ""
             raise RefusedError(
                 f"{act.action} {listed(act.targets)}, the way back of step {step.id}, is {tier} now, and the plan was "

@@ -266,17 +266,17 @@ def _there_is(
         return None, "", None
     if of == "queue":
         quota = client.queue(name).spec.nominal.get(resource, 0)
-        return (quota, "quota", Sizing("set-quota", ONE, quota // ONE)) if quota else (None, "", None)
+        return (quota, "quota", Sizing(ONE, quota // ONE)) if quota else (None, "", None)
     if of == "cell":
         return overview.capacity.get(resource), "capacity", None
     if pool is None:
         return None, "", None
     scaling = next((each.scaling for each in client.scaling().pools if each.pool == pool.name), None)
-    command, most = ("scale-pool", None) if scaling is None else ("set-targets", scaling.most)
+    ahead, most = scaling is not None, None if scaling is None else scaling.most
     if metric == "demand_nodes":
-        return pool.nodes * ONE, "nodes there are", Sizing(command, ONE, pool.nodes, most)
+        return pool.nodes * ONE, "nodes there are", Sizing(ONE, pool.nodes, most, ahead)
     each = pool.capacity.get(resource, 0) // max(1, pool.nodes)
-    sizing = Sizing(command, each, pool.nodes, most) if each else None
+    sizing = Sizing(each, pool.nodes, most, ahead) if each else None
     return pool.capacity.get(resource), "capacity", sizing
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from console.client import Client
 
 LINK = "rec:"
-ON_WORK = ("cancel", "hold", "release", "requeue", "suspend", "resume", "resize")
-"""Actions whose targets are workloads, which end by themselves."""
 OVER = ("finished", "failed", "cancelled")
 
 
@@ -164,6 +162,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
     async def act(self, app: MusterApp) -> str:
         """Have the action of the chosen one planned, confirmed and done. Gives what to tell. Raises MusterError."""
+        from console.action_arguments import declared, metavar_of
         from console.wishes import finish, parse, propose
 
         chosen = self.chosen()
@@ -173,7 +172,10 @@ class RecommendationsPane(DetailPane[Recommendations]):
             raise RefusedError("there is nothing to propose", "It asks for a person's attention only")
         name, *words = chosen.command
         words = words[: words.index("--suggestion")]
-        over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if name in ON_WORK else ()
+        row = declared(name)
+        # Work ends by itself, and is then no target any more.
+        on_work = row.kind == "workload" and bool(metavar_of(row))
+        over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if on_work else ()
         if over and len(over) == len(chosen.suggestion.targets):
             raise RefusedError(
                 "all of what it is about has ended since it was found", "It is looked for anew: r shows what there is"

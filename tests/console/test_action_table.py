@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from console.action_arguments import ACTIONS
-from console.cli import run
-from runbooks.catalog import CATALOG
+from console.actions import ACTIONS
+from console.cli import parser, run
+from runbooks.actions.catalog import CATALOG
 
 MANUAL = Path(__file__).resolve().parents[2] / "docs" / "actions.md"
 
 
-def test_every_action_has_a_command_and_every_command_an_action() -> None:
-    assert {name.replace("-", "_") for name in ACTIONS} == set(CATALOG)
+def test_every_action_has_a_command_in_the_shell_and_a_row_of_the_console() -> None:
+    names = {action.shell for action in CATALOG.values()}
+    told = parser().format_help()
+    assert all(f"\n    {name} " in told or f"\n    {name}\n" in told for name in names)
+    assert names <= {name for action in ACTIONS for name in action.commands}
 
 
 def test_every_action_is_told_in_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
 from console import cli
-from console.action_arguments import ACTIONS, POLICIES
 from console.attach import settings_of
 from console.cli import EXIT_CODES, KINDS, parser, run
 from console.engine_record import EngineRecord, read_record
@@ -41,9 +40,12 @@ from engine.control import Engine
 from engine.costs import ShowbackRequest
 from engine.holder import this_process
 from engine.loop import EngineLoop
-from engine.model import Policy
+from engine.model import Policy, QueueSpec
 from engine.query import Kind, Query
+from engine.scaling import PRESETS
 from engine.traces.replay import Estimate, prepare
+from runbooks.actions.catalog import CATALOG
+from runbooks.actions.parameters import ORDERS, POLICIES
 from runbooks.plan import ActionName
 from tests.support.patience import PATIENCE_S
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
@@ -446,8 +448,10 @@ def test_fairness_is_told_of_all_queues_or_of_one(shell: Shell, capsys: pytest.C
 
 def test_the_choices_of_the_shell_are_those_of_the_engine() -> None:
     assert get_args(Policy) == POLICIES
+    assert get_args(get_type_hints(QueueSpec)["order"]) == ORDERS
+    assert set(PRESETS) == set(CATALOG["set_autoscaling"].parameters["preset"].choices)
     assert get_args(Kind) == KINDS
-    assert {name.replace("-", "_") for name in ACTIONS} == set(get_args(ActionName))
+    assert set(CATALOG) == set(get_args(ActionName))
 
 
 def test_an_array_with_dependencies_is_submitted_from_flags(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:

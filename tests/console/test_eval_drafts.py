@@ -21,7 +21,7 @@ from console.scripted_model import LIES, perfect
 from engine.errors import NotFoundError, SpecError
 from engine.loop import EngineLoop
 from runbooks import model_limits
-from runbooks.acts import Maker
+from runbooks.actions.making import Maker
 from runbooks.answer import read_answer
 from runbooks.draft import Draft
 from runbooks.gate import wall_ms
@@ -323,7 +323,7 @@ def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], Scene]) -> None
     """The check itself: what it says runs does."""
     scene = played(FAULT)
     fork = scene.engine.fork()
-    from runbooks.catalog import command
+    from runbooks.actions.catalog import command
 
     for one in perfect_acts(scene):
         fork.command(command(one))

@@ -29,7 +29,7 @@ def known(**changes: object) -> Known:
     past = tuple((NOW_MS - (12 - i) * HOUR, 30_000 + 1000 * i) for i in range(12))
     made = Known(
         version=7, now_ms=NOW_MS, subject="pool:h100", metric="demand_gpu", unit="GPU", past=past, there_is=64_000,
-        what="capacity", boot_ms=(60_000, 4 * HOUR), sizing=Sizing("set-targets", 8_000, 8, 9), subjects=("pool:h100",),
+        what="capacity", boot_ms=(60_000, 4 * HOUR), sizing=Sizing(8_000, 8, 9, ahead=True), subjects=("pool:h100",),
         metrics=("demand_gpu", "price"),
     )  # fmt: skip
     return made._replace(**changes)

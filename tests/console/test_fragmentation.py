@@ -11,7 +11,7 @@ import pytest
 
 from console.advice_text import recommendation_lines
 from console.cli import run
-from console.fragmentation import consolidation_lines, fragmentation_lines, request_of
+from console.fragmentation import consolidation_lines, fragmentation_lines
 from console.overview_text import fleet
 from console.plain import overview_lines
 from console.remote_client import RemoteClient
@@ -20,6 +20,7 @@ from engine.commands import Cancel, Submit
 from engine.errors import RefusedError, SpecError
 from engine.loop import EngineLoop
 from engine.query import ConsolidationRequest
+from runbooks.actions.workloads import consolidation_request
 from tests.console.fake_client import FakeClient
 from tests.support.cells import workload
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
@@ -179,10 +180,10 @@ def test_a_reader_may_look_at_the_plan(shell: Shell, capsys: pytest.CaptureFixtu
 def test_the_bar_of_the_console_takes_the_same_words() -> None:
     arguments = parse("consolidate", "--free-nodes 2 --pool gpu --ratio 0")
     wanted = ConsolidationRequest(free_nodes=2, pool="gpu", least_ratio_permille=0)
-    assert request_of(arguments) == wanted
+    assert consolidation_request(vars(arguments)) == wanted
     for line in ("--pool gpu", "--free-nodes 2", "--unblock a --free-nodes 1 --pool gpu"):
         with pytest.raises(SpecError):
-            request_of(parse("consolidate", line))
+            consolidation_request(vars(parse("consolidate", line)))
 
 
 def test_both_clients_answer_alike(loop: EngineLoop, address: Path) -> None:

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from console.action_arguments import ACTIONS
 from console.advisor import Advisor
 from console.app import MusterApp
 from console.cli import run
@@ -27,7 +26,7 @@ from engine.model import PoolSpec, QueueSpec, ReservationSpec, Resources, Scalin
 from engine.outlook import WhatIf
 from recommender.findings_history import Series, idle_pools, pools_ahead, stale_reservations
 from recommender.suggest import Action, Suggestion
-from runbooks.plan import ActionName
+from runbooks.actions.catalog import CATALOG
 from tests.console.test_app import press, quick, read_to_the_end, until  # noqa: F401
 from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix
@@ -55,8 +54,7 @@ def forget_two(loop: EngineLoop) -> None:
 
 def test_every_action_that_can_be_suggested_is_one_that_the_gate_and_the_shell_know() -> None:
     suggested = set(get_args(Action)) - {"notify"}
-    assert suggested <= set(get_args(ActionName))
-    assert {action.replace("_", "-") for action in suggested} <= set(ACTIONS)
+    assert suggested <= set(CATALOG)
 
 
 def test_what_is_found_comes_with_the_command_that_proposes_it(

@@ -23,9 +23,9 @@ from engine.commands import Submit
 from engine.errors import SpecError
 from engine.loop import EngineLoop
 from runbooks import key_files
+from runbooks.actions.catalog import CATALOG
 from runbooks.checks import MEANINGS
 from runbooks.identity import OWNER
-from runbooks.parameters import PARAMETERS
 from runbooks.policy import Person
 from runbooks.runbook import HEADINGS, INPUT_TYPES
 from runbooks.runbook_files import LIBRARY
@@ -226,8 +226,8 @@ def test_prose_is_framed_and_its_links_are_dead() -> None:
 
 def test_the_manual_names_all_that_may_be_written() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "runbooks.md").read_text()
-    names = {*MEANINGS, *PARAMETERS, *INPUT_TYPES, *RULES, *HEADINGS, "schema", "limits"}
-    names |= {parameter for known in PARAMETERS.values() for parameter in known}
+    names = {*MEANINGS, *CATALOG, *INPUT_TYPES, *RULES, *HEADINGS, "schema", "limits"}
+    names |= {parameter for row in CATALOG.values() for parameter in row.parameters}
     names |= {label for meaning in MEANINGS.values() for label in meaning.labels if meaning.of != "workload"}
     assert sorted(name for name in names if f"`{name}`" not in manual and f"## {name}" not in manual) == []
 

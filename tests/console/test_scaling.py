@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
+from console.action_arguments import declared, typed
 from console.plain import overview_lines
-from console.scaling import lines, settings_change, size_change, targets_change
-from console.wishes import parse
+from console.scaling import lines
+from console.wishes import SeenThrough, parse
 from engine.errors import SpecError
 from runbooks.plan import ScalingChange
 from tests.console.fake_client import FakeClient
@@ -17,15 +16,11 @@ from tests.support.elastic_cells import elastic, order, pool
 HOUR = 3_600_000
 
 
-def typed(name: str, line: str) -> argparse.Namespace:
-    return parse(name, line)
-
-
-def change_of(name: str, line: str) -> ScalingChange:
-    arguments = typed(name, line)
-    if name == "set-targets":
-        return targets_change(arguments, lambda: 0)
-    return size_change(arguments) if name == "set-scaling" else settings_change(arguments)
+def change_of(name: str, line: str) -> ScalingChange | None:
+    """What a line of the `:` bar asks for, an hour after the epoch."""
+    action = declared(name)
+    assert action.read is not None
+    return action.read(typed(action, parse(name, line), lambda: HOUR), SeenThrough(FakeClient())).scaling
 
 
 def test_pools_and_settings_are_told_and_text_of_others_is_no_markup() -> None:
@@ -37,12 +32,12 @@ def test_pools_and_settings_are_told_and_text_of_others_is_no_markup() -> None:
 
 
 def test_what_is_typed_becomes_one_change() -> None:
-    assert size_change(typed("set-scaling", "gpu --most 40 --priority -2")) == ScalingChange(most=40, priority=-2)
-    change = targets_change(typed("set-targets", "gpu +2h=40 +6h=0"), lambda: HOUR)
+    assert change_of("set-scaling", "gpu --most 40 --priority -2") == ScalingChange(most=40, priority=-2)
+    change = change_of("set-targets", "gpu +2h=40 +6h=0")
     assert change == ScalingChange(targets=((3 * HOUR, 40), (7 * HOUR, 0)))
-    assert targets_change(typed("set-targets", "gpu none"), lambda: 0) == ScalingChange()
+    assert change_of("set-targets", "gpu none") == ScalingChange()
     line = "--preset ca scan_every=30s scale_up_after_ms=5 enabled=no expanders=price,priority predict_permille=900"
-    assert settings_change(typed("set-autoscaling", line)) == ScalingChange(
+    assert change_of("set-autoscaling", line) == ScalingChange(
         preset="ca",
         settings={
             "scan_every_ms": 30_000, "scale_up_after_ms": 5, "enabled": False, "expanders": ("price", "priority"),

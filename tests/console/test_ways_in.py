@@ -42,8 +42,10 @@ CALLERS = {
     "console/incident_play.py": "a scripted incident's own engine, in memory",
 }
 MAKERS = {
-    "runbooks/catalog.py": "what actions come to",
-    "runbooks/as_commands.py": "what actions come to",
+    **{
+        f"runbooks/actions/{subject}.py": "what its actions come to"
+        for subject in ("declaration", "workloads", "queues", "reservations", "cell", "pools", "budgets", "slurm")
+    },
     "runbooks/doubt.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
     "engine/agents.py": "agents of nodes",
     "console/replay.py": "a trace's own engine",
@@ -98,6 +100,8 @@ def makes(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             module = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            if name == "getattr" and ast.unparse(node.args[0]) == "commands":
+                yield "one by its name"
             if name in MUTATING and module in ("", "cmd", "commands") and name in imported(tree, module):
                 yield name
 
@@ -108,7 +112,7 @@ def imported(tree: ast.AST, module: str) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "engine.commands" and not module:
             found |= {alias.asname or alias.name for alias in node.names}
-        if module and isinstance(node, ast.ImportFrom) and node.module == "engine":
+        if module and isinstance(node, ast.ImportFrom) and node.module in ("engine", "runbooks.actions.late"):
             found |= COMMANDS
         if module and isinstance(node, ast.Import) and any(alias.name == "engine.commands" for alias in node.names):
             found |= COMMANDS
@@ -136,7 +140,8 @@ def test_no_face_holds_the_executor(face: str) -> None:
 def test_the_search_finds_what_it_looks_for() -> None:
     bad = ast.parse(
         "from engine.commands import Drain\nfrom engine import commands as cmd\n"
-        "engine.command(Drain(ids=('a',)))\nself._engine.commands([cmd.Cancel(ids=())])\nclient.command(x)\n"
+        "engine.command(Drain(ids=('a',)))\ngetattr(commands, 'Hold')(ids=('a',))\n"
+        "self._engine.commands([cmd.Cancel(ids=())])\nclient.command(x)\n"
     )
     assert [each for each in command_calls(bad) if each not in CLIENTS] == ["engine", "self._engine"]
-    assert sorted(makes(bad)) == ["Cancel", "Drain"]
+    assert sorted(makes(bad)) == ["Cancel", "Drain", "one by its name"]

@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.action_arguments import ACTIONS
-from console.fragmentation import moves_of
-from console.wishes import parse, propose, queue_change, reservation
+from console.action_arguments import declared, typed
+from console.wishes import SeenThrough, parse, propose
 from engine.errors import RefusedError, SpecError
 from engine.model import PROFILES, BurstSpec, QueueSpec, ReservationSpec
 from engine.query import ConsolidationRequest
-from runbooks.plan import WorkloadMove
+from runbooks.actions.catalog import CATALOG
+from runbooks.actions.queues import quota_change
+from runbooks.actions.reservations import read
+from runbooks.actions.workloads import moves_act
+from runbooks.plan import QueueChange, WorkloadMove
 from tests.console.fake_client import NOW_MS, FakeClient
 
 HOUR = 3_600_000
@@ -23,9 +26,22 @@ WAS = QueueSpec(
 )  # fmt: skip
 
 
+def values(name: str, line: str) -> dict[str, Any]:
+    """What a line of the `:` bar says, at NOW_MS."""
+    return typed(declared(name), parse(name, line), lambda: NOW_MS)
+
+
+def queue_change(was: QueueSpec, line: str) -> QueueChange:
+    return quota_change(was, values("set-quota", line))
+
+
+def reservation(line: str) -> ReservationSpec | None:
+    return read(values("reserve", line), SeenThrough(FakeClient())).reservation
+
+
 def changed(line: str, was: QueueSpec = WAS) -> dict[str, Any]:
     """The fields that the line gives another value."""
-    change = queue_change(was, parse("set-quota", f"q {line}"))
+    change = queue_change(was, f"q {line}")
     assert change.was == was
     fields = ((name, getattr(change.to, name)) for name in QueueSpec.__struct_fields__)
     return {name: value for name, value in fields if value != getattr(was, name)}
@@ -87,19 +103,20 @@ def test_a_slip_of_the_fingers_is_told_by_its_flag(line: str, told: str) -> None
 
 
 def test_the_excess_is_refused_unless_something_else_is_said() -> None:
-    assert queue_change(WAS, parse("set-quota", "q --nominal gpu=8")).over == "refuse"
-    assert queue_change(WAS, parse("set-quota", "q --nominal gpu=8 --over evict")).over == "evict"
+    assert queue_change(WAS, "q --nominal gpu=8").over == "refuse"
+    assert queue_change(WAS, "q --nominal gpu=8 --over evict").over == "evict"
 
 
 def test_reservations_are_given_in_cell_time() -> None:
     line = "m --nodes n1,n2 --start +2h --end 2026-03-01T16:00 --queues a,b"
-    assert reservation(parse("reserve", line), lambda: NOW_MS) == ReservationSpec(
+    assert reservation(line) == ReservationSpec(
         name="m", nodes=("n1", "n2"), start_ms=NOW_MS + 2 * HOUR, end_ms=NOW_MS + 4 * HOUR, queues=("a", "b")
     )
-    at_once = reservation(parse("reserve", "m --nodes n1 --end +1h"), lambda: NOW_MS)
+    at_once = reservation("m --nodes n1 --end +1h")
+    assert at_once is not None
     assert (at_once.start_ms, at_once.end_ms, at_once.queues) == (NOW_MS, NOW_MS + HOUR, ())
     with pytest.raises(SpecError, match="--end: 'tomorrow' is not a time"):
-        reservation(parse("reserve", "m --nodes n1 --end tomorrow"), lambda: NOW_MS)
+        reservation("m --nodes n1 --end tomorrow")
 
 
 LINES = {
@@ -123,7 +140,7 @@ MOVED = "wl-000000"
 """What makes room in a consolidation: that is what the plan names, not what starts."""
 
 
-@pytest.mark.parametrize("name", sorted(ACTIONS))
+@pytest.mark.parametrize("name", sorted(action.shell for action in CATALOG.values()))
 def test_every_action_of_the_shell_is_proposed_under_its_name(name: str) -> None:
     client = FakeClient(100)
     for row in client._tables["queues"]:
@@ -146,7 +163,7 @@ def test_a_consolidation_that_is_not_worth_it_or_not_found_is_not_proposed() -> 
     dear = msgspec.structs.replace(answer.found, worth_it=False)
     for found, why in ((None, "nothing may be moved"), (dear, "it costs more than it brings")):
         with pytest.raises(RefusedError, match=why):
-            moves_of(msgspec.structs.replace(answer, found=found, why=why), "")
+            moves_act(msgspec.structs.replace(answer, found=found, why=why))
 
 
 def test_consolidation_goals_that_exclude_each_other_are_told() -> None:

@@ -126,7 +126,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a step that undoes another",
         "draft_checks",
-        *never("if frozenset((act.action, earlier.action)) in _UNDOES:"),
+        *never("if undo_each_other(act.action, earlier.action):"),
         ANSWERS,
     ),
     Mutant("the same step twice", "draft_checks", *never("if act.action == earlier.action:"), ANSWERS),

@@ -410,8 +410,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "preconditions are not looked at", "compose", "    refuse_unmet(source, asked, number)\n", "", ("gate_rules",)
     ),
-    Mutant("a way back may leave targets as they are", "inverse", *never("if left:"), ("inverse",)),
-    Mutant("a way back may give something else", "inverse", *never("if wanted[id_] != deeds:"), ("inverse",)),
+    Mutant("a way back may leave targets as they are", "runbooks/actions/rollback", *never("if left:"), ("inverse",)),
+    Mutant(
+        "a way back may give something else",
+        "runbooks/actions/rollback",
+        *never("if wanted[id_] != deeds:"),
+        ("inverse",),
+    ),
     # -- policies
     Mutant(
         "a new policy comes into force by votes that do not count",

@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runbooks.actions.catalog import CATALOG
 from runbooks.answer import (
     MODEL_ACTIONS,
     MOST_CONTENT_BYTES,
     NOT_FOR_MODELS,
-    NOT_GIVEN,
     offered,
     read_answer,
     schema_of,
 )
 from runbooks.draft import DraftRejected, Task
-from runbooks.parameters import PARAMETERS
 from tests.support.answered import RUNBOOK, SAID, STEP, step
 from tests.support.effort import examples
 
@@ -79,9 +78,9 @@ def test_an_action_is_offered_only_with_something_to_act_on() -> None:
 
 def test_what_is_not_for_models_is_not_offered() -> None:
     assert not set(NOT_FOR_MODELS) & set(MODEL_ACTIONS)
-    assert set(NOT_FOR_MODELS) | set(MODEL_ACTIONS) == set(PARAMETERS)
-    for action, hidden in NOT_GIVEN.items():
-        assert not hidden & offered(action).keys()
+    assert set(NOT_FOR_MODELS) | set(MODEL_ACTIONS) == set(CATALOG)
+    assert "policy" not in offered("canary")  # it is for the whole cell
+    assert "evidence" not in offered("resize")  # it is kept as a fact about a workload
     told = schema_of("act", ids={**IDS, "budget": ["b"], "channel": ["c"], "reservation": ["r"]})
     assert actions_in(told) == set(MODEL_ACTIONS)
 
@@ -194,9 +193,9 @@ JSON = st.recursive(
 STEPS = st.lists(
     st.fixed_dictionaries(
         {
-            "action": st.sampled_from((*PARAMETERS, "rm")) | st.text(max_size=8),
+            "action": st.sampled_from((*CATALOG, "rm")) | st.text(max_size=8),
             "with": st.dictionaries(
-                st.sampled_from(sorted({name for known in PARAMETERS.values() for name in known})), JSON, max_size=5
+                st.sampled_from(sorted({name for row in CATALOG.values() for name in row.parameters})), JSON, max_size=5
             ),
         }
     ),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.model import ScalingSpec
 from engine.scaling_report import PoolSize
-from runbooks.blast import blast_of, total
+from runbooks.actions.blast import blast_of, total
 from runbooks.plan import Act, Blast, MoneyChange, ScalingChange, Target
 
 

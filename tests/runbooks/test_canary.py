@@ -10,7 +10,7 @@ from engine.commands import OrderQueues, Submit
 from engine.control import Engine
 from engine.errors import SpecError
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from runbooks import catalog
+from runbooks.actions import catalog
 from runbooks.canary import SHORT_MS, Judgement, judge
 from runbooks.plan import Act, Canary
 

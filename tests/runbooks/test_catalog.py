@@ -23,8 +23,12 @@ from engine.model import (
     WorkloadState,
 )
 from engine.scaling_report import PoolSize
-from runbooks import amounts, catalog, wording
-from runbooks.catalog import CATALOG, find
+from runbooks import amounts
+from runbooks.actions import catalog, wording
+from runbooks.actions.catalog import CATALOG, find
+from runbooks.actions.declaration import Action
+from runbooks.actions.parameters import POLICIES
+from runbooks.actions.risk import tier_and_why
 from runbooks.plan import TIERS, Act, ActionName, Canary, Note, QueueChange, ScalingChange, Target
 from runbooks.specs import differences, kept
 
@@ -38,7 +42,7 @@ STATES: dict[str, set[str]] = {
     "pool": {"priced"},
     "budget": {"set", "not set"},
     "scaling": {"growing", "fixed", "set"},
-    "canary": {mode.label for mode in QueueMode} | set(catalog.POLICIES),
+    "canary": {mode.label for mode in QueueMode} | set(POLICIES),
     "channel": {"known"},
     "review": {"known"},
 }
@@ -58,7 +62,7 @@ def steps(wanted: Act, *targets: Target, work: dict[str, Target] | None = None) 
 
 def tier_of(action: str, targets: tuple[Target, ...], pool_nodes: dict[str, int], running: int) -> str:
     act = plan(action, *(target.id for target in targets))
-    return catalog.tier_and_why(find(action), act, targets, pool_nodes, running)[0]
+    return tier_and_why(find(action), act, targets, pool_nodes, running)[0]
 
 
 def target(id_: str = "x", state: str = "queued", **facts: object) -> Target:
@@ -70,8 +74,8 @@ def test_catalogue_is_exactly_what_an_act_may_name() -> None:
 
 
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.name)
-def test_rows_name_states_that_exist(row: catalog.Action) -> None:
-    assert row.states <= STATES[row.kind]
+def test_rows_name_states_that_exist(row: Action) -> None:
+    assert set(row.states) <= STATES[row.kind]
 
 
 @pytest.mark.parametrize("name", ["run_shell", "kubectl", "", "CANCEL", "drain\x1b[2J"])
@@ -172,7 +176,7 @@ def test_one_node_is_never_a_large_share() -> None:
 
 
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.name)
-def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
+def test_no_state_lowers_a_tier(row: Action) -> None:
     for state in row.states or {"fcfs"}:
         many = tuple(target(f"x{i}", state, pool="p", unsaved_ms=1, worked_ms=1) for i in range(5))
         assert TIERS.index(tier_of(row.name, many, {"p": 5}, 5)) >= TIERS.index(row.tier)
@@ -183,7 +187,7 @@ STATES_OF = {
     "node": sorted(STATES["node"]),
     "queue": sorted(STATES["queue"]),
     "canary": sorted(STATES["canary"]),
-    "policy": sorted(catalog.POLICIES),
+    "policy": sorted(POLICIES),
     **{kind: sorted(STATES[kind]) for kind in ("reservation", "pool", "budget", "scaling", "channel", "review")},
 }
 
@@ -220,7 +224,7 @@ def test_a_tier_only_rises(situation: tuple[str, list[Target]], nodes: int, runn
     )  # fmt: skip
     before = TIERS.index(find(action).tier)
     for count in range(1, len(targets) + 1):
-        tier, why = catalog.tier_and_why(find(action), act, tuple(targets[:count]), {"p": nodes, "q": nodes}, running)
+        tier, why = tier_and_why(find(action), act, tuple(targets[:count]), {"p": nodes, "q": nodes}, running)
         assert TIERS.index(tier) >= before
         assert (tier == find(action).tier) == (not why) or find(action).tier == "T3"
         before = TIERS.index(tier)
@@ -248,7 +252,7 @@ def test_scaling_a_pool_far_either_way_raises_the_tier(nodes: int, tier: str) ->
     )  # fmt: skip
     shown = (target("p", "growing", size=size),)
     act = plan("scale_pool", "p", nodes=nodes)
-    assert catalog.tier_and_why(find("scale_pool"), act, shown, {"p": 10}, 0)[0] == tier
+    assert tier_and_why(find("scale_pool"), act, shown, {"p": 10}, 0)[0] == tier
 
 
 @pytest.mark.parametrize("action", ["set_priority", "move", "set_policy", "canary", "set_quota"])

@@ -239,7 +239,7 @@ ACTS = (
 
 
 def test_every_act_that_is_carried_can_be_proposed_once_more() -> None:
-    from runbooks import catalog
+    from runbooks.actions import catalog
 
     for command in ACTS:
         act = doubt.act_of(command)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from engine.commands import Cancel
 from engine.control import Engine
 from engine.errors import JournalError, UnreachableError
+from runbooks.actions.catalog import CATALOG
 from runbooks.answer import read_answer
 from runbooks.draft import REASONS, DraftRejected, Excerpt
 from runbooks.draft_checks import draft_of, key_of, refuse_contradictions
-from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Proposal, Request, Source
 from tests.support.answered import CANARY, MODEL, SAID, Desk, answer_of, linked, step
 from tests.support.cells import small_cell
@@ -203,10 +203,10 @@ VALUES = (
 def steps(draw: st.DrawFn) -> list[dict[str, Any]]:
     found = []
     for _ in range(draw(st.integers(1, 3))):
-        action = draw(st.sampled_from(sorted(PARAMETERS)))
+        action = draw(st.sampled_from(sorted(CATALOG)))
         given_ = {
             name: draw(_fitting(parameter) if draw(st.integers(0, 4)) else VALUES)
-            for name, parameter in PARAMETERS[action].items()
+            for name, parameter in CATALOG[action].parameters.items()
             if parameter.required or draw(st.booleans())
         }
         found.append({"action": action, "with": given_})

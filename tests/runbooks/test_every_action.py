@@ -16,8 +16,9 @@ from engine.columns import canonical
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError
 from engine.events import AuditEntry
-from runbooks import catalog, inverse, readings, wording
-from runbooks.inverse import NEVER, inverse_of, why_not_inverse
+from runbooks import readings
+from runbooks.actions import catalog, wording
+from runbooks.actions.rollback import inverse_of, why_not_inverse
 from runbooks.plan import Act, ActionName, Target
 
 SOME = settings(
@@ -36,8 +37,8 @@ def do(engine: Engine, act: Act) -> tuple[Target, ...]:
     catalog.check(act)
     shown = seen(engine, act)
     readings.refuse_inapplicable(row, shown)
-    readings.refuse_outdated(act, shown)
-    if row.command is not None:
+    readings.refuse_outdated(row, act, shown)
+    if row.command:
         engine.command(catalog.command(act))
     return shown
 
@@ -87,7 +88,7 @@ def test_there_is_an_act_of_every_action() -> None:
 
 @EVERY
 def test_the_dry_run_is_the_deed(act: Act) -> None:
-    if catalog.find(act.action).command is None:
+    if not catalog.find(act.action).command:
         return
     engine = world()
     fork, again = engine.fork(), engine.fork()
@@ -108,7 +109,7 @@ def test_its_effect_is_read_back_and_its_absence_too(act: Act) -> None:
     for before, now in zip(shown, seen(engine, act, executed=True), strict=True):
         assert catalog.verdict(act, before, now, in_time=False) == "success", wording.check(act, before, now)
         assert wording.check(act, before, now).startswith("verified: ")
-        if row.command is not None and before.state not in ("cordoned",):
+        if row.command and before.state not in ("cordoned",):
             # Nothing was done: what it takes time for is open until its time is over, the rest has failed.
             assert catalog.verdict(act, before, before, in_time=False) == "failure"
             assert catalog.verdict(act, before, before, in_time=True) == ("inconclusive" if row.waits else "failure")
@@ -120,7 +121,7 @@ def test_the_way_back_leads_back(act: Act) -> None:
     before = declared(engine, act)
     shown = do(engine, act)
     way_back = inverse_of(act, shown)
-    assert bool(way_back) == (act.action not in NEVER)
+    assert bool(way_back) == (catalog.find(act.action).back is not None)
     assert why_not_inverse(act, shown, way_back) == ""
     for back in way_back:
         do(engine, back)
@@ -164,4 +165,4 @@ def test_a_rollback_that_is_not_the_inverse_is_named(act: Act) -> None:
             (msgspec.structs.replace(first, targets=("other",)), *way_back[1:]),
         ):
             assert why_not_inverse(act, shown, one)
-    assert inverse.NEVER.isdisjoint(back.action for back in way_back)
+    assert all(catalog.find(back.action).back is not None for back in way_back)

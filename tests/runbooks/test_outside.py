@@ -15,8 +15,9 @@ from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from engine.intents import Intent, Phase
 from engine.model import NodeSpec
-from runbooks import catalog, outside, wording
-from runbooks.inverse import inverse_of
+from runbooks import outside
+from runbooks.actions import catalog, wording
+from runbooks.actions.rollback import inverse_of
 from runbooks.plan import Act, Target
 from runbooks.policy import SOLO
 
@@ -75,7 +76,7 @@ def test_the_qos_of_what_waits_is_read_from_its_class(act: Act, was: str, verdic
 @pytest.mark.parametrize(("name", "qos"), [("high.tier-10.01", "high"), ("a.b.tier-1", "a.b"), ("tier-10.02", "")])
 def test_a_class_of_the_mirror_tells_its_qos(name: str, qos: str) -> None:
     from engine.slurm.acts import TIER
-    from runbooks.readings import qos_of
+    from runbooks.actions.workloads import qos_of
 
     assert qos_of(name) == qos
     found = TIER.fullmatch(name)

@@ -6,9 +6,8 @@ import pytest
 
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
-from runbooks import catalog, wording
-from runbooks.catalog import Target
-from runbooks.plan import Act, Proposal, RequestChange
+from runbooks.actions import catalog, wording
+from runbooks.plan import Act, Proposal, RequestChange, Target
 from tests.support.cells import small_cell, submit, workload
 from tests.support.gates import Person, gate_of
 

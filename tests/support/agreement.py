@@ -16,7 +16,8 @@ from records import where
 from sqlalchemy import Connection, select
 
 from engine.control import Engine
-from runbooks import books, catalog, life
+from runbooks import books, life
+from runbooks.actions import catalog
 from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT, PROPOSAL, REVISION, STEP, VOTE
 from runbooks.plan import Plan
@@ -75,9 +76,7 @@ def check_effects(engine: Engine, tables: dict[str, list[Any]], keys_done: Seque
         effect = next(effect for effect in tables["effects"] if effect["key"] == record["data"]["key"])
         assert (record["data"]["action"], record["data"]["version"]) == (effect["action"], effect["version"])
     done = {
-        record["data"]["key"]
-        for record in of_type["exec.effect"]
-        if catalog.find(record["data"]["action"]).command is not None
+        record["data"]["key"] for record in of_type["exec.effect"] if catalog.find(record["data"]["action"]).command
     }
     versions = {effect["key"]: effect["version"] for effect in tables["effects"]}
     assert max(versions.values(), default=0) <= engine.version

@@ -17,9 +17,9 @@ from engine.database import Schema, place_of
 from engine.events import Intended, IntentReopened, IntentSettled
 from engine.intents import Intent, Phase, subjects_of, wanted
 from engine.slurm.submission import COMMENT
+from runbooks.actions.catalog import of_command
 from runbooks.audit import Audit
 from runbooks.audit_tables import record_table
-from runbooks.doubt import ACTIONS
 from runbooks.gate import Gate, wall_ms
 from runbooks.policies import Policies
 from runbooks.policy import SOLO
@@ -109,7 +109,7 @@ def judged(place: str, told: str, seen: Seen) -> Verdict:
             "plans approved": sum(word[0] == "approved" for word in words),
             "plans": dict(Counter(proposal.state for proposal in proposals)),
             "acts carried": len(acts),
-            "acts by kind": dict(Counter(ACTIONS[type(wanted(act))] for act in acts)),
+            "acts by kind": dict(Counter(of_command(type(wanted(act))) for act in acts)),
             "acts settled as": dict(Counter(phases[act.number].label for act in acts if act.number in phases)),
             "submissions settled as": dict(Counter(phases[w.number].label for w in wishes if w.number in phases)),
             "in doubt": [
@@ -182,7 +182,7 @@ def _submission_faults(
 
 def _act_faults(acts: Iterable[Intent], proposals: Sequence[Any]) -> Iterator[str]:
     """Each proposal that was carried out is one intent, and each intent is of one; no wish was carried out twice."""
-    intents = Counter((str(ACTIONS[type(wanted(act))]), subjects_of(wanted(act))) for act in acts)
+    intents = Counter((str(of_command(type(wanted(act)))), subjects_of(wanted(act))) for act in acts)
     carried: Counter[tuple[str, tuple[str, ...]]] = Counter()
     wishes: Counter[str] = Counter()
     for proposal in proposals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.incident_play import Scene
-from runbooks.acts import Maker
+from runbooks.actions.making import Maker
 from runbooks.plan import Act
 
 

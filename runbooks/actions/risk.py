@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbooks import sizes
-from runbooks.plan import TIERS, Act, Target, Tier
+from runbooks.actions.declaration import BOUND, Action
+from runbooks.actions.late import plan
+from runbooks.actions.sizes import nodes_of
 
 if TYPE_CHECKING:
-    from runbooks.catalog import Action
+    from runbooks.plan import Act, Target, Tier
 
-BOUND = frozenset(("placed", "running"))
-"""States in which a workload holds capacity, so that stopping it loses work."""
 LARGE_SHARE_PERMILLE = 100
 """Taking more than this share of a pool (and more than one node) out of use is a tier riskier, and so is stopping more
 than this share of the cell's running workloads (and more than one) by way of their queue."""
@@ -37,34 +36,34 @@ def tier_and_why(
         ("it takes a large share of a pool out of use", takes_large_share(action, act, targets, pool_nodes)),
         ("it stops work that runs", interrupts_work(action, targets)),
         ("it stops a large share of the work of the cell", stops_large_share(action, targets, running)),
-        ("it may make a pool much larger", grows_much(act, targets)),
+        ("it may make a pool much larger", grows_much(action, act, targets)),
     )
     why = tuple(text for text, is_so in raises if is_so)
-    return TIERS[min(TIERS.index(action.tier) + len(why), len(TIERS) - 1)], why
+    return plan.TIERS[min(plan.TIERS.index(action.tier) + len(why), len(plan.TIERS) - 1)], why
 
 
 def discards_work(action: Action, targets: tuple[Target, ...]) -> bool:
-    """True when a cancel ends work that runs, or throws away what earlier attempts did."""
-    return action.name == "cancel" and any(target.state in BOUND or target.worked_ms for target in targets)
+    """True when it ends work that runs for good, or throws away what earlier attempts did."""
+    return "discards" in action.impact and any(target.state in BOUND or target.worked_ms for target in targets)
 
 
 def takes_large_share(action: Action, act: Act, targets: tuple[Target, ...], pool_nodes: Mapping[str, int]) -> bool:
     """True when the action takes a large share of any one pool out of use, or keeps it for some."""
     taken: Counter[str] = Counter()
-    if action.name in ("cordon", "drain", "interrupt"):
+    if "takes_nodes" in action.impact:
         taken.update(target.pool for target in targets)
     for target in targets:
         taken.update(pool for _, pool, _ in target.keeps)
-        if target.size is not None:
-            taken[target.id] += sizes.fewer(act, target.size)
+        if target.size is not None and action.fewer is not None:
+            taken[target.id] += action.fewer(act, target.size)
     return any(n > 1 and n * 1000 > LARGE_SHARE_PERMILLE * pool_nodes.get(pool, 0) for pool, n in taken.items())
 
 
 def interrupts_work(action: Action, targets: tuple[Target, ...]) -> bool:
     """True when an action that may leave running work alone stops some."""
-    if action.name in ("suspend", "resize"):
+    if action.interrupts:
         return any(target.state in BOUND for target in targets)
-    return action.name in DISPLACING and any(target.work for target in targets)
+    return "displaces" in action.impact and any(target.work for target in targets)
 
 
 def stops_large_share(action: Action, targets: tuple[Target, ...], running: int) -> bool:
@@ -78,11 +77,11 @@ def stops_large_share(action: Action, targets: tuple[Target, ...], running: int)
     return len(stopped) > least and len(stopped) * 1000 > LARGE_SHARE_PERMILLE * running
 
 
-def grows_much(act: Act, targets: tuple[Target, ...]) -> bool:
+def grows_much(action: Action, act: Act, targets: tuple[Target, ...]) -> bool:
     """True when a pool may become much larger than it is."""
     for target in targets:
-        if target.size is not None:
-            more, have = sizes.more(act, target.size), sizes.nodes_of(target.size)
+        if target.size is not None and action.more is not None:
+            more, have = action.more(act, target.size), nodes_of(target.size)
             if more > MANY and have + more > LARGE_GROWTH * have:
                 return True
     return False
@@ -90,26 +89,20 @@ def grows_much(act: Act, targets: tuple[Target, ...]) -> bool:
 
 # -- work that is stopped ---------------------------------------------------------------------------------------------
 
-DISPLACING = frozenset(("set_quota", "set_priority", "set_qos", "move", "set_policy", "canary"))
-"""Actions after which other work may have to give way, as a fork finds."""
-STOPPING_OTHERS = DISPLACING | {"drain", "interrupt", "drain_queue"}
-"""Actions that may stop work besides their targets: `Target.work`."""
-STOPPING_TARGETS = frozenset(("requeue", "preempt", "suspend", "resize", "consolidate"))
-
 
 def loses_work(action: Action, target: Target) -> bool:
     """Whether the action can lose work done by this workload: a target, or one of those it stops besides."""
-    if action.name == "cancel":
+    if "discards" in action.impact:
         return target.state in BOUND or target.worked_ms > 0
     if target.state not in BOUND:
         return False
     # What gets another priority is a target, and goes on; what has to give way to it was read for itself.
-    return action.name in STOPPING_TARGETS or (action.name in STOPPING_OTHERS and not target.was)
+    return "stops_targets" in action.impact or (action.stops_others and not target.was)
 
 
 def loss_ms(action: Action, target: Target) -> int:
-    """Run time lost if it happened now: all of it when cancelled, else what no checkpoint has saved."""
-    return target.worked_ms if action.name == "cancel" else target.unsaved_ms
+    """Run time lost if it happened now: all of it where that is discarded, else what no checkpoint has saved."""
+    return target.worked_ms if "discards" in action.impact else target.unsaved_ms
 
 
 def lost_by(stopped: Iterable[tuple[Action, Target]]) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from runbooks import catalog, sizes
+from runbooks.actions.catalog import find
+from runbooks.actions.risk import loses_work
 from runbooks.plan import Act, Blast, Target
 
-OUT_OF_USE = ("cordon", "drain", "interrupt")
-"""Actions that take ready nodes out of use."""
 MOST_PLACES = 1_000
 """Nodes of a workload that the engine names; one that lies on more may lie anywhere."""
 
@@ -24,9 +23,9 @@ def blast_of(act: Act, shown: tuple[Target, ...], stops: Sequence[Target] = ()) 
     A node counts when it is newly taken out of use: by name where it is known which, else as one of its pool. Work
     counts where it is stopped. A GPU counts once: those of the nodes, and those of stopped work that are not on them.
     """
-    row = catalog.find(act.action)
+    row = find(act.action)
     nodes = {id_: (pool, gpu) for id_, pool, gpu in taken(act, shown)}
-    work = {target.id: target for target in (*shown, *stops) if catalog.loses_work(row, target)}
+    work = {target.id: target for target in (*shown, *stops) if loses_work(row, target)}
     holds = {(id_, node): gpu for id_, target in work.items() for node, gpu in target.holds}
     unnamed, unnamed_gpu = given_back(act, shown)
     return _blast(
@@ -113,19 +112,18 @@ def _lying(holds: Mapping[tuple[str, str], int], nodes: Collection[str]) -> Coun
 
 def taken(act: Act, shown: tuple[Target, ...]) -> tuple[tuple[str, str, int], ...]:
     """(node, pool, milli-GPU) of what it takes out of use and was in use until then."""
-    if act.action in OUT_OF_USE:
+    if "takes_nodes" in find(act.action).impact:
         return tuple((target.id, target.pool, target.gpu_milli) for target in shown if target.state == "ready")
-    if act.action == "reserve":
-        return tuple(place for target in shown for place in target.keeps)
-    return ()
+    return tuple(place for target in shown for place in target.keeps)
 
 
 def given_back(act: Act, shown: tuple[Target, ...]) -> tuple[Counter[str], int]:
     """Pool -> nodes that it gives back, or lets the autoscaler give back, without naming them; and their milli-GPU."""
+    fewer = find(act.action).fewer
     found: Counter[str] = Counter()
     gpu_milli = 0
     for target in shown:
-        if target.size is not None and (count := sizes.fewer(act, target.size)):
+        if fewer is not None and target.size is not None and (count := fewer(act, target.size)):
             found[target.id] += count
             gpu_milli += count * target.gpu_milli
     return found, gpu_milli
@@ -133,7 +131,8 @@ def given_back(act: Act, shown: tuple[Target, ...]) -> tuple[Counter[str], int]:
 
 def dearer(act: Act, shown: tuple[Target, ...]) -> int:
     """Micro-USD by which an hour of the cell may cost more."""
-    if act.action == "set_price":
-        price = None if act.money is None else act.money.price_microusd_hour
-        return sum(max(0, (price or 0) - target.price_microusd_hour) * target.count for target in shown)
-    return sum(sizes.more(act, target.size) * target.price_microusd_hour for target in shown if target.size is not None)
+    row = find(act.action)
+    more = sum(row.dearer(act, target) for target in shown) if row.dearer is not None else 0
+    if row.more is not None:
+        more += sum(row.more(act, target.size) * target.price_microusd_hour for target in shown if target.size)
+    return more

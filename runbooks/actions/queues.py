@@ -1,0 +1,357 @@
+"""The actions on queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import RefusedError, SpecError
+from runbooks.actions.declaration import (
+    MINUTES_MS,
+    Action,
+    Given,
+    PlannedCell,
+    Proof,
+    SeenCell,
+    Typed,
+    by_state,
+    empty_and,
+    required,
+)
+from runbooks.actions.late import commands, model, msgspec, plan
+from runbooks.actions.parameters import (
+    MAX_CPUS,
+    MAX_GPUS,
+    ORDERS,
+    Argument,
+    Parameter,
+    choice,
+    flag,
+    ids,
+    number,
+    one,
+)
+from runbooks.actions.phrases import state_of
+from runbooks.amounts import workloads
+from runbooks.specs import differences
+
+if TYPE_CHECKING:
+    from engine.commands import AnyCommand
+    from engine.model import BurstSpec, FlavorQuota, QueueSpec
+    from runbooks.plan import Act, QueueChange, Target
+
+QUEUES = {"queues": ids("queue")}
+MILLI = 1_000
+
+
+def quantities(had: dict[str, int], words: dict[str, int | None]) -> dict[str, int]:
+    """What there was with what was typed in its place; None: the resource is no longer named."""
+    return {name: quantity for name, quantity in (had | words).items() if quantity is not None}
+
+
+# -- set_quota: what is given -----------------------------------------------------------------------------------------
+
+
+def make_quota(given: Given, cell: PlannedCell) -> Act:
+    name = given["queue"]
+    was = cell.queue(name)
+    changes: dict[str, Any] = {}
+    if "pool" in given:
+        of = next((flavor for flavor in was.flavors if flavor.pool == given["pool"]), None)
+        if of is None:
+            raise RefusedError(f"queue {name} has no quota of pool {given['pool']}", "See `muster get queues`")
+        to = msgspec.structs.replace(of, **_quotas(name, of, given))
+        changes["flavors"] = tuple(to if flavor is of else flavor for flavor in was.flavors)
+    else:
+        changes |= _quotas(name, was, given)
+    changes |= {field: given[field] for field in ("weight", "order") if field in given}
+    change = plan.QueueChange(was=was, to=msgspec.structs.replace(was, **changes), over=given.get("over", "refuse"))
+    return plan.Act(action="set_quota", targets=(name,), queue=change)
+
+
+def _quotas(queue: str, of: QueueSpec | FlavorQuota, given: Given) -> dict[str, Any]:
+    """What changes of a quota, by the names of its fields."""
+    changes: dict[str, Any] = {}
+    for units, resource in (("gpus", "gpu_milli"), ("cpus", "cpu_milli")):
+        to = _nominal(queue, of.nominal.get(resource), given, units)
+        if to is not None:
+            changes["nominal"] = {**changes.get("nominal", of.nominal), resource: to}
+        for limit in ("borrowing_limit", "lending_limit"):
+            if f"{limit}_{units}" in given:
+                limits = changes.get(limit, getattr(of, limit))
+                changes[limit] = {**limits, resource: given[f"{limit}_{units}"] * MILLI}
+    return changes
+
+
+def _nominal(queue: str, was: int | None, given: Given, units: str) -> int | None:
+    """Nominal quota of one resource, in thousandths of it; None where nothing is said of it."""
+    said = units.upper().replace("S", "s")
+    if was is None and (f"add_{units}" in given or f"remove_{units}" in given):
+        raise RefusedError(f"queue {queue} has no quota of {said} to change by a difference", "Give it one first")
+    have = was or 0
+    if f"nominal_{units}" in given:
+        return int(given[f"nominal_{units}"]) * MILLI
+    if f"add_{units}" in given:
+        return have + int(given[f"add_{units}"]) * MILLI
+    if f"remove_{units}" not in given:
+        return None
+    less = int(given[f"remove_{units}"])
+    if have < less * MILLI:
+        raise RefusedError(f"queue {queue} has a quota of {have // MILLI:,} {said}, less than {less:,}", "Take less")
+    return have - less * MILLI
+
+
+def read_quota(typed: Typed, cell: SeenCell) -> Act:
+    change = quota_change(cell.queue(typed["queue"]), typed)
+    return plan.Act(action="set_quota", targets=(typed["queue"],), queue=change)
+
+
+def quota_change(was: QueueSpec, typed: Typed) -> QueueChange:
+    """The spec with what was typed in place of what it had. Raises SpecError naming the flag."""
+    given: dict[str, Any] = {}
+    for field in ("nominal", "borrowing_limit", "lending_limit"):
+        if typed[field] is not None:
+            given[field] = quantities(getattr(was, field), typed[field])
+    for field in ("weight", "order", "reclaim", "disruptions", "placement"):
+        if typed[field] is not None:
+            given[field] = typed[field]
+    for field in ("min_runtime", "disruption_window", "start_within"):
+        if typed[field] is not None:
+            given[f"{field}_ms"] = typed[field]
+    if typed["objective"] is not None:
+        given["objective_permille"] = typed["objective"]
+    given["burst"] = _burst(was.burst, typed)
+    return plan.QueueChange(was=was, to=msgspec.structs.replace(was, **given), over=typed["over"])
+
+
+def _burst(was: BurstSpec | None, typed: Typed) -> BurstSpec | None:
+    if typed["burst"] == NO_QUANTITIES:
+        return None
+    given: dict[str, Any] = {}
+    if typed["burst"] is not None:
+        given["limit"] = quantities(was.limit if was else {}, typed["burst"])
+    for field in ("window", "cooldown"):
+        if typed[f"burst_{field}"] is not None:
+            given[f"{field}_ms"] = typed[f"burst_{field}"]
+    if was is None and given and "limit" not in given:
+        raise SpecError("--burst", "is missing", "Say how much the queue may use while it bursts, such as gpu=32")
+    if was is None:
+        return model.BurstSpec(**given) if given else None
+    return msgspec.structs.replace(was, **given)
+
+
+NO_QUANTITIES: dict[str, int | None] = {}
+"""`none` in place of quantities."""
+
+
+# -- set_quota: what becomes of it ------------------------------------------------------------------------------------
+
+
+def express_quota(act: Act) -> AnyCommand:
+    """Raises SpecError unless the act gives its one queue another spec."""
+    change = required(act.queue, "queue")
+    names = (change.was.name, change.to.name)
+    if act.targets != (change.to.name,) or len(set(names)) > 1:
+        raise SpecError("queue", f"{' and '.join(names)} is not the target", "Change one queue, by its own name")
+    return commands.ChangeQueue(queue=change.to, over=change.over)
+
+
+def refuse_outdated(act: Act, targets: tuple[Target, ...]) -> None:
+    """A change of a queue is refused when it starts from what the queue no longer has, and when it changes nothing."""
+    change, present = required(act.queue, "queue"), targets[0].queue
+    if present is not None and present != change.was:
+        raise RefusedError(
+            changed_meanwhile(targets[0].id, change.was, present),
+            "Look at the queue again, then ask for the change again",
+        )
+    if change.to == change.was:
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+
+
+def changed_meanwhile(name: str, was: QueueSpec, to: QueueSpec) -> str:
+    """As in "research was changed meanwhile: nominal gpu 32 GPU -> 48 GPU"."""
+    found = (f"{what} {had} -> {has}" for what, had, has in differences(was, to))
+    return f"{name} was changed meanwhile: {', '.join(found)}"
+
+
+def quota_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
+    """What is in use above the former quota runs out by itself: taking back stops nothing."""
+    if act.queue is not None:
+        change = plan.QueueChange(was=act.queue.to, to=act.queue.was, over="keep")
+        yield plan.Act(action="set_quota", targets=act.targets, queue=change)
+
+
+def quota_was(act: Act, targets: tuple[Target, ...]) -> str:
+    change = required(act.queue, "queue")
+    return ", ".join(f"{what} {was}" for what, was, _ in differences(change.was, change.to))
+
+
+def quota_steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
+    change = required(act.queue, "queue")
+    return [f"{change.to.name}: {d.what} {d.was} -> {d.to}" for d in differences(change.was, change.to)]
+
+
+def found_quota(before: Target, now: Target, done: bool) -> str:
+    if before.queue is None or now.queue is None:
+        return ""
+    changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
+    return f"{now.id} has {', '.join(changed) or 'what it had'}"
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action(
+        name="hold_queue",
+        label="Hold queue",
+        verb="Hold",
+        summary="start nothing more from queues; what runs goes on",
+        past="held",
+        key="P",
+        footer=True,
+        parameters=QUEUES,
+        kind="queue",
+        states=("open", "draining"),
+        otherwise="Only open or draining queues can be held",
+        tier="T1",
+        command="HoldQueues",
+        edit="hold-queue",
+        after=("held",),
+        verified="is held",
+        proof=(Proof("queue_mode", "==", "held"),),
+        inverse="Open {them}",
+        back=by_state({"open": "open_queue", "draining": "drain_queue"}),
+        undoes=("open_queue", "drain_queue"),
+    ),
+    Action(
+        name="open_queue",
+        label="Open queue",
+        verb="Open",
+        summary="held or draining queues take and start work again",
+        past="opened",
+        key="O",
+        footer=True,
+        parameters=QUEUES,
+        kind="queue",
+        states=("held", "draining"),
+        otherwise="Only held or draining queues can be opened; look for one above that holds it",
+        tier="T1",
+        command="OpenQueues",
+        edit="open-queue",
+        after=("open",),
+        verified="is open",
+        proof=(Proof("queue_mode", "==", "open"),),
+        inverse="Hold {them}; what has started by then goes on",
+        back=by_state({"held": "hold_queue", "draining": "drain_queue"}),
+    ),
+    Action(
+        name="drain_queue",
+        label="Drain queue",
+        verb="Drain",
+        summary="start and take nothing more, and requeue what runs",
+        past="drained",
+        key="V",
+        parameters=QUEUES,
+        kind="queue",
+        states=("open", "held"),
+        otherwise="Only open or held queues can be drained",
+        depends=("state", "work"),
+        tier="T2",
+        raised=">1 workload and >10% of the cell's",
+        impact=("stops_residents",),
+        command="DrainQueues",
+        after=("draining",),
+        done=empty_and("draining"),
+        done_outside=empty_and("held", "draining"),
+        verified="is draining, and nothing of it runs",
+        waits=True,
+        timeout_ms=MINUTES_MS,
+        inverse="Open {them}; work since the last checkpoint is lost",
+        back=by_state({"open": "open_queue", "held": "hold_queue"}),
+        undoes=("open_queue",),
+        found=lambda before, now, done: (
+            f"{state_of(now)} with {workloads(len(now.work))} still there" if now.work else ""
+        ),
+    ),
+    Action(
+        name="set_quota",
+        label="Set quota",
+        verb="Set quota of",
+        summary="give a queue another quota, weight, order or burst",
+        example=":set-quota QUEUE --nominal gpu=24",
+        parameters={
+            "queue": one("queue"),
+            "pool": Parameter(type="pool"),
+            "nominal_gpus": number(MAX_GPUS),
+            "add_gpus": number(MAX_GPUS, 1),
+            "remove_gpus": number(MAX_GPUS, 1),
+            "borrowing_limit_gpus": number(MAX_GPUS),
+            "lending_limit_gpus": number(MAX_GPUS),
+            "nominal_cpus": number(MAX_CPUS),
+            "add_cpus": number(MAX_CPUS, 1),
+            "remove_cpus": number(MAX_CPUS, 1),
+            "borrowing_limit_cpus": number(MAX_CPUS),
+            "lending_limit_cpus": number(MAX_CPUS),
+            "weight": number(1_000_000, 1),
+            "order": choice(*ORDERS),
+            "over": choice("refuse", "keep", "evict"),
+        },
+        at_most_one=(("nominal_gpus", "add_gpus", "remove_gpus"), ("nominal_cpus", "add_cpus", "remove_cpus")),
+        some=(
+            "nominal_gpus", "add_gpus", "remove_gpus", "borrowing_limit_gpus", "lending_limit_gpus",
+            "nominal_cpus", "add_cpus", "remove_cpus", "borrowing_limit_cpus", "lending_limit_cpus", "weight", "order",
+        ),
+        make=make_quota,
+        arguments=(
+            Argument("queue", metavar="QUEUE", of="queue"),
+            flag(
+                "nominal", "quantities", "RESOURCE=QUANTITY",
+                "its own quota, such as gpu=24 memory=1TiB; none removes one", many=True,
+            ),
+            flag("borrowing-limit", "quantities", "RESOURCE=QUANTITY", "most it may use above that", many=True),
+            flag(
+                "lending-limit", "quantities", "RESOURCE=QUANTITY", "most of its idle quota that others may use",
+                many=True,
+            ),
+            flag("weight", "positive", "N", "share it deserves beside its siblings"),
+            flag("order", choices=ORDERS, help="within the queue"),
+            flag("reclaim", choices=("never", "lower_priority", "any"), help="whose work it may preempt"),
+            flag(
+                "burst", "quantities", "RESOURCE=QUANTITY", "most it may use in all for a while; none for no burst",
+                many=True,
+            ),
+            flag("burst-window", "duration", "TIME", "how long a burst lasts"),
+            flag("burst-cooldown", "duration", "TIME", "pause before the next"),
+            flag("min-runtime", "duration", "TIME", "its work is not preempted before"),
+            flag("disruptions", "integer", "N", "most preemptions in a window; -1 for no limit"),
+            flag("disruption-window", "duration", "TIME"),
+            flag("start-within", "duration", "TIME", "objective: its work starts within it; 0 for none"),
+            flag("objective", "share", "PERCENT", "how much of its work should, such as 95%%"),
+            flag(
+                "placement", "weights", "PROFILE|SCORE=WEIGHT", "how its nodes are chosen; none: as pools say",
+                many=True,
+            ),
+            flag(
+                "over", choices=("refuse", "keep", "evict"), default="refuse",
+                help="if more is in use: name what would have to go (default), let it run out, or requeue it",
+            ),
+        ),
+        read=read_quota,
+        kind="queue",
+        fields=("queue",),
+        most=1,
+        states=("open", "held", "draining"),
+        refuse=refuse_outdated,
+        depends=("work",),
+        tier="T1",
+        raised="work has to go; >10% of the cell's",
+        impact=("displaces",),
+        command="ChangeQueue",
+        express=express_quota,
+        done=lambda act, before, now: act.queue is not None and now.queue == act.queue.to,
+        verified="has the spec given",
+        inverse="Set quota of {them} back to {was}",
+        back=quota_back,
+        was=quota_was,
+        steps=quota_steps,
+        found=found_quota,
+    ),
+)  # fmt: skip
