@@ -417,8 +417,15 @@ class MusterApp(App[None]):
             passed = self.keys.passes(event)
             if passed is None:
                 return
+            if self.keys.on_page and await self._acts_on_page(passed.key):
+                return
             event = passed
         await super().on_event(event)
+
+    async def _acts_on_page(self, key: str) -> bool:
+        """Do what is bound to a key, if anything is, before the next key is looked at. Textual would first hand it from
+        the focused widget up to the app, and a `/` behind it would open its bar over the page that the key leaves."""
+        return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
         self.draw_now()

@@ -27,6 +27,7 @@ class Keys:
         self._app = app
         self._held: list[Key] = []
         """Pressed while the page they are for is being put up."""
+        self._replaying = False
         self.jumps = Jumps(app.actions.values())
 
     def passes(self, event: Key) -> Key | None:
@@ -38,7 +39,7 @@ class Keys:
             return self._over_the_page(event)
         if app.bars.typing:
             return None if app.bars.takes(event) else event
-        if app.navigator.landing or app.navigator.current is None:
+        if app.navigator.landing or app.navigator.current is None or (self._held and not self._replaying):
             if len(self._held) < MOST_HELD:
                 self._held.append(event)
             return None
@@ -50,6 +51,12 @@ class Keys:
             return None
         return None if app.bars.takes(event) else event
 
+    @property
+    def on_page(self) -> bool:
+        """Whether a key is for the page that is shown, and not text for an input on it."""
+        app = self._app
+        return app.screen is app.screen_stack[0] and not isinstance(app.focused, Input)
+
     def hold(self, keys: Iterable[Key]) -> None:
         """Keys for the page that is being put up; for the one that is shown, if none is."""
         self._held.extend(keys)
@@ -58,8 +65,12 @@ class Keys:
 
     async def replay(self) -> None:
         """The page is there: what was typed for it. A key that opens another page leaves the rest to that."""
-        while self._held and not self._app.navigator.landing:
-            await self._app.on_event(self._held.pop(0))
+        self._replaying = True
+        try:
+            while self._held and not self._app.navigator.landing:
+                await self._app.on_event(self._held.pop(0))
+        finally:
+            self._replaying = False
 
     def _second(self, event: Key) -> Key | None:
         jump = self.jumps.end(event.key, event.character)

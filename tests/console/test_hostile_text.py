@@ -21,6 +21,8 @@ from tests.console import fake_gate
 from tests.console.fake_client import HOSTILE, FakeClient
 from tests.console.test_app import console as opened
 from tests.console.test_app import line, until
+from tests.console.test_every_page import SIZES as WIDTHS
+from tests.console.test_every_page import keep_to_the_page, settle
 from tests.support.hostile_text import ACTS, PAYLOADS, drawn_text
 from tests.support.poisoned import Poisoned
 
@@ -142,6 +144,19 @@ async def every_page(offset: int, size: tuple[int, int], clicks: int, pages: Seq
 async def test_pages_where_every_word_is_a_strangers() -> None:
     await every_page(0, SIZES[0], 0, PAGES[::5])
     await every_page(1, SIZES[1], 1, PAGES[2::10])
+
+
+@pytest.mark.parametrize("pages", [PAGES[::6], pytest.param(PAGES, marks=pytest.mark.thorough)], ids=["some", "all"])
+async def test_no_word_of_a_stranger_breaks_out_of_its_line(pages: Sequence[str]) -> None:
+    """However wide a letter is, or how long a word, at whatever width."""
+    async with poisoned(2, SIZES[0]) as (pilot, _):
+        for page in pages:
+            await visit(pilot, page)
+            for size in WIDTHS[1::2]:
+                await pilot.resize_terminal(*size)
+                await settle(pilot)
+                check_screen(pilot)
+                keep_to_the_page(pilot)
 
 
 @pytest.mark.thorough

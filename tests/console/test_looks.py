@@ -1,91 +1,31 @@
-"""Pages in every theme: without colour nothing is lost, and one sees in which cell one acts."""
+"""The theme is chosen by a key, and one sees in which cell one acts."""
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from rich.style import Style
 from textual.pilot import Pilot
 
 from console.app import MusterApp
 from console.deeds import DEEDS
-from console.palettes import THEMES, name_of
-from console.screens.sections import SectionsView
+from console.palettes import CONTRAST, THEMES
 from console.settings import Settings
-from console.theme import STATES
-from tests.console import fake_drafts, fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, line, notes, press, quick, until  # noqa: F401
 
-PAGES = (
-    "overview", "queues", "workloads", "nodes", "events", "workload wl-000003", "node node-00001", "recommendations",
-    "forecast queue:batch", "proposals", "proposal P-1", "runbooks", "runbook half-done", "audit", "record 7",
-    "draft D-1", "cost", "settings", "topology", "queue batch", "policy",
-)  # fmt: skip
-
-
-def staged() -> FakeClient:
-    client = fake_drafts.DraftingClient(hostile=False)
-    client.script = [fake_drafts.run()]
-    client.stage(1, tier="T3", votes=fake_gate.voted(client._text), notes=True)
-    return client
-
-
-async def go(pilot: Pilot[None], page: str) -> None:
-    app: Any = pilot.app
-    app.steering.run(page)
-    await until(pilot, lambda: app.navigator.current is not None and page.split()[0] == app.navigator.current.NAME)
-    await pilot.app.workers.wait_for_complete()
-    await pilot.pause(0.05)
-
-
-def screen(pilot: Pilot[None]) -> list[list[tuple[str, Style]]]:
-    """Lines of (text, style) as they go to the terminal."""
-    strips = pilot.app.screen._compositor.render_strips()
-    return [[(segment.text, segment.style or Style()) for segment in strip] for strip in strips]
-
 
 def text_of(pilot: Pilot[None]) -> list[str]:
-    return ["".join(text for text, _ in segments) for segments in screen(pilot)]
+    return [strip.text for strip in pilot.app.screen._compositor.render_strips()]
 
 
-@pytest.mark.parametrize("page", PAGES)
-async def test_without_colour_states_bars_and_the_cursor_can_be_told(page: str) -> None:
-    app = MusterApp(staged, title="test", theme="plain", clock=lambda: 0.0)  # type: ignore[arg-type]
-    async with app.run_test(size=(140, 44), notifications=True) as pilot:
-        await until(pilot, lambda: line(pilot, "title") and app.connected)
-        await go(pilot, page)
-        for segments in screen(pilot):
-            for text, style in segments:
-                for colour in (style.color, style.bgcolor):
-                    assert colour is None or colour.is_default, (text, style)
-        lines = text_of(pilot)
-        whole = "\n".join(lines)
-        for glyph, word in re.findall("([○◇◔●✓✗⊘‖◌◑◂]) ([a-z_]+)", whole):
-            if word in STATES:
-                assert STATES[word][0] == glyph, f"{glyph} {word}"
-        view: Any = app.focused
-        if isinstance(view, SectionsView):
-            view.show_cursor()
-            await pilot.pause()
-            lines = text_of(pilot)
-        rows = [each for each in lines if "▌" in each]
-        if getattr(view, "link", "") or getattr(view, "cursor_row", None) is not None:
-            assert len(rows) == 1, "one line has the cursor, and says so by a sign"
-
-
-@pytest.mark.parametrize(
-    "theme", [THEMES[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in THEMES[1:])], ids=name_of
-)
-async def test_the_overview_paints_in_every_theme(theme: Any) -> None:
+async def test_the_overview_paints_in_the_theme_that_is_asked_for() -> None:
     async with console(FakeClient(100), "overview") as pilot:
         app: Any = pilot.app
-        app.steering.run(f"theme {name_of(theme)}")
+        app.steering.run("theme contrast")
         await pilot.pause()
-        assert app.theme == theme.name
+        assert app.theme == CONTRAST.name
         assert any("overview" in text for text in text_of(pilot))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, here, hint, line, notes, press, quick, until, write
 
 __all__ = ["quick"]  # the fixture of short pauses
+
+NAMES = {"/": "slash", ":": "colon", "-": "minus"}
+"""Characters whose keys Textual calls otherwise."""
 
 
 def at(pilot: Pilot[None], title: str) -> Any:
@@ -79,6 +83,32 @@ async def test_keys_typed_at_once_go_to_the_page_they_were_meant_for() -> None:
         assert [pane.NAME for pane in app.navigator.stack] == ["workloads"]
         await press(pilot, "left_square_bracket")
         await until(pilot, at(pilot, "nodes"))
+
+
+@pytest.mark.parametrize(("start", "turns"), [("overview", 0), ("workloads", 3), ("workloads", 5)])
+async def test_a_bar_opened_at_once_behind_a_page_is_over_that_page(start: str, turns: int) -> None:
+    """Also where it is the page one is on, and whatever the app does between two keys."""
+    async with console(FakeClient(100), start) as pilot:
+        app: Any = pilot.app
+        for key in "3/state:running":
+            app.post_message(events.Key(NAMES.get(key, key), key))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        await until(pilot, lambda: app.bars.bar is not None and app.bars.bar.typed == "state:running")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "/state:running" in line(pilot, "title"))
+        assert len(app.screen_stack) == 1
+
+
+async def test_keys_held_for_a_page_come_before_those_typed_as_it_lands() -> None:
+    async with console(FakeClient(100)) as pilot:
+        app: Any = pilot.app
+        held = [events.Key(NAMES.get(key, key), key) for key in "4/state:"]
+        app.keys.hold(held)  # dealt with once the app comes to it
+        for key in "down":
+            app.post_message(events.Key(key, key))
+        await until(pilot, lambda: app.bars.bar is not None and app.bars.bar.typed == "state:down")
+        assert here(pilot).NAME == "nodes"
 
 
 # --- back and forth
@@ -170,8 +200,7 @@ async def test_anything_opens_by_its_id_with_one_question(typed: str, title: str
 async def test_keys_behind_an_id_wait_for_its_page_or_stay_in_the_line() -> None:
     async with console(FakeClient(100)) as pilot:
         for key in (":", *"node-00002", "enter", "g", "n", "j"):
-            name = {":": "colon", "-": "minus"}.get(key, key)
-            pilot.app.post_message(events.Key(name, key if len(key) == 1 else None))
+            pilot.app.post_message(events.Key(NAMES.get(key, key), key if len(key) == 1 else None))
         await until(pilot, at(pilot, "nodes"))
         assert pilot.app.bars.bar is None  # type: ignore[attr-defined]
         await press(pilot, "left_square_bracket")

@@ -1,4 +1,5 @@
-"""Every screen as it looks: at three sizes, dark and plain, and of high contrast with every word a stranger's.
+"""Every screen as it looks, at two sizes in one theme. What holds at every width, in every theme and with every word a
+stranger's, test_every_page.py and test_hostile_text.py say.
 
 After a wanted change: `pytest tests/console/test_snapshots.py -m "not slow" --snapshot-update`, and look at the SVG
 files.
@@ -6,7 +7,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 import pytest
@@ -21,14 +22,14 @@ from console.screens.mirror import MirrorPane
 from tests.console import fake_drafts, fake_far, fake_gate
 from tests.console.test_app import hint, line, until
 
-SMALL, USUAL, WIDE = (80, 24), (140, 40), (220, 60)
+SMALL, USUAL = (80, 24), (120, 36)
 Shot = Callable[..., bool]
 Steps = Callable[[Pilot[None]], Awaitable[None]]
 
 
-def staged(*, hostile: bool = False, draft: str = "both") -> Any:
+def staged(*, draft: str = "both") -> Any:
     """A cell with proposals that wait, are stale, stand still and are over; and a draft."""
-    client = fake_drafts.DraftingClient(hostile=hostile, workloads=500)
+    client = fake_drafts.DraftingClient(hostile=False, workloads=500)
     text = client._text
     client.script = [DRAFTS[draft](text)]
     client.stage(1, tier="T3", votes=fake_gate.voted(text), notes=True)
@@ -46,10 +47,10 @@ DRAFTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def app(*, hostile: bool = False, theme: str = "dark", draft: str = "both", **named: Any) -> MusterApp:
+def app(client: Any = None, *, draft: str = "both", **named: Any) -> MusterApp:
     """Its clock stands still."""
-    client = staged(hostile=hostile, draft=draft)
-    return MusterApp(lambda: client, title="demo", clock=lambda: 0.0, theme=theme, **named)
+    shown = client or staged(draft=draft)
+    return MusterApp(lambda: shown, title="demo", clock=lambda: 0.0, theme="dark", **named)
 
 
 def after(*lines: str, keys: tuple[str, ...] = (), title: str = "") -> Steps:
@@ -112,31 +113,27 @@ QUICK = ("overview", "workloads", "workload that waits", "proposal that waits", 
 """Looked at by every run of the tests, at the smallest size; the rest is looked at by `make check`."""
 
 
-NAMED = ("queue", "forecast", "workload that runs", "workload that waits")
-"""What is asked for by a name, which a hostile cell does not have: test_hostile_text.py looks at those."""
-
-
-def cases() -> list[Any]:
+def cases(pages: Iterable[str], quick: Collection[str]) -> list[Any]:
+    """A picture of each at both sizes; every run of the tests looks at the small ones of the quick."""
     return [
         pytest.param(
-            name, size, theme, id=f"{name}-{size[0]}x{size[1]}-{theme}",
-            marks=() if name in QUICK and size == SMALL and theme == "dark" else pytest.mark.thorough,
+            name, size, id=f"{name}-{size[0]}x{size[1]}",
+            marks=() if name in quick and size == SMALL else pytest.mark.thorough,
         )
-        for name in SCREENS for size in (SMALL, USUAL, WIDE) for theme in ("dark", "contrast")
+        for name in pages for size in (SMALL, USUAL)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "size", "theme"), cases())
-def test_screens(snap_compare: Shot, name: str, size: tuple[int, int], theme: str) -> None:
-    console = app(hostile=theme == "contrast" and name not in NAMED, theme=theme)
-    assert snap_compare(console, terminal_size=size, run_before=SCREENS[name])
+@pytest.mark.parametrize(("name", "size"), cases(SCREENS, QUICK))
+def test_screens(snap_compare: Shot, name: str, size: tuple[int, int]) -> None:
+    assert snap_compare(app(), terminal_size=size, run_before=SCREENS[name])
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("key", ["A", "N", "B"])
 def test_decisions(snap_compare: Shot, key: str) -> None:
     steps = asked(key, "proposal P-1", title="P-1", keys=("G",))
-    assert snap_compare(app(theme="light" if key == "N" else "dark"), terminal_size=SMALL, run_before=steps)
+    assert snap_compare(app(), terminal_size=SMALL, run_before=steps)
 
 
 @pytest.mark.thorough
@@ -155,28 +152,21 @@ FAR = {
 """Pages that lead past the cell."""
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        pytest.param(
-            name, size, id=f"{name}-{size[0]}x{size[1]}",
-            marks=() if name == "mirror" and size == SMALL else pytest.mark.thorough,
-        )
-        for name in FAR for size in (SMALL, USUAL)
-    ],
-)  # fmt: skip
-def test_pages_past_the_cell(
-    snap_compare: Shot, monkeypatch: pytest.MonkeyPatch, name: str, size: tuple[int, int]
-) -> None:
+def app_past_the_cell(monkeypatch: pytest.MonkeyPatch) -> MusterApp:
     monkeypatch.setattr(FleetPane, "_fleet", lambda _pane, _flags: fake_far.FakeFleet())
     monkeypatch.setattr(FleetPane, "WALL_NS", staticmethod(lambda: fake_far.NOW_MS * 1_000_000))
     monkeypatch.setattr(MirrorPane, "WALL_S", staticmethod(lambda: float(fake_far.NOW_S)))
-    client = fake_far.staged_far(staged())
-    console = MusterApp(lambda: client, title="demo", clock=lambda: 0.0, theme="dark")
-    assert snap_compare(console, terminal_size=size, run_before=FAR[name])
+    return app(fake_far.staged_far(staged()))
 
 
-@pytest.mark.parametrize("size", [SMALL, pytest.param(USUAL, marks=pytest.mark.thorough)], ids=["80x24", "140x40"])
+@pytest.mark.parametrize(("name", "size"), cases(FAR, ("mirror",)))
+def test_pages_past_the_cell(
+    snap_compare: Shot, monkeypatch: pytest.MonkeyPatch, name: str, size: tuple[int, int]
+) -> None:
+    assert snap_compare(app_past_the_cell(monkeypatch), terminal_size=size, run_before=FAR[name])
+
+
+@pytest.mark.parametrize("size", [SMALL, pytest.param(USUAL, marks=pytest.mark.thorough)], ids=["80x24", "120x36"])
 def test_output_of_a_process(snap_compare: Shot, size: tuple[int, int]) -> None:
     """Of one that has ended: nothing is asked again, and nothing comes while it is looked at."""
     client = staged()
@@ -196,8 +186,7 @@ def test_output_of_a_process(snap_compare: Shot, size: tuple[int, int]) -> None:
         await until(pilot, lambda: view.scroll_offset.y + view.size.height == len(view.lines), 30)
         await pilot.pause(0.1)
 
-    console = MusterApp(lambda: client, title="demo", clock=lambda: 0.0, theme="dark")
-    assert snap_compare(console, terminal_size=size, run_before=run)
+    assert snap_compare(app(client), terminal_size=size, run_before=run)
 
 
 def test_filter_bar_with_an_error(snap_compare: Shot) -> None:
@@ -213,15 +202,9 @@ def test_filter_bar_with_an_error(snap_compare: Shot) -> None:
     assert snap_compare(app(), terminal_size=SMALL, run_before=run)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("theme", ["light", "safe", "sixteen", "plain"])
-def test_the_other_themes(snap_compare: Shot, theme: str) -> None:
-    assert snap_compare(app(theme=theme, production=("demo*",)), terminal_size=(100, 30), run_before=after())
-
-
 def test_help(snap_compare: Shot) -> None:
     steps = after("nodes", title="nodes", keys=("question_mark",))
-    assert snap_compare(app(read_only=True), terminal_size=(100, 50), run_before=steps)
+    assert snap_compare(app(read_only=True), terminal_size=USUAL, run_before=steps)
 
 
 def test_too_small(snap_compare: Shot) -> None:

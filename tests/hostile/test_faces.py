@@ -49,9 +49,11 @@ def server() -> Iterator[Server]:
 
 @contextmanager
 def faced(server: Server, folder: Path, deadline: str = LONG) -> Iterator[tuple[EngineLoop, LocalClient]]:
-    """An engine with this model, and a client of it; the circuit is closed at every call."""
+    """An engine with this model, and a client of it; the circuit is closed at every call. Time in its cell stands
+    still: whatever is another after the calls, they did."""
     now = itertools.count(step=1000)
     with running_loop(folder / "journal.db") as loop:
+        loop.paused = True
         gate = gate_of(loop.engine)
         settings = {**SETTINGS, "model_url": server.url(), "model_deadline": deadline}
         with drafting(loop, gate, clock=lambda: float(next(now)), key=KEY, **settings) as service:

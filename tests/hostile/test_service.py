@@ -68,6 +68,7 @@ def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None:
             loop, clock=lambda: now[0], key=KEY, model_url=server.url(), model_deadline=LONG, **SETTINGS
         ) as shared,
     ):
+        loop.paused = True  # whatever is another afterwards, the cases did
         before = loop.call(lambda engine: engine.state.digest())
         drafted(shared, "case=good")
         for row in rows:
