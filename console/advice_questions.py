@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from console.cell_questions import MAX_NUMBER, Wait
 from console.questions import Asking, asks
-from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
+from engine.outlook import MAX_STRETCH, Ask, RunStatus, ScoreReport
 from recommender.forecasts import Forecast, ForecastRequest
 from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
 from recommender.quotes import Quote, QuoteRequest
@@ -157,4 +157,4 @@ class AdviceQuestions(Asking):
 
 
 def _quote_s(request: QuoteRequest) -> float:
-    return LONGEST_QUOTE_S if request.seeds else MOST_STRETCH * request.within_ms / 1000
+    return LONGEST_QUOTE_S if request.seeds else MAX_STRETCH * request.within_ms / 1000

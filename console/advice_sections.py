@@ -24,7 +24,7 @@ from console.text import cut, cut_name, money, printable, timestamp
 if TYPE_CHECKING:
     from recommender.recommendations import Recommendation
 
-MOST_LISTED = 60
+MAX_LISTED = 60
 """Characters of targets in a line; the plan lists them all."""
 
 
@@ -82,7 +82,7 @@ def _evidence(each: Recommendation, width: int) -> list[Line]:
     if suggestion.targets:
         named = ", ".join(map(printable, suggestion.targets))
         lines += hanging(f"{len(suggestion.targets):,} target{'s' if suggestion.targets[1:] else ''}  ",
-                         cut(named, MOST_LISTED), width)  # fmt: skip
+                         cut(named, MAX_LISTED), width)  # fmt: skip
     return lines
 
 
@@ -105,6 +105,6 @@ def found_lines(each: Recommendation, width: int, left_out: Sequence[str] = ()) 
     told += [("promised", expected_text(suggestion.expected))] if suggestion.expected else []
     told += [("otherwise", text) for text in suggestion.alternatives[-1:]]
     if left_out:
-        named = cut(", ".join(map(printable, left_out)), MOST_LISTED)
+        named = cut(", ".join(map(printable, left_out)), MAX_LISTED)
         told.append(("left out", f"{len(left_out):,} that ended since it was found: {named}"))
     return [line for label, text in told for line in hanging(f"{label:<11}", printable(text), width)]

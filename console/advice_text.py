@@ -26,7 +26,7 @@ TOLD = ("wait_mean", "waiting", "evictions", "cost")
 """Figures that are told also where nothing changes."""
 SHOWN_LINES = 20
 """Lines of the list where not all is asked for: with the rest, about a screen."""
-LEAST_OPEN = 2
+MIN_OPEN = 2
 BAR = 22
 FULL, LIKELY, MAYBE = "█", "▓", "░"
 """Up to p10, up to p50, up to p90."""
@@ -42,7 +42,7 @@ def recommendation_lines(view: Recommendations, which_engine: Sequence[str], *, 
     shown = 0
     for each in view.open:
         brief = _brief(each, view, which_engine)
-        if not every and shown >= LEAST_OPEN and len(lines) + len(brief) > SHOWN_LINES:
+        if not every and shown >= MIN_OPEN and len(lines) + len(brief) > SHOWN_LINES:
             break
         lines += [*brief, ""]
         shown += 1

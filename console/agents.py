@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
 
-MOST_BEATS = 1_000_000
+MAX_BEATS = 1_000_000
 """Heartbeats, names or reports in one request."""
 MSGPACK = "application/msgpack"
 
@@ -219,5 +219,5 @@ def _column(packed: bytes, kind: type[Any], name: str) -> Any:
 
 
 def _limit(name: str, count: int) -> None:
-    if count > MOST_BEATS:
-        raise SpecError(name, f"{count} entries", f"Send at most {MOST_BEATS} in one request")
+    if count > MAX_BEATS:
+        raise SpecError(name, f"{count} entries", f"Send at most {MAX_BEATS} in one request")

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from console.identity import Identity
     from console.prompt_bar import PromptBar
 
-LEAST_WIDTH, LEAST_HEIGHT = 60, 15
+MIN_WIDTH, MIN_HEIGHT = 60, 15
 NO_COLOURS = NoColor()
 SWITCH_S = 0.001
 """How long a thread that reads an answer may keep the one that draws waiting."""
@@ -248,14 +248,14 @@ class MusterApp(App[None]):
         await in_thread(lambda: self.session.note_place(place))
 
     def on_resize(self, event: Resize) -> None:
-        small = event.size.width < LEAST_WIDTH or event.size.height < LEAST_HEIGHT
+        small = event.size.width < MIN_WIDTH or event.size.height < MIN_HEIGHT
         base = self.screen_stack[0]
         if base.has_class("-small") and not small and self.navigator.current is not None:
             # What was hidden has lost the focus.
             self.call_after_refresh(self.navigator.current.land)
         base.set_class(small, "-small")
         base.query_one("#small", Static).update(
-            f"{event.size.width:d}x{event.size.height:d} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least"
+            f"{event.size.width:d}x{event.size.height:d} is too small\n{MIN_WIDTH}x{MIN_HEIGHT} at least"
         )
         self.drawing.top()
         if self.navigator.current is not None:

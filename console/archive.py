@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from engine.errors import SpecError
 from recommender.history import (
-    MOST_RUNS,
-    MOST_RUNS_TOLD,
-    MOST_SAMPLES,
-    MOST_SERIES,
+    MAX_RUNS,
+    MAX_RUNS_TOLD,
+    MAX_SAMPLES,
+    MAX_SERIES,
     History,
     HistoryPoint,
     HistoryRequest,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recommender.buckets import Points
     from recommender.telemetry import Telemetry
 
-MOST_SOURCE = 200
+MAX_SOURCE = 200
 
 
 class Archive:
@@ -72,7 +72,7 @@ class Archive:
             now_ms=now_ms,
             since_ms=since_ms,
             until_ms=until_ms,
-            series=tuple(found[:MOST_SERIES]),
+            series=tuple(found[:MAX_SERIES]),
             series_count=len(found),
             stale_count=sum(key.stale for key in found),
             points=points,
@@ -92,8 +92,8 @@ class Archive:
         for i, row in enumerate(batch.series):
             if len(row.at_ms) != len(row.values):
                 raise SpecError(f"series[{i}]", "has not as many times as values", "Give one time for each value")
-        if (count := sum(len(row.at_ms) for row in batch.series)) > MOST_SAMPLES:
-            raise SpecError("series", f"{count:,} samples, at most {MOST_SAMPLES:,} at once", "Split it")
+        if (count := sum(len(row.at_ms) for row in batch.series)) > MAX_SAMPLES:
+            raise SpecError("series", f"{count:,} samples, at most {MAX_SAMPLES:,} at once", "Split it")
         refused: Counter[str] = Counter()
         rows = ((row.metric, row.of, row.subject, row.at_ms, row.values) for row in batch.series)
         taken = self.telemetry.add_rows(rows, source=batch.source, step_ms=batch.step_ms, refused=refused)
@@ -102,8 +102,8 @@ class Archive:
 
     def import_runs(self, batch: RunBatch) -> ImportReceipt:
         """Raises SpecError when the batch is malformed as a whole, RecordsError while the disk fails."""
-        if len(batch.runs) > MOST_RUNS:
-            raise SpecError("runs", f"{len(batch.runs):,}, at most {MOST_RUNS:,} at once", "Split it")
+        if len(batch.runs) > MAX_RUNS:
+            raise SpecError("runs", f"{len(batch.runs):,}, at most {MAX_RUNS:,} at once", "Split it")
         for source in {run.source for run in batch.runs}:
             check_source(source)
         refused: Counter[str] = Counter()
@@ -134,13 +134,13 @@ def check(request: HistoryRequest) -> None:
         raise SpecError("step_ms" if request.step_ms < 1 else "since_ms", "makes no window", "Begin before the end")
     if max(request.since_ms, request.until_ms, request.last_ms, request.step_ms) >= 2**53:
         raise SpecError("until_ms", "is at no possible time", "Give Unix milliseconds")
-    if not 0 <= request.runs <= MOST_RUNS_TOLD:
-        raise SpecError("runs", f"{request.runs} is out of range", f"At most {MOST_RUNS_TOLD} are told")
+    if not 0 <= request.runs <= MAX_RUNS_TOLD:
+        raise SpecError("runs", f"{request.runs} is out of range", f"At most {MAX_RUNS_TOLD} are told")
 
 
 def check_source(source: str) -> None:
     """Raises SpecError unless it may be the name of a source from elsewhere."""
-    if not source or source == CELL or len(source) > MOST_SOURCE or not source.isprintable():
+    if not source or source == CELL or len(source) > MAX_SOURCE or not source.isprintable():
         raise SpecError("source", f"{source[:40]!a} cannot be one", f"Name where it comes from; '{CELL}' is the engine")
 
 

@@ -38,7 +38,7 @@ OPEN_PATHS = ("/healthz", "/readyz")
 """Served to whoever can connect: they say whether the server is up, and nothing else."""
 LOGIN_PATHS = ("/v1/login", "/v1/login/token")
 """Served to who has nothing to show yet: how to log in, and what proves it."""
-MOST_LOGIN = 32 * 1024
+MAX_LOGIN = 32 * 1024
 """Bytes that are read of a request of somebody who has shown nothing."""
 STREAMS = ("/v1/events",)
 LOOK_S = 0.5
@@ -47,7 +47,7 @@ AGENTS = "/v1/agents/"
 FAILURES, FAILURES_PER_S = 10, 1 / 6
 """Of showing what does not hold, by address: so many at once, and ten a minute; beyond that they are not on record."""
 BEARER = "bearer "
-MOST_TOKEN = 200
+MAX_TOKEN = 200
 
 
 def guarded_ports(sockets: Iterable[socket.socket], secured: Iterable[socket.socket] = ()) -> frozenset[int]:
@@ -155,7 +155,7 @@ class Authentication:
         self._admit(request, actor)
         content = b""
         if SIGNED in request.headers:
-            content = await body(request, MOST_LOGIN if request.scope["path"] in LOGIN_PATHS else 0)
+            content = await body(request, MAX_LOGIN if request.scope["path"] in LOGIN_PATHS else 0)
             receive = _again(content)
         try:
             path = request.scope["raw_path"].decode("latin-1")
@@ -178,7 +178,7 @@ class Authentication:
         given = request.headers.getlist("authorization")
         if not given:
             return None
-        if len(given) > 1 or given[0][: len(BEARER)].lower() != BEARER or len(given[0]) > MOST_TOKEN:
+        if len(given) > 1 or given[0][: len(BEARER)].lower() != BEARER or len(given[0]) > MAX_TOKEN:
             raise Unauthenticated("the header Authorization holds no token", "Send: Authorization: Bearer muster_…")
         tokens, text = self._client.tokens_kept, given[0][len(BEARER) :].strip()
         if not tokens.loaded:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 DEBOUNCE_S = 0.12
 """A filter is applied, and candidates are asked for, when the fingers rest this long."""
-MOST_LINES, MOST_LENGTH = 500, 500
+MAX_LINES, MAX_LENGTH = 500, 500
 """Lines that are remembered, and characters of each."""
-MOST_CANDIDATES = 60
+MAX_CANDIDATES = 60
 LINES = "lines"
 """Under which the session keeps what was typed."""
 _SECRET = re.compile(
@@ -41,9 +41,9 @@ _SECRET = re.compile(
 def kept_lines(kept: object, line: str = "") -> list[str]:
     """Lines as a session keeps them, with one more at the end; the oldest are forgotten."""
     lines = [each for each in kept if isinstance(each, str)] if isinstance(kept, list) else []
-    if line and len(line) <= MOST_LENGTH and not _SECRET.search(line):
+    if line and len(line) <= MAX_LENGTH and not _SECRET.search(line):
         lines = [*(each for each in lines if each != line), line]
-    return lines[-MOST_LINES:]
+    return lines[-MAX_LINES:]
 
 
 class Bars:
@@ -294,7 +294,7 @@ def _looked_up(app: MusterApp, wanted: Wanted | WantedValue) -> list[str]:
         return values(app.client(), wanted)
     if wanted.files:
         return paths(wanted)
-    hits = app.client().find(wanted.begun, wanted.kinds, MOST_CANDIDATES)
+    hits = app.client().find(wanted.begun, wanted.kinds, MAX_CANDIDATES)
     return list(dict.fromkeys(wanted.before + quoted(hit.id) for hit in hits))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from console.screens.pane import Pane
 
 RETRY_S = 10.0
-LEAST_S = 0.2
+MIN_S = 0.2
 """Between two answers that bring news: many who move at once are drawn together."""
 THINGS = frozenset(("proposal", "workload", "node", "queue", "draft", "runbook", "recommendation", "policy"))
 """Pages that are about one thing, by name."""
@@ -89,7 +89,7 @@ class Beside:
         from console.presence import WAIT_S
 
         while not self._closed.is_set():
-            self._closed.wait(LEAST_S if self._ask(WAIT_S) else RETRY_S)
+            self._closed.wait(MIN_S if self._ask(WAIT_S) else RETRY_S)
 
     def _tell(self) -> None:
         """Moves are told at once, beside the question that waits for news."""

@@ -36,7 +36,7 @@ from engine.slurm.report import Mirrored, MirrorReport
 from recommender.placements import PlacementAdvice
 from runbooks.intent_shown import IntentAnswer, IntentDetail
 
-MOST_CHANGES = 10_000
+MAX_CHANGES = 10_000
 MAX_NUMBER = 2**62
 Wait = Annotated[float, Meta(ge=0, le=60, description="How long to wait for something new, seconds")]
 
@@ -87,7 +87,7 @@ class CellQuestions(Asking):
         self,
         after: Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="A state version, or the serial of a run")],
         wait_s: Wait,
-        limit: Annotated[int, Meta(ge=1, le=MOST_CHANGES, description="At most so many; the newest are told")] = 500,
+        limit: Annotated[int, Meta(ge=1, le=MAX_CHANGES, description="At most so many; the newest are told")] = 500,
     ) -> Changes:
         """What happened after a version; waits for something to happen.
 

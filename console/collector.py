@@ -34,11 +34,11 @@ LOOKED = "collector looked_ms"
 """Name of the note of the last look."""
 PAGE = 250
 """Ends that are told at once: some milliseconds of the engine's thread."""
-MOST_ENDS = 20_000
+MAX_ENDS = 20_000
 """Ends of one look that are kept, the latest."""
-MOST_PEAKS = 20_000
+MAX_PEAKS = 20_000
 """Workloads of one look whose use is told."""
-MOST_TENANTS = 2_000
+MAX_TENANTS = 2_000
 
 
 class Seen(NamedTuple):
@@ -66,7 +66,7 @@ class Collector:
         self._begun = False
         """Whether a look was made before: only then is it known which interval counts are of."""
         self.passed_over = 0
-        """Ends that were not kept since the start, because there were more than MOST_ENDS in one look."""
+        """Ends that were not kept since the start, because there were more than MAX_ENDS in one look."""
         self._said = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
@@ -134,7 +134,7 @@ class Collector:
         if state.usage.peaks is None:
             state.usage.peaks = Peaks()
         lately, state.usage.peaks.lately = state.usage.peaks.lately, {}
-        peaks = [(row, cpu, memory) for row, (cpu, memory) in islice(lately.items(), MOST_PEAKS)]
+        peaks = [(row, cpu, memory) for row, (cpu, memory) in islice(lately.items(), MAX_PEAKS)]
         tenants = [state.workloads.tenants.names[state.workloads.tenant[row]] for row, _, _ in peaks]
         return Seen(look, peaks, state.workloads.names, tenants)
 
@@ -160,10 +160,10 @@ class Collector:
     def _keep_runs(self, look: Look) -> bool:
         """Returns False when told to stop meanwhile: the next start looks at all of it again."""
         rows, pools = look.ended_rows.tolist(), look.ended_pool.tolist()
-        extra = len(rows) - MOST_ENDS
+        extra = len(rows) - MAX_ENDS
         if extra > 0:
             self.passed_over += extra
-            self._say(f"{extra:,} ends were not recorded, the oldest: more than {MOST_ENDS:,} since the last look")
+            self._say(f"{extra:,} ends were not recorded, the oldest: more than {MAX_ENDS:,} since the last look")
             gone = rows[:extra]
             self._loop.call(lambda engine: _forget_peaks(engine, gone))
             rows, pools = rows[extra:], pools[extra:]
@@ -268,7 +268,7 @@ class Collector:
         for row, name in enumerate(look.tenants):
             used = look.tenant_used.get(row, (0, 0))
             demand = used[0] + look.tenant_waiting_cpu[row], used[1] + look.tenant_waiting_gpu[row]
-            if not name or (name not in self._tenants and (not any(demand) or len(self._tenants) >= MOST_TENANTS)):
+            if not name or (name not in self._tenants and (not any(demand) or len(self._tenants) >= MAX_TENANTS)):
                 continue
             self._tenants[name] = None
             values = {"demand_cpu": demand[0], "used_cpu": used[0], "cost_rate": cost[row]}

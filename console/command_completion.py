@@ -20,7 +20,7 @@ from engine.query import Kind
 from runbooks.actions.catalog import CATALOG
 from runbooks.actions.declaration import Action as Declared
 
-MOST_PATHS = 50
+MAX_PATHS = 50
 
 
 class Wanted(NamedTuple):
@@ -135,6 +135,6 @@ def paths(wanted: Wanted) -> list[str]:
         for entry in entries:
             if entry.name.startswith(begun) and (begun or not entry.name.startswith(".")):
                 found.append(f"{folder}/{entry.name}" + ("/" if entry.is_dir() else ""))
-                if len(found) >= MOST_PATHS * 20:
+                if len(found) >= MAX_PATHS * 20:
                     break
-    return [wanted.before + query.quoted(path) for path in sorted(found)[:MOST_PATHS]]
+    return [wanted.before + query.quoted(path) for path in sorted(found)[:MAX_PATHS]]

@@ -26,16 +26,16 @@ HEAD_S = 15.0
 """From the first byte of a request (or from connecting) until its head must be there."""
 BODY_S = 20.0
 """How often it is looked whether a body still comes."""
-LEAST_BODY_BYTES = 20 * 1024
+MIN_BODY_BYTES = 20 * 1024
 """That must have come of a body in that time, unless we are the ones who do not read."""
 WRITE_S = 60.0
 """How long the other end may take nothing of an answer."""
-MOST_HEAD_BYTES = 64 * 1024
-MOST_FROM_ONE = 512
+MAX_HEAD_BYTES = 64 * 1024
+MAX_FROM_ONE = 512
 """Connections from one address, or on the Unix socket from one account."""
-MOST_IN_ALL = 4_096
+MAX_IN_ALL = 4_096
 """By TCP."""
-MOST_AT_ONCE = 100
+MAX_AT_ONCE = 100
 """Connections that are accepted before others have their turn."""
 RETRY_S = 1.0
 """When there was no file left for another connection."""
@@ -59,16 +59,16 @@ class OpenConnections:
                 if self._is_full():
                     return False
             held = self._of_addresses.setdefault(network_of(str(address[0])), [])
-        if len(held) >= MOST_FROM_ONE:
+        if len(held) >= MAX_FROM_ONE:
             held[:] = _open(held)
-        if len(held) >= MOST_FROM_ONE:
+        if len(held) >= MAX_FROM_ONE:
             return False
         held.append(connected)
         return True
 
     def _is_full(self) -> bool:
         """Half of the files that may be open are for something else."""
-        most = min(MOST_IN_ALL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        most = min(MAX_IN_ALL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         return sum(map(len, self._of_addresses.values())) >= most
 
 
@@ -105,7 +105,7 @@ class Doorway:
         self._loop.add_reader(self._bound, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MAX_AT_ONCE):
             try:
                 connected, address = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -210,7 +210,7 @@ class Watched:
                 self._begin_body(cycle)
         else:
             self._came += len(data)
-            if self._came > MOST_HEAD_BYTES:
+            if self._came > MAX_HEAD_BYTES:
                 self._drop()
             elif self._timer is None:
                 self._timer = self.loop.call_later(HEAD_S, self._drop)
@@ -237,7 +237,7 @@ class Watched:
         cycle = self.cycle
         if cycle is None or not cycle.more_body or cycle.response_complete:
             return
-        if self._came < LEAST_BODY_BYTES and not self.flow.read_paused:
+        if self._came < MIN_BODY_BYTES and not self.flow.read_paused:
             self._drop()
             return
         self._came = 0

@@ -35,9 +35,9 @@ from engine.errors import MusterError, RefusedError
 if TYPE_CHECKING:
     from console.app import MusterApp
 
-MOST_BYTES = 74_000
+MAX_BYTES = 74_000
 """Of one copy: terminals take 100,000 characters of base64. What is longer goes into a file."""
-MOST_ROWS = 1_000
+MAX_ROWS = 1_000
 """Copied of a list at most; `:export` has no such end."""
 TMUX_S = 2.0
 
@@ -117,7 +117,7 @@ def _take(app: MusterApp, choice: Choice) -> None:
 async def put(app: MusterApp, text: str) -> None:
     """Into the clipboard, or into a file where it is too much. Raises RefusedError where neither can be."""
     size = len(text.encode())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         path = await in_thread(partial(keep, text))
         app.say(f"{size:,} bytes are too many for the clipboard: they are in {path}")
         return
@@ -180,7 +180,7 @@ def _of_table(app: MusterApp, pane: TablePane) -> list[Choice]:
     if row is None or data is None:
         return []
     one = partial(in_thread, partial(row_part, data, row, pane.table.cursor))
-    every = min(MOST_ROWS, pane.table.matched)
+    every = min(MAX_ROWS, pane.table.matched)
     how_many = f"{every:,} rows" if every == pane.table.matched else f"the first {every:,} of {pane.table.matched:,}"
 
     async def tsv_row() -> str:

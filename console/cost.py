@@ -21,7 +21,7 @@ from engine.errors import SpecError
 from engine.measures import cpu_milli, duration_ms, memory_mib, shown
 from engine.query import Query
 from engine.spec import HOUR_MS
-from recommender.quotes import MOST_OFFERS, MOST_RUN_MS, MOST_WITHIN_MS, WITHIN_MS, Offer, QuoteRequest
+from recommender.quotes import MAX_OFFERS, MAX_RUN_MS, MAX_WITHIN_MS, WITHIN_MS, Offer, QuoteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,9 +98,9 @@ def _within_ms(text: str | None) -> int:
     if text is None:
         return WITHIN_MS
     found = _read("--within", text, duration_ms) or 0
-    if not 1 <= found <= MOST_WITHIN_MS:
+    if not 1 <= found <= MAX_WITHIN_MS:
         raise SpecError(
-            "--within", f"{shown(text)} is not a time up to {MOST_WITHIN_MS // 1000} s", "As 5s; --seeds N has no limit"
+            "--within", f"{shown(text)} is not a time up to {MAX_WITHIN_MS // 1000} s", "As 5s; --seeds N has no limit"
         )
     return found
 
@@ -110,9 +110,9 @@ def _run_ms(text: str) -> int:
         hours = Decimal(text)
     except InvalidOperation:
         hours = Decimal("NaN")
-    if not hours.is_finite() or not 0 < hours * HOUR_MS <= MOST_RUN_MS:
+    if not hours.is_finite() or not 0 < hours * HOUR_MS <= MAX_RUN_MS:
         raise SpecError(
-            "--hours", f"{shown(text)} is not a number of hours up to {MOST_RUN_MS // HOUR_MS:,}", "As 6 or 0.5"
+            "--hours", f"{shown(text)} is not a number of hours up to {MAX_RUN_MS // HOUR_MS:,}", "As 6 or 0.5"
         )
     return max(1, round(hours * HOUR_MS))
 
@@ -179,7 +179,7 @@ def _offers(arguments: argparse.Namespace, client: Client, model: str) -> tuple[
     if not offers:
         kind = "spot " if arguments.spot else ""
         raise SpecError("--prices", f"{catalogue.name} has no {kind}price of {', '.join(types)}", "Name another type")
-    if len(offers) > MOST_OFFERS:
+    if len(offers) > MAX_OFFERS:
         raise SpecError("--prices", f"{len(offers):,} prices", "Name a --region or a --machine-type")
     return tuple(sorted(offers, key=lambda offer: (offer.price_microusd_hour, offer.machine_type, offer.region)))
 

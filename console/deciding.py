@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from runbooks.identity import Signed
     from runbooks.keys import DecisionKind
 
-MOST_STEPS = 40
+MAX_STEPS = 40
 """Lines of a rollback that are shown before it is done."""
-LEAST_REASON = 3
+MIN_REASON = 3
 """Letters of a reason to reject or to take back."""
 T = TypeVar("T")
 _UNSENT: dict[tuple[str, str], str] = {}
@@ -37,7 +37,7 @@ _GOOD_IN: dict[str, tuple[str, ...]] = {
     "roll it back": ("verified", "failed", "paused", "rollback_failed"),
 }  # fmt: skip
 """What is asked -> states in which a yes to it still means something; else that in which it was asked."""
-LEAST_GLASS = 10
+MIN_GLASS = 10
 """Of one to break the glass; the policy may want more."""
 WARNING = (
     "BREAK-GLASS: this carries the plan out NOW, without the votes that the policy asks for.",
@@ -50,7 +50,7 @@ async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     """Vote yes; what was the last vote needed carries it out. `width` is that of the plan as it was read. Gives what to
     tell. Raises MusterError."""
     ending: Ending = "key" if one_key(proposal) else "digest"
-    least = LEAST_REASON if proposal.wants_reason else 0
+    least = MIN_REASON if proposal.wants_reason else 0
     signing = "your vote is signed with your own key" if proposal.signed else ""
     said = await _asked(app, proposal, "approve", ending, least, signing)
     if said is None:
@@ -67,7 +67,7 @@ async def own_yes(app: MusterApp, proposal: Proposal, width: int) -> tuple[str, 
     want of that too. None when they leave it after all. Raises MusterError."""
     said: str | None = ""
     if proposal.wants_reason:
-        said = await _asked(app, proposal, "carry it out", "reason", LEAST_REASON)
+        said = await _asked(app, proposal, "carry it out", "reason", MIN_REASON)
     return None if said is None else (said, await _vote_signature(app, proposal, width))
 
 
@@ -81,7 +81,7 @@ async def approve_own(app: MusterApp, proposal: Proposal, said: str, signed: Sig
 
 async def reject(app: MusterApp, proposal: Proposal) -> str:
     """Vote no. No harder than a yes, and a reason is asked for where a yes needs one."""
-    said = await _asked(app, proposal, "reject", "key", LEAST_REASON if proposal.wants_reason else 0)
+    said = await _asked(app, proposal, "reject", "key", MIN_REASON if proposal.wants_reason else 0)
     if said is None:
         return f"{proposal.id}: you have not voted"
     done = await _sent(
@@ -148,7 +148,7 @@ async def roll_back(app: MusterApp, proposal: Proposal) -> str:
         shell = action.shell_line((proposal.id,))
         return await finish(app, action, lambda: app.client().propose(asked), shell, follow=True)
     ending: Ending = "key" if one_key(now) else "digest"
-    said = await _asked(app, proposal, "roll it back", ending, LEAST_REASON, does=now)
+    said = await _asked(app, proposal, "roll it back", ending, MIN_REASON, does=now)
     if said is None:
         return f"{proposal.id}: nothing was taken back"
     return told(
@@ -186,7 +186,7 @@ async def ask_again(app: MusterApp, proposal: Proposal) -> str:
 
 async def break_glass(app: MusterApp, proposal: Proposal, width: int) -> str:
     """Never by one key: a reason, then the digest; signed where votes are."""
-    said = await _asked(app, proposal, "BREAK THE GLASS", "digest", LEAST_GLASS, *WARNING, alarm=True)
+    said = await _asked(app, proposal, "BREAK THE GLASS", "digest", MIN_GLASS, *WARNING, alarm=True)
     if said is None:
         return f"{proposal.id}: the glass is whole, nothing was done"
     signed = await _signature(app, proposal, "breakglass", width) if proposal.signed else None
@@ -258,7 +258,7 @@ def done_now(proposal: Proposal, width: int) -> list[Line]:
     """What a rollback does as the cell is now: the steps, what changes, who is hit, why its tier."""
     changed = [effect for effect in proposal.effects if effect.before != effect.after]
     return [
-        *step_lines(proposal, MOST_STEPS, width),
+        *step_lines(proposal, MAX_STEPS, width),
         *(effect_lines(changed, width) if changed else []),
         *hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim"),
         *(line for why in proposal.why_tier for line in hanging("because  ", printable(why), width, "dim")),

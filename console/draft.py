@@ -36,8 +36,8 @@ from console.text import printable
 from engine.errors import RefusedError, SpecError
 from engine.measures import duration_ms
 from runbooks.draft import (
-    MOST_EXCERPT_BYTES,
-    MOST_EXCERPTS,
+    MAX_EXCERPT_BYTES,
+    MAX_EXCERPTS,
     DraftAsk,
     DraftRun,
     Excerpt,
@@ -104,8 +104,8 @@ def asked(arguments: argparse.Namespace) -> DraftAsk:
     """Raises SpecError for a text that cannot be read. What else is of no use the engine names in its answer, and
     drafts from the rest."""
     task: Task = "explain" if arguments.explain else "runbook" if arguments.runbook is not None else "act"
-    if len(arguments.excerpt) > MOST_EXCERPTS:
-        raise SpecError("--excerpt", f"is given {len(arguments.excerpt)} times, {MOST_EXCERPTS} are the most")
+    if len(arguments.excerpt) > MAX_EXCERPTS:
+        raise SpecError("--excerpt", f"is given {len(arguments.excerpt)} times, {MAX_EXCERPTS} are the most")
     question, book = _typed(arguments.question), _typed(arguments.runbook or "")
     if book and not question and not _RUNBOOK.fullmatch(book):
         question, book = book, ""  # it stood behind --runbook, where an id may stand
@@ -128,15 +128,15 @@ def excerpt_of(name: str) -> Excerpt:
     where = f"--excerpt {printable(name)[:80]}"
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(MOST_EXCERPT_BYTES + 1)
+            data = sys.stdin.buffer.read(MAX_EXCERPT_BYTES + 1)
         else:
             with Path(name).open("rb") as file:
-                data = file.read(MOST_EXCERPT_BYTES + 1)
+                data = file.read(MAX_EXCERPT_BYTES + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "not a name of a file"
         raise SpecError(where, f"cannot be read: {why}", "Check the path and its permissions") from None
-    if len(data) > MOST_EXCERPT_BYTES:
-        most = MOST_EXCERPT_BYTES >> 20
+    if len(data) > MAX_EXCERPT_BYTES:
+        most = MAX_EXCERPT_BYTES >> 20
         raise SpecError(where, f"has more than {most} MiB", "Cut out the part that matters, such as with tail -n 2000")
     if b"\0" in data:
         raise SpecError(where, "is not text", "Give a log or another text file")

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.errors import NotFoundError
 from engine.query import Kind, Query
-from runbooks.draft import MOST_EXCERPTS, MOST_QUESTION, DraftAsk, Excerpt, Finding, Observation
+from runbooks.draft import MAX_EXCERPTS, MAX_QUESTION, DraftAsk, Excerpt, Finding, Observation
 from runbooks.excerpts import MARGIN
 from runbooks.redaction import MARKER, applied, says_secret, secrets_in, visible
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from recommender.suggest import Suggestion
 
-MOST_TEXTS_OF = 8
-MOST_NAMES = 10_000
+MAX_TEXTS_OF = 8
+MAX_NAMES = 10_000
 """Queues, or pools, among which a name is looked for."""
-MOST_ALIKE = 500
+MAX_ALIKE = 500
 """Names among which one is looked for that may have been meant: on the engine's thread."""
-MOST_MISSPELT = 64
+MAX_MISSPELT = 64
 """Letters of a name of which those that are one letter off are looked up."""
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz-./_"
 MAX_ID = 300
@@ -35,18 +35,18 @@ def tidied(ask: DraftAsk) -> tuple[DraftAsk, tuple[str, ...]]:
     """The request within its bounds, and what was left out of it."""
     notes: list[str] = []
     question = " ".join(_whole(ask.question).split())
-    if len(question) > MOST_QUESTION:
-        notes.append(f"the question has {len(question):,} characters; the first {MOST_QUESTION:,} are looked at")
-        question = question[:MOST_QUESTION]
+    if len(question) > MAX_QUESTION:
+        notes.append(f"the question has {len(question):,} characters; the first {MAX_QUESTION:,} are looked at")
+        question = question[:MAX_QUESTION]
     if not question and not ask.finding and ask.task in ("act", "explain", "runbook") and not ask.runbook:
         notes.append("nothing was asked; the draft is about what stands out in the cell")
     excerpts = tuple(
-        Excerpt(field=_whole(one.field[:MAX_ID]), text=_whole(one.text)) for one in ask.excerpts[:MOST_EXCERPTS]
+        Excerpt(field=_whole(one.field[:MAX_ID]), text=_whole(one.text)) for one in ask.excerpts[:MAX_EXCERPTS]
     )
-    texts = tuple(_whole(one[:MAX_ID]) for one in ask.texts_of[:MOST_TEXTS_OF])
+    texts = tuple(_whole(one[:MAX_ID]) for one in ask.texts_of[:MAX_TEXTS_OF])
     if len(excerpts) < len(ask.excerpts) or len(texts) < len(ask.texts_of):
         given = len(ask.excerpts) + len(ask.texts_of)
-        notes.append(f"{given} texts were given; the first {MOST_EXCERPTS} of each kind are looked at")
+        notes.append(f"{given} texts were given; the first {MAX_EXCERPTS} of each kind are looked at")
     finding = _whole(ask.finding).strip()
     if len(finding) > MAX_ID:
         notes.append(f"the finding's id has {len(finding):,} characters: no id is that long")
@@ -73,7 +73,7 @@ def shortened(ask: DraftAsk) -> DraftAsk:
         )
         for one in ask.excerpts
     )
-    return msgspec.structs.replace(ask, question=_without_secrets(ask.question, MOST_QUESTION), excerpts=excerpts)
+    return msgspec.structs.replace(ask, question=_without_secrets(ask.question, MAX_QUESTION), excerpts=excerpts)
 
 
 def _without_secrets(text: str, most: int) -> str:
@@ -108,7 +108,7 @@ def finding_about(engine: Engine, wanted: str) -> Finding:
                 id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, as it is now", about=wanted, targets=(wanted,)
             )
     names = [name for word in ("queue", "pool") for name in _names(engine, word)]
-    close = _one_off(engine, wanted) or get_close_matches(wanted, names[:MOST_ALIKE], 1)
+    close = _one_off(engine, wanted) or get_close_matches(wanted, names[:MAX_ALIKE], 1)
     raise NotFoundError(
         f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{did_you_mean(close)}",
         "See `muster recommend`",
@@ -121,13 +121,13 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 def finding_alike(wanted: str, ids: Sequence[str]) -> str:
     """As in " (did you mean R-k3vq7?)"; empty where none is alike."""
-    return did_you_mean(get_close_matches(wanted, ids[:MOST_ALIKE], 1))
+    return did_you_mean(get_close_matches(wanted, ids[:MAX_ALIKE], 1))
 
 
 def _one_off(engine: Engine, wanted: str) -> list[str]:
     """A node or workload that is called so but for one letter, or for upper and lower case. Looked up, not searched
     for: a cell may have millions."""
-    if len(wanted) > MOST_MISSPELT:
+    if len(wanted) > MAX_MISSPELT:
         return []
     cuts = [(wanted[:at], wanted[at:]) for at in range(len(wanted) + 1)]
     ways = [wanted.lower(), wanted.upper(), *(head + tail[1:] for head, tail in cuts if tail)]
@@ -139,7 +139,7 @@ def _one_off(engine: Engine, wanted: str) -> list[str]:
 
 def _names(engine: Engine, word: str) -> list[str]:
     kind: Kind = "queues" if word == "queue" else "pools"
-    return [row[0] for row in engine.query(Query(kind=kind, columns=("name",), limit=MOST_NAMES)).rows]
+    return [row[0] for row in engine.query(Query(kind=kind, columns=("name",), limit=MAX_NAMES)).rows]
 
 
 def _is_there(engine: Engine, word: str, name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from console.details import Line, Section, text_line
-from console.proposal_text import GUTTER, MOST_LINES, TIERS, effect_lines, framed, hanging, name_of, touched
+from console.proposal_text import GUTTER, MAX_LINES, TIERS, effect_lines, framed, hanging, name_of, touched
 from console.query import quoted
 from console.text import cut, duration, fit, money, printable
 from console.views import Span
@@ -25,8 +25,8 @@ from runbooks.plan import Proposal
 UNVERIFIED = "Model text, unverified"
 UNSUPPORTED = "unsupported: "
 _PIECE_TONES: dict[Mark, str] = {"": "", "value": "info", "link": "dim"}
-MOST_TRIED = 12
-MOST_CHECKS = 6
+MAX_TRIED = 12
+MAX_CHECKS = 6
 BAR = 12
 LABEL = 10
 """Cells of the words at the left of a draft's head."""
@@ -310,10 +310,10 @@ def _step_lines(draft: Draft, width: int) -> list[Line]:
     lines = []
     for number, step in enumerate(draft.steps, 1):
         lines += hanging(f"{number:>3}  ", printable(step.line), width, "dim", "strong")
-    for text in shown[:MOST_TRIED]:
+    for text in shown[:MAX_TRIED]:
         lines += hanging("     ", printable(text), width, "", "dim")
-    if len(shown) > MOST_TRIED:
-        lines.append(text_line(f"     and {len(shown) - MOST_TRIED:,} more, listed once it is proposed", "dim"))
+    if len(shown) > MAX_TRIED:
+        lines.append(text_line(f"     and {len(shown) - MAX_TRIED:,} more, listed once it is proposed", "dim"))
     return lines
 
 
@@ -324,7 +324,7 @@ def _target_lines(target: Target, width: int, *, helps: bool) -> list[Line]:
     came = f"was {printable(target.before)}, then {printable(target.after)}"
     lines += hanging(fit("", LABEL), came, width)
     marks = {"success": "✓ ", "failure": "✗ ", "inconclusive": "? "}
-    for check in target.checks[:MOST_CHECKS]:
+    for check in target.checks[:MAX_CHECKS]:
         lines += hanging(fit("", LABEL) + marks[check.verdict], printable(check.found), width, "dim", "dim")
     return lines
 
@@ -351,12 +351,12 @@ def _bearing(preview: Proposal, width: int) -> list[Line]:
 
 def _tried_lines(draft: Draft, width: int) -> list[Line]:
     lines = []
-    for each in draft.tried[:MOST_TRIED]:
+    for each in draft.tried[:MAX_TRIED]:
         glyph, tone = ("✓ ", "ok") if each.met else ("✗ ", "dim")
         lines += hanging(glyph, printable(each.text), width, tone)
         lines += hanging("  ", printable(each.why), width, "", "dim")
-    if len(draft.tried) > MOST_TRIED:
-        lines.append(text_line(f"and {len(draft.tried) - MOST_TRIED:,} more", "dim"))
+    if len(draft.tried) > MAX_TRIED:
+        lines.append(text_line(f"and {len(draft.tried) - MAX_TRIED:,} more", "dim"))
     return lines
 
 
@@ -383,7 +383,7 @@ def _runbook_section(draft: Draft, width: int) -> Section:
     if not book.problems:
         lines.append(text_line("✓ it lints clean; nobody has approved it", "ok"))
     if book.diff:
-        lines += [_diff_line(text, width) for text in book.diff.rstrip("\n").split("\n")[:MOST_LINES]]
+        lines += [_diff_line(text, width) for text in book.diff.rstrip("\n").split("\n")[:MAX_LINES]]
     else:
         lines += framed(book.text.rstrip("\n"), width)
     return Section(f"Runbook {printable(book.id)}", tuple(lines), "a difference" if book.diff else "a new file")

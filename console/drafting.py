@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from runbooks.gate import Gate
     from runbooks.plan import Proposal, Request, RunbookRef
 
-MOST_KEPT = 50
+MAX_KEPT = 50
 """Requests that can still be read, the last ones."""
-MOST_AT_ONCE = 4
+MAX_AT_ONCE = 4
 """Drafts that are being made, of each drafter; more wait for their turn."""
 SINCE_MS = 8 * HOUR_MS
 """Of a hand-over or a summary that names no beginning."""
@@ -105,8 +105,8 @@ class Drafting:
         """Of the last request; -1: what the books say has not been read."""
         self._changed = threading.Condition()
         self._closed = False
-        self._by_rule = ThreadPoolExecutor(MOST_AT_ONCE, "draft-rule")
-        self._by_model = ThreadPoolExecutor(MOST_AT_ONCE, "draft-model")
+        self._by_rule = ThreadPoolExecutor(MAX_AT_ONCE, "draft-rule")
+        self._by_model = ThreadPoolExecutor(MAX_AT_ONCE, "draft-model")
 
     def open(self) -> None:
         """Put in order what another process left, and be ready to ask. For once the engine runs."""
@@ -137,7 +137,7 @@ class Drafting:
         if self._closed:
             raise RefusedError("the engine stops", "Ask again when it is back")
         under_way = sum(not run.over for run in self._runs.values())
-        if under_way >= MOST_KEPT:
+        if under_way >= MAX_KEPT:
             raise RefusedError(f"{under_way} drafts are being made already", "Wait for one of them")
         self._count += 1
         run_id = f"D-{self._count}"
@@ -474,7 +474,7 @@ class Drafting:
 
     def _forget_old(self) -> None:
         over = [run_id for run_id, run in self._runs.items() if run.over]
-        for run_id in over[: max(0, len(self._runs) - MOST_KEPT)]:
+        for run_id in over[: max(0, len(self._runs) - MAX_KEPT)]:
             del self._runs[run_id], self._askers[run_id]
             self._begun_s.pop(run_id, None)
 

@@ -50,7 +50,7 @@ POLICY = msgspec.structs.replace(TEAM, limits=PolicyLimits(nodes_permille=1000, 
 """The usual one, without the limits of an hour: they are a site's own, and in a cell of six nodes every act is large.
 """
 WIDTH = 80
-MOST_WAIT_S = 600.0
+MAX_WAIT_S = 600.0
 """Wall seconds for one incident: beyond any deadline of a model."""
 
 
@@ -202,7 +202,7 @@ def _picked(drafting: Drafting, run: DraftRun) -> list[Draft | None]:
 
 def _over(drafting: Drafting, draft_id: str, drafter: Drafter) -> DraftRun:
     """The run as soon as the drafter that is judged has done its part."""
-    give_up_s = time.monotonic() + MOST_WAIT_S
+    give_up_s = time.monotonic() + MAX_WAIT_S
     run = drafting.run(draft_id)
     while (run.rule_state == "drafting" or (drafter == "model" and run.model_state == "thinking")) and (
         time.monotonic() < give_up_s

@@ -51,10 +51,10 @@ EVERY_S = 0.1
 TICK_S = 1.0
 LOOK_S = 0.25
 """How often it is looked whether somebody voted: of that the state version says nothing."""
-MOST_IN_FRAME = 2_000
+MAX_IN_FRAME = 2_000
 AT_ONCE = 8
 """Streams that are written to at a stretch: about a millisecond."""
-MOST_BEHIND = 16
+MAX_BEHIND = 16
 """Frames that wait for a slow reader; then they are dropped, and what they told counts as missed."""
 STREAM = "text/event-stream"
 _CHANGES = asked_by(question_of(Client.changes))
@@ -97,7 +97,7 @@ class Follower:
         """`session`: of the console that follows; empty: it is none, or asks in other ways who is here."""
         self.items = items
         self.session = session
-        self.frames: asyncio.Queue[Frame | News | None] = asyncio.Queue(MOST_BEHIND)
+        self.frames: asyncio.Queue[Frame | News | None] = asyncio.Queue(MAX_BEHIND)
         self.lost = 0
         """Changes that were not told, since the last frame that was sent."""
         self.told = 0
@@ -286,7 +286,7 @@ class EventRoutes:
                 follower.give(news)
 
     async def _looked(self, after: int) -> Frame:
-        shown = await self._reads.told("changes", (after, MOST_IN_FRAME), 0)
+        shown = await self._reads.told("changes", (after, MAX_IN_FRAME), 0)
         found = _HEAD.decode(shown.content)
         bare = msgspec.json.encode(Changes(version=found.version, at_ms=found.at_ms, items=(), missed=found.missed))
         return Frame(

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 POLL_S = 1.0
 """Longest wait of one poll: also how often the cell's clock moves on the screen when nothing happens."""
-LEAST_BETWEEN_S = 1.0
+MIN_BETWEEN_S = 1.0
 """At most so often something is redrawn, however much happens; what happens after a rest is shown at once."""
 HEALTH_EVERY_S = 2.0
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -159,4 +159,4 @@ class Feed:
             if time.monotonic() - asked >= HEALTH_EVERY_S:
                 fresh, asked = client.health(), time.monotonic()
             self._post(Arrived(changes, fresh, whole=whole))
-            self._look.wait(LEAST_BETWEEN_S - (time.monotonic() - began))
+            self._look.wait(MIN_BETWEEN_S - (time.monotonic() - began))

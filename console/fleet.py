@@ -27,7 +27,7 @@ from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.fleets import FleetSpec, check_fleet
 from engine.model import RESOURCES, WorkloadSpec, check_workload
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """Waiting submissions, and events, of one view."""
 GONE = "not there any more"
 """Of what a cell has acknowledged and does not know: its journal is another, or was put back."""
@@ -52,7 +52,7 @@ class Fleet:
         self.closed = journal.closed()
         self.counts = Counter[State](journal.counts())
         """State -> submissions. What is looked at all the time is answered without the database."""
-        self.recent = deque(journal.events(MOST_SHOWN), maxlen=MOST_SHOWN)
+        self.recent = deque(journal.events(MAX_SHOWN), maxlen=MAX_SHOWN)
         """Newest first."""
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
@@ -177,7 +177,7 @@ class Fleet:
                 tenants=tenant_views(self.spec, held, self.capacity(), waiting, self.lines),
                 kept_in=str(self.journal.place),
                 counts={state: count for state, count in sorted(self.counts.items()) if count},
-                waiting=tuple(self.open[name] for name in order[:MOST_SHOWN]),
+                waiting=tuple(self.open[name] for name in order[:MAX_SHOWN]),
                 recent=tuple(self.recent),
             )
 
@@ -226,7 +226,7 @@ class Fleet:
             self.open = kept
             self.closed = self.journal.closed()
             self.counts = Counter[State](self.journal.counts())
-            self.recent = deque(self.journal.events(MOST_SHOWN), maxlen=MOST_SHOWN)
+            self.recent = deque(self.journal.events(MAX_SHOWN), maxlen=MAX_SHOWN)
             self._seq = max(self._seq, self.journal.last_seq())
             self.error = ""
             self.moved.notify_all()

@@ -40,7 +40,7 @@ WATCH_PATIENCE_S = 5.0
 SEND_PATIENCE_S = 15.0
 """Longest wait for a cell to acknowledge a submission."""
 RETRY_S = (0.5, 1.0, 2.0, 3.0)
-LEAST_BETWEEN_S = 0.5
+MIN_BETWEEN_S = 0.5
 """Between two looks at what has changed, however much happens."""
 HEARD_MS = 10_000
 """A cell that was seen so lately is there, however long an answer of its twin takes."""
@@ -51,16 +51,16 @@ ASKED, DOUBT = "asked of Slurm", "in doubt"
 """How that stands which another scheduler was asked for and the cell does not show yet; in doubt: `muster intents`."""
 SENT_BACK = ("refused", "expired", "undone")
 """How an intent ends of which nothing was done."""
-MOST_INTENTS = 1_000
+MAX_INTENTS = 1_000
 AT_ONCE = 200
 """Workloads asked for in one query."""
-MOST_CHANGES = 2_000
+MAX_CHANGES = 2_000
 UNKNOWN_RUN_MS = HOUR_MS
 """Run time taken for the cost of work that tells none."""
 TWIN_PART = 0.25
 """Of the time for an answer that the twin may run ahead: on a busy machine it takes up to three times as long."""
 
-MOST_SEEDS, LEAST_SEEDS = 8, 3
+MAX_SEEDS, MIN_SEEDS = 8, 3
 """Rehearsals of one shape, and of each of many."""
 
 Connect = Callable[["CellLink", float], "Client"]
@@ -205,7 +205,7 @@ class CellLine:
         ask = AskOptions(
             workloads=tuple(_one_of(spec) for spec in given), run_ms=tuple((each,) for each in run_ms),
             horizon_ms=min(round(horizon_ms * speed), 7 * 24 * HOUR_MS), until="started",
-            seeds=max(LEAST_SEEDS, MOST_SEEDS // len(specs)),
+            seeds=max(MIN_SEEDS, MAX_SEEDS // len(specs)),
             within_ms=max(50, round(left_s * 1000 * TWIN_PART)),
         )  # fmt: skip
         status = client.ask(ask)
@@ -346,11 +346,11 @@ class CellLine:
                     self._heard(self.link.name, None)
             self._look.clear()
             began = time.monotonic()
-            changes = client.changes(version, POLL_S, MOST_CHANGES)
+            changes = client.changes(version, POLL_S, MAX_CHANGES)
             if changes.version > version:
                 version = changes.version
                 self._heard(self.link.name, None if changes.missed else [item.subject for item in changes.items])
-            self._look.wait(LEAST_BETWEEN_S - (time.monotonic() - began))
+            self._look.wait(MIN_BETWEEN_S - (time.monotonic() - began))
 
 
 def _one_of(spec: WorkloadSpec) -> WorkloadSpec:
@@ -371,7 +371,7 @@ def _of_all(spec: WorkloadSpec, one: Offer) -> Offer:
 def _asked_of_another(client: Client, names: Collection[str]) -> dict[str, Standing]:
     """How those stand that another scheduler was asked for, and that the cell does not show."""
     found: dict[str, Standing] = {}
-    for intent in client.intents(MOST_INTENTS).items:
+    for intent in client.intents(MAX_INTENTS).items:
         name = intent.subjects[0] if intent.what == "submit" and intent.subjects else ""
         if name not in names or name in found:  # the newest tells
             continue

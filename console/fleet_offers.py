@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 FRESH_S = 5.0
 """How long an answer of a cell holds for other work of the same shape."""
-MOST_DELAYED = 10
+MAX_DELAYED = 10
 """Submissions sent on one answer of a cell that does not start them at once."""
-MOST_SHAPES = 16
+MAX_SHAPES = 16
 """Asked of a cell in one question: they share the time of its twin."""
 ASKED_KEPT_S = 60.0
 GRACE_S = 0.2
@@ -85,7 +85,7 @@ class Offers:
         if kept.offer.p50_ms == 0 and not kept.offer.silent:
             room = all(cell.used.get(name, 0) + value <= cell.capacity.get(name, 0) for name, value in asked.items())
             return room or not self._sent_on.get(key)
-        return self._sent_on.get(key, 0) < MOST_DELAYED
+        return self._sent_on.get(key, 0) < MAX_DELAYED
 
     def used(self, cell: str, shape: bytes) -> None:
         """One more was sent there on what it said."""
@@ -128,7 +128,7 @@ class Offers:
         while True:
             with self._lock:
                 queue = self._queue[cell]
-                now = {shape: queue.pop(shape) for shape in list(queue)[:MOST_SHAPES]}
+                now = {shape: queue.pop(shape) for shape in list(queue)[:MAX_SHAPES]}
                 if not now:
                     del self._under_way[cell]
                     return
@@ -158,7 +158,7 @@ class Offers:
         chosen = {}
         for cell, shapes in lists.items():
             longest_ago = sorted(shapes.values(), key=lambda each: self._asked_at.get((cell, each.shape), 0.0))
-            chosen[cell] = longest_ago[:MOST_SHAPES]
+            chosen[cell] = longest_ago[:MAX_SHAPES]
             for each in chosen[cell]:
                 self._asked_at[cell, each.shape] = now
         return chosen

@@ -23,7 +23,7 @@ from console.views import meter
 from engine.cells import CellRow, Decision
 
 BAR = 10
-MOST_WAITING, MOST_EVENTS = 30, 30
+MAX_WAITING, MAX_EVENTS = 30, 30
 CROWDED_PERMILLE = 900
 _LOOKS = {"up": ("●", "ok"), "closed": ("◌", "warn"), "down": ("✗", "bad"), "unknown": ("·", "dim")}
 _STATES = {
@@ -107,12 +107,12 @@ def _waiting(view: FleetView, width: int) -> Section:
     if not view.waiting:
         return Section("Waits in the fleet", (text_line("nothing waits for a cell", "dim"),), told)
     lines: list[Line] = []
-    for each in view.waiting[:MOST_WAITING]:
+    for each in view.waiting[:MAX_WAITING]:
         age = duration(max(0, view.now_ms - each.submitted_ms))
         spans = (("◌ ", "warn"), (cut(printable(each.id), max(8, width - 12)), "link"), (f"  {age}", "dim"))
         lines.append(Line(spans, f"fleet {printable(each.id)}"))
         lines += [Line((("    " + line, "dim"),)) for line in wrap(why_of(each), width - 4)]
-    more = view.counts.get("waiting", 0) - MOST_WAITING
+    more = view.counts.get("waiting", 0) - MAX_WAITING
     if more > 0:
         lines.append(text_line(f"and {more:,} more", "dim"))
     return Section("Waits in the fleet, in turn", tuple(lines), told)
@@ -122,7 +122,7 @@ def _events(events: Sequence[FleetEvent], width: int) -> Section:
     if not events:
         return Section("Happened", (text_line("nothing yet", "dim"),))
     lines = []
-    for told in events[:MOST_EVENTS]:
+    for told in events[:MAX_EVENTS]:
         tone = {"down": "bad", "unsettled": "warn", "refused": "warn", "up": "ok", "acknowledged": "ok"}.get(
             told.what, ""
         )

@@ -23,7 +23,7 @@ from engine.model import WorkloadSpec
 
 TICK_S = 1.0
 """Between two looks at what waits, unless something happens."""
-MOST_LOOKED_AT = 500
+MAX_LOOKED_AT = 500
 """Waiting submissions gone through in one turn."""
 AT_ONCE = 32
 """Questions and submissions under way."""
@@ -163,7 +163,7 @@ class Router:
         with fleet.moved:
             held = fleet.held()
             order = fleet.in_turn((each for each in fleet.open.values() if each.state == "waiting"), held)
-        left = self._route(order[:MOST_LOOKED_AT], held, in_turn=True)
+        left = self._route(order[:MAX_LOOKED_AT], held, in_turn=True)
         if left:
             # What is decided was sent: asking takes seconds.
             self._offers.ask(self._wanted(left))

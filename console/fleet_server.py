@@ -33,7 +33,7 @@ from console.decoders import know_structs
 from console.fleet import Fleet
 from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router
-from console.fleet_shown import MOST_AT_ONCE, STATES, FleetQuestions, FleetView, State, Submission, SubmissionsPage
+from console.fleet_shown import MAX_AT_ONCE, STATES, FleetQuestions, FleetView, State, Submission, SubmissionsPage
 from console.http_answers import DEFECT, Forbidden, answer, refusal
 from console.identity import Identity
 from console.kept_where import note
@@ -89,8 +89,8 @@ class FleetAnswers(FleetQuestions):
 
     def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
         """Kept, and decided on where that takes a moment: as they stand then."""
-        if not 0 < len(workloads) <= MOST_AT_ONCE:
-            raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {MOST_AT_ONCE:,}")
+        if not 0 < len(workloads) <= MAX_AT_ONCE:
+            raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {MAX_AT_ONCE:,}")
         fleet, specs = self._fleet, _in_the_name_of(self._by, workloads)
         if len(specs) <= AWAITED:
             self._router.refuse_hopeless(specs, cells, self._by)

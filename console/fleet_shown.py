@@ -23,9 +23,9 @@ OPEN: tuple[State, ...] = ("waiting", "sending", "routed")
 STATES: tuple[State, ...] = (*OPEN, "ended", "withdrawn")
 CellState = Literal["up", "down", "closed", "unknown"]
 """`closed` by a person: what is there goes on, nothing more is sent."""
-MOST_AT_ONCE = 10_000
+MAX_AT_ONCE = 10_000
 """Workloads of one submission, and lines of one page."""
-MOST_PAGE = 1_000
+MAX_PAGE = 1_000
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ class FleetQuestions(Asking):
         self,
         states: Annotated[tuple[State, ...], Meta(description="In these states; none: all")] = (),
         before: Annotated[int, Meta(ge=0, le=2**62, description="`next_before` of the page before")] = 0,
-        limit: Annotated[int, Meta(ge=1, le=MOST_PAGE, description="At most so many")] = 100,
+        limit: Annotated[int, Meta(ge=1, le=MAX_PAGE, description="At most so many")] = 100,
     ) -> SubmissionsPage:
         """Submissions, newest first."""
 

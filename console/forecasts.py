@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.errors import MusterError, NotFoundError, SpecError
 from engine.measures import shown
 from engine.model import HOUR_MS
-from recommender.forecasts import MOST_HOURS, Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
+from recommender.forecasts import MAX_HOURS, Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
 from recommender.metrics import CELL, METRICS, OFS, SeriesKey
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 KNOWN_HOURS = 8 * 168
 """Hours of the past that are looked at."""
 MADE_HOURS = 48
-MOST_MADE = 128
+MAX_MADE = 128
 """Forecasts that are remembered."""
 SCORED_AHEAD = (1, 6, 24, 48)
 """Hours ahead that are kept and scored."""
 WATCHED = (("demand_nodes", "pool"), ("demand_gpu", "cell"), ("demand_cpu", "cell"), ("demand_gpu", "queue"))
-MOST_WATCHED = 8
+MAX_WATCHED = 8
 """Series, so many of each kind, that are foretold every hour: findings rest on them, and it is known how good forecasts
 are before somebody asks."""
 STILL_MS = 4 * HOUR_MS
@@ -66,10 +66,10 @@ class Forecasts:
 
     def answer(self, request: ForecastRequest) -> Forecast:
         """Raises SpecError for what is no series, NotFoundError for one that was never measured."""
-        if not 1 <= request.hours <= MOST_HOURS:
-            raise SpecError("hours", f"{request.hours} is not from 1 to {MOST_HOURS}", "Give for example 48")
+        if not 1 <= request.hours <= MAX_HOURS:
+            raise SpecError("hours", f"{request.hours} is not from 1 to {MAX_HOURS}", "Give for example 48")
         key, now_ms = self._key(request), self._now_ms()
-        past, made = self._forecast(key, now_ms, MADE_HOURS if request.hours <= MADE_HOURS else MOST_HOURS)
+        past, made = self._forecast(key, now_ms, MADE_HOURS if request.hours <= MADE_HOURS else MAX_HOURS)
         return told(past, made, request.hours, now_ms, self._coverage(past))
 
     def latest(self, metric: str, of: str, subject: str) -> Forecast | None:
@@ -93,7 +93,7 @@ class Forecasts:
             return False
         now_ms = self._now_ms()
         watched = [
-            key for metric, of in WATCHED for key in self._telemetry.keys(metric, of)[:MOST_WATCHED] if not key.stale
+            key for metric, of in WATCHED for key in self._telemetry.keys(metric, of)[:MAX_WATCHED] if not key.stale
         ]
         for key in watched:
             if (key.metric, key.of, key.subject, _end_ms(key, now_ms), MADE_HOURS) not in self._made:
@@ -151,7 +151,7 @@ class Forecasts:
                 made = past, DemandModel().forecast(past.values, hours, first_hour=past.first_hour)
                 with self._lock:
                     self._made[wanted] = made
-                    if len(self._made) > MOST_MADE:
+                    if len(self._made) > MAX_MADE:
                         self._made.popitem(last=False)
                 self._keep(past, made[1])
             return made

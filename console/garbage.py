@@ -13,7 +13,7 @@ PAUSE_S = 0.5
 """Without a key, after which there is time for what has been there for a while."""
 AFTER_KEY_S = 0.03
 """Behind a key, when its frame is on the screen and the next one is not there yet."""
-_FEW, _LOOKS, _MOST_LOOKS = 3_000, 20, 60
+_FEW, _LOOKS, _MAX_LOOKS = 3_000, 20, 60
 """New objects that are worth a look, which takes a millisecond or two; looks after which the next older are, in a
 pause, and where there is none: pages that were left would pile up under keys that never rest."""
 _THRESHOLDS = (20_000, 20, 1_000)
@@ -53,7 +53,7 @@ class Garbage:
 
     def _look(self) -> None:
         self._soon = None
-        if gc.get_count()[1] < _MOST_LOOKS:
+        if gc.get_count()[1] < _MAX_LOOKS:
             gc.collect(0)
         else:
             _forget_drawn()

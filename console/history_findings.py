@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from recommender.telemetry import Telemetry
     from recommender.watch import Watch
 
-MOST_RESERVATIONS = 200
-MOST_SERIES = 200
+MAX_RESERVATIONS = 200
+MAX_SERIES = 200
 """Tenants, or pools, that are looked at."""
 WAITING = Query(kind="workloads", columns=("gpu", "cpu"), where=(Term("state", "=", "queued"),), limit=2_000)
 
@@ -114,7 +114,7 @@ class HistoryFindings:
             keys = self._telemetry.keys(metric, of)
         except MusterError:
             return ()
-        return [key.subject for key in keys if key.subject != subject][:MOST_SERIES]
+        return [key.subject for key in keys if key.subject != subject][:MAX_SERIES]
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class HistoryFindings:
 
     def _of_pools(self, now: CellNow) -> list[Suggestion]:
         used, taken = {}, {}
-        for pool in now.pools[:MOST_SERIES]:
+        for pool in now.pools[:MAX_SERIES]:
             metric = "used_gpu" if pool.node_gpu_milli else "used_cpu"
             used[pool.name] = self._hours(metric, "pool", pool.name, now.now_ms, "most")
             if pool.spot:
@@ -138,7 +138,7 @@ class HistoryFindings:
         """Forecasts of growing pools that nobody steers."""
         demand, skill, thin, made_ms = {}, {}, {}, 0
         growing = [pool for pool in now.pools if pool.least is not None and pool.name not in now.steered]
-        for pool in growing[:MOST_SERIES]:
+        for pool in growing[:MAX_SERIES]:
             made = self._forecasts.latest("demand_nodes", "pool", pool.name)
             if made is None or made.stale:
                 continue
@@ -150,7 +150,7 @@ class HistoryFindings:
 
     def _series(self, metric: str, of: str, now_ms: int) -> list[Series]:
         keys = self._telemetry.keys(metric, of)
-        return [self._hours(metric, of, key.subject, now_ms, "mean") for key in keys[:MOST_SERIES] if not key.stale]
+        return [self._hours(metric, of, key.subject, now_ms, "mean") for key in keys[:MAX_SERIES] if not key.stale]
 
     def _hours(self, metric: str, of: str, subject: str, now_ms: int, figure: str) -> Series:
         """Of the last two weeks, up to the last whole hour."""
@@ -228,7 +228,7 @@ def _reservations(engine: Engine) -> list[ReservationNow]:
     busy = np.zeros(len(c.node_ids), bool)
     busy[view(a.node)[view(a.workload) != NONE]] = True
     found = []
-    for spec in active[:MOST_RESERVATIONS]:
+    for spec in active[:MAX_RESERVATIONS]:
         nodes = [c.row_of[name] for name in spec.nodes if name in c.row_of]
         sizes = [c.pools[c.pool[node]].capacity for node in nodes]
         found.append(

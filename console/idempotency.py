@@ -48,7 +48,7 @@ HEADER = "idempotency-key"
 REPLAYED = "idempotent-replayed"
 LONGEST_KEY = 200
 KEPT_MS = 24 * 3_600_000
-MOST_KEPT = 500_000
+MAX_KEPT = 500_000
 """The oldest go first: at hundreds a second a day would be tens of millions."""
 TIDY_EVERY = 1_000
 """Keys between two looks at what is too old."""
@@ -160,7 +160,7 @@ def _is(key: Key) -> ColumnElement[bool]:
 
 def _tidy(connection: Connection, now_ms: int) -> None:
     newest = connection.execute(select(func.max(KEPT.c.number))).scalar_one()
-    connection.execute(delete(KEPT).where(or_(KEPT.c.at_ms < now_ms - KEPT_MS, KEPT.c.number <= newest - MOST_KEPT)))
+    connection.execute(delete(KEPT).where(or_(KEPT.c.at_ms < now_ms - KEPT_MS, KEPT.c.number <= newest - MAX_KEPT)))
 
 
 class Keys:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 AS, SIGNED = "muster-as", "muster-signed"
 """Headers: in whose name, and the signature."""
-MOST_HEADER = 4_096
+MAX_HEADER = 4_096
 KEY_FILE = "key.pem"
 AGENT = "agent"
 
@@ -82,7 +82,7 @@ def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, b
     if not text:
         return Claim(account, person)
     try:
-        if len(text) > MOST_HEADER:
+        if len(text) > MAX_HEADER:
             raise ValueError
         signed = msgspec.json.decode(base64.b64decode(text, validate=True), type=Signed)
     except (ValueError, binascii.Error, msgspec.MsgspecError):

@@ -46,18 +46,18 @@ FRESH_S = 30.0
 """Wall seconds for which what was learnt is not learnt again."""
 LOOKBACK_MS = 28 * DAY_MS
 STEP_MS = 5 * 60_000
-MOST_RUNS = 20_000
-MOST_KINDS = 500
+MAX_RUNS = 20_000
+MAX_KINDS = 500
 """Kinds whose samples are read; those that were measured last."""
 AT_ONCE = 1_000
 """Workloads looked at in one go on the engine's thread: a few milliseconds."""
-MOST_LOOKED = 10_000
+MAX_LOOKED = 10_000
 LATE_MS = HOUR_MS
 """How late an ended run may come into the history and still be learnt."""
-MOST_BESIDE = 20_000
+MAX_BESIDE = 20_000
 TESTED_EVERY = 20
 """Runs more that are joined before slowdowns are looked for again."""
-LEAST_SEEN = 2
+MIN_SEEN = 2
 """Looks at a run's neighbours before it tells of them."""
 
 
@@ -90,7 +90,7 @@ class Insights:
         """(source, id)"""
         self._shares: dict[str, list[float]] = {}
         """Workload that runs -> what others held of its node at each look."""
-        self.beside: deque[Beside] = deque(maxlen=MOST_BESIDE)
+        self.beside: deque[Beside] = deque(maxlen=MAX_BESIDE)
         """Ended runs whose neighbours were seen."""
         self._joined = 0
         """Of those, so many since they were last tested."""
@@ -182,7 +182,7 @@ class Insights:
         begun = self._usage is None
         usage = self._usage or UsageModel()
         since_ms = now_ms - LOOKBACK_MS if begun else self._ended_ms
-        runs = telemetry.runs(max(since_ms, 0), now_ms + 1, MOST_RUNS)
+        runs = telemetry.runs(max(since_ms, 0), now_ms + 1, MAX_RUNS)
         fresh = runs if begun else [run for run in runs if (run.source, run.id) not in self._seen]
         usage.ended(fresh)
         if not begun:
@@ -193,7 +193,7 @@ class Insights:
         from_ms = max(now_ms - LOOKBACK_MS, 0) if begun else self._read_ms
         if until_ms > from_ms:
             keys = sorted(telemetry.keys("use_cpu", "kind"), key=lambda key: (-key.last_ms, key.subject))
-            for key in keys[:MOST_KINDS]:
+            for key in keys[:MAX_KINDS]:
                 if key.last_ms < from_ms:
                     continue
                 cpu = telemetry.series("use_cpu", "kind", key.subject, from_ms, until_ms, STEP_MS)
@@ -210,7 +210,7 @@ class Insights:
         now_s = time.monotonic()
         if self._speed is None or now_s - self._fitted_s >= FRESH_S:
             now_ms = self._loop.engine.now_ms
-            runs = self._archive.telemetry.runs(max(now_ms - 6 * LOOKBACK_MS, 0), now_ms + 1, MOST_RUNS)
+            runs = self._archive.telemetry.runs(max(now_ms - 6 * LOOKBACK_MS, 0), now_ms + 1, MAX_RUNS)
             self._speed, self._fitted_s = SpeedModel(runs), now_s
         return self._speed
 
@@ -232,7 +232,7 @@ class Insights:
         """What runs now of kinds with tasks of one sort, and how many workloads were not looked at."""
         rows = self._loop.call(lambda engine: bound_rows(engine.state))
         grouped: dict[tuple[str, int, int, int, str], tuple[Running, list[str], list[int]]] = {}
-        for start in range(0, min(len(rows), MOST_LOOKED), AT_ONCE):
+        for start in range(0, min(len(rows), MAX_LOOKED), AT_ONCE):
             part = rows[start : start + AT_ONCE]
             for each in self._loop.call(lambda engine, part=part: running_of(engine.state, part)):  # type: ignore[misc]
                 key = (each.kind, each.cpu_milli, each.memory_mib, each.gpu_milli, each.pool.name)
@@ -242,16 +242,16 @@ class Insights:
         found = [
             msgspec.structs.replace(first, ids=tuple(ids), tasks=sum(tasks)) for first, ids, tasks in grouped.values()
         ]
-        return found, max(len(rows) - MOST_LOOKED, 0)
+        return found, max(len(rows) - MAX_LOOKED, 0)
 
     def _look_beside(self) -> None:
         """What others hold of the nodes of work that is on one node."""
-        rows = self._loop.call(lambda engine: bound_rows(engine.state))[:MOST_LOOKED]
+        rows = self._loop.call(lambda engine: bound_rows(engine.state))[:MAX_LOOKED]
         for start in range(0, len(rows), AT_ONCE):
             part = rows[start : start + AT_ONCE]
             for name, other in self._loop.call(lambda engine, part=part: held_by_others(engine.state, part)):  # type: ignore[misc]
                 self._shares.setdefault(name, []).append(other)
-        while len(self._shares) > MOST_BESIDE:
+        while len(self._shares) > MAX_BESIDE:
             del self._shares[next(iter(self._shares))]
 
     def _join(self, ended: Sequence[RunRecord]) -> None:
@@ -260,7 +260,7 @@ class Insights:
 
         for run in ended:
             seen = self._shares.pop(run.id, []) if run.source == CELL else []
-            if len(seen) >= LEAST_SEEN and (found := beside(run, sum(seen) / len(seen))) is not None:
+            if len(seen) >= MIN_SEEN and (found := beside(run, sum(seen) / len(seen))) is not None:
                 self.beside.append(found)
                 self._joined += 1
 

@@ -12,7 +12,7 @@ from console.intent_detail_text import answer_text, detail_columns
 from console.intents import again
 from console.text import printable
 from engine.errors import RefusedError, SpecError
-from runbooks.intent_shown import LEAST_REASON, IntentAnswer, IntentDetail
+from runbooks.intent_shown import MIN_REASON, IntentAnswer, IntentDetail
 
 if TYPE_CHECKING:
     from console.app import MusterApp
@@ -75,7 +75,7 @@ async def _asked(app: MusterApp, detail: IntentDetail, number: int, outcome: Out
         means = Section("What a yes means", (text_line(answer_text(detail, outcome), "warn"),))
         return [*left, right[0], means]
 
-    dialog = DecideDialog(shown, DEEDS[outcome], "key", least_reason=LEAST_REASON, clock=app.clock)
+    dialog = DecideDialog(shown, DEEDS[outcome], "key", least_reason=MIN_REASON, clock=app.clock)
     if not await app.push_screen_wait(dialog):
         return f"i{number} stays in doubt"
     said = IntentAnswer(number=number, outcome=outcome, reason=dialog.reason)

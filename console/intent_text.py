@@ -17,7 +17,7 @@ IN_DOUBT = (
     "settle N done|undone says what came of it"
 )
 IN_DOUBT_KEYS = "Nobody can tell whether these happened: ↵ what is known, R do it again, K it is done, N it is not"
-MOST_SUBJECTS = 3
+MAX_SUBJECTS = 3
 
 
 def standing(report: IntentsReport) -> str:
@@ -36,8 +36,8 @@ def standing(report: IntentsReport) -> str:
 
 
 def subjects(intent: IntentView) -> str:
-    more = f" and {intent.count - MOST_SUBJECTS:,} more" if intent.count > MOST_SUBJECTS else ""
-    return ", ".join(map(printable, intent.subjects[:MOST_SUBJECTS])) + more
+    more = f" and {intent.count - MAX_SUBJECTS:,} more" if intent.count > MAX_SUBJECTS else ""
+    return ", ".join(map(printable, intent.subjects[:MAX_SUBJECTS])) + more
 
 
 def said(intent: IntentView) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = ("ctrl+c",)
 """Keys that never wait."""
-MOST_HELD = 200
+MAX_HELD = 200
 """Keys that wait for a page. Nobody types so many: a paste or a stuck key."""
 AWAY = "the engine does not answer: nothing can be done until it is back. esc leaves"
 
@@ -40,7 +40,7 @@ class Keys:
         if app.bars.typing:
             return None if app.bars.takes(event) else event
         if app.navigator.landing or app.navigator.current is None or (self._held and not self._replaying):
-            if len(self._held) < MOST_HELD:
+            if len(self._held) < MAX_HELD:
                 self._held.append(event)
             return None
         if self.jumps.waiting:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from runbooks.plan import ActionName
 
 DECISIONS = ("approve", "reject", "execute", "pause", "withdraw", "roll_back")
-LEAST_REASON = 3
+MIN_REASON = 3
 """Characters of a reason."""
 WIDTH = 100
 """Of the plan whose text is hashed for a signature, in cells."""
@@ -121,7 +121,7 @@ class Deciding:
             self._carry_out(deed, proposal, reason)
             return ""
         reason = reason or self._ask("Why?")
-        if len(reason) < LEAST_REASON:
+        if len(reason) < MIN_REASON:
             self._say(f"{proposal.id}: nothing was done, that needs a reason")
             return ""
         match deed:
@@ -150,7 +150,7 @@ class Deciding:
         comment = ""
         if proposal.wants_reason:
             comment = self._ask("Why?")
-            if len(comment) < LEAST_REASON:
+            if len(comment) < MIN_REASON:
                 self._say(f"{proposal.id}: you have not voted, that needs a reason")
                 return ""
         if not self._agreed(proposal, "approve it"):
@@ -178,7 +178,7 @@ class Deciding:
         for line in said_of(plan_sections(now, WIDTH)):
             self._say(line.text)
         reason = reason or self._ask("Why?")
-        if len(reason) < LEAST_REASON:
+        if len(reason) < MIN_REASON:
             self._say(f"{proposal.id}: nothing was taken back, that needs a reason")
         elif not now.covered:
             self._say(now.note)

@@ -25,7 +25,7 @@ from console.query import parse_columns, parse_sort, parse_view
 from console.request_handler import answer_of, least_of
 from engine.errors import SpecError
 from engine.query import Kind, Page, Query
-from engine.read import MOST_ROWS
+from engine.read import MAX_ROWS
 
 if TYPE_CHECKING:
     from console.local_client import LocalClient
@@ -36,7 +36,7 @@ PARAMETERS = (
     Word("filter", "As on the console: state:queued queue:research/* gpu>=8 age>1h !tenant:acme word"),
     Word("columns", "Which, with commas between; none: the usual ones"),
     Word("sort", "Columns, with - in front to turn one around; none: in creation order"),
-    Number("limit", 100, 1, MOST_ROWS, "At most so many rows"),
+    Number("limit", 100, 1, MAX_ROWS, "At most so many rows"),
     Number("offset", 0, 0, 2**31, "How many rows to leave out; not with a cursor"),
     Word("cursor", "`next` of the page before"),
 )

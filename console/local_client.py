@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
-MOST_ON_A_SCREEN = 256
+MAX_ON_A_SCREEN = 256
 """Rows of a page; more are for a program."""
 FOLLOW_S = 1.0
 """Longest wait for something to happen, before the time is told again."""
@@ -189,7 +189,7 @@ class LocalClient(Client):
 
     def note_shown(self, query: Query, page: bytes) -> None:
         """That page, as JSON, goes to somebody's screen: what a mirror shows there is kept fresh."""
-        if query.kind == "workloads" and query.limit <= MOST_ON_A_SCREEN and self._slurm.watcher is not None:
+        if query.kind == "workloads" and query.limit <= MAX_ON_A_SCREEN and self._slurm.watcher is not None:
             from engine.query import Page
 
             found = msgspec.json.decode(page, type=Page)

@@ -10,7 +10,7 @@ _ESCAPES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
     r"|\x1b[()][A-Za-z0-9]|\x1b[=>NOMDEHc78]"
 )
-MOST_LINE = 16_384
+MAX_LINE = 16_384
 """Letters of a line; a longer one is broken."""
 
 
@@ -27,9 +27,9 @@ class LogLines:
     def take(self, data: bytes) -> list[str]:
         """The lines that have ended with this."""
         *whole, self.rest = (self.rest + self._decoder.decode(data)).split("\n")
-        while len(self.rest) > MOST_LINE:
-            whole.append(self.rest[:MOST_LINE])
-            self.rest = self.rest[MOST_LINE:]
+        while len(self.rest) > MAX_LINE:
+            whole.append(self.rest[:MAX_LINE])
+            self.rest = self.rest[MAX_LINE:]
         return [part for line in whole for part in _broken(as_left(line))]
 
 
@@ -42,4 +42,4 @@ def as_left(line: str) -> str:
 
 
 def _broken(line: str) -> list[str]:
-    return [line[at : at + MOST_LINE] for at in range(0, len(line), MOST_LINE)] or [""]
+    return [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [""]

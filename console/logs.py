@@ -19,7 +19,7 @@ from console.query import parse_filter
 from console.show import tell_lines, write_json, write_lines
 from console.text import printable
 from engine.errors import SpecError
-from engine.executors.shown import MOST_BYTES, OutputPart, OutputRequest
+from engine.executors.shown import MAX_BYTES, OutputPart, OutputRequest
 from engine.measures import memory_mib
 from engine.query import Query
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 WAIT_S = 20.0
 """Of one question for more."""
 HOLDING = "state:placed,running"
-MOST_LISTED = 1_000
+MAX_LISTED = 1_000
 """Workloads whose processes are listed at once."""
 
 
 def logs(arguments: argparse.Namespace) -> None:
     """Raw bytes into a pipe or a file; on a terminal nothing that could act on it."""
     request = OutputRequest(
-        id=arguments.id, task=arguments.task, attempt=arguments.attempt, most=MOST_BYTES,
+        id=arguments.id, task=arguments.task, attempt=arguments.attempt, most=MAX_BYTES,
         offset=0 if arguments.all else -_bytes_of(arguments.tail),
     )  # fmt: skip
     with closing(connect(arguments)) as client:
@@ -110,7 +110,7 @@ def _all_processes(arguments: argparse.Namespace) -> None:
     """The last attempt of everything that holds part of this machine."""
     with closing(connect(arguments)) as client:
         where = parse_filter("workloads", HOLDING)
-        page = client.query(Query(kind="workloads", columns=("id",), where=where, limit=MOST_LISTED))
+        page = client.query(Query(kind="workloads", columns=("id",), where=where, limit=MAX_LISTED))
         reports = [report for (name, *_) in page.rows if (report := client.processes(name)).attempts]
     if arguments.json:
         write_json(reports)

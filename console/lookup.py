@@ -17,7 +17,7 @@ from engine.query import Named
 if TYPE_CHECKING:
     from console.local_client import LocalClient
 
-MOST_PROPOSALS = 200
+MAX_PROPOSALS = 200
 """The newest, among which is looked for those whose id begins so."""
 
 
@@ -41,7 +41,7 @@ def _proposals(client: LocalClient, name: str) -> Iterator[Named]:
         with suppress(MusterError):
             one = client.proposal(name)
             yield Named("proposal", one.id, f"{one.state}: {one.title}")
-    for each in client.proposals((), MOST_PROPOSALS):
+    for each in client.proposals((), MAX_PROPOSALS):
         if each.id.startswith(name):
             yield Named("proposal", each.id, f"{each.state}: {each.title}")
 

@@ -17,9 +17,9 @@ from engine.slurm.report import Mirrored, MirrorReport
 TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
 GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
 LATE_S = 8.0
-MOST_STEPS = 6
+MAX_STEPS = 6
 """Of a job that are shown."""
-MOST_LIMITS = 3
+MAX_LIMITS = 3
 """That a job is shown to wait for."""
 ABILITIES = {
     "submit": "submit", "update_job": "change jobs", "cancel": "cancel", "requeue": "requeue",
@@ -159,7 +159,7 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     if job.state == "PENDING":
         lines += [fact("reason", printable(job.reason or NONE))]
         lines += [text_line("           " + part, "dim") for part in wrap(job.meaning, max(20, width - 11))]
-        for limit in job.limits[:MOST_LIMITS]:
+        for limit in job.limits[:MAX_LIMITS]:
             tone = "warn" if limit.is_over else ""
             first, *rest = wrap(limit_sentence(limit), max(20, width - 11))
             lines += [fact("limit", first, tone), *(text_line("           " + part, tone) for part in rest)]
@@ -171,9 +171,9 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
         ended = f"exit {job.exit_status}" if job.exit_status is not None else f"signal {job.signal}"
         lines.append(fact("ended", f"{ended}{', ' + printable(job.reason) if job.reason else ''}"))
     lines += [fact("step" if not n else "", cut(step_text(each), max(10, width - 11)))
-              for n, each in enumerate(job.steps[:MOST_STEPS])]  # fmt: skip
-    if len(job.steps) > MOST_STEPS:
-        lines.append(text_line(f"           and {len(job.steps) - MOST_STEPS:,} more steps", "dim"))
+              for n, each in enumerate(job.steps[:MAX_STEPS])]  # fmt: skip
+    if len(job.steps) > MAX_STEPS:
+        lines.append(text_line(f"           and {len(job.steps) - MAX_STEPS:,} more steps", "dim"))
     if job.restarts:
         lines.append(fact("requeued", f"{job.restarts:,} times"))
     if job.stdout:
@@ -207,9 +207,9 @@ def job_lines(job: Mirrored) -> list[str]:
     if job.state == "PENDING":
         meaning = f": {job.meaning}" if job.meaning else ""
         lines.append(printable(f"reason      {job.reason or NONE}{meaning}"))
-        lines += [f"limit       {limit_sentence(limit)}" for limit in job.limits[:MOST_LIMITS]]
+        lines += [f"limit       {limit_sentence(limit)}" for limit in job.limits[:MAX_LIMITS]]
         lines += [printable(f"            -> {job.helps}")] if job.helps else []
         lines += [f"{name:<12}{text}" for name, text in start_facts(job, None, time.time())]
-    lines += [f"step        {step_text(each)}" for each in job.steps[:MOST_STEPS]]
+    lines += [f"step        {step_text(each)}" for each in job.steps[:MAX_STEPS]]
     lines += [printable(f"output      {job.stdout}")] if job.stdout else []
     return lines

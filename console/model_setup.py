@@ -23,7 +23,7 @@ from runbooks.model_limits import SpendingLimits, TokenPrices
 
 KEYRING = "muster"
 """Service under which a keyring may hold the key; the user is the origin of the URL."""
-MOST_KEY = 4_096
+MAX_KEY = 4_096
 
 
 def setup_of(settings: Settings) -> Setup:
@@ -91,7 +91,7 @@ def _from_file(path: str) -> str:
         raise DraftRejected("no_key", error.problem, "Give a file of your own, chmod 600") from None
     except UnicodeDecodeError:
         found = ""
-    if not found or len(found) > MOST_KEY or not found.isprintable() or " " in found:
+    if not found or len(found) > MAX_KEY or not found.isprintable() or " " in found:
         raise DraftRejected("no_key", f"model_key_file: {path} holds no key", "Put the key there, on one line")
     return found
 

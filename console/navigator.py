@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from console.action import ScreenName
     from console.event_log import EventLog
 
-MOST_DEPTH = 24
+MAX_DEPTH = 24
 """Pages of one stack: the oldest between the root and the newest are forgotten."""
-MOST_VIEWS = 60
+MAX_VIEWS = 60
 """Views that `[` goes back through."""
 
 
@@ -40,7 +40,7 @@ def trail_of(value: object) -> Trail:
         if not known(each[0].partition(" ")[0]):
             break
         steps.append(Step(each[0], each[1]))
-    return tuple(steps[:MOST_DEPTH])
+    return tuple(steps[:MAX_DEPTH])
 
 
 def known(name: str) -> bool:
@@ -128,7 +128,7 @@ class Navigator:
         if self.stack:
             self.stack[-1].display = False
         self.stack.append(pane)
-        if len(self.stack) > MOST_DEPTH:
+        if len(self.stack) > MAX_DEPTH:
             self._forget(1)
         self._show(pane)
         self._enter()
@@ -183,7 +183,7 @@ class Navigator:
         """A new view: what lay ahead of the one before is no longer where `]` leads."""
         del self._views[self._at + 1 :]
         self._views.append(self.trail())
-        del self._views[:-MOST_VIEWS]
+        del self._views[:-MAX_VIEWS]
         self._at = len(self._views) - 1
 
     def _follow(self, trail: Trail) -> None:

@@ -17,9 +17,9 @@ def node_columns(view: NodeDetail, width: int) -> tuple[list[Section], list[Sect
     return [_node_state(view, width), _node_capacity(view, width), *_devices(view, width)], [_node_work(view, width)]
 
 
-MOST_LABELS = 6
+MAX_LABELS = 6
 """Labels, and taints, of a node that are shown."""
-MOST_OF_A_NAME = 40
+MAX_OF_A_NAME = 40
 """Cells of the name of one place among several."""
 
 
@@ -36,15 +36,15 @@ def _node_state(view: NodeDetail, width: int) -> Section:
     if view.rack:
         rack = printable(view.rack)
         lines.append(Line((("rack       ", "dim"), (rack, "link")), f"nodes rack:{quoted(rack)}"))
-    lines += [fact("label", printable(f"{key}={value}")) for key, value in sorted(view.labels.items())[:MOST_LABELS]]
-    lines += [fact("taint", printable(taint)) for taint in view.taints[:MOST_LABELS]]
+    lines += [fact("label", printable(f"{key}={value}")) for key, value in sorted(view.labels.items())[:MAX_LABELS]]
+    lines += [fact("taint", printable(taint)) for taint in view.taints[:MAX_LABELS]]
     return Section("State", tuple(lines))
 
 
 def _places(view: NodeDetail, width: int) -> list[Line]:
     """Where it is in the network, widest level first."""
     named = [(level, getattr(view, level)) for level in LEVELS[:-1]]
-    text = " › ".join(f"{level} {cut_name(printable(name), MOST_OF_A_NAME)}" for level, name in named if name) or NONE
+    text = " › ".join(f"{level} {cut_name(printable(name), MAX_OF_A_NAME)}" for level, name in named if name) or NONE
     return [fact("" if n else "topology", part) for n, part in enumerate(wrap(text, max(12, width - 11)))]
 
 

@@ -22,8 +22,8 @@ from runbooks.identity import Unauthenticated
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures with a public key. Never "none", and none with a shared secret."""
-MOST_TOKEN = 16 * 1024
-MOST_ANSWER = 512 * 1024
+MAX_TOKEN = 16 * 1024
+MAX_ANSWER = 512 * 1024
 TIMEOUT_S = 10.0
 KEYS_S = 600.0
 """How long keys are believed without looking again."""
@@ -70,7 +70,7 @@ class Provider:
         """Whom an ID token names. Raises Unauthenticated, saying which check failed; UnreachableError when the provider
         cannot be asked for its keys."""
         jwt = _library()
-        if len(token) > MOST_TOKEN or not token.isascii() or token.count(".") != 2:
+        if len(token) > MAX_TOKEN or not token.isascii() or token.count(".") != 2:
             raise Unauthenticated("that is no ID token", "Log in with `muster login`")
         try:
             header = jwt.get_unverified_header(token)
@@ -184,8 +184,8 @@ def fetched(method: str, url: str, ca_file: str = "", form: Mapping[str, str] | 
         ):
             for part in answer.iter_bytes():
                 content += part
-                if len(content) > MOST_ANSWER:
-                    raise UnreachableError(f"{url} answers more than {MOST_ANSWER // 1024} KiB", "")
+                if len(content) > MAX_ANSWER:
+                    raise UnreachableError(f"{url} answers more than {MAX_ANSWER // 1024} KiB", "")
             status = answer.status_code
     except httpx.HTTPError as error:
         raise UnreachableError(

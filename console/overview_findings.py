@@ -19,10 +19,10 @@ SLOW_WAIT_MS = 30 * 60_000
 """A wait above this is worth a line on the overview."""
 FULL_PERMILLE = 1000
 """Burn from which on an objective is missed."""
-MOST_PROPOSALS, MOST_ADVICE = 3, 2
+MAX_PROPOSALS, MAX_ADVICE = 3, 2
 """That are named one by one."""
 _FIRST, _SOON, _WORTH_KNOWING = range(3)
-LEAST_TEXT = 22
+MIN_TEXT = 22
 """Cells below which a finding gives up its word for where Enter leads."""
 
 
@@ -42,7 +42,7 @@ def line_of(found: Finding, width: int) -> Line:
     """The finding, and the next key to press at the right."""
     key = f"↵ {found.next}"
     room = width - 2 - len(key) - 1
-    if room < LEAST_TEXT:
+    if room < MIN_TEXT:
         key, room = "↵", width - 4
     text = fit(printable(found.text), room)
     return Line(((f"{found.glyph} ", found.tone), (text + " ", ""), (key, "dim")), found.link)
@@ -117,7 +117,7 @@ def of_proposals(awaiting: int, stuck: int, named: Sequence[Proposal] = ()) -> I
     if stuck:
         text = f"{stuck:,} {plural('plan', stuck)} begun, not done"
         yield Finding(_FIRST, "!", "bad", text, "proposals", "proposals")
-    if awaiting and awaiting <= min(MOST_PROPOSALS, len(named)):
+    if awaiting and awaiting <= min(MAX_PROPOSALS, len(named)):
         for each in named[:awaiting]:
             text = f"{each.id} waits for votes: {each.title}"
             yield Finding(_SOON, "◌", "warn", text, f"proposal {printable(each.id)}", "read, vote")
@@ -128,9 +128,9 @@ def of_proposals(awaiting: int, stuck: int, named: Sequence[Proposal] = ()) -> I
 
 def of_advice(found: Sequence[Recommendation]) -> Iterator[Finding]:
     """The top of what the recommender found."""
-    for each in found[:MOST_ADVICE]:
+    for each in found[:MAX_ADVICE]:
         yield Finding(_WORTH_KNOWING, "➤", "info", each.suggestion.finding, "recommendations", "suggestion")
-    rest = len(found) - MOST_ADVICE
+    rest = len(found) - MAX_ADVICE
     if rest > 0:
         text = f"{rest:,} more {plural('suggestion', rest)}"
         yield Finding(_WORTH_KNOWING, "➤", "info", text, "recommendations", "suggestion")

@@ -13,9 +13,9 @@ from console.text import NONE, duration, fit, fit_name, milli, printable, timest
 from console.theme import state_look
 from engine.query import Change, Page, Query
 
-MOST_WAITING, MOST_OUT = 12, 8
+MAX_WAITING, MAX_OUT = 12, 8
 """Asked for."""
-LEAST_EVENTS = 3
+MIN_EVENTS = 3
 _WAITING = ("id", "queue", "gpu", "cpu", "wait", "reason")
 _QUEUED = parse_filter("workloads", "state:queued")
 _OUT = parse_filter("nodes", "state:down state:suspect")
@@ -54,8 +54,8 @@ class Lately(NamedTuple):
 def questions() -> tuple[Query, Query]:
     """For work that waits, and for nodes that are lost or silent."""
     return (
-        Query(kind="workloads", where=_QUEUED, columns=_WAITING, sort=("-wait",), limit=MOST_WAITING),
-        Query(kind="nodes", where=_OUT, columns=_NODES, sort=("-state", "id"), limit=MOST_OUT),
+        Query(kind="workloads", where=_QUEUED, columns=_WAITING, sort=("-wait",), limit=MAX_WAITING),
+        Query(kind="nodes", where=_OUT, columns=_NODES, sort=("-state", "id"), limit=MAX_OUT),
     )
 
 
@@ -79,7 +79,7 @@ def third_column(told: Lately | None, events: Sequence[Change] | None, width: in
     if events is None:
         return [*sections, loading("Just happened")]
     left = height - sum(len(section.lines) + 2 for section in sections) - 1
-    happened = [_event(each, width) for each in events[: max(LEAST_EVENTS, left)]] or [text_line("nothing yet", "dim")]
+    happened = [_event(each, width) for each in events[: max(MIN_EVENTS, left)]] or [text_line("nothing yet", "dim")]
     return [*sections, Section("Just happened", tuple(happened), "newest first")]
 
 

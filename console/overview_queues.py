@@ -17,7 +17,7 @@ from engine.query import Burn, Overview, Page, Query
 if TYPE_CHECKING:
     from console.views import Span
 
-MOST_ASKED = 60
+MAX_ASKED = 60
 """Queues asked for: those that wait longest, from which the worst are shown."""
 _COLUMNS = (
     "name", "parent", "state", "queued", "running", "oldest_wait", "share", "burn", "burst", "gpu_used",
@@ -49,7 +49,7 @@ class QueueRow(NamedTuple):
 
 
 def question() -> Query:
-    return Query(kind="queues", columns=_COLUMNS, sort=("-oldest_wait", "-queued"), limit=MOST_ASKED)
+    return Query(kind="queues", columns=_COLUMNS, sort=("-oldest_wait", "-queued"), limit=MAX_ASKED)
 
 
 def worst_first(page: Page) -> tuple[QueueRow, ...]:

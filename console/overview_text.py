@@ -67,9 +67,9 @@ class Glance(NamedTuple):
         return self.view.now_ms
 
 
-MOST_ROWS = 28
+MAX_ROWS = 28
 """Lines of a chart, however high the page is."""
-LEAST_TREND = 4
+MIN_TREND = 4
 """Lines of the two curves of the trend, where there is room for it besides what a page of this height shows anyway."""
 ABOUT_AHEAD = 4
 """Lines of the forecast besides its rows: head, verdict, axis of time."""
@@ -119,13 +119,13 @@ def overview_columns(
         pools(view.pools, width),
     ]
     spare = _left_over(left, height) - 1
-    if room.trend or spare >= LEAST_TREND:
-        left.append(trend(view, width, min(MOST_ROWS, max(room.trend, spare)) // 2))
+    if room.trend or spare >= MIN_TREND:
+        left.append(trend(view, width, min(MAX_ROWS, max(room.trend, spare)) // 2))
     right = [queues(glance.queues, width, room.queues), blocked(view, width, room.reasons)]
     if view.burns:
         right.append(objectives(view.burns, width, room.objectives))
     right.append(cost(view, beside, width, room.budgets))
-    rows = min(MOST_ROWS, max(room.ahead, _left_over(right, height) - ABOUT_AHEAD))
+    rows = min(MAX_ROWS, max(room.ahead, _left_over(right, height) - ABOUT_AHEAD))
     right.append(ahead(view, beside, width, rows))
     return left, right
 

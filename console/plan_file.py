@@ -30,7 +30,7 @@ import msgspec
 from engine.errors import SpecError
 from runbooks.checks import Check
 from runbooks.plan import Act, Evidence, Limits, Request, StepRequest
-from runbooks.strict_yaml import MOST_BYTES, Document, read
+from runbooks.strict_yaml import MAX_BYTES, Document, read
 
 ACT = frozenset(Act.__struct_fields__)
 STEP = frozenset(StepRequest.__struct_fields__) - {"act"} | ACT
@@ -122,9 +122,9 @@ def _known(document: Document, at: tuple[str | int, ...], value: Any, known: Ite
 
 def _bytes(name: str) -> bytes:
     if name == "-":
-        return sys.stdin.buffer.read(MOST_BYTES + 1)
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
         with Path(name).open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(name, f"cannot be read ({error.strerror})", "Give the path of a plan file") from None

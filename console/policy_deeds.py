@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from runbooks.policy import Verdict
     from runbooks.policy_shown import Candidate
 
-LEAST_FOUND = 10
-"""Letters of what a review found: `runbooks.breakglass.LEAST_COMMENT`."""
-LEAST_REASON = 3
+MIN_FOUND = 10
+"""Letters of what a review found: `runbooks.breakglass.MIN_COMMENT`."""
+MIN_REASON = 3
 WIDTH = 80
 """At which what a vote on a policy or a runbook was shown as is hashed for its signature."""
 
@@ -164,7 +164,7 @@ def close_review(app: MusterApp, argument: str) -> None:
                     Section(f"Close review {review}: say what was found", tuple(hanging("", printable(about), width)))
                 ]
 
-            found = await _asked(app, shown, "close the review", "reason", least=LEAST_FOUND)
+            found = await _asked(app, shown, "close the review", "reason", least=MIN_FOUND)
         if found is None:
             return f"review {review} stays open"
         await in_thread(lambda: app.client().close_review(review, found))
@@ -220,7 +220,7 @@ def retire_runbook(app: MusterApp, argument: str) -> None:
             what = "Nobody can run this version any more, and it cannot be approved again."
             return [_runbook_section("Retire", line, what, width)]
 
-        said = await _asked(app, shown, "retire it for good", "key", least=LEAST_REASON)
+        said = await _asked(app, shown, "retire it for good", "key", least=MIN_REASON)
         if said is None:
             return f"{printable(line.id)}: it stays as it is"
         vote = RunbookVote(id=line.id, sha256=line.sha256, comment=said)

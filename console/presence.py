@@ -23,10 +23,10 @@ GONE_S = 12.0
 """Whoever was not heard of for so long is not here any more."""
 WAIT_S = 5.0
 """How long a console waits for news before it says again that it is here."""
-MOST_HERE = 5_000
-MOST_OF_ONE = 100
+MAX_HERE = 5_000
+MAX_OF_ONE = 100
 """Consoles of one account."""
-MOST_PAGE, MOST_THING, SESSION = 40, 300, 32
+MAX_PAGE, MAX_THING, SESSION = 40, 300, 32
 
 
 class Here(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ class Presence:
             return self._consoles.pop(ask.session, None) is not None
         if known is None:
             theirs = sum(each.account == actor.account for each in self._consoles.values())
-            if len(self._consoles) >= MOST_HERE or theirs >= MOST_OF_ONE:
+            if len(self._consoles) >= MAX_HERE or theirs >= MAX_OF_ONE:
                 raise RefusedError("there are too many consoles here to note one more", "It works all the same")
             says = "" if ask.says.removeprefix("person:") == actor.subject.removeprefix("person:") else ask.says
             self._consoles[ask.session] = _Console(
@@ -206,7 +206,7 @@ def _check_session(session: str) -> None:
 
 def _check(ask: PresenceAsk) -> None:
     _check_session(ask.session)
-    for name, text, most in (("page", ask.page, MOST_PAGE), ("thing", ask.thing, MOST_THING), ("says", ask.says, 64)):
+    for name, text, most in (("page", ask.page, MAX_PAGE), ("thing", ask.thing, MAX_THING), ("says", ask.says, 64)):
         if len(text) > most:
             raise SpecError(name, f"is longer than {most} characters", "Give its name")
     if not 0 <= ask.wait_s <= 60:

@@ -17,7 +17,7 @@ from console.screens.lines import OneLine, part
 from console.text import cut, fit, printable, visible
 from engine.errors import SpecError
 
-MOST_SHOWN = 24
+MAX_SHOWN = 24
 """Candidates that are drawn."""
 _STEPS = {"tab": 1, "shift+tab": -1, "up": -1, "ctrl+r": -1, "down": 1}
 """Keys that go through candidates, and through earlier lines."""
@@ -188,8 +188,8 @@ class PromptBar(Vertical):
     def _show_offers(self) -> None:
         """As many as there is room for, with the chosen one among them."""
         parts = [part("tab ", "off")] if self._offers else []
-        first = max(0, self._offered - MOST_SHOWN // 2)
-        for index, offer in enumerate(self._offers[first : first + MOST_SHOWN], first):
+        first = max(0, self._offered - MAX_SHOWN // 2)
+        for index, offer in enumerate(self._offers[first : first + MAX_SHOWN], first):
             chosen = index == self._offered
             parts.append(part(f"[{offer}]" if chosen else f" {offer} ", "key" if chosen else "off"))
         self._hint.show([part("   ", "off"), *parts])

@@ -22,9 +22,9 @@ GUTTER = "┃ "
 """Before every line that is not ours."""
 HANG = "┊ "
 """Before what a long line of the plan goes on with, so that nothing foreign begins a line."""
-MOST_LINES = 400
+MAX_LINES = 400
 """Of one foreign text."""
-MOST_LISTED = 2_000
+MAX_LISTED = 2_000
 """Lines of "What is done"; more are counted."""
 SOON_MS = 5 * 60_000
 """Time left below which it is said in the colour of a warning."""
@@ -193,11 +193,11 @@ def _what(proposal: Proposal, width: int) -> Section:
     count = len({(step.act.action, target) for step in plan.steps for target in step.act.targets})
     lines = [
         line
-        for number, step in enumerate(proposal.steps[:MOST_LISTED], 1)
+        for number, step in enumerate(proposal.steps[:MAX_LISTED], 1)
         for line in hanging(f"{number:>4}  ", printable(step), width)
     ]
-    if len(proposal.steps) > MOST_LISTED:
-        lines.append(text_line(f"      and {len(proposal.steps) - MOST_LISTED:,} more, listed by muster show", "warn"))
+    if len(proposal.steps) > MAX_LISTED:
+        lines.append(text_line(f"      and {len(proposal.steps) - MAX_LISTED:,} more, listed by muster show", "warn"))
     for step in plan.steps:
         if step.act.note is not None:
             told = ", ".join(step.act.targets[:5])
@@ -542,14 +542,14 @@ def word_sections(proposal: Proposal, width: int) -> list[Section]:
 
 def framed(text: str, width: int, indent: str = "") -> list[Line]:
     """A foreign text, every line behind a gutter."""
-    rows = text.replace("\r\n", "\n").split("\n", MOST_LINES)
+    rows = text.replace("\r\n", "\n").split("\n", MAX_LINES)
     lines = [
         Line(((indent + GUTTER, "accent"), (part, "dim")))
-        for row in rows[:MOST_LINES]
+        for row in rows[:MAX_LINES]
         for part in _indented(printable(row), max(8, width - len(GUTTER)))
     ]
-    if len(rows) > MOST_LINES or len(lines) > MOST_LINES:
-        del lines[MOST_LINES:]
+    if len(rows) > MAX_LINES or len(lines) > MAX_LINES:
+        del lines[MAX_LINES:]
         lines.append(text_line(f"{indent}the rest is not shown", "warn"))
     return lines
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 80
 """Of a terminal that a list must fit."""
-MOST_LISTED = 200
+MAX_LISTED = 200
 _PROPOSAL = re.compile(r"P-[0-9]{1,11}")
 
 
@@ -141,7 +141,7 @@ def proposals(arguments: argparse.Namespace) -> None:
     states = _states(arguments)
     with closing(connect(arguments)) as client:
         me = client.whoami()
-        found = client.proposals(states, MOST_LISTED)
+        found = client.proposals(states, MAX_LISTED)
         roles = _roles(client, me)
     if arguments.mine:
         found = tuple(each for each in found if each.plan.author.subject == me.me)
@@ -157,8 +157,8 @@ def proposals(arguments: argparse.Namespace) -> None:
         write_lines(["", f"waiting for your vote: {shown}; muster show {mine[0]}, then muster approve {mine[0]}"])
     if not found and not arguments.all and not arguments.state:
         _say(["what is over: muster proposals --all"])
-    if len(found) == MOST_LISTED:
-        _say([f"the newest {MOST_LISTED} are shown; choose with --state"])
+    if len(found) == MAX_LISTED:
+        _say([f"the newest {MAX_LISTED} are shown; choose with --state"])
 
 
 def _roles(client: Client, me: Caller) -> frozenset[str]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from engine.model import FlavorQuota, QueueSpec
     from engine.query import BurnWindow
 
-MOST_NAMED = 8
-MOST_DECISIONS = 5
+MAX_NAMED = 8
+MAX_DECISIONS = 5
 _RESOURCES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
 
 
@@ -74,11 +74,11 @@ def _state(known: Known, width: int) -> Section:
         parent = printable(spec.parent)
         lines.append(Line((("cohort     ", "dim"), (cut(parent, width - 11), "link")), f"queue {parent}"))
     below = [name for name in detail.leaves if name != detail.name]
-    for n, name in enumerate(below[:MOST_NAMED]):
+    for n, name in enumerate(below[:MAX_NAMED]):
         label = "below      " if not n else " " * 11
         lines.append(Line(((label, "dim"), (cut(printable(name), width - 11), "link")), f"queue {printable(name)}"))
-    if len(below) > MOST_NAMED:
-        lines.append(fact("", f"and {len(below) - MOST_NAMED:,} more", "dim"))
+    if len(below) > MAX_NAMED:
+        lines.append(fact("", f"and {len(below) - MAX_NAMED:,} more", "dim"))
     lines += _told("order", f"{spec.order}, weight {spec.weight:,}, reclaims {spec.reclaim}", width)
     shares = f"{permille(row.get('share') or 0)} now, {permille(row.get('past_share') or 0)} before"
     lines += _told("share", f"{shares}, above its quota and by its weight", width)
@@ -310,12 +310,12 @@ def _decisions(report: FairnessReport, detail: QueueDetail, width: int) -> Secti
     ours = set(detail.leaves) | {detail.name}
     made = [each for each in report.decisions if each.queue in ours or each.next_queue in ours]
     lines = []
-    for each in made[:MOST_DECISIONS]:
+    for each in made[:MAX_DECISIONS]:
         first, *rest = wrap(decision_line(each).strip(), max(20, width - 2))
         won = each.queue in ours
         lines.append(Line((("+ " if won else "- ", "ok" if won else "warn"), (first, ""))))
         lines += [Line((("  " + part, "dim"),)) for part in rest]
     if not lines:
         lines = [text_line("no start of late was its own, or before its own", "dim")]
-    more = len(made) - MOST_DECISIONS
+    more = len(made) - MAX_DECISIONS
     return Section("Who went first", tuple(lines), f"{more} more {plural('start', more)}" if more > 0 else "")

@@ -13,7 +13,7 @@ import msgspec
 from console.text import duration, timestamp
 from engine.chance import MIN_RUNS
 from engine.errors import RefusedError, SpecError, of_code
-from engine.outlook import MOST_HORIZON_MS, MOST_STRETCH, AskOptions, Options
+from engine.outlook import MAX_HORIZON_MS, MAX_STRETCH, AskOptions, Options
 from recommender.quotes import AHEAD_MS, Quote, QuoteOption, QuoteRequest, RunTime
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from recommender.cell_runs import Asked
     from recommender.quote_plan import Candidate, Plan
 
-MOST_SEEDS = 8
+MAX_SEEDS = 8
 """When there is time for so many."""
 WAIT_S = 600.0
 """Longest wait for all seeds that were asked for."""
@@ -47,7 +47,7 @@ class Quotes:
         made = self._loop.call(lambda engine: plan(engine.state, request, engine.now_ms))
         run = self._run_time(request, made)
         likely = likely_of(run)
-        near = [each for each in made.candidates if each.asked_start_ms - made.at_ms + AHEAD_MS <= MOST_HORIZON_MS]
+        near = [each for each in made.candidates if each.asked_start_ms - made.at_ms + AHEAD_MS <= MAX_HORIZON_MS]
         found = self._tried(request, near, likely, run, begun) if near else None
         options: list[QuoteOption] = []
         by_id = {trial.id: trial for trial in found.trials} if found is not None else {}
@@ -105,15 +105,15 @@ class Quotes:
         ask = AskOptions(
             workloads=tuple(msgspec.structs.replace(each.spec, estimate_ms=estimate_ms) for each in near),
             run_ms=(likely,) * len(near),
-            horizon_ms=min(horizon_ms, MOST_HORIZON_MS),
-            seeds=request.seeds or MOST_SEEDS,
+            horizon_ms=min(horizon_ms, MAX_HORIZON_MS),
+            seeds=request.seeds or MAX_SEEDS,
             seed=request.seed,
             arrivals=request.arrivals,
             until="ended" if request.seeds else "started",
             within_ms=0 if request.seeds else max(request.within_ms - spent_ms, request.within_ms // 2),
         )
         run_id = self._loop.call(lambda _: self._loop.twins.start(ask)).id
-        wait_s = WAIT_S if request.seeds else LATEST_ANSWER_S + MOST_STRETCH * request.within_ms / 1000
+        wait_s = WAIT_S if request.seeds else LATEST_ANSWER_S + MAX_STRETCH * request.within_ms / 1000
         status = self._loop.twins.finish(run_id, wait_s)
         if status.state == "running":
             self._loop.twins.cancel(run_id)

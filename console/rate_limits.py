@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from console.http_answers import Crowded
 
-MOST_CALLERS = 20_000
+MAX_CALLERS = 20_000
 """Whose buckets are kept; the one that asked least recently is forgotten, and begins anew with a full one."""
 
 
@@ -32,7 +32,7 @@ class Buckets:
         cost = min(cost, self._burst)
         lacking = cost - held
         self._held[caller] = (held if lacking > 0 else held - cost, now)
-        if len(self._held) > MOST_CALLERS:
+        if len(self._held) > MAX_CALLERS:
             self._held.popitem(last=False)
         return max(0.0, lacking / self._per_s)
 

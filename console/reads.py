@@ -28,7 +28,7 @@ SHOWN_WITHIN_S = 2.0
 TRIES = 3
 AT_ONCE = 32
 """Questions that a copy has before it; who comes then waits here, behind those who follow the cell's events."""
-MOST_WAIT_S = 1.0
+MAX_WAIT_S = 1.0
 """Once somebody has waited for so long, who comes is turned away: they would wait for longer, and nobody less."""
 THREADS = 4
 """For what takes long: a copy answers one such question at a time, and more threads would only wait."""
@@ -167,7 +167,7 @@ class Reads:
             yield
             return
         now = time.monotonic()
-        if self._since and now - self._since[0] > MOST_WAIT_S:
+        if self._since and now - self._since[0] > MAX_WAIT_S:
             raise Crowded("more is read than can be told in time", "Come again in a second", RETRY_S["read"])
         self._since.append(now)
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from console.cell_questions import RuntimeEstimate
 from engine.query import Page, Query, Term
-from recommender.cell_runs import COLUMNS, LEVELS, LIVE, MOST_OPEN, Asked, CellRuns, Row, Skill
+from recommender.cell_runs import COLUMNS, LEVELS, LIVE, MAX_OPEN, Asked, CellRuns, Row, Skill
 from recommender.run_model import Floats, Forest, RunTime
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ class RunTimes:
         since_ms = 0 if anew else from_ms
         rows = self._all(window("ended", from_ms, until_ms), LOOKBACK)
         submitted = window("submitted", since_ms, until_ms, LIVE)
-        rows += self._all(submitted, MOST_OPEN)
+        rows += self._all(submitted, MAX_OPEN)
         if since_ms:
-            rows += self._all(window("started", since_ms, until_ms, ("placed", "running")), MOST_OPEN)
+            rows += self._all(window("started", since_ms, until_ms, ("placed", "running")), MAX_OPEN)
         if anew:
             self._runs = CellRuns()
             rows += self._loop.call(lambda engine: past_rows(engine.state.past.runs))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runbooks.runbook_shown import Problem, RunbookLine, RunbookRun, RunbookView
 
 WIDTH = 78
-MOST_TITLE = 43
+MAX_TITLE = 43
 """Characters of a title in the list, so that a line of it fits a terminal."""
 FAULTY = 2
 """Exit code of a lint that found something."""
@@ -41,7 +41,7 @@ def list_lines(lines: tuple[RunbookLine, ...]) -> list[str]:
     if not lines:
         return ["no runbooks"]
     rows = [
-        [printable(line.id), str(line.version or "–"), line.status, cut(printable(line.title), MOST_TITLE)]
+        [printable(line.id), str(line.version or "–"), line.status, cut(printable(line.title), MAX_TITLE)]
         for line in lines
     ]
     told = table(("RUNBOOK", "VER", "STATUS", "TITLE"), rows, (False, True, False, False))
@@ -121,10 +121,10 @@ def _bytes(name: str) -> bytes:
     from pathlib import Path
 
     from runbooks.runbook_files import file_of
-    from runbooks.strict_yaml import MOST_BYTES
+    from runbooks.strict_yaml import MAX_BYTES
 
     if name == "-":
-        return sys.stdin.buffer.read(MOST_BYTES + 1)
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
     file = file_of(Path(name))
     if file.unreadable:
         raise SpecError(printable(name), file.unreadable, "Check the path and its permissions")

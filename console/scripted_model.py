@@ -28,7 +28,7 @@ from runbooks.plan import ActionName
 
 STALL_S = 3.0
 """How long the hostile one keeps silent: longer than what it is asked with allows."""
-MOST_FACTS = 4
+MAX_FACTS = 4
 _FACT = re.compile(r'^\{"id": "F\d+".*\}$', re.MULTILINE)
 NO_NAMES: Mapping[str, str] = {}
 Step = dict[str, Any]
@@ -65,7 +65,7 @@ def facts_in(prompt: str) -> list[dict[str, Any]]:
 
 def perfect(incident: Incident, prompt: str, names: Mapping[str, str]) -> str:
     """What the incident's file says is right, resting on facts that it was told."""
-    told = [fact for fact in facts_in(prompt) if "reads" in fact][:MOST_FACTS]
+    told = [fact for fact in facts_in(prompt) if "reads" in fact][:MAX_FACTS]
     rationale = [f"{fact['metric']} of {fact.get('of', 'the cell')} is {{{fact['id']}}}" for fact in told]
     steps = [step(action, given, names) for action, given in incident.perfect]
     summary = "The steps put right what the facts show." if steps else "The facts show nothing that a step would mend."

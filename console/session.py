@@ -23,11 +23,11 @@ from typing import IO, Any
 
 from console.text import printable
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """A file that is longer was not written by a console."""
 KEPT_S = 7 * 86_400
 """How long it is remembered where a lost console was."""
-MOST_LOST = 20
+MAX_LOST = 20
 """Files of lost consoles that are looked at."""
 
 LOST, ALWAYS = "lost", "always"
@@ -132,7 +132,7 @@ class Session:
             for path in self._folder.glob(f"{self._name}-at-*.json"):
                 with contextlib.suppress(OSError):
                     found.append((path.stat().st_mtime, path))
-        return [path for _, path in sorted(found, reverse=True)[:MOST_LOST]]
+        return [path for _, path in sorted(found, reverse=True)[:MAX_LOST]]
 
     def _take(self, path: Path) -> IO[str] | None:
         """The file, locked; None while a console lives that holds it."""
@@ -204,8 +204,8 @@ class Session:
     def _read(self, path: Path) -> dict[str, Json] | None:
         """None where there is nothing to be read. What is not ours is set aside."""
         try:
-            if path.stat().st_size > MOST_BYTES:
-                raise ValueError(f"it has more than {MOST_BYTES} bytes")
+            if path.stat().st_size > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES} bytes")
             found = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(found, dict):
                 raise ValueError("it holds no choices")
@@ -230,7 +230,7 @@ class Session:
 
     def _replace(self, path: Path, value: Json) -> None:
         text = json.dumps(value, indent=1)
-        if len(text) > MOST_BYTES:
+        if len(text) > MAX_BYTES:
             raise OSError(0, "too much to keep")
         temporary = path.with_suffix(f".{os.getpid()}.new")
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

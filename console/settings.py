@@ -30,7 +30,7 @@ DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
 """Settings that are times such as "2d"."""
 AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
 """Settings that are amounts of USD such as "0.25"."""
-MOST_COUNT = 1_000_000
+MAX_COUNT = 1_000_000
 MODEL_KEY = "MUSTER_MODEL_KEY"
 """Variable of the environment that holds the key of the model's endpoint. No setting: it would be shown as one."""
 TOKEN = "MUSTER_TOKEN"
@@ -329,8 +329,8 @@ def checked(key: str, value: Any, where: str) -> Any:
 def _check_model(key: str, value: Any, where: str) -> None:
     if key == "model_egress" and value not in EGRESS:
         raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(EGRESS)}")
-    if key in ("model_max_tokens", "model_calls_minute") and not 1 <= value <= MOST_COUNT:
-        raise SpecError(where, f"'{key}' is {value}", f"Give 1 to {MOST_COUNT}")
+    if key in ("model_max_tokens", "model_calls_minute") and not 1 <= value <= MAX_COUNT:
+        raise SpecError(where, f"'{key}' is {value}", f"Give 1 to {MAX_COUNT}")
     if key in AMOUNTS:
         microusd(value, key, where)
 

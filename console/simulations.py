@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HORIZON_MS = 6 * HOUR_MS
 SEEDS = MIN_RUNS
 """With arrivals as of late: what a change is worth is mostly what it is worth to what comes."""
-MOST_SECONDS = 45.0
+MAX_SECONDS = 45.0
 """Wall time of one try; then what it has found by then stands."""
 LOOK_S = 0.1
 WAITING = Simulated(state="waiting")
@@ -87,7 +87,7 @@ class Simulations:
         return self._twins.start(ask)
 
     def _followed(self, status: RunStatus, heard: Callable[[RunStatus], None]) -> RunStatus:
-        until = time.monotonic() + MOST_SECONDS
+        until = time.monotonic() + MAX_SECONDS
         while status.state == "running":
             if self._leave or self._closed or self._loop.twins.busy or time.monotonic() > until:
                 return self._twins.cancel(status.id)

@@ -22,7 +22,7 @@ WIDTH = 80
 KIND = 18
 """Cells of a kind's name."""
 POOL = 18
-MOST_KINDS = 8
+MAX_KINDS = 8
 """Shown where not all is asked for: a screen."""
 
 
@@ -42,7 +42,7 @@ def size_lines(report: SizingReport, *, every: bool = False) -> list[str]:
     expected = [] if report.estimate is None else [*wrap(estimate_text(report.estimate), WIDTH), ""]
     if not report.kinds:
         return [*expected, "nothing is known yet of what work uses: it is reported by agents, or simulated"]
-    most = len(report.kinds) if every else MOST_KINDS
+    most = len(report.kinds) if every else MAX_KINDS
     rows = [row for kind in report.kinds[:most] for row in kind_rows(kind)]
     titles = ("KIND, ONE TASK", "", "ASKED", "P50", "P95", "BETTER", "SAVES", "$/H", "SEEN")
     lines = table(titles, rows, (False, False, *(True,) * 7))

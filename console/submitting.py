@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from runbooks.gate import Gate
     from runbooks.identity import Actor
 
-MOST_AT_ONCE = 2_000
+MAX_AT_ONCE = 2_000
 """Workloads of one transaction, unless one request has more: how long the engine may be busy with them."""
-MOST_WAITING = 200_000
+MAX_WAITING = 200_000
 """Workloads that may wait to be taken."""
 Answer = Answered | BaseException
 
@@ -103,7 +103,7 @@ class Submitting:
     async def _submitted(self, command: Submit, key: Key | None) -> Answered:
         waiting = _Waiting(CALLER.get(), command, key, self._aio.create_future())
         with self._door:
-            if self._size and self._size + waiting.size > MOST_WAITING:
+            if self._size and self._size + waiting.size > MAX_WAITING:
                 raise Crowded(f"{self._size} workloads wait to be taken", "Come again in a second", RETRY_S["change"])
             self._waiting.append(waiting)
             self._size += waiting.size
@@ -130,7 +130,7 @@ class Submitting:
         while self._waiting:
             first = self._waiting[0]
             place = (first.key.caller, first.key.key) if first.key is not None else None
-            if (batch and size + first.size > MOST_AT_ONCE) or place in keys:
+            if (batch and size + first.size > MAX_AT_ONCE) or place in keys:
                 break
             if place is not None:
                 keys.add(place)

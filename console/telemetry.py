@@ -20,7 +20,7 @@ from engine.errors import MusterError, SpecError
 from engine.measures import duration_ms
 from engine.query import Query
 from recommender.history import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     History,
     HistoryRequest,
     ImportReceipt,
@@ -40,7 +40,7 @@ STEPS_MS = tuple(minutes * 60_000 for minutes in (1, 5, 10, 15, 30, 60, 120, 240
 RUNS_AT_ONCE = 2_000
 NODES_AT_ONCE = 10_000
 HOUR_MS = 3_600_000
-MOST_NAMED = 3
+MAX_NAMED = 3
 PROMETHEUS = "prometheus"
 
 
@@ -235,10 +235,10 @@ def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) ->
                 raise
     told = {"source": server.source, "metrics": metrics, "unmatched": len(unmatched)}
     if unmatched:
-        named = ", ".join(printable(name) for name in sorted(unmatched)[:MOST_NAMED])
-        more = f" and {len(unmatched) - MOST_NAMED:,} more" if len(unmatched) > MOST_NAMED else ""
+        named = ", ".join(printable(name) for name in sorted(unmatched)[:MAX_NAMED])
+        more = f" and {len(unmatched) - MAX_NAMED:,} more" if len(unmatched) > MAX_NAMED else ""
         _say(f"{len(unmatched):,} targets are no nodes of the cell: {named}{more}")
-        told["unmatched_first"] = sorted(unmatched)[:MOST_NAMED]
+        told["unmatched_first"] = sorted(unmatched)[:MAX_NAMED]
     if not arguments.json:
         rows = [
             [metric, f"{each['nodes']:,}", f"{each['taken']:,}", _left_out(Counter(each["refused"])).lstrip("; ")]
@@ -283,7 +283,7 @@ def _batches(rows: tuple[SampleRow, ...]) -> list[tuple[SampleRow, ...]]:
     batches: list[list[SampleRow]] = [[]]
     size = 0
     for row in rows:
-        if size + len(row.at_ms) > MOST_SAMPLES:
+        if size + len(row.at_ms) > MAX_SAMPLES:
             batches.append([])
             size = 0
         batches[-1].append(row)

@@ -20,7 +20,7 @@ NONE = "–"
 """How a value that does not apply is shown."""
 LONGEST = 4_096
 """No cell, sentence or dialog line is longer; what lies beyond is cut before it costs anything."""
-MOST_MARKS = 3
+MAX_MARKS = 3
 """Marks on one letter that are drawn: more of them reach into the lines around it."""
 
 _FINE = re.compile(
@@ -68,7 +68,7 @@ def _escaped(text: str) -> str:
         elif category[0] == "M":
             if marks < 0:  # it would lie on what stands before this text
                 shown.append(escaped(char))
-            elif marks < MOST_MARKS:
+            elif marks < MAX_MARKS:
                 shown.append(char)
                 marks += 1
         else:
@@ -83,12 +83,12 @@ def _without_floods(text: str) -> str:
     marks = 0
     for char in text:
         marks = marks + 1 if unicodedata.combining(char) else 0
-        if marks <= 4 * MOST_MARKS:
+        if marks <= 4 * MAX_MARKS:
             kept.append(char)
     return "".join(kept)
 
 
-LEAST_CUT_NAME = 5
+MIN_CUT_NAME = 5
 """Cells in which a beginning, an ellipsis and an end have room."""
 
 
@@ -110,7 +110,7 @@ def cut(text: str, width: int) -> str:
 
 def cut_name(name: str, width: int) -> str:
     """A name in at most `width` terminal cells: its beginning and, as that is where names differ, rather its end."""
-    if cell_len(name) <= width or width < LEAST_CUT_NAME:
+    if cell_len(name) <= width or width < MIN_CUT_NAME:
         return cut(name, width)
     head = cut(name, (width + 2) // 3)
     tail, room = "", width - cell_len(head)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.authentication import MOST_LOGIN
+from console.authentication import MAX_LOGIN
 from console.client import Login
 from console.http_answers import Crowded, Forbidden, answer, body, decoded
 from console.identity import CALLER
@@ -21,7 +21,7 @@ from console.token_terms import LoginView, NewToken, TokenAsk
 LOGIN_LIFE_MS = 12 * 3_600_000
 """Of a token that a login gives: a shift."""
 LOG_IN = question_of(Login.log_in)
-MOST_LOGINS = 8
+MAX_LOGINS = 8
 """Under way: each may wait for the provider, and keeps a thread that others need."""
 
 
@@ -41,7 +41,7 @@ class TokenRoutes:
 
     async def create(self, request: Request) -> Response:
         self._forbid_if_read_only()
-        ask = decoded(await body(request, MOST_LOGIN), TokenAsk)
+        ask = decoded(await body(request, MAX_LOGIN), TokenAsk)
         client = self._of_nobody.acting_as(CALLER.get())
         return _unkept(await answer(lambda: client.create_token(ask)))
 
@@ -52,9 +52,9 @@ class TokenRoutes:
 
     async def log_in(self, request: Request) -> Response:
         self._forbid_if_read_only()
-        given = decoded(await body(request, MOST_LOGIN), LOG_IN.takes)
-        if self._logins >= MOST_LOGINS:
-            raise Crowded(f"{MOST_LOGINS} logins are under way", "Come again in a few seconds", 3)
+        given = decoded(await body(request, MAX_LOGIN), LOG_IN.takes)
+        if self._logins >= MAX_LOGINS:
+            raise Crowded(f"{MAX_LOGINS} logins are under way", "Come again in a few seconds", 3)
         self._logins += 1
         try:
             return _unkept(await answer(lambda: self._logged_in(given.id_token)))

@@ -12,7 +12,7 @@ DAY_MS = 86_400_000
 USUAL_LIFE_MS = 90 * DAY_MS
 LONGEST_LIFE_MS = 400 * DAY_MS
 SHORTEST_LIFE_MS = 60_000
-MOST_NAME = 80
+MAX_NAME = 80
 
 SCOPES: dict[str, tuple[str, ...]] = {
     "read": ("read",),

@@ -33,7 +33,7 @@ from sqlalchemy import (
 
 from console.token_terms import (
     LONGEST_LIFE_MS,
-    MOST_NAME,
+    MAX_NAME,
     PREFIX,
     SCOPES,
     SHORTEST_LIFE_MS,
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
 SECRET_BYTES = 32
 ID_BYTES = 6
-MOST_LIVE = 10_000
+MAX_LIVE = 10_000
 """Tokens that are neither revoked nor expired, in a cell."""
-MOST_OF_ONE = 100
+MAX_OF_ONE = 100
 """The same, of one subject."""
 USE_EVERY_MS = 60_000
 """How often it is written down that a token is in use."""
@@ -256,8 +256,8 @@ class Tokens:
         now_ms, kept = self._gate.policies.clock(), self._loaded(engine)
         live = [each.line for each in kept.values() if each.line.state(now_ms) == "live"]
         theirs = sum(line.subject == subject for line in live)
-        if len(live) >= MOST_LIVE or theirs >= MOST_OF_ONE:
-            many = f"{theirs} of {subject}" if theirs >= MOST_OF_ONE else f"{len(live):,} in all"
+        if len(live) >= MAX_LIVE or theirs >= MAX_OF_ONE:
+            many = f"{theirs} of {subject}" if theirs >= MAX_OF_ONE else f"{len(live):,} in all"
             raise RefusedError(f"there are {many} already that are neither expired nor revoked", "Revoke some of them")
         id_ = secrets.token_hex(ID_BYTES)
         secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -384,8 +384,8 @@ def _scopes(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_terms(ask: TokenAsk) -> None:
     confusing = why_confusing(ask.name)
-    if not ask.name.strip() or len(ask.name) > MOST_NAME or confusing:
-        raise SpecError("name", confusing or f"is not 1 to {MOST_NAME} characters", "Say what it is for")
+    if not ask.name.strip() or len(ask.name) > MAX_NAME or confusing:
+        raise SpecError("name", confusing or f"is not 1 to {MAX_NAME} characters", "Say what it is for")
     if not SHORTEST_LIFE_MS <= ask.life_ms <= LONGEST_LIFE_MS:
         raise SpecError("life_ms", f"{ask.life_ms:,} ms is out of bounds", "Give 1m to 400d")
     parts = (("pools", ask.within.pools), ("queues", ask.within.queues), ("tenants", ask.within.tenants))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 PAGE = Path(__file__).with_name("web_page.html")
-MOST_SESSIONS = 8
+MAX_SESSIONS = 8
 """Browser tabs at once: each is a console process of its own."""
 GONE_S = 3.0
 """How long a console may take to end after its tab was closed."""
@@ -41,9 +41,9 @@ PASSED_ON = {
     "connect": "--connect", "readonly": "--readonly", "operator": "--as",
 }  # fmt: skip
 """Arguments that a console takes too."""
-MOST_CELLS = 1_000
+MAX_CELLS = 1_000
 """Columns and rows that a browser may ask for."""
-MOST_MESSAGE = 1 << 20
+MAX_MESSAGE = 1 << 20
 """Bytes of one message of a browser: a pasted text."""
 
 
@@ -200,10 +200,10 @@ class House:
 
         if request.headers.get("Origin") is None:
             raise web.HTTPForbidden(text="only a browser's page talks to this")
-        if self._sessions >= MOST_SESSIONS:
-            raise web.HTTPServiceUnavailable(text=f"{MOST_SESSIONS} consoles are open; close one")
+        if self._sessions >= MAX_SESSIONS:
+            raise web.HTTPServiceUnavailable(text=f"{MAX_SESSIONS} consoles are open; close one")
         self._sessions += 1
-        socket = web.WebSocketResponse(heartbeat=15, max_msg_size=MOST_MESSAGE)
+        socket = web.WebSocketResponse(heartbeat=15, max_msg_size=MAX_MESSAGE)
         console = console_service(self._command, socket)
         try:
             await socket.prepare(request)
@@ -252,7 +252,7 @@ def _read(message: Any) -> Any:
 
 def _cells(given: object) -> int:
     try:
-        return max(1, min(int(given), MOST_CELLS))  # type: ignore[call-overload]
+        return max(1, min(int(given), MAX_CELLS))  # type: ignore[call-overload]
     except (TypeError, ValueError):
         return 80
 

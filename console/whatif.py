@@ -18,7 +18,7 @@ from console.show import write_json, write_lines
 from engine.edits import parse_all
 from engine.errors import RefusedError, SpecError, of_code
 from engine.measures import duration_ms
-from engine.outlook import MOST_HORIZON_MS, MOST_SEEDS, Answer, AskRun, AskStart, DryRun, Outlook, StartEstimate, WhatIf
+from engine.outlook import MAX_HORIZON_MS, MAX_SEEDS, Answer, AskRun, AskStart, DryRun, Outlook, StartEstimate, WhatIf
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -97,8 +97,8 @@ def ahead(arguments: argparse.Namespace) -> dict[str, Any]:
     given = {"seed": arguments.seed, "arrivals": arguments.arrivals, "horizon_ms": horizon_ms(arguments.horizon)}
     if arguments.seeds is None:
         return given
-    if arguments.seeds > MOST_SEEDS:
-        raise SpecError("--seeds", f"{arguments.seeds} is more than {MOST_SEEDS}", "Fewer seeds are quicker")
+    if arguments.seeds > MAX_SEEDS:
+        raise SpecError("--seeds", f"{arguments.seeds} is more than {MAX_SEEDS}", "Fewer seeds are quicker")
     return given | {"seeds": arguments.seeds}
 
 
@@ -108,8 +108,8 @@ def horizon_ms(text: str) -> int:
         value = duration_ms(text)
     except ValueError as error:
         raise SpecError("--horizon", str(error)) from None
-    if not 0 < value <= MOST_HORIZON_MS:
-        most = MOST_HORIZON_MS // 86_400_000
+    if not 0 < value <= MAX_HORIZON_MS:
+        most = MAX_HORIZON_MS // 86_400_000
         raise SpecError("--horizon", f"{text[:40]!a} is not within {most} days", "Write for example 24h")
     return value
 

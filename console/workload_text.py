@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TOLD_ELSEWHERE = ("cost", "deadline", "after", "array")
 """Terms that have a section of their own on the page."""
-MOST_COMMAND = 1_000
+MAX_COMMAND = 1_000
 """Letters of a command."""
 SHOWN_PLACES = 200
 """Nodes that are told one by one."""
@@ -135,7 +135,7 @@ def _request(view: WorkloadDetail, width: int) -> Section:
 
 def _run(run: RunSpec, width: int) -> list[Line]:
     """The command as a shell would be given it, its folder, and the names of the variables it is given."""
-    head, *rest = wrap(printable(shlex.join(run.argv))[:MOST_COMMAND], max(20, width - 11))
+    head, *rest = wrap(printable(shlex.join(run.argv))[:MAX_COMMAND], max(20, width - 11))
     lines = [fact("runs", head), *(text_line(" " * 11 + part) for part in rest)]
     if run.cwd:
         lines.append(fact("in", run.cwd))

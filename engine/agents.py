@@ -24,11 +24,11 @@ from engine.usage import UsageSample
 if TYPE_CHECKING:
     from engine.control import Engine
 
-MOST_STRANGERS = 100
+MAX_STRANGERS = 100
 """Names of unknown nodes that are remembered."""
-MOST_NAMED = 100
+MAX_NAMED = 100
 """Nodes named in a report, of each sort."""
-MOST_MOVING = 1_000
+MAX_MOVING = 1_000
 SKEW_MS = 5_000
 """A clock that is off by more is reported."""
 _SILENT = (NodeState.SUSPECT, NodeState.DOWN)
@@ -211,7 +211,7 @@ class Agents:
 
     def _note_stranger(self, name: str) -> None:
         self.stranger_calls += 1
-        if name in self.strangers or len(self.strangers) < MOST_STRANGERS:
+        if name in self.strangers or len(self.strangers) < MAX_STRANGERS:
             self.strangers[name] = self.strangers.get(name, 0) + 1
 
     def report(self) -> AgentsReport:
@@ -219,7 +219,7 @@ class Agents:
         failures, ids, settings = state.failures, state.capacity.node_ids, state.settings.health
         off = np.abs(leases.skew_ms)
         skewed = np.flatnonzero((off > SKEW_MS) & (leases.epoch > 0))
-        worst = skewed[np.argsort(-off[skewed], kind="stable")][:MOST_NAMED].tolist()
+        worst = skewed[np.argsort(-off[skewed], kind="stable")][:MAX_NAMED].tolist()
         since_ms = self._engine.now_ms - settings.flap_window_ms
         noted = sorted(failures.notes.items())
         return AgentsReport(
@@ -237,13 +237,13 @@ class Agents:
             skewed_count=len(skewed),
             needs_hands=tuple(
                 (ids[node], failures.repairs.get(node, 0)) for node, note in noted if note == NEEDS_HANDS
-            )[:MOST_NAMED],
+            )[:MAX_NAMED],
             flapping=tuple(
                 (ids[node], sum(at_ms > since_ms for at_ms in failures.losses.get(node, ())))
                 for node, note in noted
                 if note == FLAPS
-            )[:MOST_NAMED],
-            stragglers=tuple(self.progress.stragglers(state))[:MOST_NAMED],
-            still=tuple(self.progress.still(state, self._engine.now_ms))[:MOST_NAMED],
-            moving=tuple(self.progress.moves(state, self._engine.now_ms))[:MOST_MOVING],
+            )[:MAX_NAMED],
+            stragglers=tuple(self.progress.stragglers(state))[:MAX_NAMED],
+            still=tuple(self.progress.still(state, self._engine.now_ms))[:MAX_NAMED],
+            moving=tuple(self.progress.moves(state, self._engine.now_ms))[:MAX_MOVING],
         )

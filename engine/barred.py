@@ -18,7 +18,7 @@ LABELS = "NodeLabels"
 TAINTS = "NodeTaints"
 APART = "KeptApart"
 NEAR = "NotNear"
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 class Bar(NamedTuple):
@@ -62,8 +62,8 @@ def condition(demand: Demand) -> str:
     values = sorted(demand.values)
     if demand.any or not values:
         return demand.key
-    more = f" and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else ""
-    return f"{demand.key}={'|'.join(values[:MOST_NAMED])}{more}"
+    more = f" and {len(values) - MAX_NAMED} more" if len(values) > MAX_NAMED else ""
+    return f"{demand.key}={'|'.join(values[:MAX_NAMED])}{more}"
 
 
 def _tolerated(capacity: Capacity, shape: Shape) -> Mask:
@@ -124,5 +124,5 @@ def _who(state: State, term: int, *, keepers: bool) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -37,7 +37,7 @@ from engine.devices import (
 )
 from engine.mig import KINDS, NOT_CUT
 from engine.model import LEVELS, NodeSpec, NodeState, PoolSpec
-from engine.nodes import MOST_PARTITIONS, NodeTable
+from engine.nodes import MAX_PARTITIONS, NodeTable
 from engine.nodes import OPEN as OPEN
 from engine.shape import Shape, size_class
 
@@ -168,7 +168,7 @@ class Capacity(NodeTable):
             self._enter(row)
         else:
             self.not_ready += 1
-        if self.split and len(self.partitions) > MOST_PARTITIONS:
+        if self.split and len(self.partitions) > MAX_PARTITIONS:
             self._divide_anew()
         if state == NodeState.READY:
             self.note_gains([row])

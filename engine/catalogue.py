@@ -21,9 +21,9 @@ from engine.errors import SpecError
 from engine.measures import money_microusd, shown
 from engine.model import CellSpec, PoolSpec
 from engine.money import CURRENCY as CURRENCY
-from engine.money import MOST_PRICE
+from engine.money import MAX_PRICE
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 TYPE = ("machine_type", "instance_type")
 REGION = ("region",)
 PRICE = ("on_demand_price_per_hour", "on_demand_usd_per_hour", "price_usd_per_hour", "price_per_hour")
@@ -229,8 +229,8 @@ class _Columns:
             price = money_microusd(text)
         except ValueError as error:
             raise _wrong(self._name, line, columns[column], str(error), "Give an amount such as 12.5") from None
-        if not 0 <= price <= MOST_PRICE:
-            problem = "is negative" if price < 0 else f"is more than {MOST_PRICE // 1_000_000:,}"
+        if not 0 <= price <= MAX_PRICE:
+            problem = "is negative" if price < 0 else f"is more than {MAX_PRICE // 1_000_000:,}"
             raise _wrong(self._name, line, columns[column], f"{shown(text)} {problem}", "Correct the price")
         return price
 
@@ -238,15 +238,15 @@ class _Columns:
 def _rows(path: Path) -> Iterator[tuple[list[str], int]]:
     """Each row with the number of its line, from 1 on."""
     try:
-        body = path.read_bytes() if path.stat().st_size <= MOST_BYTES else None
+        body = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
         if body is not None and body[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
-                body = packed.read(MOST_BYTES + 1)
+                body = packed.read(MAX_BYTES + 1)
     except (OSError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "cannot be unpacked"
         raise SpecError(str(path), f"cannot be read: {reason}", "Name a CSV file of prices") from error
-    if body is None or len(body) > MOST_BYTES:
-        raise SpecError(str(path), f"is larger than {MOST_BYTES >> 20} MiB", "Take out what is not needed")
+    if body is None or len(body) > MAX_BYTES:
+        raise SpecError(str(path), f"is larger than {MAX_BYTES >> 20} MiB", "Take out what is not needed")
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -29,7 +29,7 @@ BY_TAG = "fleet-by"
 """Tags of a workload: where it may be, one of several after commas; which data it reads, all of them; and, given by the
 fleet, which fleet it is of."""
 MILLION = 1_000_000
-LEAST_SAID = 10_000
+MIN_SAID = 10_000
 """A difference of less than a cent is none, microdollars."""
 
 # -- what is known of cells and of a submission -----------------------------------------------------------------------
@@ -219,7 +219,7 @@ def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
         waiting = (start_ms + row.data_ms) * rules.hour_microusd // HOUR_MS
         cost = (row.cost_microusd or 0) if priced else 0
         scored.append(msgspec.structs.replace(row, score_microusd=cost + row.data_microusd + waiting))
-    return sorted(scored, key=lambda row: (row.guessed, row.score_microusd // LEAST_SAID, row.used_permille, row.cell))
+    return sorted(scored, key=lambda row: (row.guessed, row.score_microusd // MIN_SAID, row.used_permille, row.cell))
 
 
 def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -> CellRow:
@@ -284,7 +284,7 @@ def _why(chosen: CellRow, able: Sequence[CellRow], terms: Terms, rules: Routing)
     if chosen.cell == terms.tenant.home and _soon(chosen, rules):
         return f"{start}; home of {terms.tenant.name}, with room"
     gain = best.score_microusd - chosen.score_microusd
-    if abs(gain) < LEAST_SAID:
+    if abs(gain) < MIN_SAID:
         fuller = best.used_permille > chosen.used_permille
         return f"{start}; {best.cell} would do as well{', and is fuller' if fuller else ''}"
     if gain > 0:

@@ -32,8 +32,8 @@ PIPE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
 PATIENCE_S = 0.2
 """How long a child may take to end its own children and itself before it is killed."""
-MOST_FRAME = 1 << 30
-MOST_ROOM, LEAST_ROOM = 4 << 30, 512 << 20
+MAX_FRAME = 1 << 30
+MAX_ROOM, MIN_ROOM = 4 << 30, 512 << 20
 """Bytes that a child may take beyond what it began with. Half of what is free then, between these two."""
 OUT_OF_MEMORY = 12
 """Exit code of a child that came to that bound."""
@@ -190,7 +190,7 @@ def _work(work: Callable[[Report], None], pipe: int, parent: int, keep: tuple[in
             gc.disable()
 
             def report(frame: bytes) -> None:
-                if len(frame) > MOST_FRAME:
+                if len(frame) > MAX_FRAME:
                     raise ValueError(f"a frame of {len(frame)} bytes")
                 rest = memoryview(_HEADER.pack(len(frame)) + frame)
                 while rest:
@@ -227,7 +227,7 @@ def _bound_memory() -> None:
             has = int(sizes.read().split()[0]) * resource.getpagesize()
         with open("/proc/meminfo", encoding="ascii") as lines:
             free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) << 10
-        most = has + max(LEAST_ROOM, min(MOST_ROOM, free // 2))
+        most = has + max(MIN_ROOM, min(MAX_ROOM, free // 2))
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         if soft == resource.RLIM_INFINITY or most < soft:
             resource.setrlimit(resource.RLIMIT_AS, (most, hard))

@@ -6,7 +6,7 @@ Where only some of them will do, a few of the first are looked at one by one; if
 compared at once, which finds the same. So a request with bonds costs one vectorised pass at most, or one for a whole
 gang.
 
-Scores (`engine.scores`) choose among up to MOST_CANDIDATES nodes that fit: all of them where they are no more than
+Scores (`engine.scores`) choose among up to MAX_CANDIDATES nodes that fit: all of them where they are no more than
 that, else from both ends of the buckets of each partition, the fullest and the emptiest.
 """
 
@@ -33,7 +33,7 @@ Claim = tuple[int, int, int, int]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 LOOKED_AT = 64
 """Nodes looked at one by one before all are compared at once."""
-MOST_CANDIDATES = 256
+MAX_CANDIDATES = 256
 LOOKS_FOR_ONE = 4
 """Times as many nodes are looked at for candidates as are wanted."""
 _ROW_BITS = 24
@@ -352,8 +352,8 @@ def _sample(capacity: Capacity, shape: Shape) -> Ints:
         if not shape.profile and len(order):
             pool = view(capacity.pool)[rows[order]]
             order = order[pool == pool[0]]
-        half = MOST_CANDIDATES // 2
-        ends = order if len(order) <= MOST_CANDIDATES else np.concatenate((order[:half], order[-half:]))
+        half = MAX_CANDIDATES // 2
+        ends = order if len(order) <= MAX_CANDIDATES else np.concatenate((order[:half], order[-half:]))
         first = rows[order[:1]]
         return np.sort(rows[ends]) if len(first) and _weights(capacity, shape, first) else first
     kept = [capacity.booked[key] for key in reach.kept if key in capacity.booked]
@@ -362,7 +362,7 @@ def _sample(capacity: Capacity, shape: Shape) -> Ints:
     ]
     for tier in tiers:
         if shape.profile or capacity.pools[tier[0].pool].placement:
-            each = max(MOST_CANDIDATES // len(tier), 8)
+            each = max(MAX_CANDIDATES // len(tier), 8)
             found = {node for index in tier for node in _ends(capacity, index, shape, each)}
             if found:
                 return np.array(sorted(found), np.int64)

@@ -221,7 +221,7 @@ class Preempt(Command, frozen=True, kw_only=True, tag="preempt"):
     ids: tuple[str, ...]
 
 
-MOST_EVIDENCE = 200
+MAX_EVIDENCE = 200
 """Characters."""
 
 

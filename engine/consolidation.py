@@ -49,13 +49,13 @@ from engine.victim_field import Candidates
 from engine.victims import cheapest
 from engine.workloads import NONE
 
-MOST_MOVES = 64
+MAX_MOVES = 64
 """Gangs that one plan moves, unless the person asking says otherwise."""
-MOST_ROUNDS = 24
+MAX_ROUNDS = 24
 """Searches for one goal, each without those that found no new place in the last."""
-MOST_GOALS = 8
+MAX_GOALS = 8
 """Waiting workloads that a plan is looked for when none is named."""
-MOST_LOTS = 500
+MAX_LOTS = 500
 """Lots of like waiting workloads that are looked at for those."""
 UNKNOWN_MS = HOUR_MS
 """What an unknown wait or run time counts as, and how long a freed node is taken to be of use."""
@@ -156,7 +156,7 @@ class _Planner:
         self.request = request
         self.tried: list[str] = []
         """What was looked at and came to nothing, each with why."""
-        self.most_moves = request.max_moves or MOST_MOVES
+        self.most_moves = request.max_moves or MAX_MOVES
         self.movable = Movable(self.state, engine.now_ms)
 
     def run(self) -> tuple[ConsolidationPlan | None, str]:
@@ -184,9 +184,9 @@ class _Planner:
         use, then by age."""
         state, token = self.state, self.engine.reader.explainer.token
         w = state.workloads
-        heads = sorted(group.rows[group.front] for group in state.pending.groups.values())[:MOST_LOTS]
+        heads = sorted(group.rows[group.front] for group in state.pending.groups.values())[:MAX_LOTS]
         rows = [row for row in heads if token(row) in (FRAGMENTED, SCATTERED)]
-        return sorted(rows, key=lambda r: (-w.band_at(r), -state.cell_share(w.class_at(r).request), r))[:MOST_GOALS]
+        return sorted(rows, key=lambda r: (-w.band_at(r), -state.cell_share(w.class_at(r).request), r))[:MAX_GOALS]
 
     def _for_workload(self, row: int) -> tuple[ConsolidationPlan | None, str]:
         """In the first of its variants that quota allows and moves make room for."""
@@ -221,7 +221,7 @@ class _Planner:
             return None, short
         level = self.movable.level()
         why = self.movable.said(self._in_the_way(goal.shapes), level)
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             moving = self._cheapest(goal, level)
             if moving is None:
                 return None, why
@@ -233,7 +233,7 @@ class _Planner:
             level[stuck] = KEPT
             ids = self.state.workloads.ids
             why = f"what would have to move finds no other place: {named([ids[row] for row in stuck])}"
-        return None, f"none found in {MOST_ROUNDS} searches; {why}"
+        return None, f"none found in {MAX_ROUNDS} searches; {why}"
 
     def _short(self, goal: Goal) -> str:
         """What lacks even if all that is free were in one piece; empty when nothing does, or when elastic work could

@@ -69,11 +69,11 @@ from engine.workloads import NONE
 T = TypeVar("T")
 Answers = list[Receipt | MusterError]
 
-LEAST_AT_ONCE = 8
+MIN_AT_ONCE = 8
 """Starts or ends of single tasks that are recorded together: fewer are quicker one by one."""
-MOST_ROUNDS = 16
+MAX_ROUNDS = 16
 """Cycles of one turn: what starts in one may let others start or grow in the next."""
-LEAST_PAUSE_MS = 1000
+MIN_PAUSE_MS = 1000
 """Between attempts to have a gang confirmed, so that a full executor is not asked all the time."""
 SNAPSHOT_EVERY = 200_000
 """Events between snapshots: bounds the tail to replay at start."""
@@ -457,7 +457,7 @@ class Engine:
             return 0
         timer = self._next_timer_ms()
         times, rows = self.executor.take_ends(until_ms if timer is None else min(until_ms, timer - 1))
-        if len(times) < LEAST_AT_ONCE:
+        if len(times) < MIN_AT_ONCE:
             for at_ms, row in zip(times, rows, strict=True):
                 self._clock_ms = max(self._clock_ms, at_ms)
                 self._emit(ev.Finished(row))
@@ -516,7 +516,7 @@ class Engine:
     def _give_back(self, row: int, cause: str) -> None:
         """All that the gang has, and let it wait a little: longer with each attempt."""
         w = self.state.workloads
-        pause_ms = max(w.terms_at(row).backoff_ms, LEAST_PAUSE_MS) << min(w.attempts[row] - 1, 20)
+        pause_ms = max(w.terms_at(row).backoff_ms, MIN_PAUSE_MS) << min(w.attempts[row] - 1, 20)
         wake_at_ms = self._clock_ms + self._back_off(row, pause_ms)
         self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index(cause), wake_at_ms=wake_at_ms))
 
@@ -612,7 +612,7 @@ class Engine:
             return
         self.scheduler.cycle()
         self._launch()
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if not self.scheduler.memory.unsettled:
                 break
             self.scheduler.cycle()
@@ -624,7 +624,7 @@ class Engine:
         # One that was preempted and placed again is in there twice.
         rows = [row for row in dict.fromkeys(self._to_launch) if w.state[row] == WorkloadState.PLACED]
         self._to_launch = []
-        if len(rows) >= LEAST_AT_ONCE and self._all_at_once(rows):
+        if len(rows) >= MIN_AT_ONCE and self._all_at_once(rows):
             self._start_many(rows)
             return
         ready: list[int] = []
@@ -654,7 +654,7 @@ class Engine:
         self.executor.confirm(row)
 
     def _start_many(self, rows: list[int]) -> None:
-        if len(rows) < LEAST_AT_ONCE or self.scheduler.binder.max_at_once < 2:
+        if len(rows) < MIN_AT_ONCE or self.scheduler.binder.max_at_once < 2:
             for row in rows:
                 self._start(row)
         else:

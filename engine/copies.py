@@ -55,7 +55,7 @@ EVERY_S = 0.25
 """Wall seconds between two copies: a console draws no more often."""
 MANY, EVERY_OF_MANY_S = 100, 0.75
 """From so many questions to one copy on it is kept for longer: what it found for one it need not find for the next."""
-LEAST_SHARE = 20
+MIN_SHARE = 20
 """A copy that took long to make is followed by a pause of so many times that: the engine has the rest."""
 IDLE_S = 5.0
 """Wall seconds without a reader after which no copy is made or kept."""
@@ -74,7 +74,7 @@ SLOW_PATIENCE_S = 600.0
 """For what nobody expects at once."""
 END_S = 2.0
 """Wall seconds that a copy has to end by itself once nobody can ask it any more."""
-MOST_LIGHT_ROWS = 1_000
+MAX_LIGHT_ROWS = 1_000
 """Windows of more rows are answered beside those of a screen."""
 _LIFE_S = 3600.0
 HEADER = struct.Struct("<I")
@@ -345,13 +345,13 @@ class Copies:
     def _is_long_list(self, what: str, arguments: tuple[object, ...]) -> bool:
         """Not a window that is only wider than what there is: a page asks for all queues at once."""
         query = arguments[0] if what == "query" else None
-        if not isinstance(query, Query) or query.limit <= MOST_LIGHT_ROWS:
+        if not isinstance(query, Query) or query.limit <= MAX_LIGHT_ROWS:
             return False
         state = self._engine.state
         tables: dict[str, Sized] = {
             "queues": state.queues.specs, "pools": state.capacity.pools, "reservations": state.bookings.reservations,
         }  # fmt: skip
-        return query.kind not in tables or len(tables[query.kind]) > MOST_LIGHT_ROWS
+        return query.kind not in tables or len(tables[query.kind]) > MAX_LIGHT_ROWS
 
     def at_least(self, version: int) -> Copy | None:
         """The copy that readers are shown, if it is of that version or later. Its reader asks it by `Copy.many`."""
@@ -403,7 +403,7 @@ class Copies:
 
     def _pause_s(self, copy: Copy) -> float:
         """From this copy to the next."""
-        return max(EVERY_OF_MANY_S if copy.asked > MANY else EVERY_S, copy.cost_s * LEAST_SHARE)
+        return max(EVERY_OF_MANY_S if copy.asked > MANY else EVERY_S, copy.cost_s * MIN_SHARE)
 
     def _index(self) -> None:
         """Go on with what is searched and sorted quickly, for as long as a turn is not held up by it."""

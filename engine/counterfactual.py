@@ -3,7 +3,7 @@
 Candidates follow from the primary reason, the cheapest for an operator first. Each is applied to a fork of the cell,
 through the same door and followed by the same scheduling cycle as in the cell itself; it counts only if the workload
 then has its nodes. So nothing is told that the scheduler would not do: others ahead of it take what is new first, and a
-change that would start them instead is no answer. A search stops at its first success, and after MOST_FORKS forks.
+change that would start them instead is no answer. A search stops at its first success, and after MAX_FORKS forks.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ from engine.shape import ANY, Shape, task_size
 from engine.state import BOUND, State
 from engine.variants import variants
 
-MOST_FORKS = 12
-MOST_AHEAD = 5
+MAX_FORKS = 12
+MAX_AHEAD = 5
 """Workloads that are held to let one pass. With more, another order is the smaller change."""
-MOST_LENDERS = 3
+MAX_LENDERS = 3
 """Queues that are asked for borrowed quota, one after the other."""
-MOST_NEW_TASKS = 4096
+MAX_NEW_TASKS = 4096
 """Room for that many more tasks is tried at most."""
-MOST_ROUNDS = 4
+MAX_ROUNDS = 4
 """How often more quota is added for others that took what was meant for the workload."""
 DEVICE = 1000
 """Milli-GPU of a whole device."""
@@ -149,7 +149,7 @@ class _Search:
 
     def _starts(self, trial: Trial) -> bool:
         """Whether the workload has its nodes after the change. False without a try when all forks are used up."""
-        if self.forks == MOST_FORKS:
+        if self.forks == MAX_FORKS:
             return False
         self.forks += 1
         self.forget()
@@ -171,7 +171,7 @@ class _Search:
         or is nothing at all."""
         best: Trial | None = None
         at, step = low, 1
-        while low <= high and self.forks < MOST_FORKS:
+        while low <= high and self.forks < MAX_FORKS:
             trial = trial_of(at)
             if self._starts(trial):
                 best, high = trial, at - 1
@@ -243,7 +243,7 @@ class _Search:
         queue = w.queue[self.row]
         groups = [(key, group) for key, group in state.pending.groups.items() if key[1] == queue]
         before = [row for key, group in groups for row in group.rows[group.front :] if order_of(state, key, row) < mine]
-        if len(before) <= MOST_AHEAD:
+        if len(before) <= MAX_AHEAD:
             ids = tuple(w.ids[row] for row in sorted(before))
             yield self._try(
                 Trial("ahead", f"{', '.join(ids)} ahead of it {_be(ids)} put on hold", (cmd.Hold(ids=ids),))
@@ -316,7 +316,7 @@ class _Search:
         w, queues = self.state.workloads, self.state.queues
         own = w.queue[self.row]
         found = [item for item in borrowers(self.state, lack.vertex, lack.slot) if item[0] != own]
-        for queue, borrowed, _ in found[:MOST_LENDERS]:
+        for queue, borrowed, _ in found[:MAX_LENDERS]:
             leaving = self._least_costly(queue, lack)
             if not leaving:
                 continue
@@ -350,7 +350,7 @@ class _Search:
         ahead of it took that."""
         added: dict[tuple[int, int], int] = {}
         after = self.state
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             raised = after.queues.copy()
             before = sum(added.values())
             while (lack := self._lack(raised)) is not None:
@@ -443,7 +443,7 @@ class _Search:
 
     def moved(self) -> Iterator[Counterfactual | None]:
         """What runs moves aside, each gang to another place, where that brings more than it costs."""
-        if self.forks + 2 >= MOST_FORKS:
+        if self.forks + 2 >= MAX_FORKS:
             return
         self.forks += 2
         made = plan(self._engine, ConsolidationRequest(unblock=self.id)).found
@@ -468,14 +468,14 @@ class _Search:
             for group, (shape, tasks) in enumerate(zip(self._shapes(), missing, strict=True))
             if tasks
         ]
-        if sum(missing) > MOST_NEW_TASKS or not all(site.per_node for site in sites):
+        if sum(missing) > MAX_NEW_TASKS or not all(site.per_node for site in sites):
             return
         if len(sites) > 1:
             yield self._try(_grown([(site, -(-missing[site.group] // site.per_node)) for site in sites]))
             return
         site = sites[0]
         fewest = -(-missing[site.group] // site.per_node)
-        yield self._least(max(1, fewest - 1), MOST_NEW_TASKS // site.per_node, lambda nodes: _grown([(site, nodes)]))
+        yield self._least(max(1, fewest - 1), MAX_NEW_TASKS // site.per_node, lambda nodes: _grown([(site, nodes)]))
 
     def wider(self) -> Iterator[Counterfactual | None]:
         """Its level preferred instead of required."""

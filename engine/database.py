@@ -26,7 +26,7 @@ BIG = BigInteger().with_variant(Integer(), "sqlite")
 """An integer of 64 bits. SQLite has no others, and an own name for its key."""
 SCHEMA = "muster"
 """Of a PostgreSQL database, where neither the URL nor a cell's name says another."""
-_MOST_NAME = 63
+_MAX_NAME = 63
 """Bytes of a name in PostgreSQL; what is longer it would cut."""
 _MISSPELT = re.compile(r"\s*postgres(ql)?\b[^/]*:|.*\b(password|dbname)\s*=", re.IGNORECASE | re.DOTALL)
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -103,7 +103,7 @@ def _schema_of(url: str, schema: str) -> Schema:
     base, _, query = url.partition("?")
     options = parse_qsl(query, keep_blank_values=True)
     name = dict(options).get("schema", schema)
-    if not _SCHEMA_NAME.fullmatch(name) or len(name.encode()) > _MOST_NAME:
+    if not _SCHEMA_NAME.fullmatch(name) or len(name.encode()) > _MAX_NAME:
         raise SpecError(
             "database", f"{name[:80]!a} is no name of a schema", "Add ?schema=NAME with letters, digits, '_', '-', '.'"
         )

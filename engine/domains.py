@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 SHAPES_KEPT = 32
 """Shapes whose room is kept up; others are counted anew when they are asked about."""
-MOST_TOUCHED = 65_536
+MAX_TOUCHED = 65_536
 """Touched nodes remembered. Who was last asked before them is counted anew."""
 _BITS = 32
 _DOMAIN = (1 << _BITS) - 1
-MOST_TRIED = 32
+MAX_TRIED = 32
 """Domains of a level that are tried for a gang of several groups, from the smallest up and from the largest down."""
-MOST_SHIFTED = 1024
+MAX_SHIFTED = 1024
 """The same of what was shifted at once."""
 LITTLE = 16_384
 """Positions that are looked at all together."""
@@ -103,10 +103,10 @@ class DomainRoom:
         rooms.elsewhere = elsewhere
         rooms.mark = self._before + len(self.touched)
         rooms.shift_mark = self._shifted_before + len(self.shifted)
-        if len(self.touched) > MOST_TOUCHED:
+        if len(self.touched) > MAX_TOUCHED:
             self._before += len(self.touched)
             self.touched.clear()
-        if len(self.shifted) > MOST_SHIFTED:
+        if len(self.shifted) > MAX_SHIFTED:
             self._shifted_before += len(self.shifted)
             self.shifted.clear()
         return rooms
@@ -117,7 +117,7 @@ class DomainRoom:
 
     def remember(self, kind: Hashable) -> None:
         """That an empty domain holds gangs of the kind."""
-        if len(self.sound) >= MOST_SHIFTED:
+        if len(self.sound) >= MAX_SHIFTED:
             self.sound.clear()
         self.sound.add(kind)
 
@@ -282,7 +282,7 @@ def _fitting(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], level: int
         yield from fit[np.lexsort((fit, sums[0, fit], needed))].tolist()
         return
     order = fit[np.lexsort((fit, sums[:, fit].sum(axis=0)))].tolist()
-    yield from order if len(order) <= 2 * MOST_TRIED else order[:MOST_TRIED] + order[: -MOST_TRIED - 1 : -1]
+    yield from order if len(order) <= 2 * MAX_TRIED else order[:MAX_TRIED] + order[: -MAX_TRIED - 1 : -1]
 
 
 def _needed(tree: Tree, room: Ints, level: int, narrower: int, want: int) -> Ints:

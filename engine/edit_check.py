@@ -21,8 +21,8 @@ from engine.errors import MusterError
 from engine.model import MAX_QUANTITY, RESOURCES, NodeSpec, NodeState, WorkloadState, check_id, check_workload
 from engine.state import State, members
 
-MOST_NEW_NODES = 200_000
-MOST_COMPARED = 20_000
+MAX_NEW_NODES = 200_000
+MAX_COMPARED = 20_000
 """Names among which the nearest is looked for."""
 Step = tuple[int, tuple[cmd.AnyCommand, ...]]
 """(cell ms, commands)"""
@@ -33,8 +33,8 @@ Step = tuple[int, tuple[cmd.AnyCommand, ...]]
 def refuse_wrong(state: State, edits: Sequence[ed.AnyEdit], horizon_ms: int) -> None:
     """Raises EditsError with every problem that can be known before the edits are applied."""
     found = _Check(state, horizon_ms)
-    if len(edits) > ed.MOST_EDITS:
-        raise ed.EditsError([f"{len(edits)} edits, at most {ed.MOST_EDITS}"])
+    if len(edits) > ed.MAX_EDITS:
+        raise ed.EditsError([f"{len(edits)} edits, at most {ed.MAX_EDITS}"])
     for i, edit in enumerate(edits):
         found.look_at(i, edit)
     found.contradictions(edits)
@@ -65,7 +65,7 @@ class _Check:
                 self._pool(edit.pool)
                 self._count(edit.count, 1)
                 self._ids(getattr(edit, place) for place in ed.PLACES if place != "pool" and getattr(edit, place))
-                self._new_nodes.update(_new_ids(self.state, edit, self._new_nodes, min(edit.count, MOST_NEW_NODES)))
+                self._new_nodes.update(_new_ids(self.state, edit, self._new_nodes, min(edit.count, MAX_NEW_NODES)))
             case ed.ResizePool():
                 self._pool(edit.pool)
                 self._count(edit.count, 0)
@@ -114,8 +114,8 @@ class _Check:
         self._known("queue", name, self.state.queues.row_of)
 
     def _count(self, count: int, least: int) -> None:
-        if not least <= count <= MOST_NEW_NODES:
-            self._wrong(f"{count} nodes is not from {least} to {MOST_NEW_NODES}")
+        if not least <= count <= MAX_NEW_NODES:
+            self._wrong(f"{count} nodes is not from {least} to {MAX_NEW_NODES}")
 
     def _ids(self, names: Iterable[str]) -> None:
         for name in names:
@@ -303,8 +303,8 @@ def _settles(edit: ed.AnyEdit) -> list[tuple[str, str]]:
 def _nearest(name: str, known: Iterable[str]) -> str:
     """The most alike of the names; of many only those that begin alike are compared."""
     names = list(known)
-    if len(names) > MOST_COMPARED:
-        names = [other for other in names if other[:2] == name[:2]][:MOST_COMPARED]
+    if len(names) > MAX_COMPARED:
+        names = [other for other in names if other[:2] == name[:2]][:MAX_COMPARED]
     return next(iter(difflib.get_close_matches(name[:128], names, 1)), "")
 
 

@@ -29,7 +29,7 @@ from engine.errors import SpecError
 from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.model import Policy, Spec, WorkloadSpec
 
-MOST_EDITS = 100
+MAX_EDITS = 100
 Place = Literal["pool", "region", "zone", "block", "rack", "nvlink"]
 PLACES: tuple[Place, ...] = get_args(Place)
 POLICIES: tuple[Policy, ...] = get_args(Policy)

@@ -32,7 +32,7 @@ from engine.rehearsal import Conditions, Covered, Sample
 from engine.run_times import RunTimes
 from engine.what_if import NEVER, Job, Pairs, ids_of, interval, movers, run_all, start_of
 
-MOST_DRIVERS = 5
+MAX_DRIVERS = 5
 BOUND_SEEDS = 5
 """Seeds without new arrivals, for the least time, where the others have arrivals."""
 LEADS: tuple[tuple[str, int], ...] = (
@@ -103,7 +103,7 @@ def _ends(samples: list[Sample]) -> list[Driver]:
             # Room that had long been there was not what it waited for.
             if at_ms == last_ms:
                 times.setdefault(name, []).append(at_ms)
-    found = sorted(times.items(), key=lambda item: (-len(item[1]), item[0]))[:MOST_DRIVERS]
+    found = sorted(times.items(), key=lambda item: (-len(item[1]), item[0]))[:MAX_DRIVERS]
     return [
         Driver(
             kind="ends",
@@ -141,7 +141,7 @@ def _ahead(engine: Engine, row: int, samples: list[Sample]) -> list[Driver]:
             chance_permille=counts[other] * 1000 // len(samples),
             at_ms=sorted(times[other])[(len(times[other]) - 1) // 2],
         )
-        for other in often[:MOST_DRIVERS]
+        for other in often[:MAX_DRIVERS]
     ]
 
 

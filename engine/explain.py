@@ -62,8 +62,8 @@ TURNED = "TurnedOnDemand"
 GPU = RESOURCES.index("gpu_milli")
 FEW = 256
 """Rows whose tokens are looked up one by one."""
-MOST_KINDS = 1 << 22
-MOST_NAMED = 3
+MAX_KINDS = 1 << 22
+MAX_NAMED = 3
 """Queues, workloads or pools that a sentence names."""
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Kind = tuple[int, int, int]
@@ -222,7 +222,7 @@ class Explainer:
 
 def _firsts(kinds: Numbers, most: int) -> tuple[Numbers, Numbers]:
     """(position of the first of each kind there is, which of these each position is of)"""
-    if most > MOST_KINDS:
+    if most > MAX_KINDS:
         _, firsts, kind_of = np.unique(kinds, return_index=True, return_inverse=True)
         return firsts, kind_of
     first = np.full(most, -1, np.int64)
@@ -561,7 +561,7 @@ class Waiting:
             text += f", {amount(slot, queues.borrowed(vertex, slot))} of it borrowed"
         if queues.burst_state(vertex, self._state.now_ms) == "cooldown":
             text += ", and its burst is over for now"
-        for borrower, quantity_, bursts in borrowers(self._state, vertex, slot)[:MOST_NAMED]:
+        for borrower, quantity_, bursts in borrowers(self._state, vertex, slot)[:MAX_NAMED]:
             if borrower != vertex:
                 more = ", in a burst" if bursts else ""
                 text += f"; queue {queues.specs[borrower].name} borrows {amount(slot, quantity_)}{more}"
@@ -793,8 +793,8 @@ def amount(slot: int, value: int) -> str:
 
 def named(names: list[str]) -> str:
     """The first few of the names, and how many more there are."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _tasks(count: int) -> str:

@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Iterable
 
 from engine.columns import Table
-from engine.health_settings import MOST_FLAPS
+from engine.health_settings import MAX_FLAPS
 from engine.model import NodeState
 
 NOTES = ("", "needs hands: its repairs failed", "flaps: lost again and again within a short time")
 """Why a node is kept out, by code."""
 NEEDS_HANDS, FLAPS = 1, 2
-LEAST_MASS = 5
+MIN_MASS = 5
 """Suspects below which it is no mass suspicion, however small the cell."""
 
 
@@ -69,7 +69,7 @@ class Failures(Table):
                 self.lost_at_ms = now_ms
             else:
                 self.before.pop(node, None)
-            self.losses[node] = [*self.losses.get(node, ()), now_ms][-MOST_FLAPS:]
+            self.losses[node] = [*self.losses.get(node, ()), now_ms][-MAX_FLAPS:]
             return
         for known in (self.before, self.repairs, self.repair_until):
             known.pop(node, None)
@@ -94,7 +94,7 @@ class Failures(Table):
 
     def is_mass(self, permille: int) -> bool:
         """Whether so large a part of the watched nodes is suspect that it may be the network."""
-        return self.suspects >= LEAST_MASS and self.suspects * 1000 > permille * self.watched_count
+        return self.suspects >= MIN_MASS and self.suspects * 1000 > permille * self.watched_count
 
     def flaps(self, node: int, times: int, window_ms: int, now_ms: int) -> bool:
         """Whether the node went down so often within the window."""

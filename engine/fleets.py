@@ -12,7 +12,7 @@ from engine.errors import SpecError
 from engine.model import RESOURCES
 from engine.spec import HOUR_MS, MINUTE_MS, check_id, check_quantity
 
-MOST_CELLS = 200
+MAX_CELLS = 200
 MILLION = 1_000_000
 
 
@@ -97,8 +97,8 @@ def check_fleet(spec: FleetSpec) -> None:
     check_id(spec.name, "name")
     if not spec.cells:
         raise SpecError("cells", "is empty", "Give at least one cell with its name and where it is reached")
-    if len(spec.cells) > MOST_CELLS:
-        raise SpecError("cells", f"has {len(spec.cells)} entries", f"At most {MOST_CELLS}")
+    if len(spec.cells) > MAX_CELLS:
+        raise SpecError("cells", f"has {len(spec.cells)} entries", f"At most {MAX_CELLS}")
     cells = _named("cells", [link.name for link in spec.cells])
     _named("tenants", [tenant.name for tenant in spec.tenants])
     _named("datasets", [data.name for data in spec.datasets])

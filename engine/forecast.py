@@ -20,7 +20,7 @@ JUDGED = WEEK
 """Hours over which the errors of a guess decide how much it counts."""
 RESIDUALS = 4 * WEEK
 """Hours whose errors tell how far off the blend may be."""
-LEAST_JUDGED = 12
+MIN_JUDGED = 12
 """Errors that must be known of a guess before it counts."""
 
 
@@ -50,7 +50,7 @@ class SeasonalBaseline:
             return [float(past[-DAY:].max(initial=0))] * len(permilles)
         blend = blended(past, lead)
         known = blend[:-lead]
-        errors = (past - known)[lead + LEAST_JUDGED :][-RESIDUALS:]
+        errors = (past - known)[lead + MIN_JUDGED :][-RESIDUALS:]
         off = np.quantile(errors, np.array(permilles) / 1000)
         return [max(float(blend[-1] + error), 0.0) for error in off]
 
@@ -76,7 +76,7 @@ def blended(past: Series, lead: int) -> Series:
     # The smallest error that counts: a guess that was never off would else outweigh the others without bound.
     floor = 1e-6 * max(float(np.abs(past).mean()), 1e-9)
     weights = (within(total) / np.maximum(judged, 1) + floor) ** -2
-    weights[(judged < LEAST_JUDGED) | np.isnan(guesses)] = 0
+    weights[(judged < MIN_JUDGED) | np.isnan(guesses)] = 0
     sums = weights.sum(axis=0)
     blended = (np.nan_to_num(guesses) * weights).sum(axis=0) / np.where(sums > 0, sums, 1)
     # Before any guess has proved itself: as in the last hour known, or the first.

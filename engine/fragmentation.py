@@ -38,7 +38,7 @@ from engine.state import State
 MILLION = 1_000_000
 DEVICE = 1000
 """Milli-GPU of a whole device."""
-MOST_SHAPES = 64
+MAX_SHAPES = 64
 """Kinds of tasks in the mix, the most frequent ones; what is rarer is left out, and how much that is, is told."""
 SHOWN_SHAPES = 12
 """Kinds of tasks of which it is worked out how many fit."""
@@ -89,8 +89,8 @@ def live_mix(state: State) -> Mix:
         count(w.classes[cls].shapes[group], 0, int(sums[entry]))
     wanted = [kind for kind in kinds.values() if kind.shape.gpu_milli]
     wanted.sort(key=lambda kind: (-kind.tasks, -kind.shape.gpu_milli, -kind.shape.cpu))
-    covered = sum(kind.tasks for kind in wanted[:MOST_SHAPES])
-    return Mix(tuple(wanted[:MOST_SHAPES]), covered, sum(kind.tasks for kind in kinds.values()))
+    covered = sum(kind.tasks for kind in wanted[:MAX_SHAPES])
+    return Mix(tuple(wanted[:MAX_SHAPES]), covered, sum(kind.tasks for kind in kinds.values()))
 
 
 def _asked(shape: Shape) -> tuple[Any, ...]:
@@ -134,7 +134,7 @@ class Classes:
         key = view(capacity.partition)[rows].astype(np.int64)
         for level, limits in zip(levels, self._limits, strict=True):
             key = key * (len(limits) + 1) + level
-        key = key * (MOST_DEVICES + 1) + whole
+        key = key * (MAX_DEVICES + 1) + whole
         loose = self._loose(kinds, rows)
         for mask in loose.values():
             key = np.unique(key, return_inverse=True)[1] * 2 + mask
@@ -194,7 +194,7 @@ class Classes:
 
 
 _RESOURCES = ("cpu", "memory", "disk")
-MOST_DEVICES = 62
+MAX_DEVICES = 62
 """Of one node, as in `engine.model`."""
 
 

@@ -18,7 +18,7 @@ from engine.templates import grows
 
 NODES = "WaitingForNodes"
 NEVER = -1
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Orders or pools that a sentence names."""
 
 
@@ -80,8 +80,8 @@ def outlook(state: State, row: int) -> Reason | None:
     said = [f"{pools[pool].name} {why}" for pool, why in sorted(planner.reasons.items())]
     if not said:
         return None
-    more = f", and {len(said) - 2 * MOST_NAMED} more" if len(said) > 2 * MOST_NAMED else ""
-    text = f"no pool that grows could hold it: {'; '.join(said[: 2 * MOST_NAMED])}{more}"
+    more = f", and {len(said) - 2 * MAX_NAMED} more" if len(said) > 2 * MAX_NAMED else ""
+    text = f"no pool that grows could hold it: {'; '.join(said[: 2 * MAX_NAMED])}{more}"
     return Reason(token=NODES, text=text)
 
 
@@ -97,11 +97,11 @@ def _coming(state: State, row: int) -> str:
 def _listed(state: State, rows: Sequence[int]) -> str:
     orders, now_ms = state.orders, state.now_ms
     texts = []
-    for row in rows[:MOST_NAMED]:
+    for row in rows[:MAX_NAMED]:
         left = orders.wanted[row] - orders.granted[row] if orders.state[row] == OrderState.OPEN else 0
         at_ms = ready_ms(state, row)
         when = f"ready about {moment(at_ms)}" if at_ms is not None and at_ms > now_ms else "due any moment"
         pool = state.capacity.pools[orders.pool[row]].name
         texts.append(f"order {row}, {left + orders.booting[row]} of {pool}, {when}")
-    more = f", and {len(rows) - MOST_NAMED} more orders" if len(rows) > MOST_NAMED else ""
+    more = f", and {len(rows) - MAX_NAMED} more orders" if len(rows) > MAX_NAMED else ""
     return "; ".join(texts) + more

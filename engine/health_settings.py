@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.errors import SpecError
 from engine.spec import HOUR_MS, MINUTE_MS, Spec, check_quantity
 
-MOST_FLAPS = 10
+MAX_FLAPS = 10
 """Losses of one node that are remembered."""
 
 
@@ -54,7 +54,7 @@ def check_health(settings: HealthSettings, where: str) -> None:
     for field in ("mass_permille", "repair_fails_permille"):
         check_quantity(getattr(settings, field), f"{where}.{field}", most=1000)
     check_quantity(settings.mass_lost_permille, f"{where}.mass_lost_permille", least=1, most=1000)
-    check_quantity(settings.flaps, f"{where}.flaps", most=MOST_FLAPS)
+    check_quantity(settings.flaps, f"{where}.flaps", most=MAX_FLAPS)
     median, late = settings.repair_ms
     check_quantity(median, f"{where}.repair_ms[0]", most=365 * 24 * HOUR_MS)
     check_quantity(late, f"{where}.repair_ms[1]", least=median, most=365 * 24 * HOUR_MS)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Numbers = np.ndarray[Any, np.dtype[Any]]
 DOMAINS = ("zone", "block", "rack")
 """Levels whose tiles hold nodes, widest first."""
-MOST_TILES = 10_000
+MAX_TILES = 10_000
 """Of one answer."""
 _CPU, _MEMORY, _GPU = range(3)
 
@@ -63,9 +63,9 @@ class Heat:
 
     def map(self, request: HeatRequest, now_ms: int) -> HeatMap:
         """Raises SpecError for a window or a level that there is not, NotFoundError for a place."""
-        if request.offset < 0 or not 0 <= request.limit <= MOST_TILES:
+        if request.offset < 0 or not 0 <= request.limit <= MAX_TILES:
             raise SpecError(
-                "limit", f"{request.limit} from {request.offset} is no window", f"Ask for 0 to {MOST_TILES} tiles"
+                "limit", f"{request.limit} from {request.offset} is no window", f"Ask for 0 to {MAX_TILES} tiles"
             )
         c = self._state.capacity
         if self._divided_for != (self._state.rules, len(c.node_ids)):

@@ -384,7 +384,7 @@ class Ledger(Table):
             return
         rates = view(self.rate)[rows]
         hours, ms = np.divmod(times - view(self.since)[rows], GRAINS)
-        # A task costs at most a node: the product stays below 64 bits (`money.MOST_PRICE`).
+        # A task costs at most a node: the product stays below 64 bits (`money.MAX_PRICE`).
         whole, rest = np.divmod(rates * ms + view(self.attempt_rest)[rows] + view(self.spent_rest)[rows], GRAINS)
         view(self.spent_whole)[rows] += rates * hours + whole + view(self.attempt_whole)[rows]
         view(self.spent_rest)[rows] = rest

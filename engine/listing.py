@@ -28,7 +28,7 @@ from engine.windows import Rank, window
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Rows = Numbers | slice
 ALL = slice(None)
-MOST_ONE_BY_ONE = 1_000
+MAX_ONE_BY_ONE = 1_000
 """Rows of which each is looked up by itself."""
 _STILL_WAITS = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.SUSPENDED, WorkloadState.WAITING)
 _HAS_WAITED = np.array([s in _STILL_WAITS for s in WorkloadState])
@@ -179,7 +179,7 @@ class NodeSource(Source):
             return np.asarray(np.max(shares, axis=0))
 
         def bound(rows: Rows) -> Numbers:
-            if isinstance(rows, slice) or len(rows) > MOST_ONE_BY_ONE:
+            if isinstance(rows, slice) or len(rows) > MAX_ONE_BY_ONE:
                 return np.asarray(state.allocations.workloads_on_each()[rows])
             wanted = rows.tolist()
             return np.fromiter((state.allocations.workloads_on(node) for node in wanted), np.int64, len(wanted))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from engine.state import State
 
 LEVELS = ("zone", "block", "rack")
-MOST_HITS = 200
-MOST_LOOKED = 200_000
+MAX_HITS = 200
+MAX_LOOKED = 200_000
 """Names of a kind that are looked at for how they begin, the newest workloads first. What is older is found by the
 whole of its name."""
 
@@ -26,7 +26,7 @@ def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Nam
     workloads come first. Costs a look-up for what is called so, and for the rest a pass over the names until there are
     enough."""
     wanted = [(kind, kind_hits) for kind, kind_hits in _KINDS.items() if not kinds or kind in kinds]
-    limit = max(0, min(limit, MOST_HITS))
+    limit = max(0, min(limit, MAX_HITS))
     exact = [hit for _, hits in wanted for hit in hits(state, name, True)]
     if len(exact) >= limit or (not name and not kinds):
         return tuple(exact[:limit])
@@ -37,7 +37,7 @@ def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Nam
 
 
 def _named(names: Iterable[str], name: str) -> Iterator[str]:
-    return (each for each in islice(names, MOST_LOOKED) if each.startswith(name))
+    return (each for each in islice(names, MAX_LOOKED) if each.startswith(name))
 
 
 def _workloads(state: State, name: str, exact: bool) -> Iterator[Named]:

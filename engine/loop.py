@@ -29,7 +29,7 @@ Feed = Iterator[tuple[int, WorkloadSpec | AnyCommand]]
 """(cell ms, workload to submit or what else is commanded), in order of time."""
 TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
-MOST_TURN_S = 0.25
+MAX_TURN_S = 0.25
 """Wall seconds of one turn after which no more time passes in it: whoever asks waits for the cycle that runs, not for
 all that is due."""
 CYCLE_EVERY_MS = 100
@@ -231,7 +231,7 @@ class EngineLoop:
         """What a turn does not get to is left for the next. Where a feed comes faster than it can be decided on, less
         time passes than should."""
         until = self.engine.now_ms + passed_ms + self._behind_ms
-        give_up_s = time.monotonic() + MOST_TURN_S
+        give_up_s = time.monotonic() + MAX_TURN_S
 
         def enough() -> bool:
             return time.monotonic() > give_up_s

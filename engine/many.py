@@ -26,7 +26,7 @@ from engine.reconsider import Cause
 if TYPE_CHECKING:
     from engine.state import State
 
-LEAST_STALE = 1024
+MIN_STALE = 1024
 """Ends of what runs no longer that are not worth a look at all of them."""
 PLACED, RUNNING = int(WorkloadState.PLACED), int(WorkloadState.RUNNING)
 Rows = np.ndarray[Any, np.dtype[Any]]
@@ -287,7 +287,7 @@ def finished(state: State, event: ev.FinishedMany) -> None:
     _set_state(state, rows, WorkloadState.RUNNING, WorkloadState.FINISHED, wl.FINISHED, times, 0)
     state.now_ms = int(times[-1])
     state.ended_together += len(rows)
-    if 2 * state.ended_together > len(state.ends) + LEAST_STALE:
+    if 2 * state.ended_together > len(state.ends) + MIN_STALE:
         # One by one they would be taken off a heap that they make twice as large.
         states = w.state
         state.ends[:] = [entry for entry in state.ends if states[entry[1]] == RUNNING or states[entry[1]] == PLACED]

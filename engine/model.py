@@ -500,7 +500,7 @@ def check_resources(resources: Resources, where: str) -> None:
         )
 
 
-MOST_LABELS = 64
+MAX_LABELS = 64
 """Labels or taints of one node; conditions, tolerations or bonds of one request; values of one condition."""
 
 
@@ -524,8 +524,8 @@ def check_taints(taints: tuple[Taint, ...], where: str) -> None:
 
 
 def _check_size(given: Sized, where: str, what: str) -> None:
-    if len(given) > MOST_LABELS:
-        raise SpecError(where, f"has {len(given)} {what}", f"At most {MOST_LABELS}")
+    if len(given) > MAX_LABELS:
+        raise SpecError(where, f"has {len(given)} {what}", f"At most {MAX_LABELS}")
 
 
 def check_node(node: NodeSpec, where: str = "node") -> None:

@@ -6,14 +6,14 @@ from typing import Literal
 
 from engine.spec import MINUTE_MS, Spec, check_id, check_quantity
 
-MOST_PRICE = 10**12
+MAX_PRICE = 10**12
 """A million an hour for one node, in micro-USD: a price times the milliseconds of an hour still fits 64 bits."""
 CURRENCY = "USD"
 """That the cell counts in. Amounts in others are refused: they cannot be added up."""
 MICROUSD = 1_000_000
 """That make one of the currency."""
 DAY_MS = 24 * 60 * MINUTE_MS
-MOST_WINDOW_MS = 3660 * DAY_MS
+MAX_WINDOW_MS = 3660 * DAY_MS
 Scope = Literal["tenant", "team", "queue"]
 BudgetAction = Literal["warn", "hold", "approve"]
 
@@ -41,13 +41,13 @@ def check_budget(spec: BudgetSpec, where: str) -> None:
     check_id(spec.name, f"{where}.name")
     check_id(spec.of, f"{where}.of")
     check_quantity(spec.limit_microusd, f"{where}.limit_microusd")
-    check_quantity(spec.window_ms, f"{where}.window_ms", least=MINUTE_MS, most=MOST_WINDOW_MS)
+    check_quantity(spec.window_ms, f"{where}.window_ms", least=MINUTE_MS, most=MAX_WINDOW_MS)
     check_quantity(spec.warn_permille, f"{where}.warn_permille", most=1000)
 
 
 def check_price(price: int, where: str) -> None:
     """Micro-USD per hour. Raises SpecError naming the field."""
-    check_quantity(price, where, most=MOST_PRICE)
+    check_quantity(price, where, most=MAX_PRICE)
 
 
 def usd(microusd: int) -> str:

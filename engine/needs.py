@@ -22,7 +22,7 @@ from engine.state import State
 from engine.variants import variants
 from engine.workloads import NONE
 
-MOST_LOOKED_AT = 20_000
+MAX_LOOKED_AT = 20_000
 """Workloads looked at in one scan: what is behind them is not served before them anyway."""
 Way = tuple[tuple[Shape, ...], tuple[int, ...], Charge]
 """(shapes, tasks of each group, what they cost the queue)"""
@@ -81,7 +81,7 @@ class Needs:
             gangs.setdefault(w.priority_band[key[0]], [])
             singles.setdefault(w.priority_band[key[0]], {})
         for key, group in freely.items():
-            rows = group.rows[group.front : group.front + MOST_LOOKED_AT]
+            rows = group.rows[group.front : group.front + MAX_LOOKED_AT]
             since = view(w.since)[rows]
             (shapes,) = variants(self._state, rows[0])
             for young in (False, True):
@@ -126,7 +126,7 @@ class Needs:
         looked_at = 0
         begun: dict[int, int] = {}
         """By array, members that would start."""
-        while (first := lineup.first()) is not None and looked_at < MOST_LOOKED_AT:
+        while (first := lineup.first()) is not None and looked_at < MAX_LOOKED_AT:
             looked_at += 1
             (_, _, _, row), key = first
             queue, kind = w.queue[row], w.cls[row]

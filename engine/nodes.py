@@ -27,7 +27,7 @@ from engine.shape import Demand, Shape, tolerates
 
 OPEN = -1
 """Kept for nobody."""
-MOST_PARTITIONS = 512
+MAX_PARTITIONS = 512
 PLACES = LEVELS[:-1]
 """Levels at which nodes have a name besides their own."""
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -336,7 +336,7 @@ class NodeTable(Table):
                 codes += np.arange(len(self.node_ids))
             _, codes = np.unique(codes, return_inverse=True)
             _, finer = np.unique(groups * (int(codes.max()) + 1) + codes, return_inverse=True)
-            if int(finer.max()) < MOST_PARTITIONS:
+            if int(finer.max()) < MAX_PARTITIONS:
                 kept.append(key)
                 groups = finer
         return tuple(kept)

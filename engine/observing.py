@@ -34,11 +34,11 @@ from engine.model import (
     check_pool,
     check_workload,
 )
-from engine.past_runs import MOST_RUNS
+from engine.past_runs import MAX_RUNS
 from engine.queue_check import check_queues
 from engine.state import State, members
 
-MOST_LEFT_OUT = 1000
+MAX_LEFT_OUT = 1000
 """Lines that one command names."""
 _STANDING = {
     "ready": NodeState.READY,
@@ -84,7 +84,7 @@ class Observation:
             yield ev.CapsTold(None, array("i", self._draws).tobytes(), tuple(self._draws.values()))
 
     def note(self, line: str) -> None:
-        if len(self.left_out) < MOST_LEFT_OUT:
+        if len(self.left_out) < MAX_LEFT_OUT:
             self.left_out.append(line)
 
     def _one(self, each: seen.AnySeen) -> Iterator[ev.AnyEvent]:
@@ -112,7 +112,7 @@ class Observation:
             case seen.CapsSeen(most=most):
                 yield ev.CapsTold(most)
             case seen.PastSeen(runs=runs, until_ms=until_ms):
-                yield ev.RunsTold(runs[-MOST_RUNS:], min(until_ms, self._now_ms))
+                yield ev.RunsTold(runs[-MAX_RUNS:], min(until_ms, self._now_ms))
 
     # -- what there is ------------------------------------------------------------------------------------------------
 

@@ -17,22 +17,22 @@ from engine import edits as ed
 from engine import rehearsal
 from engine.chance import MIN_RUNS
 from engine.control import Engine
-from engine.outlook import MOST_STRETCH, AskOptions, Attempt, Options, OptionTrial, Placing
+from engine.outlook import MAX_STRETCH, AskOptions, Attempt, Options, OptionTrial, Placing
 from engine.rehearsal import Conditions, Covered, Sample, arrivals_within
 from engine.run_times import RunTimes, Whole, quantile
 from engine.state import State
 from engine.what_if import AT_ONCE, NEVER, Job, run_all
 
-MOST_OPTIONS = 16
+MAX_OPTIONS = 16
 FREE_PART, FULL_PART = 0.5, 0.4
 """Of the time that is left: for the first seed without arrivals, then with them. The rest is for other seeds."""
-LEAST_S = 0.02
+MIN_S = 0.02
 """CPU time that a rehearsal has at least."""
 ARRIVAL_S = 0.0003
 """CPU time of one arrival, at the least."""
-NEAR_MS, MOST_LATER = 10 * 60_000, 4
+NEAR_MS, MAX_LATER = 10 * 60_000, 4
 """With arrivals a start is looked for so many times as far ahead as without, and so much further."""
-GRAIN_PERMILLE, MOST_LOOKS = 20, 10_000
+GRAIN_PERMILLE, MAX_LOOKS = 20, 10_000
 """To so large a part of how far ahead it is a start is told where time is short, and coarser with many kinds of
 waiting work: cycles are a third of the work, and starts move by a few percent."""
 GOLDEN = 0.618033988749895
@@ -79,7 +79,7 @@ class _Time:
         self._within_s = within_ms / 1000
         self._own_s = time.process_time()
         self._beside_s = 0.0
-        self.last_s = time.monotonic() + MOST_STRETCH * self._within_s if self.limited else 0.0
+        self.last_s = time.monotonic() + MAX_STRETCH * self._within_s if self.limited else 0.0
         """Reading of the monotonic clock."""
 
     def left_s(self) -> float:
@@ -106,7 +106,7 @@ class _Round:
         keep_s = left.left_s() * (1 - part)
         pairs = [self.places[at : at + AT_ONCE] for at in range(0, len(self.places), AT_ONCE)]
         while pairs:
-            each_s = max((left.left_s() - keep_s) / len(pairs), LEAST_S) if left.limited else 0.0
+            each_s = max((left.left_s() - keep_s) / len(pairs), MIN_S) if left.limited else 0.0
             self._run(engine, run_times, horizons, left, pairs.pop(), each_s)
 
     def _run(
@@ -133,7 +133,7 @@ class _Round:
                 give_up_cpu_s=each_s,
                 give_up_s=left.last_s,
                 grain_permille=GRAIN_PERMILLE if left.limited else 1,
-                most_looks=MOST_LOOKS if left.limited else rehearsal.MOST_LOOKS,
+                most_looks=MAX_LOOKS if left.limited else rehearsal.MAX_LOOKS,
                 figures=False,
             )
             jobs.append(((ed.Submit(workloads=(spec,)),), under))
@@ -215,7 +215,7 @@ def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: list[
         return found
     near = [place for place in places if first.settled(place) and _within_reach(engine, first.samples[place], left)]
     for place in near:
-        horizons[place] = min(ask.horizon_ms, NEAR_MS + MOST_LATER * first.samples[place].covered_ms)
+        horizons[place] = min(ask.horizon_ms, NEAR_MS + MAX_LATER * first.samples[place].covered_ms)
     full = _Round(ask, near, 0, arrivals=True)
     full.run(engine, run_times, horizons, left, FULL_PART)
     for place in near:

@@ -15,9 +15,9 @@ import msgspec
 from engine.edits import AnyEdit
 from engine.model import HOUR_MS, Spec, WorkloadSpec
 
-MOST_HORIZON_MS = 7 * 24 * HOUR_MS
-MOST_SEEDS = 100
-MOST_WATCHED = 100
+MAX_HORIZON_MS = 7 * 24 * HOUR_MS
+MAX_SEEDS = 100
+MAX_WATCHED = 100
 # -- asks -------------------------------------------------------------------------------------------------------------
 
 
@@ -56,7 +56,7 @@ class AskRun(Spec, frozen=True, kw_only=True, tag_field="ask", tag="run"):
     arrivals: bool = False
 
 
-MOST_STRETCH = 3
+MAX_STRETCH = 3
 """Times as long as `within_ms` it may take where the machine has other things to do."""
 
 

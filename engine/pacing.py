@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from engine.clouds import WINDOW_MS, CloudSpec, Report, Said, SimulatedCloud
 
-MOST_IN_BATCH = 5_000
+MAX_IN_BATCH = 5_000
 PAUSE_MS = (500, 1_500)
 """Between batches."""
 FIRST_ASKED = 16
@@ -95,11 +95,11 @@ class Pacer:
         if self._unanswered[zone]:
             return
         if self._refused[zone]:
-            self._batch[zone] = min(max(FIRST_ASKED, self._granted[zone]), MOST_IN_BATCH)
+            self._batch[zone] = min(max(FIRST_ASKED, self._granted[zone]), MAX_IN_BATCH)
             self._open_ms[zone] = at_ms + self._random.randint(*SOLD_OUT_MS)
             self._granted[zone] = self._refused[zone] = 0
         else:
-            self._batch[zone] = min(2 * self._batch[zone], MOST_IN_BATCH)
+            self._batch[zone] = min(2 * self._batch[zone], MAX_IN_BATCH)
 
     def ask(self, wanted: int, cloud: SimulatedCloud, now_ms: int) -> int:
         """Send the next batch if it is time, towards `wanted` machines in all. Returns the requests made."""
@@ -108,7 +108,7 @@ class Pacer:
         self._next_ms = now_ms + self._random.randint(*PAUSE_MS)
         self._give_back(cloud, now_ms)
         missing = wanted - self.alive - sum(self._unanswered)
-        left = min(missing, MOST_IN_BATCH, self._room_at_head(now_ms))
+        left = min(missing, MAX_IN_BATCH, self._room_at_head(now_ms))
         asked = 0
         zones = [zone for zone, open_ms in enumerate(self._open_ms) if open_ms <= now_ms and not self._unanswered[zone]]
         self._random.shuffle(zones)

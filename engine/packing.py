@@ -51,7 +51,7 @@ Longs = NDArray[np.int64]
 
 TYPICAL_PERCENT = 95
 """Pods that the mix must cover, most frequent requests first (podPopularityThreshold of the simulator)."""
-MOST_PODS = 1001
+MAX_PODS = 1001
 """Of one node."""
 LARGEST_CPU_MILLI, LARGEST_GPU_MILLI = 128_000, 8_000
 """What the simulator takes for the largest node, in its scores dotprod and bestfit."""
@@ -283,7 +283,7 @@ class Floor:
         self.cpu[:], self.memory[:], self.gpu[:] = nodes.cpu[order], nodes.memory[order], count * WHOLE
         self.devices = np.where(np.arange(int(count.max()))[:, None] < count, WHOLE, -1).astype(np.int32)
         """[slots, nodes] free milli-GPU, -1 where a node has no such device."""
-        self.slots = np.full(order.size, MOST_PODS)
+        self.slots = np.full(order.size, MAX_PODS)
         """[nodes] how many more pods they take."""
         self.idle = np.bincount(self.model % (self.models + 1), self.gpu, self.models + 1).astype(np.int64)
         """[models + 1] free milli-GPU by model; the last one stands for none."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 LARGE = 2 << 20
-LEAST_BYTES = 256 << 20
+MIN_BYTES = 256 << 20
 """Smaller processes fork in 4 ms as they are."""
 SWEEP_EVERY_S = 30.0
 """Between two sweeps: what is written while a child lives is in small pages again afterwards."""
@@ -42,7 +42,7 @@ class Pages:
             self._madvise(address, LARGE, _MADV_COLLAPSE)
             if time.monotonic() >= now + budget_s:
                 return False
-        if now - self._swept_at < SWEEP_EVERY_S or _resident_bytes() < LEAST_BYTES:
+        if now - self._swept_at < SWEEP_EVERY_S or _resident_bytes() < MIN_BYTES:
             return True
         self._swept_at = now
         self._rest = _large_ranges()

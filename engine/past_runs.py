@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-MOST_RUNS = 5_000
+MAX_RUNS = 5_000
 _DIGITS = re.compile(r"\d+")
 
 

@@ -27,7 +27,7 @@ from engine.topology import Ints, Tree
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""
-MOST_ORDERS = 6
+MAX_ORDERS = 6
 """Orders in which the groups of a gang are tried."""
 
 
@@ -65,7 +65,7 @@ def orders_of_groups(shapes: tuple[Shape, ...]) -> Iterator[tuple[int, ...]]:
     """Orders in which to place the groups of a gang. What asks for most devices, then most CPU, then has fewest pools
     to choose from, is hardest to place and goes first in the first of them."""
     hardest = sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, len(shapes[g].pools), g))
-    return islice(permutations(hardest), MOST_ORDERS)
+    return islice(permutations(hardest), MAX_ORDERS)
 
 
 def _place_group(capacity: Capacity, group: int, shape: Shape, left: int, claims: list[Claim]) -> bool:

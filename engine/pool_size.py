@@ -24,7 +24,7 @@ from engine.order_limits import Limits
 from engine.orders import OrderState
 from engine.scale_up import staying, zone_in_turn
 from engine.scaling import MAX_POOL_NODES
-from engine.scaling_changes import MOST_TARGETS, pool_row
+from engine.scaling_changes import MAX_TARGETS, pool_row
 from engine.state import State
 from engine.workloads import NONE
 
@@ -40,7 +40,7 @@ def scale_pool(state: State, command: cmd.ScalePool, now_ms: int) -> Checked:
     check_quantity(command.nodes, "nodes", most=MAX_POOL_NODES)
     _check_bounds(command, scaling)
     later = [entry for entry in state.sizing.targets.get(pool, ()) if entry[0] > now_ms]
-    if len(later) >= MOST_TARGETS:
+    if len(later) >= MAX_TARGETS:
         raise RefusedError(f"pool '{command.pool}' has {len(later):,} targets set", "Take some out: set-targets")
     events: list[ev.AnyEvent] = []
     targets = ((now_ms, command.nodes), *later)

@@ -18,7 +18,7 @@ from engine.postgres_driver import driver, understood
 Kind = Literal["writer", "history", "reader", "lease"]
 """The journal's one writer; rows beside it that may lose their last moments; reading; who may write."""
 
-LEAST_SERVER = 120_000
+MIN_SERVER = 120_000
 """PostgreSQL 12."""
 SILENT_S = 5
 """A server that says nothing for so long is taken for gone."""
@@ -106,9 +106,9 @@ def _quoted(name: str) -> str:
 def check_server(connection: Any, place: Schema) -> None:
     """Raises JournalError for a server to which nothing durable can be entrusted."""
     version = connection.info.server_version
-    if version < LEAST_SERVER:
+    if version < MIN_SERVER:
         raise JournalError(
-            f"{place} is PostgreSQL {version // 10_000}", f"Use PostgreSQL {LEAST_SERVER // 10_000} or newer"
+            f"{place} is PostgreSQL {version // 10_000}", f"Use PostgreSQL {MIN_SERVER // 10_000} or newer"
         )
     fsync, encoding = connection.execute(
         "SELECT current_setting('fsync'), current_setting('server_encoding')"

@@ -13,7 +13,7 @@ for somebody already. Two rules say who may be one:
 A workload that was preempted itself preempts nobody until it has waited for a while (`Workloads.may_preempt_at`).
 
 Spared are: work that has not run for its queue's minimum runtime, expired burst excepted; work that was preempted less
-than LEAST_TURN_MS ago and has started again; more workloads of a queue than its limit on disruptions allows; and work
+than MIN_TURN_MS ago and has started again; more workloads of a queue than its limit on disruptions allows; and work
 preempted THRASH times within the last hour, unless by a higher priority.
 
 Among them the order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in
@@ -55,7 +55,7 @@ THRASH = 3
 """Preemptions within an hour after which equals leave a workload alone."""
 MILLION = 1_000_000
 FOREVER = 2**62
-MOST_ROUNDS = 8
+MAX_ROUNDS = 8
 """Searches made for one preemptor, each with what the last found to be lacking still."""
 CLOSELY = 64
 """Most victims whose need is verified one by one."""
@@ -293,7 +293,7 @@ class _Search:
         candidates = self._candidates(sources)
         if candidates is None:
             return None
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             found = self._cheapest(candidates, lacks, sources)
             if not found:
                 return None
@@ -433,7 +433,7 @@ class _Search:
         least = np.array([spec.min_runtime_ms for spec in queues.specs], np.int64)[queue]
         long_enough = (state.now_ms - view(w.started)[rows] >= least) | expired
         evicted_at = view(w.evicted_at)[rows]
-        long_enough &= (evicted_at < 0) | (state.now_ms - evicted_at >= wl.LEAST_TURN_MS)
+        long_enough &= (evicted_at < 0) | (state.now_ms - evicted_at >= wl.MIN_TURN_MS)
         preemptible = np.array([spec.preemptible for spec in w.priority_classes], bool)[view(w.priority)[rows]]
         tier[~((own | other) & long_enough & preemptible)] = -1
         return tier

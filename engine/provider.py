@@ -31,7 +31,7 @@ from engine.workloads import NONE
 
 HEARD_EVERY_MS = 1000
 """Machines that have booted call at the full second, so that a thousand of them are not a thousand events."""
-MOST_NAME = 100
+MAX_NAME = 100
 """Characters of a pool's name that names of its machines begin with."""
 
 
@@ -217,7 +217,7 @@ def _booted(state: State, report: Booted) -> tuple[list[ev.AnyEvent], list[str]]
 
 def _shown(name: str) -> str:
     """A provider's word, safe to keep and to show."""
-    return name[:MOST_NAME].encode("unicode_escape").decode()
+    return name[:MAX_NAME].encode("unicode_escape").decode()
 
 
 def _delivered(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
@@ -492,7 +492,7 @@ class SimulatedProvider(Provider):
 
     def _new_names(self, order: int, count: int) -> list[str]:
         c = self._state.capacity
-        first = f"{c.pools[self._state.orders.pool[order]].name[:MOST_NAME]}-{order}"
+        first = f"{c.pools[self._state.orders.pool[order]].name[:MAX_NAME]}-{order}"
         names: list[str] = []
         number = 0
         while len(names) < count:

@@ -16,7 +16,7 @@ from engine.spec import HOUR_MS, MINUTE_MS, Spec, check_quantity
 Qos = Literal["guaranteed", "burstable", "best_effort"]
 OVERCOMMITTED = ("cpu_milli", "memory_mib")
 """Resources that may be promised more than once. A device or a disk that is full cannot be shared out again."""
-MOST_OVERCOMMIT = 10_000
+MAX_OVERCOMMIT = 10_000
 EvictionOrder = Literal["kubelet", "qos"]
 
 
@@ -41,7 +41,7 @@ def check_overcommit(overcommit: dict[str, int], where: str) -> None:
             raise SpecError(
                 f"{where}.{name[:64]}", "cannot be overcommitted", f"Resources that can: {', '.join(OVERCOMMITTED)}"
             )
-        check_quantity(permille, f"{where}.{name}", least=1000, most=MOST_OVERCOMMIT)
+        check_quantity(permille, f"{where}.{name}", least=1000, most=MAX_OVERCOMMIT)
 
 
 def check_pressure(pressure: Pressure, where: str) -> None:

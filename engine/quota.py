@@ -711,7 +711,7 @@ class QueueTree(Table):
 
 AVERAGE_UNIT = 2**20
 """Averages are kept in this fraction, so that frequent small changes are not rounded away."""
-MOST_AVERAGED = 2**42
+MAX_AVERAGED = 2**42
 """A larger draw counts as this much in averages, which then fit 64 bits."""
 DECAY_BITS = 48
 STEP_BITS = 10
@@ -719,7 +719,7 @@ STEP_BITS = 10
 
 
 def _blend(past: int, draw: int, gain: int) -> int:
-    return past + ((min(draw, MOST_AVERAGED) * AVERAGE_UNIT - past) * gain >> DECAY_BITS)
+    return past + ((min(draw, MAX_AVERAGED) * AVERAGE_UNIT - past) * gain >> DECAY_BITS)
 
 
 def _powers(root_bits: int) -> tuple[int, ...]:

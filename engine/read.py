@@ -96,12 +96,12 @@ from engine.workloads import (
     WANTED,
 )
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Largest window of one answer."""
-MOST_PLACES = 1_000
-MOST_TENANTS = 1_000
+MAX_PLACES = 1_000
+MAX_TENANTS = 1_000
 """Told of in an overview."""
-MOST_DEPENDENTS, TOLD_DEPENDENTS = 10_000, 100
+MAX_DEPENDENTS, TOLD_DEPENDENTS = 10_000, 100
 """Of who waits for one workload: counted, and told one by one."""
 _FLAGS: tuple[tuple[int, Literal["borrowed", "burst", "backfilled"]], ...] = (
     (BORROWED, "borrowed"),
@@ -120,9 +120,9 @@ _BLOCKED_CLASSES = 500
 
 FIRST_ROWS = 1_000
 """Of an order, found at once: who looks at the first screen often looks at the next."""
-LEAST_KEPT = 10_000
+MIN_KEPT = 10_000
 """Fewer are quickly sorted again."""
-MOST_KEPT = 16
+MAX_KEPT = 16
 """Filters whose rows are kept, a few megabytes each of a large cell; until something happens."""
 
 
@@ -151,10 +151,8 @@ class Reader:
         columns = query.columns or DEFAULT_COLUMNS[query.kind]
         for name in columns:
             column_named(query.kind, name)
-        if query.offset < 0 or not 0 <= query.limit <= MOST_ROWS:
-            raise SpecError(
-                "limit", f"{query.limit} from {query.offset} is no window", f"Ask for 0 to {MOST_ROWS} rows"
-            )
+        if query.offset < 0 or not 0 <= query.limit <= MAX_ROWS:
+            raise SpecError("limit", f"{query.limit} from {query.offset} is no window", f"Ask for 0 to {MAX_ROWS} rows")
         source = SOURCES[query.kind](self._state, self.explainer, now_ms)
         source.indexes = self.indexes.get(query.kind, {})
         if query.from_row and query.sort:
@@ -183,14 +181,14 @@ class Reader:
         rows = self._matching.get(key)
         if rows is None:
             rows = matching(query.kind, source, query.where)
-            if len(self._matching) < MOST_KEPT:
+            if len(self._matching) < MAX_KEPT:
                 self._matching[key] = rows
         return rows
 
     def _ordered(self, query: Query, source: Source, rows: Numbers) -> Numbers:
         """The window of the rows that match. Its first screens are found together."""
         start, stop = query.offset, query.offset + query.limit
-        if stop > FIRST_ROWS or not query.sort or len(rows) < LEAST_KEPT:
+        if stop > FIRST_ROWS or not query.sort or len(rows) < MIN_KEPT:
             return ordered(query.kind, source, rows, query.sort, start, stop)
         key = (query.kind, query.where, query.sort)
         first = self._first.get(key)
@@ -207,7 +205,7 @@ class Reader:
         workload_class = w.class_at(row)
         waits = w.state[row] == WorkloadState.QUEUED
         allocations, ranks = self._ranked(row)
-        dependents = w.dependents(row, MOST_DEPENDENTS)
+        dependents = w.dependents(row, MAX_DEPENDENTS)
         return WorkloadDetail(
             version=state.version,
             now_ms=now_ms,
@@ -236,7 +234,7 @@ class Reader:
             promised_start_ms=self.explainer.promised().get(row),
             placement=tuple(
                 self._place(workload_class.groups, a, rank)
-                for a, rank in zip(allocations[:MOST_PLACES], ranks, strict=False)
+                for a, rank in zip(allocations[:MAX_PLACES], ranks, strict=False)
             ),
             placement_total=len(allocations),
             history=self._history(row),
@@ -578,7 +576,7 @@ class Reader:
         held.sort(key=lambda each: (-each[1][2], -each[1][0], each[0]))
         return {
             name: {of: quantity for of, quantity in zip(RESOURCES, use, strict=True) if quantity}
-            for name, use in held[:MOST_TENANTS]
+            for name, use in held[:MAX_TENANTS]
             if any(use)
         }
 

@@ -37,17 +37,17 @@ from engine.respec import spec_of
 from engine.run_times import Parts, RunTimes, together, uniforms
 from engine.state import State
 
-LEAST_CYCLE_MS = 1000
+MIN_CYCLE_MS = 1000
 """Scheduling cycles are at least so far apart, and a part of the time that has passed: what is far ahead is not known
 to the second anyway."""
-MOST_LOOKS = 40_000
+MAX_LOOKS = 40_000
 """About how often one rehearsal looks at a kind of waiting work in all: with many kinds, cycles are further apart.
 Half of them are spent evenly over the horizon, the other half the denser the nearer."""
 NEAR_MS = 60_000
 """What counts as near for that."""
 MARKS = 48
 """Times in the horizon at which fragmentation is measured and progress told."""
-LEAST_CHECK_MS = 30_000
+MIN_CHECK_MS = 30_000
 """The first look whether everything in focus has done what was waited for."""
 FIRST_LOOKS = (256, 64, 16, 4)
 """Parts of the horizon after which a first run already says what it has measured."""
@@ -55,7 +55,7 @@ HISTORY_MS = 24 * HOUR_MS
 """Arrivals are resampled from the last day, or as far back as the cell goes."""
 MIRRORED_MS = 3_600_000
 """Of a mirrored cell the least time that what came of late counts for."""
-MOST_ARRIVALS = 200_000
+MAX_ARRIVALS = 200_000
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Reading of the monotonic clock at which it does so too; 0: never."""
     grain_permille: int = 1
     """Scheduling cycles are at least so large a part of the time that has passed apart."""
-    most_looks: int = MOST_LOOKS
+    most_looks: int = MAX_LOOKS
     figures: bool = True
     """Measure the cell too, not only what is in focus."""
 
@@ -433,7 +433,7 @@ class _Run:
         evenly = 2 * horizon * kinds // most
         # As many cycles again, each longer than the last by the same part of what has passed.
         part = 2 * math.log1p(horizon / NEAR_MS) * kinds / most
-        least = max(LEAST_CYCLE_MS, passed * self.under.grain_permille // 1000)
+        least = max(MIN_CYCLE_MS, passed * self.under.grain_permille // 1000)
         return max(least, min(evenly, int(part * (passed + NEAR_MS))))
 
     def _next(self) -> list[str]:
@@ -494,7 +494,7 @@ class _Run:
 
 def _checks(horizon_ms: int) -> Iterator[int]:
     """When to look whether it may stop: the closer together the nearer."""
-    at_ms = LEAST_CHECK_MS
+    at_ms = MIN_CHECK_MS
     while at_ms < horizon_ms:
         yield at_ms
         at_ms += at_ms // 5
@@ -510,7 +510,7 @@ def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
     now_ms = origin.now_ms
     recent, span = _came(origin.state, now_ms)
     draw = random.Random(f"{under.seed}/arrivals")
-    count = min(len(recent) * under.horizon_ms // span, MOST_ARRIVALS)
+    count = min(len(recent) * under.horizon_ms // span, MAX_ARRIVALS)
     times = sorted(now_ms + 1 + draw.randrange(under.horizon_ms) for _ in range(count))
     return [(at_ms, draw.choice(recent)) for at_ms in times]
 

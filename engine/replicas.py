@@ -13,8 +13,8 @@ from engine.spec import HOUR_MS, Spec, check_quantity
 
 LOOK_EVERY_MS = 15_000
 """Between two looks at how busy services are."""
-MOST_REPLICAS = 100_000
-MOST_POINTS = 10_000
+MAX_REPLICAS = 100_000
+MAX_POINTS = 10_000
 
 
 class ServiceSpec(Spec, frozen=True, kw_only=True):
@@ -37,8 +37,8 @@ class ServiceSpec(Spec, frozen=True, kw_only=True):
 
 def check_service(spec: ServiceSpec, where: str) -> None:
     """Raises SpecError naming the field."""
-    check_quantity(spec.least, f"{where}.least", least=1, most=MOST_REPLICAS)
-    check_quantity(spec.most, f"{where}.most", least=1, most=MOST_REPLICAS)
+    check_quantity(spec.least, f"{where}.least", least=1, most=MAX_REPLICAS)
+    check_quantity(spec.most, f"{where}.most", least=1, most=MAX_REPLICAS)
     if spec.least > spec.most:
         raise SpecError(f"{where}.least", f"{spec.least} is more than most, {spec.most}", "Give at most `most`")
     if spec.first and not spec.least <= spec.first <= spec.most:
@@ -48,12 +48,12 @@ def check_service(spec: ServiceSpec, where: str) -> None:
     check_quantity(spec.target_permille, f"{where}.target_permille", least=1, most=10_000)
     check_quantity(spec.tolerance_permille, f"{where}.tolerance_permille", most=1000)
     check_quantity(spec.stabilise_ms, f"{where}.stabilise_ms", most=24 * HOUR_MS)
-    if len(spec.simulated_load) > MOST_POINTS:
-        raise SpecError(f"{where}.simulated_load", f"has {len(spec.simulated_load)} points", f"At most {MOST_POINTS}")
+    if len(spec.simulated_load) > MAX_POINTS:
+        raise SpecError(f"{where}.simulated_load", f"has {len(spec.simulated_load)} points", f"At most {MAX_POINTS}")
     for i, (at_ms, permille) in enumerate(spec.simulated_load):
         before = spec.simulated_load[i - 1][0] + 1 if i else 0
         check_quantity(at_ms, f"{where}.simulated_load[{i}][0]", least=before)
-        check_quantity(permille, f"{where}.simulated_load[{i}][1]", most=MOST_REPLICAS * 10_000)
+        check_quantity(permille, f"{where}.simulated_load[{i}][1]", most=MAX_REPLICAS * 10_000)
 
 
 def load_permille(spec: ServiceSpec, now_ms: int) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from engine import commands as cmd
 from engine import events as ev
-from engine.commands import MOST_EVIDENCE
+from engine.commands import MAX_EVIDENCE
 from engine.definitions import Checked
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.model import RESOURCES, Resources, Spec, TaskGroup, WorkloadSpec, WorkloadState, check_workload
@@ -24,7 +24,7 @@ from engine.respec import spec_of
 from engine.state import BOUND, State
 from engine.submission import check_place
 
-LEAST_PERMILLE, MOST_PERMILLE = 100, 4000
+MIN_PERMILLE, MAX_PERMILLE = 100, 4000
 """What a recommender may make of a request, as parts of what was asked for. People are not bound by it."""
 RESIZED = ("cpu_milli", "memory_mib")
 """What recommenders may change: devices are asked for whole, and disks do not shrink."""
@@ -108,8 +108,8 @@ def _check(state: State, row: int, groups: tuple[TaskGroup, ...]) -> None:
 
 
 def _checked_evidence(evidence: str) -> str:
-    if len(evidence) > MOST_EVIDENCE or not evidence.isprintable():
-        raise SpecError("evidence", "is too long or not one line of text", f"Give at most {MOST_EVIDENCE} characters")
+    if len(evidence) > MAX_EVIDENCE or not evidence.isprintable():
+        raise SpecError("evidence", "is too long or not one line of text", f"Give at most {MAX_EVIDENCE} characters")
     return evidence
 
 
@@ -135,7 +135,7 @@ def recommended(state: State, recommender: Recommender, ids: Iterable[str]) -> l
             continue
         try:
             _check(state, row, groups)
-            events.append(ev.Reclassed(row, groups, _checked_evidence("; ".join(said)[:MOST_EVIDENCE])))
+            events.append(ev.Reclassed(row, groups, _checked_evidence("; ".join(said)[:MAX_EVIDENCE])))
         except MusterError:
             continue
     return events
@@ -148,7 +148,7 @@ def _with_bounded(
     for name in RESIZED:
         was, to = getattr(asked, name), getattr(recommendation, name)
         if was and to:
-            request[name] = min(max(to, -(-was * LEAST_PERMILLE // 1000)), was * MOST_PERMILLE // 1000)
+            request[name] = min(max(to, -(-was * MIN_PERMILLE // 1000)), was * MAX_PERMILLE // 1000)
     bounded = msgspec.structs.replace(asked, **request)
     return tuple(
         msgspec.structs.replace(group, request=bounded) if group.name == recommendation.group else group

@@ -14,8 +14,8 @@ import msgspec
 from engine.errors import SpecError
 from engine.spec import HOUR_MS, Spec, check_quantity
 
-MOST_WORDS = 4096
-MOST_BYTES = 128 * 1024
+MAX_WORDS = 4096
+MAX_BYTES = 128 * 1024
 """Of command and environment together: it is kept in the journal, once for all that say the same."""
 OURS = "MUSTER_"
 """Names of variables that begin so are Muster's to set."""
@@ -42,8 +42,8 @@ def check_run(run: RunSpec, where: str) -> None:
     """Raises SpecError for what the operating system would refuse, or nobody could mean."""
     if not run.argv or not run.argv[0]:
         raise SpecError(f"{where}.argv", "names no program", "Write for example: argv: [python3, train.py]")
-    if len(run.argv) > MOST_WORDS:
-        raise SpecError(f"{where}.argv", f"has {len(run.argv)} words", f"Give at most {MOST_WORDS}")
+    if len(run.argv) > MAX_WORDS:
+        raise SpecError(f"{where}.argv", f"has {len(run.argv)} words", f"Give at most {MAX_WORDS}")
     for i, word in enumerate(run.argv):
         _check_text(word, f"{where}.argv[{i}]")
     for name, value in run.env.items():
@@ -53,8 +53,8 @@ def check_run(run: RunSpec, where: str) -> None:
             raise SpecError(f"{where}.env.{name[:80]}", f"names that begin with {OURS} are Muster's", "Choose another")
         _check_text(value, f"{where}.env.{name[:80]}")
     size = sum(len(text.encode()) for text in (*run.argv, *run.env, *run.env.values()))
-    if size > MOST_BYTES:
-        raise SpecError(where, f"has {size} bytes", f"Give at most {MOST_BYTES}; put more into a file that it reads")
+    if size > MAX_BYTES:
+        raise SpecError(where, f"has {size} bytes", f"Give at most {MAX_BYTES}; put more into a file that it reads")
     _check_text(run.cwd, f"{where}.cwd")
     if run.cwd and not run.cwd.startswith("/"):
         raise SpecError(f"{where}.cwd", f"{run.cwd[:80]!a} is no absolute path", "Begin it with /")

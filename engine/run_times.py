@@ -20,13 +20,13 @@ from engine.model import WorkloadState
 from engine.past_runs import PastRun, stem
 from engine.state import State
 
-LEAST_SAMPLES = 20
+MIN_SAMPLES = 20
 """Finished runs of likes that are enough to go by."""
-LEAST_OF_CLASS = 8
+MIN_OF_CLASS = 8
 """Of the very same request in the same queue: they are closer likes, so fewer will do."""
-MOST_SAMPLES = 20_000
+MAX_SAMPLES = 20_000
 """The last so many finished runs are looked at."""
-MOST_TIMES_LONGER = 10
+MAX_TIMES_LONGER = 10
 """What has outlived all of its likes runs at most so many times as long in all as it has run."""
 _PERMILLES = range(5, 1000, 10)
 _MILLION = 1_000_000
@@ -67,12 +67,12 @@ def quantile(likely: array[int], share: float, beyond: int) -> int:
     """Of the values above `beyond` the one at `share`, linear between neighbours; `likely` is in ascending order.
 
     Beyond the last value: a Pareto tail with index 2 from `beyond` on, as for a thing that lasts the longer the longer
-    it has lasted, cut at MOST_TIMES_LONGER.
+    it has lasted, cut at MAX_TIMES_LONGER.
     """
     first = bisect_right(likely, beyond)
     left = len(likely) - first
     if not left:
-        return max(beyond + 1, int(beyond * min(1 / math.sqrt(1 - share), MOST_TIMES_LONGER)))
+        return max(beyond + 1, int(beyond * min(1 / math.sqrt(1 - share), MAX_TIMES_LONGER)))
     at = share * (left + 1)
     below = int(at)
     low = beyond if below == 0 else likely[first + below - 1]
@@ -97,7 +97,7 @@ def quantiles(likely: array[int], shares: Parts, beyond: Whole) -> Whole:
     high = values[np.minimum(first + below, len(values) - 1)]
     found = (low + (high - low) * (at - below)).astype(np.int64)
     found = np.where(below >= left, values[-1], found)
-    longer = beyond * np.minimum(1 / np.sqrt(1 - shares), MOST_TIMES_LONGER)
+    longer = beyond * np.minimum(1 / np.sqrt(1 - shares), MAX_TIMES_LONGER)
     drawn: Whole = np.maximum(np.where(left == 0, longer.astype(np.int64), found), beyond + 1)
     return drawn
 
@@ -160,7 +160,7 @@ def _enough(found: dict[tuple[int, int], list[int]], least: int) -> dict[tuple[i
 def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], array[int]]:
     """With OF_LIMIT, the less of it the more values there are."""
     return {
-        key: array("q", sorted(values if len(values) >= LEAST_SAMPLES else values * AS_OF_LIMIT + OF_LIMIT.tolist()))
+        key: array("q", sorted(values if len(values) >= MIN_SAMPLES else values * AS_OF_LIMIT + OF_LIMIT.tolist()))
         for key, values in found.items()
     }
 
@@ -175,7 +175,7 @@ class Learnt(RunTimes):
         self._state = state
         w = state.workloads
         rows = np.flatnonzero(view(w.state) == WorkloadState.FINISHED) if w.ids else np.zeros(0, np.int64)
-        rows = rows[np.argsort(view(w.ended)[rows], kind="stable")[-MOST_SAMPLES:]] if len(rows) else rows
+        rows = rows[np.argsort(view(w.ended)[rows], kind="stable")[-MAX_SAMPLES:]] if len(rows) else rows
         work = view(w.kept)[rows] + view(w.done)[rows] if len(rows) else np.zeros(0, np.int64)
         of_class: dict[tuple[int, int], list[int]] = {}
         of_estimate: dict[tuple[int, int], list[int]] = {}
@@ -194,7 +194,7 @@ class Learnt(RunTimes):
             queue, tenant = state.queues.row_of.get(run.queue, -2), w.tenants.index.get(run.tenant, -2)
             for key in ((queue, tenant), (queue, -1), (-1, -1)) if run.limit_ms else ():
                 of_estimate.setdefault(key, []).append(max(run.run_ms, 1) * _MILLION // run.limit_ms)
-        self._of_class = _enough(of_class, LEAST_OF_CLASS)
+        self._of_class = _enough(of_class, MIN_OF_CLASS)
         self._stems: dict[tuple[int, int, str], int] = {}
         """(tenant, team, stem of the name) -> where in `_of_stem` what it ran is."""
         self._of_stem: list[array[int]] = []
@@ -202,7 +202,7 @@ class Learnt(RunTimes):
             self._learn_stems(rows.tolist(), np.maximum(work, 1).tolist(), state.past.runs)
         self.hangs = self._by_limit
         self._known = {key: len(values) for key, values in of_estimate.items()}
-        self._shares = _mixed(of_estimate) if self._by_limit else _enough(of_estimate, LEAST_SAMPLES)
+        self._shares = _mixed(of_estimate) if self._by_limit else _enough(of_estimate, MIN_SAMPLES)
         """(queue, tenant), (queue, -1) or (-1, -1) -> work in millionths of the estimate."""
 
     def _learn_stems(self, rows: list[int], work: list[int], past: list[PastRun]) -> None:
@@ -214,7 +214,7 @@ class Learnt(RunTimes):
         for row, ms in zip(rows, work, strict=True):
             found.setdefault((w.tenant[row], w.team[row], stem(w.names[row])), []).append(ms)
         for key, ran in found.items():
-            if key[2] and len(ran) >= LEAST_OF_CLASS:
+            if key[2] and len(ran) >= MIN_OF_CLASS:
                 self._stems[key] = len(self._of_stem)
                 self._of_stem.append(array("q", sorted(ran)))
 
@@ -228,7 +228,7 @@ class Learnt(RunTimes):
     def kin(self, row: int) -> str:
         w = self._state.workloads
         kind = w.queue[row], w.tenant[row]
-        if not self.hangs or self._known.get(kind, 0) >= LEAST_SAMPLES or (w.cls[row], kind[0]) in self._of_class:
+        if not self.hangs or self._known.get(kind, 0) >= MIN_SAMPLES or (w.cls[row], kind[0]) in self._of_class:
             return ""
         if self._stem_of(row) >= 0:
             return ""
@@ -238,7 +238,7 @@ class Learnt(RunTimes):
         if not self._by_limit:
             return ""
         runs = self._known.get((-1, -1), 0)
-        if runs >= LEAST_SAMPLES:
+        if runs >= MIN_SAMPLES:
             past = f", {self._past:,} of them before the mirror, by accounting" if self._past else ""
             how = "of the same name, else as parts of the time limits"
             return f"run times as {runs:,} finished runs had them{past}: {how}"

@@ -34,7 +34,7 @@ from engine.state import State
 from engine.templates import grows, suits, suits_in, template, zones_of
 from engine.workloads import NONE
 
-MOST_GANGS = 500
+MAX_GANGS = 500
 """Gangs that get orders in one scan: each takes about a millisecond. The others have theirs in the next."""
 PLACED_BY_NAME = ("region", "zone")
 """Levels of the topology at which it is known where a new node will be."""
@@ -223,7 +223,7 @@ class Planner:
         if not any(need.counts):
             return self._say(need, "incoming")
         self._on_its_way = False
-        enough = self._gangs >= MOST_GANGS
+        enough = self._gangs >= MAX_GANGS
         if not need.young and not enough and self._order_for_gang(need):
             self._gangs += 1
             return self._say(need, "ordered")

@@ -12,7 +12,7 @@ from engine.model import check_quantity
 from engine.scaling import MAX_POOL_NODES, ScalingSpec, changed_settings, check_patience, check_scaling
 from engine.state import State
 
-MOST_TARGETS = 1_000
+MAX_TARGETS = 1_000
 """Entries in the schedule of one pool."""
 
 
@@ -41,8 +41,8 @@ def set_targets(state: State, command: cmd.SetTargets) -> Checked:
         raise RefusedError(
             f"pool '{command.pool}' does not grow by itself", "Say how far it shall first: set-scaling --most"
         )
-    if len(command.targets) > MOST_TARGETS:
-        raise SpecError("targets", f"has {len(command.targets):,} entries", f"Give at most {MOST_TARGETS:,}")
+    if len(command.targets) > MAX_TARGETS:
+        raise SpecError("targets", f"has {len(command.targets):,} entries", f"Give at most {MAX_TARGETS:,}")
     seen: set[int] = set()
     for i, (at_ms, nodes) in enumerate(command.targets):
         check_quantity(at_ms, f"targets[{i}][0]")

@@ -15,13 +15,13 @@ SLOW_PERMILLE = 700
 """Progress below this part of the gang's median is slow."""
 SAMPLES = 3
 """So many slow samples in a row make a straggler."""
-LEAST_MEMBERS = 3
+MIN_MEMBERS = 3
 """Members that must have reported before anyone is judged by their median."""
-LEAST_MEDIAN = 10
+MIN_MEDIAN = 10
 """Permille of work done by the median below which nobody is judged: a whole permille decides too much there."""
 STILL_MS, STILL_STEPS = 15 * 60_000, 3
 """A gang that has not come on for so long, and for as long as so many permille of its estimate take, stands still."""
-MOST_MEMBERS = 200_000
+MAX_MEMBERS = 200_000
 """Members of all gangs that are remembered. Beyond that the gangs that reported longest ago are forgotten."""
 
 
@@ -96,7 +96,7 @@ class _Gang:
     def _compare(self) -> None:
         self.done, self.round = self.round, {}
         self.median = int(np.median(np.fromiter(self.done.values(), np.int64)))
-        judged = len(self.done) >= LEAST_MEMBERS and self.median >= LEAST_MEDIAN
+        judged = len(self.done) >= MIN_MEMBERS and self.median >= MIN_MEDIAN
         for task, permille in self.done.items():
             if judged and permille * 1000 < SLOW_PERMILLE * self.median:
                 self.slow[task] = self.slow.get(task, 0) + 1
@@ -137,7 +137,7 @@ class Progress:
             gang.take(sample.task, node, sample.done_permille, w.tasks[row], at_ms)
             self._members += len(gang.node)
             taken += 1
-        while self._members > MOST_MEMBERS:
+        while self._members > MAX_MEMBERS:
             self._members -= len(self._gangs.pop(next(iter(self._gangs))).node)
         return taken
 

@@ -20,9 +20,9 @@ from engine.edit_check import refuse_wrong
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import WorkloadState
 from engine.outlook import (
-    MOST_HORIZON_MS,
-    MOST_SEEDS,
-    MOST_WATCHED,
+    MAX_HORIZON_MS,
+    MAX_SEEDS,
+    MAX_WATCHED,
     Answer,
     Ask,
     AskOptions,
@@ -37,11 +37,11 @@ from engine.outlook import (
 from engine.run_times import Learnt, RunTimes
 from engine.state import State
 
-LEAST_HORIZON_MS = 60_000
-MOST_AT_ONCE = 3
-MOST_KEPT = 16
+MIN_HORIZON_MS = 60_000
+MAX_AT_ONCE = 3
+MAX_KEPT = 16
 """Runs that are over and can still be read, the last ones."""
-MOST_SECONDS = 1800.0
+MAX_SECONDS = 1800.0
 """Wall time after which a run is given up."""
 TELL_EVERY_S = 0.1
 """Wall time between two reports of mere progress."""
@@ -81,13 +81,13 @@ class Twins:
         cell does not have, RefusedError when too many runs are under way."""
         check(self._engine.state, ask)
         with self._changed:
-            if len(self._children) >= MOST_AT_ONCE:
+            if len(self._children) >= MAX_AT_ONCE:
                 raise RefusedError(
                     f"{len(self._children)} runs of the twin are under way", "Wait for one of them, or cancel it"
                 )
             engine, run_times = self._engine, self._run_times
             try:
-                worker = child.start(lambda report: answer(engine, ask, run_times(engine.state), report), MOST_SECONDS)
+                worker = child.start(lambda report: answer(engine, ask, run_times(engine.state), report), MAX_SECONDS)
             except OSError as error:
                 raise RefusedError(
                     f"the twin cannot start: {error.strerror}", "Free some memory, then try again"
@@ -196,7 +196,7 @@ class Twins:
 
     def _forget_old(self) -> None:
         over = [run_id for run_id, status in self._runs.items() if status.state != "running"]
-        for run_id in over[: max(0, len(over) - MOST_KEPT)]:
+        for run_id in over[: max(0, len(over) - MAX_KEPT)]:
             del self._runs[run_id]
 
 
@@ -205,15 +205,15 @@ class Twins:
 
 def check(state: State, ask: Ask) -> None:
     """Raises EditsError, SpecError or NotFoundError for what cannot be answered."""
-    if not LEAST_HORIZON_MS <= ask.horizon_ms <= MOST_HORIZON_MS:
+    if not MIN_HORIZON_MS <= ask.horizon_ms <= MAX_HORIZON_MS:
         raise SpecError("horizon_ms", f"{ask.horizon_ms} is not from one minute to seven days", "Give for example 24h")
-    if not 1 <= ask.seeds <= MOST_SEEDS:
-        raise SpecError("seeds", f"{ask.seeds} is not from 1 to {MOST_SEEDS}", "Give for example 8")
+    if not 1 <= ask.seeds <= MAX_SEEDS:
+        raise SpecError("seeds", f"{ask.seeds} is not from 1 to {MAX_SEEDS}", "Give for example 8")
     if not 0 <= ask.seed < 2**62:
         raise SpecError("seed", "is not from 0 to 2^62", "Give for example 0")
     if isinstance(ask, WhatIf):
-        if len(ask.watch) > MOST_WATCHED:
-            raise SpecError("watch", f"{len(ask.watch)} workloads", f"Name at most {MOST_WATCHED}")
+        if len(ask.watch) > MAX_WATCHED:
+            raise SpecError("watch", f"{len(ask.watch)} workloads", f"Name at most {MAX_WATCHED}")
         refuse_wrong(state, ask.edits, ask.horizon_ms)
         submitted = {
             name for e in ask.edits if isinstance(e, ed.Submit) for s in e.workloads for name in what_if.ids_of(s)
@@ -233,8 +233,8 @@ def check(state: State, ask: Ask) -> None:
 
 
 def _check_options(state: State, ask: AskOptions) -> None:
-    if len(ask.workloads) > options.MOST_OPTIONS:
-        raise SpecError("workloads", f"{len(ask.workloads)} options", f"Try at most {options.MOST_OPTIONS} at a time")
+    if len(ask.workloads) > options.MAX_OPTIONS:
+        raise SpecError("workloads", f"{len(ask.workloads)} options", f"Try at most {options.MAX_OPTIONS} at a time")
     if any(spec.array is not None for spec in ask.workloads):
         raise SpecError("workloads", "an option cannot be an array", "Try one of its members")
     if len(ask.run_ms) != len(ask.workloads):
@@ -255,8 +255,8 @@ def _check_run(state: State, ask: AskRun) -> None:
     except ed.EditsError as error:
         raise ed.EditsError(_without_edit(error.problems)) from None
     names = [name for spec in ask.workloads for name in what_if.ids_of(spec)]
-    if len(names) > MOST_WATCHED:
-        raise SpecError("workloads", f"make {len(names)} in all", f"Try at most {MOST_WATCHED} at a time")
+    if len(names) > MAX_WATCHED:
+        raise SpecError("workloads", f"make {len(names)} in all", f"Try at most {MAX_WATCHED} at a time")
 
 
 def _without_edit(problems: tuple[str, ...]) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from engine.state import State
 
 _ID_LINES = re.compile(rf"(?:{ID_PATTERN.pattern}\n)*+")
-MOST_REMEMBERED = 1024
+MAX_REMEMBERED = 1024
 """Requests of which it is remembered that they are sound."""
 
 
@@ -81,7 +81,7 @@ def _check_requests(
     """Raise MusterError if one of them could never start. Specs often share their groups, and equal requests need
     looking at once only as long as pools, nodes and queues are as they were."""
     known = state.found_sound
-    if known.rules != state.rules or len(known.requests) > MOST_REMEMBERED:
+    if known.rules != state.rules or len(known.requests) > MAX_REMEMBERED:
         known = state.found_sound = FoundSound(state.rules, {}, set())
     asked = {(id(spec.groups), spec.queue, spec.elastic): spec for spec in specs}
     number_of: dict[int, int] = {}

@@ -18,7 +18,7 @@ from engine.chance import MIN_RUNS, quantiles
 from engine.control import Engine
 from engine.errors import RefusedError
 from engine.model import WorkloadSpec
-from engine.outlook import MOST_WATCHED, Figure, Interval, Outlook, Start, StartFigure, Unit, WhatIf
+from engine.outlook import MAX_WATCHED, Figure, Interval, Outlook, Start, StartFigure, Unit, WhatIf
 from engine.probe import Focus, Key
 from engine.rehearsal import Conditions, Covered, Refused, Sample, decode, rehearse
 from engine.run_times import RunTimes
@@ -26,11 +26,11 @@ from engine.state import members
 
 AT_ONCE = min(2, os.cpu_count() or 1)
 """Rehearsals that run side by side."""
-MOST_SECONDS = 3600.0
+MAX_SECONDS = 3600.0
 """Wall time of one rehearsal."""
-MOST_MOVERS = 5
+MAX_MOVERS = 5
 """Workloads told of that start much sooner because of the edits, and as many that start much later."""
-LEAST_MOVE_MS = 60_000
+MIN_MOVE_MS = 60_000
 NEVER = -1
 
 Job = tuple[tuple[ed.AnyEdit, ...], Conditions]
@@ -70,7 +70,7 @@ def run_all(
 
 
 def _start(engine: Engine, edits: tuple[ed.AnyEdit, ...], under: Conditions, run_times: RunTimes | None) -> child.Child:
-    return child.start(lambda report: rehearse(engine, edits, under, run_times, report), MOST_SECONDS)
+    return child.start(lambda report: rehearse(engine, edits, under, run_times, report), MAX_SECONDS)
 
 
 class Pairs:
@@ -92,7 +92,7 @@ def answer(
     submitted = tuple(
         name for edit in ask.edits if isinstance(edit, ed.Submit) for spec in edit.workloads for name in ids_of(spec)
     )
-    focus = tuple(dict.fromkeys((*ask.watch, *submitted)))[:MOST_WATCHED]
+    focus = tuple(dict.fromkeys((*ask.watch, *submitted)))[:MAX_WATCHED]
     jobs: list[Job] = []
     for n in range(ask.seeds):
         under = Conditions(
@@ -276,8 +276,8 @@ def movers(pairs: Pairs, engine: Engine, horizon_ms: int, focus: tuple[str, ...]
     found: list[StartFigure] = []
     sides: tuple[tuple[Literal["sooner", "later"], Any, int], ...] = (("sooner", order, -1), ("later", order[::-1], 1))
     for why, places, sign in sides:
-        chosen = [at for at in places[: MOST_MOVERS + len(followed)].tolist() if sign * moves[at] >= LEAST_MOVE_MS]
-        for at in [at for at in chosen if w.ids[rows[at]] not in followed][:MOST_MOVERS]:
+        chosen = [at for at in places[: MAX_MOVERS + len(followed)].tolist() if sign * moves[at] >= MIN_MOVE_MS]
+        for at in [at for at in chosen if w.ids[rows[at]] not in followed][:MAX_MOVERS]:
             row = int(rows[at])
             times = (
                 [NEVER if at_ms >= end_ms else at_ms for at_ms in side[:, at].tolist()] for side in (before, after)

@@ -54,7 +54,7 @@ TRANSITIONS = (
 DEPENDS_ON = ("finished", "failed", "ended", "started")
 """Kinds of dependency, by code."""
 MET = 64
-LEAST_TURN_MS = 1000
+MIN_TURN_MS = 1000
 """Between being preempted and preempting others, or being preempted again."""
 NONE = -1
 
@@ -648,13 +648,13 @@ class Workloads(Table):
     def may_preempt_at(self, row: int, settings: Settings) -> int:
         """Cell time from which the workload may preempt others: one that was preempted itself waits like anybody else
         first, or two could take turns for ever."""
-        return self.evicted_at[row] + max(settings.preempt_after_ms, LEAST_TURN_MS) if self.evicted_at[row] >= 0 else 0
+        return self.evicted_at[row] + max(settings.preempt_after_ms, MIN_TURN_MS) if self.evicted_at[row] >= 0 else 0
 
     def spared_until(self, row: int, min_runtime_ms: int) -> int:
         """Cell time from which bound work may be preempted, given the minimum runtime of its queue. Work that was
         preempted and started again keeps its turn for a moment: or each who waits could take it from the one before."""
         evicted_at: int = self.evicted_at[row]
-        return max(self.started[row] + min_runtime_ms, evicted_at + LEAST_TURN_MS if evicted_at >= 0 else 0)
+        return max(self.started[row] + min_runtime_ms, evicted_at + MIN_TURN_MS if evicted_at >= 0 else 0)
 
     def saves_when_asked(self, row: int) -> bool:
         """Whether it writes a checkpoint when it is asked to stop."""

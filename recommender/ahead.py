@@ -31,7 +31,7 @@ PENALTIES, ROOT_PENALTIES = (10.0, 100.0, 1000.0, 10000.0), (30.0, 300.0, 3000.0
 """Ridge penalties of the regressions of demand, and of its square root; features have a variance near 1."""
 JUDGED, SHARPNESS = WEEK, 8
 """Half-life in hours of the errors by which guesses are judged, and the power of their mean they count less by."""
-ANALOGS, LEAST_ANALOGS = 30, 10
+ANALOGS, MIN_ANALOGS = 30, 10
 """Past hours like the last known that are looked at, at most; and how many must be known."""
 ANALOG_LAGS = (0, 1, 2, 3, 5, 8, 12, 18, 23)
 ANALOG_WEIGHTS = np.array([2, 1.5, 1.2, 1, 0.8, 0.7, 0.6, 0.5, 0.7])
@@ -48,13 +48,13 @@ OVERALL_DAYS = 3.0
 """Days' worth of weight that the mean error at any time of day has beside that of the hour."""
 SHAPE, PRESENT, LATE = 1000, 240, 336
 """Half-lives in hours: of the shape of errors, of their present size, and of what was missed outright."""
-MOST_OFF = 15.0
+MAX_OFF = 15.0
 """Errors count at most so many times the size that was usual."""
 USUAL_HOURS = 30
 """Hours' worth of errors that the usual shape stands for."""
 SPENT_IN, REPAID_IN = 48, 720
 """Hours over which what is left of the demand that may go unmet is spent, and what is overspent is made good."""
-LEAST_ALLOWED, MOST_ALLOWED = 0.75, 3.0
+MIN_ALLOWED, MAX_ALLOWED = 0.75, 3.0
 """Parts of the target that are allowed at least and at most."""
 USUAL_OFF = np.array([-8, -2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 400], np.float64)
 USUAL_SHORT = np.array(
@@ -135,12 +135,12 @@ def allowed(target: float, unmet: float, demanded: float, level: float) -> float
     next."""
     hours_left = (target * demanded - unmet) / max(target * level, 1e-12)
     share = 1 + hours_left / (SPENT_IN if hours_left > 0 else REPAID_IN)
-    return target * min(max(share, LEAST_ALLOWED), MOST_ALLOWED)
+    return target * min(max(share, MIN_ALLOWED), MAX_ALLOWED)
 
 
 def _said(past: Series, middle: Series, size: Series, lead: int) -> Ahead:
     hours, begin = len(past), 5 * DAY
-    off = np.clip((past[begin:] - middle[begin:hours]) / size[begin:hours], -MOST_OFF, MOST_OFF)
+    off = np.clip((past[begin:] - middle[begin:hours]) / size[begin:hours], -MAX_OFF, MAX_OFF)
     age = np.arange(hours - begin)[::-1]
     weight, late = 0.5 ** (age / SHAPE), 0.5 ** (age / LATE)
     # Two views of what would have been missed: past shapes of errors at their present size, and what was missed.
@@ -239,7 +239,7 @@ def _analogs(past: Series, lead: int) -> Series:
         # What came of them must be known to somebody: those without a past are only compared with.
         others = all_hours[((all_hours - time + 1) % DAY <= 2) & (all_hours + lead < hours)]
         known = np.searchsorted(others, origins - lead, side="right")
-        origins, known = origins[known >= LEAST_ANALOGS], known[known >= LEAST_ANALOGS]
+        origins, known = origins[known >= MIN_ANALOGS], known[known >= MIN_ANALOGS]
         if not len(origins):
             continue
         apart = np.maximum(lengths[origins, None] + lengths[others] - 2 * shapes[origins] @ shapes[others].T, 0)

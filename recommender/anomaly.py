@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULTS = Settings()
 TAIL = 0.95
 """Errors above this quantile of theirs are the tail that a generalised Pareto distribution is fitted to."""
-LEAST_TAIL = 5
+MIN_TAIL = 5
 SHAPE_MOST = 0.9
 FORGET_MS = 3 * DAY_MS
 """Within such a time the errors of the candidates are forgotten to 1/e."""
@@ -236,7 +236,7 @@ def far(errors: Floats, once: float) -> float:
     start = float(np.quantile(errors, TAIL))
     tail = np.sort(errors[errors > start] - start)
     count = len(tail)
-    if count < LEAST_TAIL:
+    if count < MIN_TAIL:
         return float(errors.max()) * 1.5
     first = float(tail.mean())
     second = float(tail @ np.arange(count - 1, -1, -1)) / (count * (count - 1))

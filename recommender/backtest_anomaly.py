@@ -27,10 +27,10 @@ from recommender.anomaly import DAY_MS, DEFAULTS, WEEK_MS, detect, step_of
 PROBATION = 0.15
 PROBATION_MOST = 750
 """Points; both from the benchmark."""
-LEAST_POINTS = 20
+MIN_POINTS = 20
 SIGMAS = 3.0
 STATIC = 0.999
-MOST_VALUE = 1e15
+MAX_VALUE = 1e15
 TIME_COLUMNS = ("timestamp", "time")
 
 Window = tuple[int, int]
@@ -82,14 +82,14 @@ def read(path: str | Path, problems: Problems) -> Series:
         if at_ms is None:
             problems.report(row.wrong(column, "a time such as 2026-11-22 02:00:00"))
         elif value is None:
-            problems.report(row.wrong("value", f"a number of at most {MOST_VALUE:g}"))
+            problems.report(row.wrong("value", f"a number of at most {MAX_VALUE:g}"))
         else:
             unordered += at_ms < last
             again += at_ms in found
             found[at_ms] = value
             last = at_ms
-    if len(found) < LEAST_POINTS:
-        raise SpecError(str(path), f"has {len(found)} points", f"Give a series of at least {LEAST_POINTS}")
+    if len(found) < MIN_POINTS:
+        raise SpecError(str(path), f"has {len(found)} points", f"Give a series of at least {MIN_POINTS}")
     times = sorted(found)
     mended = [(unordered, "rows out of order: sorted"), (again, "rows for a time that was there: the last counts")]
     name = file.path.name.removesuffix(".gz").removesuffix(".csv")
@@ -110,7 +110,7 @@ def number_of(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if abs(value) <= MOST_VALUE else None
+    return value if abs(value) <= MAX_VALUE else None
 
 
 def read_labels(path: str | Path) -> dict[str, list[Window]]:

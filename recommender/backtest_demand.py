@@ -26,7 +26,7 @@ UNSCORED = 8
 HORIZONS = (1, 6, 24)
 AHEAD = 24
 WEEK = 7 * DAY
-LEAST_HOURS = 5 * DAY
+MIN_HOURS = 5 * DAY
 QUANTILES = np.array([0.1, 0.5, 0.9])
 ERRORS_OF = ((0, 1), (1, 6), (6, 24))
 """Hours ahead whose errors are pooled, as slices."""
@@ -46,8 +46,8 @@ class Score(msgspec.Struct, frozen=True):
 def backtest(series: Hourly) -> dict[str, Score]:
     """Scores by method, `muster` first. SpecError where the series is too short to say anything."""
     values = series.values
-    if len(values) < LEAST_HOURS:
-        raise SpecError(series.name, f"has {len(values)} hours", f"Give at least {LEAST_HOURS}, five days")
+    if len(values) < MIN_HOURS:
+        raise SpecError(series.name, f"has {len(values)} hours", f"Give at least {MIN_HOURS}, five days")
     train = int(len(values) * (TRAIN_FULL if series.name.endswith("_full") else TRAIN))
     origins = np.unique(np.linspace(train, len(values) - AHEAD, ORIGINS).astype(int))
     truth = np.stack([values[at : at + AHEAD] for at in origins])

@@ -23,7 +23,7 @@ from recommender.backtest_runtime import run_of
 from recommender.run_history import Submission
 from recommender.run_model import RunModel
 
-LEAST_MORE_MS = 60_000
+MIN_MORE_MS = 60_000
 """By which an estimate is at least raised that proves too short."""
 ROWS = {
     "easy_requested": "EASY backfill, run times as requested",
@@ -131,7 +131,7 @@ class Learned:
     def longer(self, job: int, elapsed: int) -> int:
         longer = self._model.estimate(str(job), elapsed).p90_ms
         most = self._asked[job].requested_ms
-        return max(min(longer, most) if elapsed < most else longer, elapsed + LEAST_MORE_MS)
+        return max(min(longer, most) if elapsed < most else longer, elapsed + MIN_MORE_MS)
 
     def ended(self, job: int, now: int) -> None:
         self._pass_to(now)

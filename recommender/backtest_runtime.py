@@ -27,8 +27,8 @@ from recommender.window import Window
 Floats = NDArray[np.float64]
 
 TRAIN = 0.7
-LEAST_JOBS = 20
-LEAST_LIKES = 3
+MIN_JOBS = 20
+MIN_LIKES = 3
 """Runs before a group's median is told by `user_size_median`."""
 ALL = 1_000_000
 """Window of medians over everything that ended."""
@@ -70,8 +70,8 @@ def read(files: Sequence[str | Path], format: str, problems: Problems) -> tuple[
     if format == "openb":
         told = [each for each in told if each[1].wait_ms is not None]
     told = [each for each in told if each[1].run_ms > 0]
-    if len(told) < LEAST_JOBS:
-        raise SpecError("FILE", f"only {len(told)} jobs that ran", f"Give a trace with at least {LEAST_JOBS}")
+    if len(told) < MIN_JOBS:
+        raise SpecError("FILE", f"only {len(told)} jobs that ran", f"Give a trace with at least {MIN_JOBS}")
     told.sort(key=lambda each: each[0])
     figures = tuple(sorted({name for _, job, _ in told for name in job.figures}))
     return [run_of(at, job, file, format, figures) for at, job, file in told], figures
@@ -170,7 +170,7 @@ def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
             tsafrir[at] = min(tsafrir[at], requested[at])
         for group in groups(asked):
             window = medians.get(group)
-            if window is not None and len(window) >= LEAST_LIKES:
+            if window is not None and len(window) >= MIN_LIKES:
                 grouped[at] = (window.at_rank((len(window) + 1) // 2) + window.at_rank(len(window) // 2 + 1)) / 2
                 break
         heapq.heappush(due, (run.start_ms + run.run_ms, at))

@@ -18,7 +18,7 @@ import numpy as np
 from engine.errors import SpecError
 from engine.forecast import DAY, WEEK, Series
 from engine.progress import counted
-from engine.traces.demand import FULL, LEAST_HOURS, UNMET, over_provisioned
+from engine.traces.demand import FULL, MIN_HOURS, UNMET, over_provisioned
 from recommender import ahead
 from recommender.hourly import Hourly, filled
 
@@ -39,7 +39,7 @@ def backtest(series: Hourly, lead: int) -> dict[str, Score]:
     """Scores by method, `muster` first. `lead`: hours, from 1. SpecError where the series is too short."""
     values = series.values
     first = int(len(values) * (TRAIN_FULL if series.name.endswith(FULL) else TRAIN))
-    least = max(LEAST_HOURS, int(np.ceil((ahead.LEAST + lead) / TRAIN)))
+    least = max(MIN_HOURS, int(np.ceil((ahead.LEAST + lead) / TRAIN)))
     if len(values) < least:
         raise SpecError(series.name, f"has {len(values)} hours", f"Give at least {least} for decisions {lead} h ahead")
     hours = range(first, len(values))

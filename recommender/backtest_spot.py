@@ -15,7 +15,7 @@ from recommender.spot_price import AHEAD, DAY, WEEK, Changes, forecast, hourly
 
 TRAIN = 0.6
 EVERY = 6
-LEAST_HOURS = 10 * DAY
+MIN_HOURS = 10 * DAY
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -30,8 +30,8 @@ class Score(msgspec.Struct, frozen=True):
 def backtest(changes: Changes) -> dict[str, Score]:
     """Scores by method, `muster` first. SpecError where the price is known for too short a time."""
     mean = hourly(changes).mean
-    if len(mean) < LEAST_HOURS:
-        raise SpecError(changes.name, f"covers {len(mean)} hours", f"Give at least {LEAST_HOURS}, ten days")
+    if len(mean) < MIN_HOURS:
+        raise SpecError(changes.name, f"covers {len(mean)} hours", f"Give at least {MIN_HOURS}, ten days")
     origins = range(int(len(mean) * TRAIN), len(mean) - AHEAD + 1, EVERY)
     came = np.array([mean[at : at + AHEAD].mean() for at in origins])
     rules = {

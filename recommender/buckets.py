@@ -143,7 +143,7 @@ _SAMPLE = (np.dtype("<i4"), np.dtype("<f8"))
 """Milliseconds since the chunk's begin, value."""
 _BUCKET = (np.dtype("<i4"), np.dtype("<i4"), *(np.dtype("<f8"),) * 4)
 """Number of the bucket in the chunk, count, total, least, most, last."""
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """Of one piece, unpacked: more is none of ours."""
 _LOGGED = (np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f8"))
 """Series, time, value."""
@@ -192,11 +192,11 @@ def _unpacked(body: bytes, dtypes: tuple[np.dtype[Any], ...]) -> list[Any]:
     width = sum(dtype.itemsize for dtype in dtypes)
     unpacker = zlib.decompressobj()
     try:
-        raw = unpacker.decompress(body, MOST_BYTES)
+        raw = unpacker.decompress(body, MAX_BYTES)
     except zlib.error as error:
         raise ValueError(f"damaged measurements: {error}") from None
     if not unpacker.eof:
-        raise ValueError(f"damaged measurements: cut off, or more than {MOST_BYTES:,} bytes")
+        raise ValueError(f"damaged measurements: cut off, or more than {MAX_BYTES:,} bytes")
     rows, rest = divmod(len(raw), width)
     if rest:
         raise ValueError(f"damaged measurements: {len(raw)} bytes are no whole rows of {width}")

@@ -21,7 +21,7 @@ class Mixture:
     DECAY, OWN_DECAY = 0.998, 0.995
     PRIOR = 100.0
     SHARPNESS = 8.0
-    LEAST_LOSS = 0.01
+    MIN_LOSS = 0.01
     """A best loss below this counts as this."""
     USERS = 20_000
     """Users kept; who has not been heard of for longest is forgotten first."""
@@ -53,7 +53,7 @@ class Mixture:
         if own is not None:
             loss = (own[:-1] + self.PRIOR * loss) / (own[-1] + self.PRIOR)
         best = float(loss.min())
-        weights = np.exp(-self.SHARPNESS * (loss - best) / max(best, self.LEAST_LOSS))
+        weights = np.exp(-self.SHARPNESS * (loss - best) / max(best, self.MIN_LOSS))
         normed: Floats = weights / weights.sum()
         return normed
 

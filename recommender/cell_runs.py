@@ -26,7 +26,7 @@ COLUMNS = (
 LIVE = ("queued", "held", "placed", "running", "suspended", "waiting")
 """States before the end."""
 SKILL_WINDOW = 1_000
-MOST_OPEN = 20_000
+MAX_OPEN = 20_000
 """Workloads that have not ended and are followed. What comes on top is learnt when it ends, and not scored."""
 DIGITS = re.compile(r"\d+")
 LEVELS = {
@@ -163,7 +163,7 @@ class CellRuns:
         found = []
         submitted_ms = max(row.submitted_ms, from_ms)
         if row.id not in self._open:
-            if row.attempts > 1 or (row.ended_ms is None and len(self._open) >= MOST_OPEN):
+            if row.attempts > 1 or (row.ended_ms is None and len(self._open) >= MAX_OPEN):
                 return []
             found.append((submitted_ms, SUBMITTED))
         if row.started_ms is not None and from_ms <= row.started_ms < until_ms:

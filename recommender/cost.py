@@ -30,7 +30,7 @@ DRAWS = 200
 """Lives of work on spot machines that are drawn."""
 MIN_FINISHED = 50
 """Workloads that finished, that are enough to tell how often such are stopped."""
-MOST_ATTEMPTS = 500
+MAX_ATTEMPTS = 500
 """Starts in one life, after which it is taken to never end."""
 NORMAL_P90 = NormalDist().inv_cdf(0.9)
 NEVER = 2**62
@@ -249,7 +249,7 @@ def _undisturbed(run: RunTime, of: Callable[[int], int]) -> Quantiles:
 
 def interrupted(likely: Sequence[int], hazard_ppm_hour: int, checkpoint_ms: int, wait_ms: int) -> list[tuple[int, int]]:
     """Lives of work whose machines are taken back as a Poisson process with that hazard: (first start to end, time that
-    it held machines), milliseconds; NEVER for what does not end in MOST_ATTEMPTS starts.
+    it held machines), milliseconds; NEVER for what does not end in MAX_ATTEMPTS starts.
 
     A renewal process: at an interruption all work since the last multiple of `checkpoint_ms` is lost (0: all work), and
     it waits for the next start as long as for the first. Drawn DRAWS times from a fixed seed.
@@ -260,7 +260,7 @@ def interrupted(likely: Sequence[int], hazard_ppm_hour: int, checkpoint_ms: int,
     for n in range(DRAWS):
         work_ms = likely[n * len(likely) // DRAWS]
         kept_ms = held_ms = waited_ms = 0
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             lasts_ms = int(draw.expovariate(1.0) * mean_ms)
             if lasts_ms >= work_ms - kept_ms:
                 held_ms += work_ms - kept_ms

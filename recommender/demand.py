@@ -22,14 +22,14 @@ from recommender.hourly import DAY, filled
 Floats = NDArray[np.float64]
 Basis = Literal["models", "season", "last values", "too short"]
 
-MOST_AHEAD = 168
+MAX_AHEAD = 168
 KEPT = 10 * 168
 """Hours that are looked back at most."""
 JUDGED = 14 * DAY
 """Hours whose forecasts decide weights and spread."""
-LEAST_POINTS = 6
-LEAST_SEASON = 2 * DAY + 12
-LEAST_MODELS = 5 * DAY
+MIN_POINTS = 6
+MIN_SEASON = 2 * DAY + 12
+MIN_MODELS = 5 * DAY
 POWER = 8.0
 """Members count with this inverse power of their error in units of the best one's."""
 NEAR = 8
@@ -105,16 +105,16 @@ class DemandModel:
         permilles: Sequence[int] = (100, 500, 900),
     ) -> DemandForecast:
         """`past`: one value an hour, oldest first; what is nan or negative is taken as unknown. `first_hour`: hours
-        from 1970 to past[0], where known. `hours`: 1 to MOST_AHEAD."""
-        if not 1 <= hours <= MOST_AHEAD:
-            raise SpecError("hours", f"{hours} ahead", f"Give 1 to {MOST_AHEAD}")
+        from 1970 to past[0], where known. `hours`: 1 to MAX_AHEAD."""
+        if not 1 <= hours <= MAX_AHEAD:
+            raise SpecError("hours", f"{hours} ahead", f"Give 1 to {MAX_AHEAD}")
         told = tuple(sorted({100, 500, 900, *permilles}))
         series = np.asarray(past, np.float64)
         series = np.where(np.isfinite(series) & (series >= 0), series, np.nan)
         known = np.flatnonzero(~np.isnan(series))
         # No longer than twice what is known of it: what only filled holes proves nothing.
         series = filled(series[known[0] if len(known) else len(series) :])[-min(KEPT, max(2 * len(known), 1)) :]
-        if len(known) < LEAST_POINTS:
+        if len(known) < MIN_POINTS:
             return _too_short(series[~np.isnan(series)], hours, told)
         from threadpoolctl import threadpool_limits
 
@@ -150,9 +150,9 @@ class DemandModel:
 
 def _basis(known: int) -> tuple[Basis, int]:
     """What so long a past allows, and how many of its last hours can be foretold from the ones before."""
-    if known >= LEAST_MODELS:
-        return "models", min(JUDGED, (known - LEAST_MODELS) // 2 + DAY)
-    if known >= LEAST_SEASON:
+    if known >= MIN_MODELS:
+        return "models", min(JUDGED, (known - MIN_MODELS) // 2 + DAY)
+    if known >= MIN_SEASON:
         return "season", known - DAY - 1
     return "last values", known - 2
 
@@ -189,7 +189,7 @@ def _errors(errors: Floats, known: NDArray[np.bool_]) -> Floats:
     count = np.concatenate([[0], np.cumsum(known.sum(axis=0))])
     step = np.arange(hours)
     low, high = np.maximum(step - step // 4, 0), np.minimum(step + step // 4 + 1, hours)
-    few = count[high] - count[low] < LEAST_POINTS
+    few = count[high] - count[low] < MIN_POINTS
     low, high = np.where(few, 0, low), np.where(few, hours, high)
     return np.asarray((total[:, high] - total[:, low]) / np.maximum(count[high] - count[low], 1))
 
@@ -228,7 +228,7 @@ def _spread(
     quantiles = np.empty((len(permilles), hours))
     for step in range(hours):
         near = slice(max(step - step // NEAR, 0), step + step // NEAR + 1)
-        if known[:, near].sum() < LEAST_POINTS:
+        if known[:, near].sum() < MIN_POINTS:
             near = slice(0, hours)
         errors = np.quantile(off[:, near][known[:, near]], at) * restless[-1] * wider
         quantiles[:, step] = np.expm1(np.clip(middle[-1, step] + errors, 0, most)) * unit

@@ -43,9 +43,9 @@ CALIBRATED_PERMILLE = (800, 980)
 """A p90 that covered fewer, or more, of the past runs than this is not to be leaned on."""
 CLOSE = ("name", "request")
 """What likes have to share, one or the other: a service and a test of one tenant and size are not alike."""
-LEAST_LIKES = 20
+MIN_LIKES = 20
 """Finished likes below which their p90 says little."""
-LEAST_SCORED = 30
+MIN_SCORED = 30
 """Scored runs below which a measured skill says little."""
 
 Row = dict[str, Any]
@@ -352,7 +352,7 @@ def overruns(
             silent += 1
         elif row["run"] <= OVERRUN * its.p90_ms:
             continue
-        elif its.samples < LEAST_LIKES and (row["estimate"] or 0) > row["run"]:
+        elif its.samples < MIN_LIKES and (row["estimate"] or 0) > row["run"]:
             early += 1
         else:
             late[kind_of(row["tenant"], row["name"]) or row["id"]].append(Late(row, its))
@@ -364,7 +364,7 @@ def overruns(
     if early:
         unknown.append(
             f"{early} of {judged} running workloads are past {OVERRUN} x their likes' p90, but fewer than "
-            f"{LEAST_LIKES} of those have finished, and what their owners asked for is not over"
+            f"{MIN_LIKES} of those have finished, and what their owners asked for is not over"
         )
     return [overrun_suggestion(kind, sorted(its, key=by_excess), covered) for kind, its in late.items()], tuple(unknown)
 
@@ -427,12 +427,12 @@ def overrun_suggestion(kind: str, late: Sequence[Late], covered: Covered | None)
 def doubts(row: Row, likely: Likely, covered: Covered | None) -> tuple[str, ...]:
     """What weakens a finding that rests on the estimated run time."""
     found = []
-    if likely.samples < LEAST_LIKES:
+    if likely.samples < MIN_LIKES:
         found.append(f"only {likely.samples} of its likes have finished")
     if (row["estimate"] or 0) > row["run"]:
         found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
-    if covered is None or covered.scored < LEAST_SCORED:
-        found.append(f"fewer than {LEAST_SCORED} estimates have been scored so far")
+    if covered is None or covered.scored < MIN_SCORED:
+        found.append(f"fewer than {MIN_SCORED} estimates have been scored so far")
     elif not CALIBRATED_PERMILLE[0] <= covered.p90_coverage_permille <= CALIBRATED_PERMILLE[1]:
         found.append(
             f"the estimates are off: p90 held for {covered.p90_coverage_permille / 10:.1f} % of past runs, not 90 %"

@@ -15,7 +15,7 @@ from recommender.suggest import CPUS_OF_A_GPU, Benefit, Evidence, Expected, Mode
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-LEAST_HOURS = 24
+MIN_HOURS = 24
 """Hours of a series without which nothing is called usual."""
 WEEK = 168
 RECENT = 3
@@ -23,7 +23,7 @@ RECENT = 3
 WORSE = 2.0
 """So many times the 95th percentile of the usual is a finding."""
 IDLE_HOURS = 24
-LEAST_TAKEN = 5
+MIN_TAKEN = 5
 """Nodes taken back in a day below which nothing is said of a pool."""
 TAKEN_SHARE = 0.10
 """Share of a pool's nodes taken back in a day that is a finding."""
@@ -205,10 +205,10 @@ def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, Series]) -> list
             continue
         day = [value for value in series.hours[-24:] if math.isfinite(value)]
         count, share = round(sum(day)), sum(day) / max(pool.nodes, 1)
-        if count < LEAST_TAKEN or share < TAKEN_SHARE:
+        if count < MIN_TAKEN or share < TAKEN_SHARE:
             continue
         before = [value for value in series.hours[:-24] if math.isfinite(value)]
-        usual = 24 * sum(before) / len(before) if len(before) >= LEAST_HOURS else None
+        usual = 24 * sum(before) / len(before) if len(before) >= MIN_HOURS else None
         if usual is not None and count < WORSE * usual:
             continue
         found.append(
@@ -226,7 +226,7 @@ def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, Series]) -> list
                         baseline="" if usual is None else f"{usual:,.1f} in a usual day",
                     ),
                 ),
-                counterfactual=f"No suggestion below {max(LEAST_TAKEN, math.ceil(TAKEN_SHARE * pool.nodes)):,} a day",
+                counterfactual=f"No suggestion below {max(MIN_TAKEN, math.ceil(TAKEN_SHARE * pool.nodes)):,} a day",
                 alternatives=(
                     "Ask for some tasks on demand: `--on-demand-share 30%` keeps a gang's core when spot goes",
                     "Checkpoint more often: what is lost is what was done since the last one",
@@ -257,7 +257,7 @@ def runaways(tenants: Sequence[Series], capacity: int, others_wait: int, unit: s
     found = []
     for tenant in tenants:
         recent, before = _split(tenant.hours)
-        if not recent or len(before) < LEAST_HOURS or not others_wait:
+        if not recent or len(before) < MIN_HOURS or not others_wait:
             continue
         now, usual = min(recent), quantile(before, 0.95)
         if now < RUNAWAY * usual or now < RUNAWAY_SHARE * capacity:

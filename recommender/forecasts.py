@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-MOST_HOURS = 168
+MAX_HOURS = 168
 
 
 class ForecastRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

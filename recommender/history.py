@@ -6,13 +6,13 @@ import msgspec
 
 from recommender.metrics import RunRecord, SeriesKey
 
-MOST_SAMPLES = 200_000
+MAX_SAMPLES = 200_000
 """Samples of one batch."""
-MOST_RUNS = 5_000
+MAX_RUNS = 5_000
 """Runs of one batch."""
-MOST_SERIES = 2_000
+MAX_SERIES = 2_000
 """Series that one answer lists."""
-MOST_RUNS_TOLD = 1_000
+MAX_RUNS_TOLD = 1_000
 
 
 class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
     until_ms: int
     series: tuple[SeriesKey, ...]
-    """Those that were asked for; at most MOST_SERIES."""
+    """Those that were asked for; at most MAX_SERIES."""
     series_count: int
     """All of those."""
     stale_count: int
@@ -86,7 +86,7 @@ class SampleRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class SampleBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Samples from elsewhere; at most MOST_SAMPLES."""
+    """Samples from elsewhere; at most MAX_SAMPLES."""
 
     source: str
     """Such as "prometheus:HOST:PORT"."""
@@ -96,7 +96,7 @@ class SampleBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ended workloads from elsewhere; at most MOST_RUNS."""
+    """Ended workloads from elsewhere; at most MAX_RUNS."""
 
     runs: tuple[RunRecord, ...]
 

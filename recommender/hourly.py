@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 DAY = 24
 LONGEST = 30 * 366 * DAY
 """Hours from first to last that are still believed to be one series."""
-MOST_VALUE = 1e15
+MAX_VALUE = 1e15
 SHORT_GAP = 6
 """Hours without a value over which a straight line is drawn; longer gaps repeat the day before."""
 _WHOLE = re.compile(r"-?[0-9]{1,9}(\.0+)?")
@@ -68,7 +68,7 @@ def read(path: str | Path, problems: Problems, *, now_hour: int | None = None) -
         elif dated and now_hour is not None and parsed >= now_hour + 1:
             problems.report(row.wrong("time", "a time that is past"))
         elif value is None:
-            problems.report(row.wrong("value", f"a number from 0 to {MOST_VALUE:g}"))
+            problems.report(row.wrong("value", f"a number from 0 to {MAX_VALUE:g}"))
         else:
             unordered += parsed < last
             again += parsed in found
@@ -148,4 +148,4 @@ def _value(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value <= MOST_VALUE else None
+    return value if 0 <= value <= MAX_VALUE else None

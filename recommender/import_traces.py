@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.traces.swf import read_header
 from engine.traces.trace import FORMATS, Problems, TraceFile, TraceJob
-from recommender.metrics import MOST_SUBJECT, RunRecord
+from recommender.metrics import MAX_SUBJECT, RunRecord
 
 DELIVERED = "finished"
 """The readers deliver jobs that ran; how each came out they do not tell."""
@@ -32,7 +32,7 @@ def _run(job: TraceJob, source: str, origin_ms: int) -> RunRecord:
     submitted_ms = origin_ms + job.arrival_ms
     started_ms = submitted_ms + (job.wait_ms or 0)
     return RunRecord(
-        id=job.id[:MOST_SUBJECT],
+        id=job.id[:MAX_SUBJECT],
         source=source,
         user=job.user,
         name=job.name,

@@ -22,20 +22,20 @@ from recommender.suggest import Evidence, ModelSkill, Suggestion
 
 Floats = NDArray[np.float64]
 
-LEAST_RUNS = 30
-LEAST_GROUP = 5
+MIN_RUNS = 30
+MIN_GROUP = 5
 """Runs of one size on one type before they are looked at."""
-LEAST_SPREAD = 0.1
+MIN_SPREAD = 0.1
 """Range (p10 to p90) of the neighbours' share below which there is nothing to be told."""
-LEAST_SLOWDOWN = 0.05
+MIN_SLOWDOWN = 0.05
 """Between little (p10) and much (p90) beside it."""
 CHANCE = 0.01
 PERMUTATIONS = 4_999
 DEAL_FROM = 2.3
 """Standard deviations: what is nearer to its mean is not dealt, its chance is above CHANCE."""
-MOST_RUNS = 500
+MAX_RUNS = 500
 """Of a kind, the newest."""
-MOST_KINDS = 40
+MAX_KINDS = 40
 """Those with most runs: a look must end, and what is rare tells nothing."""
 
 
@@ -76,14 +76,14 @@ def slowdowns(runs: Iterable[Beside]) -> list[Slowdown]:
     by_kind: dict[str, list[Beside]] = defaultdict(list)
     for run in runs:
         by_kind[run.kind].append(run)
-    most = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))[:MOST_KINDS]
-    tested = [found for kind in most if (found := tested_kind(kind, by_kind[kind][-MOST_RUNS:])) is not None]
+    most = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))[:MAX_KINDS]
+    tested = [found for kind in most if (found := tested_kind(kind, by_kind[kind][-MAX_RUNS:])) is not None]
     tested.sort(key=lambda each: (each.chance, each.kind))
     sure: list[Slowdown] = []
     for at, each in enumerate(tested):
         if each.chance * (len(tested) - at) > CHANCE:
             break
-        if each.slowdown >= LEAST_SLOWDOWN:
+        if each.slowdown >= MIN_SLOWDOWN:
             sure.append(each)
     return sorted(sure, key=lambda each: (-each.slowdown, each.kind))
 
@@ -93,13 +93,13 @@ def tested_kind(kind: str, runs: Sequence[Beside]) -> Slowdown | None:
     groups: dict[tuple[Fingerprint, str], list[Beside]] = defaultdict(list)
     for run in runs:
         groups[run.like, run.type_name].append(run)
-    kept = [told for _, told in sorted(groups.items()) if len(told) >= LEAST_GROUP]
+    kept = [told for _, told in sorted(groups.items()) if len(told) >= MIN_GROUP]
     count = sum(map(len, kept))
-    if count < LEAST_RUNS:
+    if count < MIN_RUNS:
         return None
     all_shares = np.array([run.share for told in kept for run in told])
     little, much = (float(np.quantile(all_shares, share)) for share in (0.1, 0.9))
-    if much - little < LEAST_SPREAD:
+    if much - little < MIN_SPREAD:
         return None
     times = [centred(np.array([math.log(run.run_ms) for run in told])) for told in kept]
     shares = [centred(np.array([run.share for run in told])) for told in kept]
@@ -157,7 +157,7 @@ def interference_findings(found: Iterable[Slowdown]) -> list[Suggestion]:
                     baseline=f"at {100 * each.little:.0f} % held by others; by chance in 1 of {1 / each.chance:,.0f}",
                 ),
             ),
-            counterfactual=f"No suggestion below {100 * LEAST_SLOWDOWN:.0f} %, or if chance explained it",
+            counterfactual=f"No suggestion below {100 * MIN_SLOWDOWN:.0f} %, or if chance explained it",
             alternatives=(
                 "Submit it with apart, so that it is not put beside the work that it meets most",
                 "Ask for whole nodes: nothing is beside it then",

@@ -16,7 +16,7 @@ CELL = "cell"
 
 AHEAD_MS = 60_000
 """What happened may be so much ahead of its source's clock."""
-MOST_SUBJECT = 300
+MAX_SUBJECT = 300
 """Characters of a subject or an id."""
 
 
@@ -147,7 +147,7 @@ def kind_of(tenant: str, name: str) -> str:
     """The kind that work of this name is of: "tenant/stem", the stem being the name without its numbers; empty when
     nothing is left of the name, which then says nothing of what runs."""
     stem = _DIGITS.sub("", name).strip("-_./: ")
-    return f"{tenant}/{stem}"[:MOST_SUBJECT] if stem else ""
+    return f"{tenant}/{stem}"[:MAX_SUBJECT] if stem else ""
 
 
 def flaw(metric: str, of: str, subject: str) -> str:
@@ -157,14 +157,14 @@ def flaw(metric: str, of: str, subject: str) -> str:
         return "of an unknown metric"
     if of not in known.of:
         return f"{metric} is not measured of a {of[:20]}"
-    if (of == CELL) != (not subject) or len(subject) > MOST_SUBJECT:
+    if (of == CELL) != (not subject) or len(subject) > MAX_SUBJECT:
         return "without the name of what it is of, or with too long a one"
     return ""
 
 
 def run_flaw(run: RunRecord, now_ms: int | None) -> str:
     """What is wrong with a run, where its source's clock shows `now_ms`; empty if nothing is."""
-    if not run.id or len(run.id) > MOST_SUBJECT or not run.source:
+    if not run.id or len(run.id) > MAX_SUBJECT or not run.source:
         return "without an id or a source"
     if not 0 <= run.submitted_ms <= run.ended_ms < 2**53 or (run.started_ms >= 0 and run.started_ms > run.ended_ms):
         return "ends before it begins"
@@ -173,6 +173,6 @@ def run_flaw(run: RunRecord, now_ms: int | None) -> str:
     numbers = [getattr(run, name) for name in RUN_NUMBERS]
     if min(numbers) < -1 or max(numbers) >= 2**62:
         return "with a number that is too small or too large"
-    if max(len(getattr(run, name)) for name in RUN_TEXT) > MOST_SUBJECT:
+    if max(len(getattr(run, name)) for name in RUN_TEXT) > MAX_SUBJECT:
         return "with a text that is too long"
     return ""

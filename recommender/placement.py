@@ -28,10 +28,10 @@ USUAL_NOISE = 0.4
 """Spread of runs of one kind and size, before their own tell."""
 NOISE_RUNS = 5
 """What that counts as, in runs."""
-LEAST_OWN = 3
+MIN_OWN = 3
 """Finished runs of its like on a type before they are called known."""
 FEW = 10
-MOST_FINGERPRINTS = 2_000
+MAX_FINGERPRINTS = 2_000
 """Of the model, those with most runs."""
 Z90 = 1.2815515655446004
 HOUR_MS = 3_600_000
@@ -110,7 +110,7 @@ class SpeedModel:
         counted: dict[Fingerprint, int] = defaultdict(int)
         for (like, _), told in cells.items():
             counted[like] += len(told)
-        kept = sorted(counted, key=lambda like: (-counted[like], like))[:MOST_FINGERPRINTS]
+        kept = sorted(counted, key=lambda like: (-counted[like], like))[:MAX_FINGERPRINTS]
         self._likes = {like: at for at, like in enumerate(sorted(kept))}
         chosen = sorted(key for key in cells if key[0] in self._likes)
         self._types = {name: at for at, name in enumerate(sorted({key[1] for key in chosen}))}
@@ -141,7 +141,7 @@ class SpeedModel:
         left = (sum(own) / len(own) - mean) if own else 0.0
         weight = OWN_SPREAD**2 / (OWN_SPREAD**2 + noise**2 / len(own)) if own else 0.0
         spread = math.sqrt(noise**2 + unsure + (1 - weight) * OWN_SPREAD**2)
-        basis: Basis = "own runs" if len(own) >= LEAST_OWN or (own and not compared) else "other work"
+        basis: Basis = "own runs" if len(own) >= MIN_OWN or (own and not compared) else "other work"
         return Speed(mean + weight * left, spread, len(own), compared, basis)
 
     def _spreads(self) -> dict[Fingerprint, float]:
@@ -243,7 +243,7 @@ def doubts(speed: Speed | None, place: Place) -> tuple[str, ...]:
         found.append(f"only {speed.runs} like it finished there")
     if place.spot and not place.node_hours:
         found.append("how often spot is taken back has not been watched")
-    elif place.spot and place.interruptions < LEAST_OWN:
+    elif place.spot and place.interruptions < MIN_OWN:
         found.append(f"{place.interruptions} interruptions seen in {place.node_hours:,.0f} node-hours")
     if not place.rate_microusd_hour:
         found.append("its price is not known")

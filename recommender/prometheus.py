@@ -26,11 +26,11 @@ DEADLINE_S = 900.0
 """Longest time for all questions of one import together."""
 MAX_BYTES = 32 * 2**20
 """Longest answer that is read."""
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 """Steps of one question. Prometheus gives at most 11,000 points a series."""
 FIRST_STEPS = 720
 """Steps of the first question of a metric: with many nodes an answer is long."""
-MOST_ERROR = 200
+MAX_ERROR = 200
 
 NODE_LABELS = ("Hostname", "node", "kubernetes_node", "nodename", "exported_instance", "instance")
 """Labels that may name the node, the surest first."""
@@ -182,7 +182,7 @@ class Prometheus:
             raise self._no_prometheus(status) from None
         if told.status == "success" and told.data is not None and told.data.resultType == "matrix":
             return told.data.result
-        said = told.error[:MOST_ERROR]
+        said = told.error[:MAX_ERROR]
         if status == 422 and "too many samples" in said:
             raise TooMuch(f"{self.where}: {said}")
         if status == 503:
@@ -287,7 +287,7 @@ def ask(server: Prometheus, rule: Rule, nodes: NodeNames, start_ms: int, end_ms:
         yield told(rule, nodes, found, first, last)
         points = sum(len(series.values) for series in found)
         if points < 100_000:
-            steps = min(steps * 2, MOST_STEPS)
+            steps = min(steps * 2, MAX_STEPS)
         at = last + step_ms
 
 

@@ -22,17 +22,17 @@ from engine.model import MAX_NAME, Resources, TaskGroup, WorkloadSpec, WorkloadS
 from engine.spec import HOUR_MS, MAX_QUANTITY, check_id, check_quantity
 from engine.submission import check_place
 from engine.templates import grows
-from recommender.quotes import MOST_NODES, MOST_OFFERS, MOST_RUN_MS, MOST_WITHIN_MS, Kind, QuoteRequest
+from recommender.quotes import MAX_NODES, MAX_OFFERS, MAX_RUN_MS, MAX_WITHIN_MS, Kind, QuoteRequest
 
 if TYPE_CHECKING:
     from engine.model import PoolSpec
     from engine.state import State
 
-MOST_POOLS = 3
+MAX_POOLS = 3
 """Of the kind that was asked for, cheapest first."""
-MOST_OTHERS = 1
+MAX_OTHERS = 1
 """With other devices, cheapest first."""
-MOST_QUEUES = 20
+MAX_QUEUES = 20
 """Leaves that are looked at when no queue is named, the largest first."""
 LOOKBACK_MS = 24 * HOUR_MS
 LATE_MS = 5 * 60_000
@@ -100,13 +100,13 @@ def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
         warnings.append(f"the cell: {error.problem}")
     asked_ms = now_ms if request.start_ms is None else max(request.start_ms, now_ms)
     wanted: list[tuple[Kind, int, PoolSpec, int]] = [
-        ("now" if asked_ms == now_ms else "later", row, pool, asked_ms) for row, pool in fitting[:MOST_POOLS]
+        ("now" if asked_ms == now_ms else "later", row, pool, asked_ms) for row, pool in fitting[:MAX_POOLS]
     ]
     if fitting and request.other_start_ms is not None and request.other_start_ms > now_ms:
         wanted.append(("later", *fitting[0], request.other_start_ms))
     if fitting and asked_ms > now_ms:
         wanted.append(("now", *fitting[0], now_ms))
-    wanted += [("pool", row, pool, asked_ms) for row, pool in others[:MOST_OTHERS]]
+    wanted += [("pool", row, pool, asked_ms) for row, pool in others[:MAX_OTHERS]]
     queue = _named_queue(state, request.queue) if request.queue else ""
     candidates: list[Candidate] = []
     refused: SpecError | None = None
@@ -124,8 +124,8 @@ def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
                 warnings.append(f"pool {pool.name}: {why}")
             continue
         candidates.append(_candidate(state, request, kind, row, pool, spec, at_ms, now_ms))
-    if len(fitting) > MOST_POOLS:
-        warnings.append(f"not tried: {', '.join(pool.name for _, pool in fitting[MOST_POOLS:][:5])}")
+    if len(fitting) > MAX_POOLS:
+        warnings.append(f"not tried: {', '.join(pool.name for _, pool in fitting[MAX_POOLS:][:5])}")
     if refused is not None and not candidates and not request.offers:
         raise refused
     return Plan(
@@ -139,7 +139,7 @@ def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
 
 
 def _check(request: QuoteRequest, now_ms: int) -> None:
-    check_quantity(request.nodes, "nodes", least=1, most=MOST_NODES)
+    check_quantity(request.nodes, "nodes", least=1, most=MAX_NODES)
     if request.gpus is not None:
         check_quantity(request.gpus, "gpus")
         if not request.gpus and request.model:
@@ -147,10 +147,10 @@ def _check(request: QuoteRequest, now_ms: int) -> None:
     for field in ("cpu_milli", "memory_mib"):
         if getattr(request, field) is not None:
             check_quantity(getattr(request, field), field)
-    check_quantity(request.run_ms, "run_ms", most=MOST_RUN_MS)
-    check_quantity(request.checkpoint_interval_ms, "checkpoint_interval_ms", most=MOST_RUN_MS)
+    check_quantity(request.run_ms, "run_ms", most=MAX_RUN_MS)
+    check_quantity(request.checkpoint_interval_ms, "checkpoint_interval_ms", most=MAX_RUN_MS)
     check_quantity(request.seeds, "seeds", most=100)
-    check_quantity(request.within_ms, "within_ms", least=1, most=MOST_WITHIN_MS)
+    check_quantity(request.within_ms, "within_ms", least=1, most=MAX_WITHIN_MS)
     check_quantity(request.seed, "seed", most=MAX_QUANTITY)
     for field in ("queue", "tenant", "priority_class"):
         if getattr(request, field):
@@ -164,8 +164,8 @@ def _check(request: QuoteRequest, now_ms: int) -> None:
             raise SpecError(
                 "start", f"lies {behind:,.1f} h in the cell's past", "Give now, +6h, tonight or a later time"
             )
-    if len(request.offers) > MOST_OFFERS:
-        raise SpecError("offers", f"{len(request.offers):,} list prices", f"Give at most {MOST_OFFERS}: name a region")
+    if len(request.offers) > MAX_OFFERS:
+        raise SpecError("offers", f"{len(request.offers):,} list prices", f"Give at most {MAX_OFFERS}: name a region")
 
 
 # -- pools ------------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def _largest_queue(state: State, spec: WorkloadSpec) -> str:
     resource = "gpu_milli" if spec.groups[0].request.gpu_milli else "cpu_milli"
     leaves.sort(key=lambda row: (-_nominal(queues.specs[row].nominal, resource), queues.specs[row].name))
     first: SpecError | None = None
-    for row in leaves[:MOST_QUEUES]:
+    for row in leaves[:MAX_QUEUES]:
         name: str = queues.specs[row].name
         try:
             check_place(state, msgspec.structs.replace(spec, queue=name), "request")

@@ -13,12 +13,12 @@ import msgspec
 from engine.money import CURRENCY
 from engine.spec import HOUR_MS
 
-MOST_NODES = 1_000_000
-MOST_RUN_MS = 366 * 24 * HOUR_MS
-MOST_OFFERS = 40
+MAX_NODES = 1_000_000
+MAX_RUN_MS = 366 * 24 * HOUR_MS
+MAX_OFFERS = 40
 WITHIN_MS = 550
 """Wall time of running ahead that still makes an answer within a second."""
-MOST_WITHIN_MS = 120_000
+MAX_WITHIN_MS = 120_000
 AHEAD_MS = 24 * HOUR_MS
 """How far beyond the asked start a start is looked for."""
 

@@ -14,14 +14,14 @@ import msgspec
 
 DAY_MS = 86_400_000
 HALF_LIFE_MS = 14 * DAY_MS
-LEAST_MS = 36 * 3_600_000
+MIN_MS = 36 * 3_600_000
 """Past without which a count is not judged."""
-LEAST_TRIED = 5
+MIN_TRIED = 5
 """Recent attempts, and past ones, without which a share is not judged."""
 CHANCE = 1e-4
 """What is less likely than this by the usual rate is out of the ordinary: a day's count of a thousand series, each
 judged once a day, would alarm falsely once in ten days."""
-MOST_COUNTED = 1_000
+MAX_COUNTED = 1_000
 """Larger counts are judged as this one: their chance is smaller still."""
 
 
@@ -70,7 +70,7 @@ class Counts:
         self._recent.append((at_ms, count))
         self._sum += count
         past_ms = self._until_ms - self._first_ms
-        if past_ms < LEAST_MS or count == 0:
+        if past_ms < MIN_MS or count == 0:
             return None
         usual = (self._before + 0.5) * self._window_ms / self._exposure_ms
         chance = chance_of_count(self._sum, self._before, self._exposure_ms / self._window_ms)
@@ -92,7 +92,7 @@ class Counts:
 def chance_of_count(count: float, before: float, exposure: float) -> float:
     """Of `count` events or more in one window, after `before` events in `exposure` windows: negative binomial with
     Jeffreys' prior Gamma(1/2, 0) on the rate."""
-    most = min(math.ceil(count - 1e-9), MOST_COUNTED)
+    most = min(math.ceil(count - 1e-9), MAX_COUNTED)
     shape, miss = before + 0.5, math.log(exposure / (exposure + 1))
     hit = -math.log(exposure + 1)
     below = 0.0
@@ -104,11 +104,11 @@ def chance_of_count(count: float, before: float, exposure: float) -> float:
 
 def chance_of_share(failed: int, tried: int, failed_before: int, tried_before: int) -> float:
     """Of `failed` or more of `tried`, after `failed_before` of `tried_before`: beta-binomial with Jeffreys' prior
-    Beta(1/2, 1/2) on the share. 1 with fewer than LEAST_TRIED of either: nothing is told by so few."""
-    if min(tried, tried_before) < LEAST_TRIED:
+    Beta(1/2, 1/2) on the share. 1 with fewer than MIN_TRIED of either: nothing is told by so few."""
+    if min(tried, tried_before) < MIN_TRIED:
         return 1.0
-    if tried > MOST_COUNTED:
-        failed, tried = failed * MOST_COUNTED // tried, MOST_COUNTED
+    if tried > MAX_COUNTED:
+        failed, tried = failed * MAX_COUNTED // tried, MAX_COUNTED
     a, b = failed_before + 0.5, tried_before - failed_before + 0.5
     whole = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) - math.lgamma(a + b + tried)
     chance = 0.0

@@ -25,8 +25,8 @@ FORGET_MS = 90 * 24 * 3_600_000
 """What was rejected and has not been found for so long is forgotten; what nobody rejected, after two days."""
 SEEN_EVERY_MS = 3_600_000
 """That something is still found is written down so often."""
-MOST_REASON = 500
-MOST_FOLLOWED = 2_000
+MAX_REASON = 500
+MAX_FOLLOWED = 2_000
 """Promises that are remembered, the latest."""
 
 
@@ -157,8 +157,8 @@ class Shelf:
 
     def reject(self, suggestion: Suggestion, who: str, reason: str, now_ms: int) -> None:
         """Say no more of it until things change. Raises SpecError for a reason that is not one line of plain text."""
-        if len(reason) > MOST_REASON or not reason.isprintable():
-            raise SpecError("reason", "is not one printable line", f"Give at most {MOST_REASON} characters")
+        if len(reason) > MAX_REASON or not reason.isprintable():
+            raise SpecError("reason", "is not one printable line", f"Give at most {MAX_REASON} characters")
         standing = self._of(suggestion)
         if standing.rejected is not None:
             raise RefusedError(f"{suggestion.id} is rejected already", "It is told again when things change")
@@ -218,8 +218,8 @@ class Shelf:
 
     def _save(self, standings: list[Standing], followed: list[Followed], void: Sequence[Followed] = ()) -> None:
         every = [*self.followed, *followed]
-        self.followed = every[-MOST_FOLLOWED:]
-        forgotten = every[:-MOST_FOLLOWED]
+        self.followed = every[-MAX_FOLLOWED:]
+        forgotten = every[:-MAX_FOLLOWED]
         if standings or followed or void:
             self._keep.save(standings, followed, [*void, *forgotten])
             self._saved_ms |= {each.id: each.last_ms for each in standings}

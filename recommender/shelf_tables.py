@@ -22,7 +22,7 @@ from sqlalchemy import (
 from engine.database import put
 from engine.records import Records
 from recommender.recommendations import Followed
-from recommender.shelf import MOST_FOLLOWED, Standing
+from recommender.shelf import MAX_FOLLOWED, Standing
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Kept:
     def load(self) -> tuple[list[Standing], list[Followed]]:
         with self._records.reading() as connection:
             standings = connection.execute(select(STANDING.c.body).order_by(STANDING.c.id)).scalars().all()
-            newest = select(FOLLOWED.c.body).order_by(FOLLOWED.c.at_ms.desc(), FOLLOWED.c.id).limit(MOST_FOLLOWED)
+            newest = select(FOLLOWED.c.body).order_by(FOLLOWED.c.at_ms.desc(), FOLLOWED.c.id).limit(MAX_FOLLOWED)
             followed = connection.execute(newest).scalars().all()
         return _decoded(standings, Standing), _decoded(followed, Followed)[::-1]
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 CPU_SHARE, MEMORY_SHARE = 0.90, 0.95
 MARGIN = 1.15
-LEAST_CPU_MILLI, LEAST_MEMORY_MIB = 25, 250
+MIN_CPU_MILLI, MIN_MEMORY_MIB = 25, 250
 SURE = 1.0
 """Confidence from which on requests are changed by themselves, where the cell lets them, and changes are suggested."""
 WASTE = 0.3
 """Part of the CPU or memory asked for that must be of no use before cutting it is suggested."""
 SHORT = 1.1
 """A p95 so many times what is asked for is a finding: it is kept in steps of 5 %."""
-LEAST_SAVED_CPU_MILLI, LEAST_SAVED_MEMORY_MIB = 4_000, 16_384
+MIN_SAVED_CPU_MILLI, MIN_SAVED_MEMORY_MIB = 4_000, 16_384
 """Of all running tasks of a kind together: less is not worth anybody's time."""
 
 
@@ -64,13 +64,13 @@ def recommended(use: KindUse) -> tuple[int, int]:
 def round_cpu(milli: float) -> int:
     """Up to steps of 10 milli below half a core, else of 100."""
     step = 10 if milli < 500 else 100
-    return max(math.ceil(milli / step - 1e-9) * step, LEAST_CPU_MILLI)
+    return max(math.ceil(milli / step - 1e-9) * step, MIN_CPU_MILLI)
 
 
 def round_memory(mib: float) -> int:
     """Up to steps of 64 MiB below 2 GiB, else of 1 GiB."""
     step = 64 if mib < 2048 else 1024
-    return max(math.ceil(mib / step - 1e-9) * step, LEAST_MEMORY_MIB)
+    return max(math.ceil(mib / step - 1e-9) * step, MIN_MEMORY_MIB)
 
 
 class Sizer:
@@ -182,8 +182,8 @@ def sizing_findings(kinds: Sequence[SizedKind], running: Sequence[Running]) -> l
 
 
 def wasteful(kind: SizedKind) -> bool:
-    cut_cpu = kind.saved_cpu_milli >= LEAST_SAVED_CPU_MILLI and over(kind.cpu)
-    cut_memory = kind.saved_memory_mib >= LEAST_SAVED_MEMORY_MIB and over(kind.memory)
+    cut_cpu = kind.saved_cpu_milli >= MIN_SAVED_CPU_MILLI and over(kind.cpu)
+    cut_memory = kind.saved_memory_mib >= MIN_SAVED_MEMORY_MIB and over(kind.memory)
     return cut_cpu or cut_memory
 
 

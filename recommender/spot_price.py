@@ -30,7 +30,7 @@ JUDGED = 90 * DAY
 """Hours that are looked back at most, beside a week more that guesses need."""
 LEAST = DAY
 """Hours of history that a forecast needs."""
-MOST_PRICE, MOST_HOURS = 1e6, 20 * 366 * DAY
+MAX_PRICE, MAX_HOURS = 1e6, 20 * 366 * DAY
 TIMES, PRICES = ("timestamp", "time"), ("spot_price_usd_per_hour", "price", "value")
 """Columns of files."""
 
@@ -72,7 +72,7 @@ def read(path: str | Path, problems: Problems) -> Changes:
         if at is None:
             problems.report(row.wrong(columns[0], "a time such as 2026-11-22 02:00:00"))
         elif price is None:
-            problems.report(row.wrong(columns[1], f"a price above 0, up to {MOST_PRICE:g}"))
+            problems.report(row.wrong(columns[1], f"a price above 0, up to {MAX_PRICE:g}"))
         else:
             unordered += at < last
             again += at in found
@@ -80,7 +80,7 @@ def read(path: str | Path, problems: Problems) -> Changes:
     if not found:
         raise SpecError(str(path), "no row can be used", "Give rows of timestamp,price with prices above 0")
     at_s = np.array(sorted(found))
-    if at_s[-1] - at_s[0] > MOST_HOURS * HOUR_S:
+    if at_s[-1] - at_s[0] > MAX_HOURS * HOUR_S:
         raise SpecError(str(path), "its times are more than 20 years apart", "Mind rows with a wrong date")
     mended = [(unordered, "rows out of order: sorted"), (again, "rows for a time that another gave: the last counts")]
     name = Path(path).name.removesuffix(".gz").removesuffix(".csv")
@@ -109,7 +109,7 @@ def _price(text: str) -> float | None:
         price = float(text)
     except ValueError:
         return None
-    return price if 0 < price <= MOST_PRICE else None
+    return price if 0 < price <= MAX_PRICE else None
 
 
 def hourly(changes: Changes) -> HourlyPrice:

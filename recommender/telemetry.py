@@ -56,7 +56,7 @@ from recommender.telemetry_tables import (
     replace_runs,
 )
 
-MOST_POINTS = 100_000
+MAX_POINTS = 100_000
 """Steps of one answer."""
 STALE_STEPS = 3
 NEVER_MS = 2**62
@@ -222,13 +222,13 @@ class Telemetry:
 
     def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> Points:
         """What was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been summed
-        up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MOST_POINTS."""
+        up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MAX_POINTS."""
         if step_ms < 1 or until_ms < since_ms:
             raise SpecError("step" if step_ms < 1 else "until", "is before the begin or less than 1 ms", "")
         start_ms = since_ms // step_ms * step_ms
         steps = -(-(until_ms - start_ms) // step_ms)
-        if steps > MOST_POINTS:
-            raise SpecError("step", f"{steps:,} steps, at most {MOST_POINTS:,} are told", "Ask for longer steps")
+        if steps > MAX_POINTS:
+            raise SpecError("step", f"{steps:,} steps, at most {MAX_POINTS:,} are told", "Ask for longer steps")
         self._open()
         known = self._series.get((metric, of, subject))
         found = bk.joined([]) if known is None else self._read(known.id, start_ms, until_ms)

@@ -29,16 +29,16 @@ PEAK_INTERVAL_MS = DAY_MS
 PEAK_HALF_LIFE_MS = 8 * DAY_MS // 8
 """Of memory peaks, in step with the intervals: after eight of them a peak counts 1/256."""
 GROWTH = 1.05
-FIRST_CPU, MOST_CPU = 10.0, 1e6
+FIRST_CPU, MAX_CPU = 10.0, 1e6
 """Milli: upper edge of the first bucket, and the largest that is told."""
-FIRST_MEMORY, MOST_MEMORY = 10.0, 1e8
+FIRST_MEMORY, MAX_MEMORY = 10.0, 1e8
 """MiB."""
-FIRST_RATIO, MOST_RATIO = 0.01, 100.0
+FIRST_RATIO, MAX_RATIO = 0.01, 100.0
 FULL = 0.98
 """A memory peak above this part of the request is taken for a run that wanted more."""
 BUMP, BUMP_MIB = 1.2, 100
 """What such a peak counts as: so much more of it, and at least so many MiB more."""
-LEAST_RUNS = 3
+MIN_RUNS = 3
 """Of a kind, before its own runs tell what the next one uses."""
 SAMPLES_OF_A_DAY = 288
 RUNS_OF_A_DAY = 10
@@ -103,12 +103,12 @@ class KindUse:
     """What is known of one kind."""
 
     def __init__(self) -> None:
-        self.cpu = DecayingHistogram(FIRST_CPU, MOST_CPU, HALF_LIFE_MS)
+        self.cpu = DecayingHistogram(FIRST_CPU, MAX_CPU, HALF_LIFE_MS)
         """Samples of what one task used."""
-        self.memory = DecayingHistogram(FIRST_MEMORY, MOST_MEMORY, PEAK_HALF_LIFE_MS)
+        self.memory = DecayingHistogram(FIRST_MEMORY, MAX_MEMORY, PEAK_HALF_LIFE_MS)
         """Peaks of one task: of runs, and of intervals."""
-        self.run_cpu = DecayingHistogram(FIRST_CPU, MOST_CPU, HALF_LIFE_MS)
-        self.run_memory = DecayingHistogram(FIRST_MEMORY, MOST_MEMORY, PEAK_HALF_LIFE_MS)
+        self.run_cpu = DecayingHistogram(FIRST_CPU, MAX_CPU, HALF_LIFE_MS)
+        self.run_memory = DecayingHistogram(FIRST_MEMORY, MAX_MEMORY, PEAK_HALF_LIFE_MS)
         self.cpu_asked = self.memory_asked = 0
         """Of one task, as the last ended run asked; 0 not known."""
         self.bumped = 0
@@ -188,7 +188,7 @@ class UsageModel:
         """Of work that asks for so much for one task. From its own kind where three runs of it have ended, else from
         what part of their requests the tenant's runs used, or everybody's; else what it asks for."""
         use = self.kinds.get(kind_of(tenant, name))
-        if use is not None and use.runs >= LEAST_RUNS:
+        if use is not None and use.runs >= MIN_RUNS:
             cpu, memory = spread(use.run_cpu, 1.0, cpu_milli), spread(use.run_memory, 1.0, memory_mib)
             return UseEstimate(cpu_milli=cpu, memory_mib=memory, runs=use.runs, basis="kind")
         groups: tuple[tuple[str, Basis], ...] = ((tenant, "tenant"), ("", "all"))
@@ -211,8 +211,8 @@ class UsageModel:
     ) -> None:
         if group not in self._ratios:
             self._ratios[group] = (
-                DecayingHistogram(FIRST_RATIO, MOST_RATIO, HALF_LIFE_MS),
-                DecayingHistogram(FIRST_RATIO, MOST_RATIO, PEAK_HALF_LIFE_MS),
+                DecayingHistogram(FIRST_RATIO, MAX_RATIO, HALF_LIFE_MS),
+                DecayingHistogram(FIRST_RATIO, MAX_RATIO, PEAK_HALF_LIFE_MS),
                 [0],
             )
         cpus, memories, runs = self._ratios[group]

@@ -19,7 +19,7 @@ SHOWN_MS = 6 * HOUR_MS
 """A finding stands for so long after it was last seen."""
 AT_ONCE = 4_000
 """Steps read in one look, a few tenths of a second; the rest is read in the next."""
-MOST_LEVELS, MOST_COUNTS, MOST_LOOKED = 300, 1_000, 300
+MAX_LEVELS, MAX_COUNTS, MAX_LOOKED = 300, 1_000, 300
 """Levels and counts that are watched, and queues or nodes whose last hours are read at each look; the cell's own and
 those of queues come first."""
 SHORT_MS = 7 * DAY_MS
@@ -146,8 +146,8 @@ def watched_keys(history: History) -> tuple[list[Key], int]:
         ]
         for metrics in (tuple(LEVELS), RARE)
     )
-    left_out = max(len(levels) - MOST_LEVELS, 0) + max(len(counts) - MOST_COUNTS, 0)
-    return [*levels[:MOST_LEVELS], *counts[:MOST_COUNTS]], left_out
+    left_out = max(len(levels) - MAX_LEVELS, 0) + max(len(counts) - MAX_COUNTS, 0)
+    return [*levels[:MAX_LEVELS], *counts[:MAX_COUNTS]], left_out
 
 
 def ofs_of(metric: str) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def short(past_ms: int) -> tuple[str, ...]:
 def failing_queues(history: History, until_ms: int) -> list[Suggestion]:
     """Queues in which a larger share of the ended work failed over the last day than before."""
     found = []
-    for key in history.keys("failed", "queue")[:MOST_LOOKED]:
+    for key in history.keys("failed", "queue")[:MAX_LOOKED]:
         failed, finished = (
             history.series(metric, "queue", key.subject, until_ms - LOOKBACK_MS, until_ms, HOUR_MS)
             for metric in ("failed", "finished")
@@ -324,7 +324,7 @@ def node_errors(key: Key, errors: Unlikely) -> Suggestion:
 def throttled_nodes(history: History, until_ms: int) -> list[Suggestion]:
     """Nodes whose GPUs have been held down for the last hour, and were not the day before."""
     found = []
-    for key in [key for key in history.keys("throttle", "node") if not key.stale][:MOST_LOOKED]:
+    for key in [key for key in history.keys("throttle", "node") if not key.stale][:MAX_LOOKED]:
         points = history.series("throttle", "node", key.subject, until_ms - DAY_MS - HOUR_MS, until_ms, STEP_MS)
         known = points.count > 0
         recent = known & (points.at_ms >= until_ms - HOUR_MS)

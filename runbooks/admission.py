@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runbooks.identity import Actor
 
 ADMITTED = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
-MOST_NAMES = 50
+MAX_NAMES = 50
 """Of each kind of thing that is added, in the record."""
 
 
@@ -73,7 +73,7 @@ def told(command: AnyCommand) -> dict[str, object]:
     for field in ("pools", "nodes", "queues", "priority_classes"):
         names = [str(getattr(thing, "id", "") or getattr(thing, "name", "")) for thing in getattr(whole, field, ())]
         if names:
-            adds[field] = {"count": len(names), "names": names[:MOST_NAMES]}
+            adds[field] = {"count": len(names), "names": names[:MAX_NAMES]}
     return {"command": tag_of(command), "adds": adds, "sha256": hashlib.sha256(body).hexdigest()}
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from engine.errors import SpecError
 from runbooks.verify import read_note
 
-MOST_WAITING = 64
+MAX_WAITING = 64
 """Checkpoints that wait for a slow place; then the oldest is left out: each stands for all before it."""
 CLOSE_S = 2.0
 SYSLOG = "/dev/log"
@@ -93,7 +93,7 @@ class AnchorPublisher:
         """The last note that is everywhere."""
         self.names = tuple(place.name for place in places)
         self._places = tuple(places)
-        self._waiting: queue.Queue[str] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[str] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
 
     def publish(self, note: str) -> None:

@@ -18,28 +18,28 @@ from runbooks import strict_json
 from runbooks.actions.catalog import CATALOG, find
 from runbooks.actions.parameters import MAX_LITERALS, Parameter, Type
 from runbooks.checks import MEANINGS, OPERATORS
-from runbooks.draft import MOST_STEPS, DraftRejected, Task
+from runbooks.draft import MAX_STEPS, DraftRejected, Task
 from runbooks.input_values import milliseconds, near, why_not_literal
 from runbooks.plan import ActionName, OnFail
-from runbooks.runbook import INPUT_TYPES, MOST_INPUTS, InputType
+from runbooks.runbook import INPUT_TYPES, MAX_INPUTS, InputType
 
 SCHEMA_VERSION = 2
 """Part of what a kept answer is found by."""
-MOST_CONTENT_BYTES = 64 * 1024
-MOST_DEPTH = 10
-MOST_ITEMS = 4_000
-MOST_TITLE = 120
-MOST_SUMMARY = 1_200
-MOST_SENTENCE = 200
-MOST_RATIONALE = 8
-MOST_RISKS = 5
-MOST_QUESTIONS = 3
-MOST_SENTENCES = 12
+MAX_CONTENT_BYTES = 64 * 1024
+MAX_DEPTH = 10
+MAX_ITEMS = 4_000
+MAX_TITLE = 120
+MAX_SUMMARY = 1_200
+MAX_SENTENCE = 200
+MAX_RATIONALE = 8
+MAX_RISKS = 5
+MAX_QUESTIONS = 3
+MAX_SENTENCES = 12
 """Of one part of a hand-over or a summary."""
-MOST_CHECKS = 8
-MOST_PROSE = 2_000
+MAX_CHECKS = 8
+MAX_PROSE = 2_000
 """Of one section of a runbook."""
-MOST_ENUM = 200
+MAX_ENUM = 200
 """Ids of one type that the schema lists; more are checked when the answer is read."""
 
 NOT_FOR_MODELS: Mapping[str, str] = {row.name: row.not_for_models for row in CATALOG.values() if row.not_for_models}
@@ -149,21 +149,21 @@ def schema_of(
     """
     known = ids or {}
     definitions: dict[str, Any] = {}
-    sentence = _prose(MOST_SENTENCE)
-    fields: dict[str, Any] = {"title": _prose(MOST_TITLE)}
+    sentence = _prose(MAX_SENTENCE)
+    fields: dict[str, Any] = {"title": _prose(MAX_TITLE)}
     if task in HEADINGS:
-        part = _object({"heading": _enum(HEADINGS[task]), "sentences": _list(sentence, 1, MOST_SENTENCES)})
+        part = _object({"heading": _enum(HEADINGS[task]), "sentences": _list(sentence, 1, MAX_SENTENCES)})
         fields["parts"] = _list(part, 1, len(HEADINGS[task]))
     else:
-        fields["summary"] = _prose(MOST_SUMMARY)
-        fields["rationale"] = _list(sentence, 0, MOST_RATIONALE)
-        fields["risks"] = _list(sentence, 0, MOST_RISKS)
+        fields["summary"] = _prose(MAX_SUMMARY)
+        fields["rationale"] = _list(sentence, 0, MAX_RATIONALE)
+        fields["risks"] = _list(sentence, 0, MAX_RISKS)
     if task == "act":
         steps = [step for name in actions if (step := _step(name, known, definitions)) is not None]
-        fields["steps"] = _list({"anyOf": steps} if steps else _object({}), 0, MOST_STEPS if steps else 0)
+        fields["steps"] = _list({"anyOf": steps} if steps else _object({}), 0, MAX_STEPS if steps else 0)
     if task == "runbook":
         fields["runbook"] = _runbook(actions)
-    fields["questions"] = _list(sentence, 0, MOST_QUESTIONS)
+    fields["questions"] = _list(sentence, 0, MAX_QUESTIONS)
     schema = _object(fields)
     if definitions:
         schema["$defs"] = definitions
@@ -204,7 +204,7 @@ def _value(
         names = _names(parameter.type, ids)
         if not names and parameter.type in IDS:
             return None
-        if 0 < len(names) <= MOST_ENUM:
+        if 0 < len(names) <= MAX_ENUM:
             definitions[parameter.type] = _enum(names)
             one = {"$ref": f"#/$defs/{parameter.type}"}
         else:
@@ -254,11 +254,11 @@ def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
         "choices": _nullable(_list(_text("a word"), 2, 20)), "optional": {"type": "boolean"},
         "select": _nullable(select),
     })  # fmt: skip
-    prose = _text(f"Markdown without headings, at most {MOST_PROSE} characters")
+    prose = _text(f"Markdown without headings, at most {MAX_PROSE} characters")
     return _object({
         "id": _text("3 to 64 of a-z, 0-9 and -"), "title": _text("one line"),
         "inputs": _list(input_, 0, 20), "when": _list(_object(check), 1, 8),
-        "steps": _list({"anyOf": steps}, 1, MOST_STEPS),
+        "steps": _list({"anyOf": steps}, 1, MAX_STEPS),
         "why": prose, "evidence": prose, "what_can_go_wrong": prose, "aftercare": prose,
     })  # fmt: skip
 
@@ -298,12 +298,12 @@ def read_answer(content: str, task: Task) -> ModelAnswer:
     what has not the form, `policy_denied` with the rule for a value out of its bounds, `runbook_invalid` for text that
     is to be evaluated."""
     data = content.encode("utf-8", "surrogatepass")
-    if len(data) > MOST_CONTENT_BYTES:
+    if len(data) > MAX_CONTENT_BYTES:
         raise DraftRejected(
-            "content_too_large", f"the answer has {len(data):,} bytes", f"At most {MOST_CONTENT_BYTES:,} are read"
+            "content_too_large", f"the answer has {len(data):,} bytes", f"At most {MAX_CONTENT_BYTES:,} are read"
         )
     try:
-        value = strict_json.loads(data, most_bytes=MOST_CONTENT_BYTES, most_depth=MOST_DEPTH, most_items=MOST_ITEMS)
+        value = strict_json.loads(data, most_bytes=MAX_CONTENT_BYTES, most_depth=MAX_DEPTH, most_items=MAX_ITEMS)
     except strict_json.NotJson as error:
         reason = "content_too_large" if error.reason in ("too_large", "items") else "content_not_json"
         raise DraftRejected(reason, f"the answer is not plain JSON: {error.problem}") from None
@@ -365,42 +365,42 @@ def _refuse_foreign(answered: ModelAnswer, task: Task) -> None:
 def _refuse_sizes_of_runbook(runbook: AnsweredRunbook) -> None:
     """Its meaning is for the lint; its size is not."""
     for field in ("why", "evidence", "what_can_go_wrong", "aftercare"):
-        _text_of(getattr(runbook, field), f"runbook.{field}", MOST_PROSE)
-    _text_of(runbook.title, "runbook.title", MOST_TITLE)
+        _text_of(getattr(runbook, field), f"runbook.{field}", MAX_PROSE)
+    _text_of(runbook.title, "runbook.title", MAX_TITLE)
     _text_of(runbook.id, "runbook.id", 64)
-    if not 1 <= len(runbook.steps) <= MOST_STEPS:
-        raise _unformed(f"runbook.steps are {len(runbook.steps):,}, of 1 to {MOST_STEPS}")
-    if len(runbook.inputs) > MOST_INPUTS or len(runbook.when) > MOST_CHECKS:
+    if not 1 <= len(runbook.steps) <= MAX_STEPS:
+        raise _unformed(f"runbook.steps are {len(runbook.steps):,}, of 1 to {MAX_STEPS}")
+    if len(runbook.inputs) > MAX_INPUTS or len(runbook.when) > MAX_CHECKS:
         raise _unformed("runbook: too many inputs or checks")
     for i, step in enumerate(runbook.steps):
         action_of(step.action, f"runbook.steps[{i}]")
-        if max(len(step.pre), len(step.verify)) > MOST_CHECKS:
+        if max(len(step.pre), len(step.verify)) > MAX_CHECKS:
             raise _unformed(f"runbook.steps[{i}]: too many checks")
 
 
 def _refuse_sizes(answered: ModelAnswer, task: Task) -> None:
     if answered.runbook is not None:
         _refuse_sizes_of_runbook(answered.runbook)
-    _text_of(answered.title, "title", MOST_TITLE)
+    _text_of(answered.title, "title", MAX_TITLE)
     if answered.summary:
-        _text_of(answered.summary, "summary", MOST_SUMMARY)
+        _text_of(answered.summary, "summary", MAX_SUMMARY)
     for field, most in (
-        ("rationale", MOST_RATIONALE), ("steps", MOST_STEPS), ("risks", MOST_RISKS), ("questions", MOST_QUESTIONS),
+        ("rationale", MAX_RATIONALE), ("steps", MAX_STEPS), ("risks", MAX_RISKS), ("questions", MAX_QUESTIONS),
         ("parts", 4),
     ):  # fmt: skip
         if len(getattr(answered, field)) > most:
             raise _unformed(f"{field} are {len(getattr(answered, field)):,}, of at most {most}")
     for field in ("rationale", "risks", "questions"):
         for i, text in enumerate(getattr(answered, field)):
-            _text_of(text, f"{field}[{i}]", MOST_SENTENCE)
+            _text_of(text, f"{field}[{i}]", MAX_SENTENCE)
     headings = [part.heading for part in answered.parts]
     if len(set(headings)) < len(headings) or not set(headings) <= set(HEADINGS.get(task, ())):
         raise _unformed(f"parts: the headings are {ascii(headings)[:120]}")
     for i, part in enumerate(answered.parts):
-        if not 1 <= len(part.sentences) <= MOST_SENTENCES:
-            raise _unformed(f"parts[{i}].sentences are {len(part.sentences):,}, of 1 to {MOST_SENTENCES}")
+        if not 1 <= len(part.sentences) <= MAX_SENTENCES:
+            raise _unformed(f"parts[{i}].sentences are {len(part.sentences):,}, of 1 to {MAX_SENTENCES}")
         for k, text in enumerate(part.sentences):
-            _text_of(text, f"parts[{i}].sentences[{k}]", MOST_SENTENCE)
+            _text_of(text, f"parts[{i}].sentences[{k}]", MAX_SENTENCE)
 
 
 def _text_of(text: str, where: str, most: int) -> None:

@@ -46,17 +46,17 @@ CHECKPOINT_EVERY = 256
 """Records after which there is a checkpoint."""
 CHECKPOINT_EVERY_MS = 60_000
 """Or so long after the one before, if there is anything new."""
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 """Of a record. What makes it longer is told by its hash alone: a plan may be long, and must not fail for that."""
-MOST_REASON = 500
-MOST_TEXT = 64 * 1024
+MAX_REASON = 500
+MAX_TEXT = 64 * 1024
 """Characters of a text kept apart."""
 _LOOK = "Nothing is signed until that is explained: run `muster audit verify`"
 _LOG_ID = re.compile(r"[a-z0-9.-]{1,64}")
 _TYPE = re.compile(r"[a-z]{1,30}\.[a-z_-]{1,60}")
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Rows of the gate's tables that one record tells of."""
-MOST_TOLD = 10_000
+MAX_TOLD = 10_000
 """Rows that are remembered as they were last told of; of others the records are asked."""
 NOTHING: Mapping[str, object] = {}
 NO_ROWS: Rows = {}
@@ -172,16 +172,16 @@ class Audit:
         rows: Rows = NO_ROWS,
     ) -> int:
         """Write a record in the caller's transaction; returns its number. `data` is JSON without floats, at most 16
-        levels deep; values that make the record longer than MOST_BYTES are replaced by their hash. `rows` of the gate's
+        levels deep; values that make the record longer than MAX_BYTES are replaced by their hash. `rows` of the gate's
         tables were written with it; those that are too many for it are told by records of their own before it. Raises
         SpecError for data that has no canonical form."""
         self.prepare(connection)
-        while len(rows) > MOST_ROWS:
-            some = dict(islice(rows.items(), MOST_ROWS))
+        while len(rows) > MAX_ROWS:
+            some = dict(islice(rows.items(), MAX_ROWS))
             rows = {name: rows[name] for name in rows.keys() - some.keys()}
             self._add(connection, "gate.rows", SYSTEM, {"proposal": proposal, "data": {"rows": some}})
         if rows:
-            if len(self._told) > MOST_TOLD:
+            if len(self._told) > MAX_TOLD:
                 self._told.clear()
             self._told |= rows
             data = {**data, "rows": dict(rows)}
@@ -239,8 +239,8 @@ class Audit:
 
     def seal(self, connection: Connection, text: str) -> Sealed:
         """Keep a text apart, where it can be erased; records and plans name it by what is returned."""
-        if len(text) > MOST_TEXT:
-            raise SpecError("text", f"{len(text):,} characters", f"Give at most {MOST_TEXT:,}")
+        if len(text) > MAX_TEXT:
+            raise SpecError("text", f"{len(text):,} characters", f"Give at most {MAX_TEXT:,}")
         self.prepare(connection)
         ref, key = secrets.token_hex(8), secrets.token_bytes(32)
         try:
@@ -258,8 +258,8 @@ class Audit:
     def redact(self, connection: Connection, actor: Actor, ref: str, reason: str) -> int:
         """Erase a text that was kept apart, and say so in a record, whose number is returned. The chain stays as it is:
         it never held the text. Raises NotFoundError; and SpecError without a reason. Call `scrub` once it is done."""
-        if not reason.strip() or len(reason) > MOST_REASON or not reason.isprintable():
-            raise SpecError("reason", "is no reason", f"Say why in one line of at most {MOST_REASON} characters")
+        if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
+            raise SpecError("reason", "is no reason", f"Say why in one line of at most {MAX_REASON} characters")
         if connection.dialect.name == "sqlite":
             connection.execute(text("PRAGMA secure_delete = ON"))
         if connection.execute(delete(private_table).where(private_table.c.ref == ref)).rowcount != 1:
@@ -401,7 +401,7 @@ def record_body(record: dict[str, object]) -> bytes:
     try:
         body = canonical(record)
         data = record["data"]
-        if len(body) <= MOST_BYTES or not isinstance(data, dict):
+        if len(body) <= MAX_BYTES or not isinstance(data, dict):
             return body
         sizes = {key: len(value) for key in data if (value := canonical(data[key]))}
         short = dict(data)
@@ -409,7 +409,7 @@ def record_body(record: dict[str, object]) -> bytes:
             value = canonical(data[key])
             short[key] = {"omitted_bytes": len(value), "sha256": hashlib.sha256(value).hexdigest()}
             body = canonical(record | {"data": short})
-            if len(body) <= MOST_BYTES:
+            if len(body) <= MAX_BYTES:
                 return body
         raise ValueError(f"{len(body):,} bytes without the values of data")
     except (ValueError, UnicodeEncodeError) as error:

@@ -6,7 +6,7 @@ import msgspec
 
 FOR_MACHINES = frozenset(("rows", "signed", "of", "body"))
 """Of a record's data, what is there to be checked and too long for a line."""
-MOST_ROWS = 1_000
+MAX_ROWS = 1_000
 """Records of a page."""
 
 
@@ -25,7 +25,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     before: int = 0
     """Records with a smaller number alone: the page before; 0: the newest."""
     limit: int = 100
-    """At most MOST_ROWS."""
+    """At most MAX_ROWS."""
 
 
 class AuditText(msgspec.Struct, frozen=True, kw_only=True):

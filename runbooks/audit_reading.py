@@ -15,7 +15,7 @@ from engine.database_reading import reader
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.audit import Audit
 from runbooks.audit_pages import (
-    MOST_ROWS,
+    MAX_ROWS,
     AuditPage,
     AuditPart,
     AuditQuery,
@@ -79,8 +79,8 @@ class AuditReader:
 
 def page(connection: Connection, query: AuditQuery) -> AuditPage:
     """Raises SpecError, and JournalError for a record that is not in the form of one."""
-    if not 1 <= query.limit <= MOST_ROWS:
-        raise SpecError("limit", f"is {query.limit}", f"Give 1 to {MOST_ROWS}")
+    if not 1 <= query.limit <= MAX_ROWS:
+        raise SpecError("limit", f"is {query.limit}", f"Give 1 to {MAX_ROWS}")
     columns = record_table.c
     wanted = list(_conditions(query))
     matched = connection.execute(select(func.count()).select_from(record_table).where(*wanted)).scalar_one()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from engine.commands import MOST_EVIDENCE
+from engine.commands import MAX_EVIDENCE
 from engine.errors import SpecError
 from engine.model import MAX_QUANTITY, check_id
 from engine.scaling import MAX_POOL_NODES
@@ -18,7 +18,7 @@ from runbooks.plan import Act
 
 MAX_TEXT = 500
 """Characters of words for people."""
-TEXTS = {"note.text": MAX_TEXT, "resize.evidence": MOST_EVIDENCE}
+TEXTS = {"note.text": MAX_TEXT, "resize.evidence": MAX_EVIDENCE}
 """Where an act holds words, and how many characters of them. Everywhere else a text is an id, or a name from a list."""
 MAX_ENTRIES = 10_000
 """Of any list or table in an act."""

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 DAY_MS = 24 * 3_600_000
 MOST = 6
 """Of one sort."""
-MOST_WAITING = 10
-LEAST_LOST = 3
+MAX_WAITING = 10
+MIN_LOST = 3
 """Nodes of a zone that are down from which on it may be the zone."""
 BLOCK = 50_000
 """Workloads that are looked through at a time, from the last one on."""
-MOST_QUEUES = 10_000
+MAX_QUEUES = 10_000
 """Queues beyond which idle ones are not looked for."""
 
 
@@ -42,7 +42,7 @@ def nodes(engine: Engine) -> tuple[str, ...]:
     found = [c.node_ids[row] for _, row in lost if c.state[row] == NodeState.READY][:MOST]
     down = view(c.zone)[view(c.state) == NodeState.DOWN]
     zones, counts = np.unique(down[down >= 0], return_counts=True)
-    for zone in zones[counts >= LEAST_LOST][:MOST].tolist():
+    for zone in zones[counts >= MIN_LOST][:MOST].tolist():
         left = np.flatnonzero((view(c.zone) == zone) & (view(c.state) == NodeState.READY))
         found += [c.node_ids[row] for row in left[:MOST].tolist()]
     return tuple(dict.fromkeys(found))
@@ -55,9 +55,9 @@ def waiting(engine: Engine) -> tuple[str, ...]:
     found: dict[int, None] = {}
     for group in sorted(state.pending.groups.values(), key=lambda group: w.submitted[group.rows[group.front]]):
         found |= dict.fromkeys(islice(group.rows, group.front, group.front + MOST))
-        if len(found) >= MOST_WAITING:
+        if len(found) >= MAX_WAITING:
             break
-    rows = [row for row in found if w.state[row] == WorkloadState.QUEUED][:MOST_WAITING]
+    rows = [row for row in found if w.state[row] == WorkloadState.QUEUED][:MAX_WAITING]
     if w.ids:
         states = view(w.state)
         for kept_back in (WorkloadState.HELD, WorkloadState.SUSPENDED):
@@ -85,7 +85,7 @@ def giving_way(engine: Engine) -> tuple[str, ...]:
 def idle_queues(engine: Engine) -> tuple[str, ...]:
     """While something waits, queues with a quota of which nothing is used and nothing waits."""
     state = engine.state
-    if not state.pending.groups or len(state.queues.specs) > MOST_QUEUES:
+    if not state.pending.groups or len(state.queues.specs) > MAX_QUEUES:
         return ()
     busy = {group_key[1] for group_key in state.pending.groups}
     idle = (

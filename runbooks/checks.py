@@ -34,8 +34,8 @@ Operator = Literal["<", "<=", "==", "!=", ">=", ">"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 Verdict = Literal["success", "failure", "inconclusive"]
 Subject = Literal["node", "workload", "pool", "queue", "tenant", "zone", "cell", "reservation", "budget"]
-MOST_TOLERANCE_PERMILLE = 500
-MOST_WITHIN_MS = 24 * 3_600_000
+MAX_TOLERANCE_PERMILLE = 500
+MAX_WITHIN_MS = 24 * 3_600_000
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -186,7 +186,7 @@ def check_well_formed(check: Check, where: str) -> None:
         raise SpecError(
             f"{where}.of", f"{check.check} {what}", "Give its id" if meaning.of != "cell" else "Leave it out"
         )
-    for field, most in (("tolerance_permille", MOST_TOLERANCE_PERMILLE), ("within_ms", MOST_WITHIN_MS)):
+    for field, most in (("tolerance_permille", MAX_TOLERANCE_PERMILLE), ("within_ms", MAX_WITHIN_MS)):
         if not 0 <= getattr(check, field) <= most:
             raise SpecError(f"{where}.{field}", f"{getattr(check, field)} is out of range", f"Give 0 to {most}")
 

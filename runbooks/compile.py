@@ -28,9 +28,9 @@ from runbooks.runbook_shown import Chosen
 if TYPE_CHECKING:
     from engine.control import Engine
 
-MOST_NEAR = 3
+MAX_NEAR = 3
 WHOLE = re.compile(r"-?[0-9]{1,18}")
-MOST_CHECKS = 16
+MAX_CHECKS = 16
 """Before, or after, one step, once each object of a list has its own."""
 Value = str | int | tuple[str, ...]
 """Of an input: one id or word, a whole number (a duration in ms), or ids."""
@@ -86,10 +86,10 @@ def compile_runbook(
             continue
         made = step_of(inputs, maker, step)
         pre = made.pre if steps else (*when, *made.pre)
-        if max(len(pre), len(made.verify)) > MOST_CHECKS:
+        if max(len(pre), len(made.verify)) > MAX_CHECKS:
             raise RefusedError(
                 f"step {step.id} has {max(len(pre), len(made.verify))} checks, one for each object of its lists",
-                f"Act on fewer objects at a time: at most {MOST_CHECKS} checks are looked at before or after a step",
+                f"Act on fewer objects at a time: at most {MAX_CHECKS} checks are looked at before or after a step",
             )
         steps.append(msgspec.structs.replace(made, pre=pre))
     if not steps:
@@ -400,7 +400,7 @@ def near_ids(engine: Engine, kind: Kind | None, column: str, id_: str) -> list[s
         return []
     for length in range(len(id_), max(0, len(id_) // 2 - 1), -1):
         where = (Term(column, "~", id_[:length]),)
-        rows = engine.query(Query(kind=kind, columns=(column,), where=where, limit=MOST_NEAR)).rows
+        rows = engine.query(Query(kind=kind, columns=(column,), where=where, limit=MAX_NEAR)).rows
         if rows:
             return [row[0] for row in rows]
     return []

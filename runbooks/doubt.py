@@ -28,7 +28,7 @@ from runbooks.audit_tables import record_table
 from runbooks.books import EFFECT, VOTE, Row
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, WHOLE, Actor, Scope
-from runbooks.intent_shown import LEAST_REASON, IntentAnswer, IntentDetail
+from runbooks.intent_shown import MIN_REASON, IntentAnswer, IntentDetail
 from runbooks.plan import Act, Origin, Party, Plan, Tier
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from engine.journal import Beside
     from runbooks.gate import Gate
 
-MOST_NAMES = 50
+MAX_NAMES = 50
 """Of what an intent is about, in the record."""
 AGREED = "intent.agreed"
 """Type of the record of a word that others must say too."""
@@ -137,7 +137,7 @@ def recorded_again(engine: Engine, gate: Gate, changes: Sequence[cmd.IntentChang
     def beside(connection: Connection) -> None:
         for change, command in again:
             data = {
-                "intent": change.number, "command": tag_of(command), "targets": list(subjects_of(command))[:MOST_NAMES],
+                "intent": change.number, "command": tag_of(command), "targets": list(subjects_of(command))[:MAX_NAMES],
                 "why": change.text,
             }  # fmt: skip
             gate.audit.append(connection, "intent.again", SYSTEM, data=data)
@@ -169,8 +169,8 @@ def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Rece
     SpecError, and RefusedError for one that is not in doubt, for whom the policy does not let, and while others must
     say the same: then the word is kept."""
     readings.check_text(said.reason, "reason", readings.MAX_COMMENT)
-    if len(said.reason.strip()) < LEAST_REASON:
-        raise SpecError("reason", "is too short", f"Say what was found, in {LEAST_REASON} characters or more")
+    if len(said.reason.strip()) < MIN_REASON:
+        raise SpecError("reason", "is too short", f"Say what was found, in {MIN_REASON} characters or more")
     intent = in_doubt(engine.state, said.number)
     command = wanted(intent)
     if isinstance(command, cmd.Submit):
@@ -184,7 +184,7 @@ def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Rece
             connection, "intent.answered", actor, private=(sealed,),
             data={
                 "intent": said.number, "outcome": said.outcome, "command": tag_of(command),
-                "targets": list(subjects_of(command))[:MOST_NAMES], "reason": [sealed.ref],
+                "targets": list(subjects_of(command))[:MAX_NAMES], "reason": [sealed.ref],
             },
         )  # fmt: skip
 

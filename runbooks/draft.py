@@ -66,11 +66,11 @@ REASONS = frozenset(
 )
 """Why a model's draft was rejected; beside these http_NNN for the status of an answer, such as http_503."""
 
-MOST_QUESTION = 2_000
-MOST_STEPS = 8
-MOST_FACTS = 200
-MOST_EXCERPTS = 8
-MOST_EXCERPT_BYTES = 64 * 2**20
+MAX_QUESTION = 2_000
+MAX_STEPS = 8
+MAX_FACTS = 200
+MAX_EXCERPTS = 8
+MAX_EXCERPT_BYTES = 64 * 2**20
 """Of one field as it is handed in; what is sent of it is cut to a few kilobytes (`runbooks.excerpts`)."""
 
 

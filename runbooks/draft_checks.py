@@ -40,7 +40,7 @@ Named = tuple[str, str]
 """(kind, id) of an object, kinds as in `runbooks.pseudonyms`."""
 REASON = "drafted by a model"
 """Why it is proposed, as far as that is known here: a model's own words stand nowhere but in its frame."""
-MOST_WHY = 300
+MAX_WHY = 300
 
 KINDS: Mapping[Type, str] = {
     "node_id": "node", "workload_id": "workload", "queue": "queue", "pool": "pool", "zone": "zone",
@@ -235,7 +235,7 @@ def _tried(preview: Preview, acts: Sequence[Act]) -> Proposal:
     """What proposing it would show. Raises DraftRejected where the gate would refuse it, or the policy deny it."""
     shown: Proposal = _asked(lambda: preview(request_of(acts)), "the plan")
     if shown.note:
-        raise DraftRejected("policy_denied", f"the policy denies it: {shown.note[:MOST_WHY]}", "See muster policy show")
+        raise DraftRejected("policy_denied", f"the policy denies it: {shown.note[:MAX_WHY]}", "See muster policy show")
     return shown
 
 
@@ -246,12 +246,12 @@ def _asked(ask: Callable[[], Any], where: str) -> Any:
     except DraftRejected:
         raise
     except NotFoundError as error:
-        raise DraftRejected("unknown_target", f"{where}: {error.problem[:MOST_WHY]}", error.remedy) from None
+        raise DraftRejected("unknown_target", f"{where}: {error.problem[:MAX_WHY]}", error.remedy) from None
     except (RefusedError, SpecError) as error:
         rule = "not-applicable" if isinstance(error, RefusedError) else "out-of-bounds"
-        raise DraftRejected("policy_denied", f"{where}: {rule}: {error.problem[:MOST_WHY]}", error.remedy) from None
+        raise DraftRejected("policy_denied", f"{where}: {rule}: {error.problem[:MAX_WHY]}", error.remedy) from None
     except MusterError as error:
-        raise DraftRejected("worker", f"{where}: {error.problem[:MOST_WHY]}", error.remedy) from None
+        raise DraftRejected("worker", f"{where}: {error.problem[:MAX_WHY]}", error.remedy) from None
 
 
 def refuse_contradictions(acts: Sequence[Act]) -> None:

@@ -20,8 +20,8 @@ from runbooks.symptoms import CellScene, Symptom, counted, minutes
 
 AGAIN_MS = 2 * 60_000
 """Within which what is stopped should run again elsewhere."""
-MOST_LEFT = 200
-MOST_SUSPENDED, MOST_HELD = 8, 12
+MAX_LEFT = 200
+MAX_SUSPENDED, MAX_HELD = 8, 12
 LONG_MS = 20 * 60_000
 """A run that is shorter may still be loading its data."""
 OVERDUE = 2
@@ -180,7 +180,7 @@ def usual_run_ms(scene: CellScene, row: int) -> int:
 
 def zone_lost(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
     """Nothing new on what is left of the zone; and where more important work waits, less important is held."""
-    left = symptom.ids[:MOST_LEFT]
+    left = symptom.ids[:MAX_LEFT]
     ready = len(scene.nodes_in(NodeState.READY))
     batch = _batch_queue(scene)
     steps: list[tuple[ActionName, dict[str, Any]]] = []
@@ -313,10 +313,10 @@ def tenant(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer
     solver = Solver(scene.engine, watched, min(lot.priority for lot in others))
     own_queue = _own_queue(scene, name)
     hold: tuple[tuple[ActionName, dict[str, Any]], ...] = ()
-    if len(queued) > MOST_HELD and own_queue:
+    if len(queued) > MAX_HELD and own_queue:
         hold = (("hold_queue", {"queues": (own_queue,)}),)
     elif queued:
-        hold = (("hold", {"workloads": tuple(queued[:MOST_HELD])}),)
+        hold = (("hold", {"workloads": tuple(queued[:MAX_HELD])}),)
 
     def option(suspended: int) -> DraftOption:
         suspend = (("suspend", {"workloads": tuple(running[:suspended])}),) if suspended else ()
@@ -335,7 +335,7 @@ def tenant(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer
         )  # fmt: skip
 
     low = 0 if hold else 1
-    high = min(MOST_SUSPENDED, len(running))
+    high = min(MAX_SUSPENDED, len(running))
     if high < low:
         return None
     result = solver.least(low, high, option, 5 * 60_000)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FOR_FAULTS = frozenset(("drain-failing-node", "gpu-ecc-rising", "node-flapping", "straggler"))
 """Runbooks that take nodes out of use because they fail: back they come by hand, once somebody has looked."""
-MOST_EFFECTS = 300
+MAX_EFFECTS = 300
 CLOSES = {"cordon": "node", "drain": "node", "hold_queue": "queue", "drain_queue": "queue"}
 """Acts that take something out of use, and what."""
 OPENS = {"uncordon": "node", "open_queue": "queue"}
@@ -57,7 +57,7 @@ def _read(connection: Connection) -> OnRecord:
         .join(REVISION, same)
         .where(EFFECT.c.action.in_((*CLOSES, *OPENS)))
         .order_by(EFFECT.c.version.desc())
-        .limit(MOST_EFFECTS)
+        .limit(MAX_EFFECTS)
     )
     seen: set[tuple[str, str]] = set()
     closed: dict[tuple[str, str], Closed] = {}

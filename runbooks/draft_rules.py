@@ -32,7 +32,7 @@ DECIDED_BY_PEOPLE = frozenset(
 )
 """Actions that undo what a person has put aside, or spend what a budget does not hold: to be picked, however clear the
 question is."""
-MOST_LINKS = 100
+MAX_LINKS = 100
 """Workloads of one chain that are looked at."""
 Rule = Callable[[CellScene, Symptom, Question], RuleAnswer | None]
 
@@ -247,7 +247,7 @@ def keepers(scene: CellScene, ids: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     seen: set[int] = set()
     rows = [w.row_of[id_] for id_ in ids]
-    while rows and len(seen) < MOST_LINKS:
+    while rows and len(seen) < MAX_LINKS:
         row = rows.pop(0)
         if row in seen:
             continue

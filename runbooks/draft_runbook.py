@@ -41,7 +41,7 @@ UNOWNED = "nobody-yet"
 """Owner of a new runbook that nobody asked for by name: who approves it writes who answers for it."""
 GPUS_OF_A_NODE = 16
 WORK_OF_A_NODE = 32
-LEAST_DURATION_MS = 10 * 60_000
+MIN_DURATION_MS = 10 * 60_000
 _LIMITS = ("limits-exceeded", "limits-missing")
 """Rules that only a person can satisfy: the limits are not a drafter's."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]*[A-Za-z0-9]|[A-Za-z]")
@@ -227,7 +227,7 @@ def _least_limits(runbook: Runbook) -> str:
     waits = sum(
         max((milliseconds(check.within) or 0 for check in step.verify), default=0) for step in runbook.front.steps
     )
-    minutes = -(-max(waits, LEAST_DURATION_MS) // 60_000)
+    minutes = -(-max(waits, MIN_DURATION_MS) // 60_000)
     given = (("max_nodes", min(nodes, 1_000)), ("max_gpus", min(gpus, 10_000)), ("max_workloads", min(work, 1_000)))
     return ", ".join((*(f"{name}: {most}" for name, most in given if most), f"max_duration: {min(minutes, 1_440)}m"))
 

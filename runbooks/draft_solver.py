@@ -28,13 +28,13 @@ from runbooks.symptoms import CellScene, Symptom, WaitingLot
 if TYPE_CHECKING:
     from engine.control import Engine
 
-MOST_TRIALS = 30
+MAX_TRIALS = 30
 """Forks of one draft."""
-MOST_AHEAD = 50_000
+MAX_AHEAD = 50_000
 """Workloads that wait or run above which a trial does not run ahead: it would take too long."""
 CYCLES = 40_000
 """Workloads looked at in all cycles of one trial that runs ahead: in a large cell many ends share a cycle."""
-LEAST_CYCLES = 4
+MIN_CYCLES = 4
 NEAR = 64
 """A least number is found to such a part of itself."""
 GONE = frozenset((WorkloadState.FINISHED, WorkloadState.FAILED, WorkloadState.CANCELLED))
@@ -115,11 +115,11 @@ class Solver:
 
     def ahead(self, ms: int) -> int:
         """How far a trial of this cell runs ahead when it should run so far."""
-        return ms if self._live <= MOST_AHEAD else 0
+        return ms if self._live <= MAX_AHEAD else 0
 
     def run_ahead(self, fork: Engine, ms: int) -> None:
         if ms:
-            cycles = max(LEAST_CYCLES, CYCLES // max(self._live, 1))
+            cycles = max(MIN_CYCLES, CYCLES // max(self._live, 1))
             fork.cycle_every_ms = max(fork.cycle_every_ms, ms // cycles)
             fork.advance(fork.now_ms + ms)
 
@@ -139,7 +139,7 @@ class Solver:
     def try_(self, option: DraftOption, ahead_ms: int = 0) -> TrialResult:
         """Do it on a fork and look."""
         ahead_ms = self.ahead(ahead_ms)
-        if self.trials >= MOST_TRIALS:
+        if self.trials >= MAX_TRIALS:
             return TrialResult(option=option, refused="enough was tried")
         self.trials += 1
         with forked(self._base) as fork:
@@ -200,7 +200,7 @@ class Solver:
         `high` itself where that harms nobody and helps nobody, or is refused. With less than `enough` not all of those
         watched can start."""
         best = self.try_(option_of(high), ahead_ms)
-        while not best.harmless and high > low and self.trials < MOST_TRIALS:
+        while not best.harmless and high > low and self.trials < MAX_TRIALS:
             high = (low + high) // 2
             best = self.try_(option_of(high), ahead_ms)
         if not best.gain:
@@ -208,7 +208,7 @@ class Solver:
         wanted = best.gain
         if best.started == self.watched:
             low = max(low, min(enough, high))
-        while high - low > high // NEAR and self.trials < MOST_TRIALS:
+        while high - low > high // NEAR and self.trials < MAX_TRIALS:
             middle = (low + high) // 2
             result = self.try_(option_of(middle), ahead_ms)
             if result.gain >= wanted:

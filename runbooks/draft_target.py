@@ -16,7 +16,7 @@ from runbooks.draft_solver import DraftOption, RuleAnswer, Solver, done, forked
 from runbooks.plan import Act
 from runbooks.symptoms import CellScene
 
-MOST_CHECKS = 6
+MAX_CHECKS = 6
 
 
 def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Target | None:
@@ -24,7 +24,7 @@ def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Ta
     check says that."""
     if answer.option is None:
         return answer.target
-    ran = _ran(scene, answer, tuple(dict.fromkeys(conditions(scene, answer, acts)))[:MOST_CHECKS])
+    ran = _ran(scene, answer, tuple(dict.fromkeys(conditions(scene, answer, acts)))[:MAX_CHECKS])
     if ran is None:
         return answer.target
     before, after = ran

@@ -24,8 +24,8 @@ from runbooks.symptoms import CellScene, Symptom, WaitingLot, counted, minutes
 
 SOON_MS = 10 * 60_000
 """What starts by itself within this needs nothing."""
-MOST_APPROVED = 20
-MOST_REBALANCE = 8
+MAX_APPROVED = 20
+MAX_REBALANCE = 8
 
 
 def answer(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
@@ -124,7 +124,7 @@ def given_way(case: Case) -> Iterator[Family]:
             if nodes and all(state.capacity.pool[node] in pools for node in nodes):
                 lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, case.scene.now_ms)
                 victims.append((w.value_at(row), lost * w.tasks[row], w.ids[row]))
-    ids = [id_ for _, _, id_ in sorted(victims)][:MOST_REBALANCE]
+    ids = [id_ for _, _, id_ in sorted(victims)][:MAX_REBALANCE]
     if ids:
         yield Family(1, len(ids), _given_way("preempt", ids))
         # What the scheduler itself might not preempt somebody can still suspend.
@@ -178,7 +178,7 @@ def owners_due(case: Case) -> Iterator[Family]:
         if over[queue] > 0:
             ids.append(id_)
             over[queue] -= held
-    ids = ids[:MOST_REBALANCE]
+    ids = ids[:MAX_REBALANCE]
     if ids:
         yield Family(1, len(ids), _given_way("preempt", ids, "that is above the quota of its own queue"))
         yield Family(1, len(ids), _given_way("suspend", ids, "that is above the quota of its own queue"))
@@ -276,7 +276,7 @@ def more_budget(case: Case) -> Iterator[Family]:
         return
     spec = stopping[0]
     if spec.action == "approve":
-        ids = tuple(id_ for lot in case.lots for id_ in lot.members)[:MOST_APPROVED]
+        ids = tuple(id_ for lot in case.lots for id_ in lot.members)[:MAX_APPROVED]
         yield Family(
             1, len(ids),
             lambda count: DraftOption(

@@ -17,9 +17,9 @@ from runbooks.vocabulary import METRICS, fact
 if TYPE_CHECKING:
     from engine.control import Engine
 
-MOST_QUESTIONS = 3
-MOST_RISKS = 5
-MOST_TITLE = 120
+MAX_QUESTIONS = 3
+MAX_RISKS = 5
+MAX_TITLE = 120
 NOTHING = "Nothing should be done"
 READ_OF: dict[str, tuple[str, ...]] = {
     "queue": ("queue_mode", "queue_waiting", "queue_oldest_wait_s", "queue_gpus", "queue_gpu_quota"),
@@ -37,7 +37,7 @@ NOTHING_SAID: dict[str, tuple[int | str, ...]] = {
 }  # fmt: skip
 """Values that need not be said."""
 IN_MILLI = ("queue_gpus", "queue_gpu_quota", "tenant_gpus")
-MOST_OBJECTS = 4
+MAX_OBJECTS = 4
 
 
 class Cited:
@@ -90,7 +90,7 @@ def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
 
     kinds = {"scaling": "pool"}
     found = [(kinds.get(find(act.action).kind, find(act.action).kind), id_) for act in acts for id_ in act.targets]
-    return list(dict.fromkeys(found))[:MOST_OBJECTS]
+    return list(dict.fromkeys(found))[:MAX_OBJECTS]
 
 
 def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:

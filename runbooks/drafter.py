@@ -24,9 +24,9 @@ from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import DraftOption, RuleAnswer, Solver, made
 from runbooks.draft_target import with_target
 from runbooks.draft_words import (
-    MOST_QUESTIONS,
-    MOST_RISKS,
-    MOST_TITLE,
+    MAX_QUESTIONS,
+    MAX_RISKS,
+    MAX_TITLE,
     NOTHING,
     Cited,
     objects_of,
@@ -36,7 +36,7 @@ from runbooks.draft_words import (
 )
 from runbooks.plan import Act, Proposal, Request, RunbookRef, Source, StepRequest
 from runbooks.readings import MAX_COMMENT
-from runbooks.runbook import MOST_TITLE as MOST_RUNBOOK_TITLE
+from runbooks.runbook import MAX_TITLE as MAX_RUNBOOK_TITLE
 from runbooks.runbook import Runbook, parse
 from runbooks.runbook_files import LIBRARY
 from runbooks.shelf import Call
@@ -94,7 +94,7 @@ class RuleDrafter:
             made_ = runbook_of(
                 draft.preview.plan,
                 id_=f"drafted-{steps}",
-                title=draft.title[:MOST_RUNBOOK_TITLE],
+                title=draft.title[:MAX_RUNBOOK_TITLE],
                 owner=owner,
                 prose=prose,
             )
@@ -126,13 +126,13 @@ class RuleDrafter:
         flags: list[Flag] = ["target_missed"] if answer.partial or (target is not None and not target.met) else []
         flags += too_large(scene)
         return Draft(
-            drafter="rule", task=brief.task, title=preview.title[:MOST_TITLE],
+            drafter="rule", task=brief.task, title=preview.title[:MAX_TITLE],
             summary=summary(answer, cites), rationale=rationale(answer, cites),
             steps=tuple(
                 DraftStep(action=act.action, with_=given_of(answer.option, act), line=title(act)) for act in acts
             ),
-            risks=tuple(said(text) for text in answer.risks[:MOST_RISKS]),
-            questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
+            risks=tuple(said(text) for text in answer.risks[:MAX_RISKS]),
+            questions=tuple(said(text) for text in answer.questions[:MAX_QUESTIONS]),
             facts=cited.facts, flags=tuple(flags), request=request, read_as=answer.read_as,
             kind=ref.id if ref is not None else " + ".join(dict.fromkeys(act.action for act in acts)),
             template=ref.id if ref is not None else "",
@@ -186,7 +186,7 @@ class RuleDrafter:
         return Draft(
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
             rationale=(*rationale(answer, cites), *looked),
-            questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
+            questions=tuple(said(text) for text in answer.questions[:MAX_QUESTIONS]),
             tried=answer.tried, facts=cited.facts, version=scene.engine.version, flags=tuple(too_large(scene)),
             read_as=answer.read_as, undecided=answer.undecided, choices=answer.choices,
         )  # fmt: skip

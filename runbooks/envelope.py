@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from runbooks import strict_json
 
-MOST_DEPTH = 16
-MOST_ITEMS = 4_000
-MOST_MODEL_NAME = 200
+MAX_DEPTH = 16
+MAX_ITEMS = 4_000
+MAX_MODEL_NAME = 200
 BYTES_A_TOKEN = 3
 """Of our estimate, on the high side: English has 4 a token, JSON and identifiers 2.5 to 3."""
 SCARCE_BYTES_A_TOKEN = 16
@@ -43,14 +43,14 @@ class Unusable(Exception):
 def read(body: bytes, *, prompt_bytes: int, max_tokens: int, most_bytes: int) -> EnvelopeContent:
     """The text in the body of a 200 answer to `chat.completions`. Raises Unusable and nothing else."""
     try:
-        answer = strict_json.loads(body, most_bytes=most_bytes, most_depth=MOST_DEPTH, most_items=MOST_ITEMS)
+        answer = strict_json.loads(body, most_bytes=most_bytes, most_depth=MAX_DEPTH, most_items=MAX_ITEMS)
     except strict_json.NotJson as error:
         reason = "response_too_large" if error.reason == "too_large" else "envelope_shape"
         raise Unusable(reason, f"the answer is not JSON as we take it: {error.problem}") from None
     if not isinstance(answer, dict) or answer.get("error") is not None:
         raise Unusable("envelope_shape", "the answer is no chat completion, though its status is 200")
     name = answer.get("model", "")
-    if not isinstance(name, str) or len(name) > MOST_MODEL_NAME:
+    if not isinstance(name, str) or len(name) > MAX_MODEL_NAME:
         raise Unusable("envelope_shape", "the model's name in the answer is no name")
     message, finish = _only_choice(answer.get("choices"))
     content = _content(message, finish)

@@ -19,9 +19,9 @@ WINDOW = 2_000
 """Characters of either end that are looked at, at least."""
 MARGIN = 2_000
 """Beyond them, so that a secret that reaches over the edge is seen whole."""
-_MOST_CHUNKS = 16
+_MAX_CHUNKS = 16
 """Pieces of twice that length, of a text in which next to nothing can be seen."""
-_MOST_LINE = 400
+_MAX_LINE = 400
 CUT = "[...]"
 """Where something was left out."""
 
@@ -85,7 +85,7 @@ def neutral(text: str) -> str:
 def _first(text: str, count: int) -> str:
     """The first `count` characters that can be seen."""
     found = ""
-    for start in range(0, min(len(text), _MOST_CHUNKS * 2 * count), 2 * count):
+    for start in range(0, min(len(text), _MAX_CHUNKS * 2 * count), 2 * count):
         found += visible(text[start : start + 2 * count])
         if len(found) >= count:
             break
@@ -95,7 +95,7 @@ def _first(text: str, count: int) -> str:
 def _last(text: str, count: int) -> str:
     """The last of them."""
     found = ""
-    for end in range(len(text), max(0, len(text) - _MOST_CHUNKS * 2 * count), -2 * count):
+    for end in range(len(text), max(0, len(text) - _MAX_CHUNKS * 2 * count), -2 * count):
         found = visible(text[max(0, end - 2 * count) : end]) + found
         if len(found) >= count:
             break
@@ -115,7 +115,7 @@ def _templated(text: str) -> list[str]:
 
 def _fitted(lines: list[str], most: int) -> tuple[str, bool]:
     """The lines in at most `most` characters: those in the middle go, then the middles of lines."""
-    longest = max(_MOST_LINE, most // max(1, 2 * len(lines)))
+    longest = max(_MAX_LINE, most // max(1, 2 * len(lines)))
     shown = [line if len(line) <= longest else f"{line[: longest // 2]}{CUT}{line[-longest // 2 :]}" for line in lines]
     whole = "\n".join(shown)
     if len(whole) <= most:

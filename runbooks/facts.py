@@ -21,7 +21,7 @@ from engine.query import Kind, Query, Term
 from runbooks import candidates
 from runbooks.check_readings import READINGS
 from runbooks.checks import CheckName
-from runbooks.draft import MOST_FACTS, Excerpt, Fact, Finding
+from runbooks.draft import MAX_FACTS, Excerpt, Fact, Finding
 from runbooks.vocabulary import METRICS as METRICS
 from runbooks.vocabulary import Names, fact, snake
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from engine.query import Overview
     from runbooks.shelf import Call
 
-MOST_QUEUES = 8
-MOST_POOLS = 8
-MOST_ROWS = 1_000
+MAX_QUEUES = 8
+MAX_POOLS = 8
+MAX_ROWS = 1_000
 """Queues that are looked through: one list costs what another does, however short."""
-MOST_NODES = 8
-MOST_WORKLOADS = 6
-MOST_FINDINGS = 8
+MAX_NODES = 8
+MAX_WORKLOADS = 6
+MAX_FINDINGS = 8
 """Besides the one that is asked about."""
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Objects that a text names, of those that are read."""
-MOST_LOOKED_AT = 4_000
+MAX_LOOKED_AT = 4_000
 """Words of a text that are looked up as names."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 
@@ -76,7 +76,7 @@ def gather(
 
     `findings` are the others that are open, `channels` those of the policy that can be told something, `more` facts
     that stand first, such as those of a shift. Objects that only an excerpt names are told apart, by metrics such as
-    `node_named_in_excerpt`. At most MOST_FACTS; the general ones are dropped first.
+    `node_named_in_excerpt`. At most MAX_FACTS; the general ones are dropped first.
     """
     overview = call(lambda engine: engine.overview())
     named = dict.fromkeys(names_in(call, question))
@@ -85,14 +85,14 @@ def gather(
         named |= dict.fromkeys(names_in(call, ids))
     if about:
         named |= dict.fromkeys(names_in(call, " ".join(about)))
-    pointed = tuple(named)[:MOST_NAMED]
+    pointed = tuple(named)[:MAX_NAMED]
     told = _Told()
     told.add(more)
     for one in pointed:
         told.add(call(partial(_object, named=one)))
     told.add(_finding(finding) if finding is not None else ())
     told.add(_cell(overview))
-    others = [other for other in findings if finding is None or other.id != finding.id][:MOST_FINDINGS]
+    others = [other for other in findings if finding is None or other.id != finding.id][:MAX_FINDINGS]
     for other in others:
         told.add(_finding(msgspec.structs.replace(other, observed=())))
     told.add(fact("channel_known", channel, "yes") for channel in channels)
@@ -112,7 +112,7 @@ def gather(
     told.add(call(_budgets))
     told.add(call(_reservations))
     for excerpt in excerpts:
-        for kind, id_ in names_in(call, _ends_of(excerpt.text))[:MOST_NAMED]:
+        for kind, id_ in names_in(call, _ends_of(excerpt.text))[:MAX_NAMED]:
             told.add((fact(f"{kind}_named_in_excerpt", id_, "yes"),), once_per_subject=True)
     return Gathered(facts=told.numbered(), cell=overview.cell, version=overview.version, now_ms=overview.now_ms)
 
@@ -120,7 +120,7 @@ def gather(
 def names_in(call: Call, text: str) -> tuple[Named, ...]:
     """The objects of the cell that a text names, as (kind, id), in the order they stand there. A word may name several:
     a tenant and its queue. Ids of nodes and workloads are taken as they stand, other names in any case of letters."""
-    words = dict.fromkeys(word.rstrip("._/-") for word in _ID.findall(text)[:MOST_LOOKED_AT])
+    words = dict.fromkeys(word.rstrip("._/-") for word in _ID.findall(text)[:MAX_LOOKED_AT])
 
     def look(engine: Engine) -> tuple[Named, ...]:
         state = engine.state
@@ -165,10 +165,10 @@ class _Told:
             self._subjects.add((METRICS[one.metric].value, str(one.value)))
 
     def numbered(self) -> tuple[Fact, ...]:
-        """At most MOST_FACTS. What an excerpt names stays: it is what may be acted on."""
+        """At most MAX_FACTS. What an excerpt names stays: it is what may be acted on."""
         named = [one for one in self._facts.values() if one.metric.endswith("_named_in_excerpt")]
         others = [one for one in self._facts.values() if not one.metric.endswith("_named_in_excerpt")]
-        kept = (*others[: MOST_FACTS - len(named)], *named)
+        kept = (*others[: MAX_FACTS - len(named)], *named)
         return tuple(msgspec.structs.replace(one, id=f"F{i}") for i, one in enumerate(kept, 1))
 
 
@@ -234,9 +234,9 @@ _QUEUE_COLUMNS = (
 
 def _queues(engine: Engine) -> tuple[Fact, ...]:
     """Those with the longest waits, then those that are not open."""
-    rows = _rows(engine, "queues", _QUEUE_COLUMNS, (), ("-oldest_wait",), MOST_ROWS)
-    longest = [row for row in rows if row["queued"]][:MOST_QUEUES]
-    closed = [row for row in rows if row["state"] != "open"][:MOST_QUEUES]
+    rows = _rows(engine, "queues", _QUEUE_COLUMNS, (), ("-oldest_wait",), MAX_ROWS)
+    longest = [row for row in rows if row["queued"]][:MAX_QUEUES]
+    closed = [row for row in rows if row["state"] != "open"][:MAX_QUEUES]
     return tuple(told for row in (*longest, *closed) for told in _queue(row))
 
 
@@ -266,7 +266,7 @@ def _queue(row: dict[str, Any]) -> Iterable[Fact]:
 
 def _pools(overview: Overview) -> Iterable[Fact]:
     """Those with something odd first."""
-    pools = sorted(overview.pools, key=lambda pool: pool.nodes == pool.ready)[:MOST_POOLS]
+    pools = sorted(overview.pools, key=lambda pool: pool.nodes == pool.ready)[:MAX_POOLS]
     for pool in pools:
         yield fact("pool_nodes", pool.name, pool.nodes)
         yield fact("pool_ready", pool.name, pool.ready)
@@ -284,7 +284,7 @@ _SIZE_COLUMNS = ("name", "least", "most", "backed_off", "failures", "price", "sp
 
 def _sizes(engine: Engine) -> tuple[Fact, ...]:
     """Bounds and troubles of pools that grow, those that failed first."""
-    rows = _rows(engine, "pools", _SIZE_COLUMNS, (), ("-failures",), MOST_POOLS)
+    rows = _rows(engine, "pools", _SIZE_COLUMNS, (), ("-failures",), MAX_POOLS)
     return tuple(told for row in rows for told in _size(row))
 
 
@@ -305,7 +305,7 @@ def _odd_nodes(engine: Engine) -> tuple[Fact, ...]:
     """Nodes that take no work, the silent and the lost first."""
     found: list[str] = []
     for state in ("suspect", "down", "draining", "cordoned"):
-        left = MOST_NODES - len(found)
+        left = MAX_NODES - len(found)
         found += [row["id"] for row in _rows(engine, "nodes", ("id",), (Term("state", "=", state),), (), left)]
     return tuple(told for id_ in found for told in _node(engine, id_))
 
@@ -335,7 +335,7 @@ def _longest_waiting(engine: Engine) -> tuple[str, ...]:
     """Ids of the first of the groups that wait, the oldest first: like ones share a group, so these differ."""
     w = engine.state.workloads
     fronts = sorted((w.submitted[row], row) for row in (g.rows[g.front] for g in engine.state.pending.groups.values()))
-    return tuple(w.ids[row] for _, row in fronts[:MOST_WORKLOADS])
+    return tuple(w.ids[row] for _, row in fronts[:MAX_WORKLOADS])
 
 
 def _workload(engine: Engine, id_: str) -> Iterable[Fact]:

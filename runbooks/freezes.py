@@ -15,8 +15,8 @@ from runbooks.amounts import utc
 from runbooks.identity import Scope
 from runbooks.plan import TIERS, Tier
 
-MOST_REASON = 200
-MOST_WINDOWS = 50
+MAX_REASON = 200
+MAX_WINDOWS = 50
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TIME = r"([01][0-9]|2[0-3]):([0-5][0-9])"
 _WEEKLY = re.compile(rf"({'|'.join(DAYS)}) {_TIME} - ({'|'.join(DAYS)}) (?:{_TIME}|(24):(00))")
@@ -83,10 +83,10 @@ def check_freeze(spec: FreezeSpec, where: str = "freeze") -> None:
     check_id(spec.name, f"{where}.name")
     for name in (*spec.scope.pools, *spec.scope.queues, *spec.scope.tenants):
         check_id(name, f"{where}.scope")
-    if len(spec.reason) > MOST_REASON or not spec.reason.isprintable():
-        raise SpecError(f"{where}.reason", f"is not one line of at most {MOST_REASON} characters", "Write it plainly")
-    if len(spec.weekly) > MOST_WINDOWS:
-        raise SpecError(f"{where}.weekly", f"has {len(spec.weekly)} windows", f"At most {MOST_WINDOWS}")
+    if len(spec.reason) > MAX_REASON or not spec.reason.isprintable():
+        raise SpecError(f"{where}.reason", f"is not one line of at most {MAX_REASON} characters", "Write it plainly")
+    if len(spec.weekly) > MAX_WINDOWS:
+        raise SpecError(f"{where}.weekly", f"has {len(spec.weekly)} windows", f"At most {MAX_WINDOWS}")
     once = spec.from_ms is not None or spec.until_ms is not None
     if once == bool(spec.weekly):
         raise SpecError(where, "must be either weekly or from one moment until another", "Give one of the two")

@@ -47,7 +47,7 @@ MAX_REVISIONS = 50
 """Of one proposal: they count against no limit of the policy."""
 CLOCK_TOLERANCE_MS = 1_000
 """A wall clock that falls back further than this expires what is open: it could otherwise revive a proposal."""
-LEAST_COMMENT = 10
+MIN_COMMENT = 10
 """Characters in which the review of a break-glass must say what was found."""
 
 
@@ -371,8 +371,8 @@ class Gate:
         """Say that it was looked at. For a person other than the one it is about. Raises RefusedError."""
         now_ms = self._now()
         readings.check_text(comment, "comment", readings.MAX_COMMENT)
-        if len(comment.strip()) < LEAST_COMMENT:
-            raise SpecError("comment", "is too short", f"Say what was found, in {LEAST_COMMENT} characters or more")
+        if len(comment.strip()) < MIN_COMMENT:
+            raise SpecError("comment", "is too short", f"Say what was found, in {MIN_COMMENT} characters or more")
         self._engine.record(lambda connection: self._glass.close_review(connection, actor, review, comment, now_ms))
 
     # -- doing --------------------------------------------------------------------------------------------------------

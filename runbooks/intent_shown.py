@@ -10,7 +10,7 @@ import msgspec
 from engine.intent_report import FarLook, IntentView, IntentWord
 from runbooks.plan import Act
 
-LEAST_REASON = 10
+MIN_REASON = 10
 """Characters in which must be said what was found."""
 
 

@@ -30,8 +30,8 @@ from cryptography.hazmat.primitives.serialization import (
 from engine.errors import SpecError
 from runbooks.keys import PublicKey
 
-LEAST_PASSPHRASE = 12
-MOST_BYTES = 16 * 1024
+MIN_PASSPHRASE = 12
+MAX_BYTES = 16 * 1024
 COST, BLOCK, LANES = 2**14, 8, 5
 """Of scrypt: 16 MiB, a fifth of a second for each guess. More memory OpenSSL refuses by default."""
 _BEGIN, _END = "-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END ENCRYPTED PRIVATE KEY-----"
@@ -54,8 +54,8 @@ class FileKey:
 def write_new_key(path: Path, passphrase: bytes) -> PublicKey:
     """Makes a key and writes it to a new file, mode 0600. Raises SpecError for a passphrase that is too short and for a
     file that is there already."""
-    if len(passphrase) < LEAST_PASSPHRASE:
-        raise SpecError("passphrase", "is too short", f"Give at least {LEAST_PASSPHRASE} characters")
+    if len(passphrase) < MIN_PASSPHRASE:
+        raise SpecError("passphrase", "is too short", f"Give at least {MIN_PASSPHRASE} characters")
     private = Ed25519PrivateKey.generate()
     pem = _encrypted(private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), passphrase)
     try:
@@ -73,13 +73,13 @@ def read_secret(path: Path, what: str) -> bytes:
     try:
         with open(path, "rb") as reading:
             found = os.fstat(reading.fileno())
-            content = reading.read(MOST_BYTES + 1)
+            content = reading.read(MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(what, f"{path} cannot be read ({error.strerror})", "See docs/approval.md, Keys") from None
     if found.st_mode & 0o077 or found.st_uid != os.getuid():
         raise SpecError(what, f"{path} can be read by others than you", "chmod 600, and own it")
-    if len(content) > MOST_BYTES:
-        raise SpecError(what, f"{path} is larger than {MOST_BYTES} bytes", "Name the file of a key")
+    if len(content) > MAX_BYTES:
+        raise SpecError(what, f"{path} is larger than {MAX_BYTES} bytes", "Name the file of a key")
     return content
 
 

@@ -12,9 +12,9 @@ from runbooks import strict_json
 from runbooks.confusable import drawn_alike
 from runbooks.draft import DraftRejected
 
-LEAST_QUOTED = 40
+MIN_QUOTED = 40
 """Letters and digits in a row of our instructions that are no accident."""
-LEAST_TEXT = 4
+MIN_TEXT = 4
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{48,}=*")
 _HEX = re.compile(r"[0-9A-Fa-f]{80,}")
 
@@ -47,7 +47,7 @@ def _decoded(content: str) -> list[str]:
     waiting = [value]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, str) and len(one) >= LEAST_TEXT:
+        if isinstance(one, str) and len(one) >= MIN_TEXT:
             found.append(one)
         elif isinstance(one, dict):
             waiting += reversed(list(one.values()))
@@ -82,7 +82,7 @@ def _in_base64(word: str) -> Iterable[str]:
 
 
 def _quoted(instruction: str, text: str) -> bool:
-    if len(instruction) < LEAST_QUOTED or len(text) < LEAST_QUOTED:
+    if len(instruction) < MIN_QUOTED or len(text) < MIN_QUOTED:
         return False
-    pieces = {instruction[at : at + LEAST_QUOTED] for at in range(len(instruction) - LEAST_QUOTED + 1)}
-    return any(text[at : at + LEAST_QUOTED] in pieces for at in range(len(text) - LEAST_QUOTED + 1))
+    pieces = {instruction[at : at + MIN_QUOTED] for at in range(len(instruction) - MIN_QUOTED + 1)}
+    return any(text[at : at + MIN_QUOTED] in pieces for at in range(len(text) - MIN_QUOTED + 1))

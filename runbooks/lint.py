@@ -31,10 +31,10 @@ from runbooks.plan import Act, Target
 from runbooks.runbook import (
     HEADINGS,
     ID,
-    MOST_INPUTS,
-    MOST_STEPS,
-    MOST_TITLE,
-    MOST_VERSION,
+    MAX_INPUTS,
+    MAX_STEPS,
+    MAX_TITLE,
+    MAX_VERSION,
     STEP_ID,
     CheckLine,
     Runbook,
@@ -45,8 +45,8 @@ from runbooks.runbook import (
 from runbooks.runbook_shown import Problem
 from runbooks.strict_yaml import Path, unseen
 
-MOST_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
-LEAST_DURATION_MS = 60_000
+MAX_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
+MIN_DURATION_MS = 60_000
 STATE_CHECK: dict[str, CheckName] = {
     "node": "node_state", "workload": "workload_state", "queue": "queue_mode", "reservation": "reservation_state",
 }  # fmt: skip
@@ -97,7 +97,7 @@ class Linter(ValueLinter):
             self._input(name, one)
         self._cycles()
         self._checks(("when",), self.front.when, "when")
-        for i, step in enumerate(self.front.steps[:MOST_STEPS]):
+        for i, step in enumerate(self.front.steps[:MAX_STEPS]):
             self._step(i, step)
         self._limits()
         for name in self.front.inputs:
@@ -117,9 +117,9 @@ class Linter(ValueLinter):
                 f"{ascii(front.id)[:60]} {why or 'is no id of a runbook'}",
                 "Type it anew: 3 to 64 of a-z, 0-9 and -, with a letter or digit at both ends",
             )  # fmt: skip
-        if not 1 <= front.version <= MOST_VERSION:
-            self._say(("version",), "version", f"{front.version} is out of range", f"Give 1 to {MOST_VERSION}")
-        for field, most in (("title", MOST_TITLE), ("owner", 64)):
+        if not 1 <= front.version <= MAX_VERSION:
+            self._say(("version",), "version", f"{front.version} is out of range", f"Give 1 to {MAX_VERSION}")
+        for field, most in (("title", MAX_TITLE), ("owner", 64)):
             text = getattr(front, field)
             if not text.strip() or "\n" in text or len(text) > most:
                 self._say(
@@ -129,10 +129,10 @@ class Linter(ValueLinter):
             self._say(
                 ("when",), "no-when", "nothing says when it applies", "Give at least one check that tells it apart"
             )
-        if not 1 <= len(front.steps) <= MOST_STEPS:
-            self._say(("steps",), "steps", f"there are {len(front.steps):,} steps", f"Give 1 to {MOST_STEPS}")
-        if len(front.inputs) > MOST_INPUTS:
-            self._say(("inputs",), "inputs", f"there are {len(front.inputs)}", f"Give at most {MOST_INPUTS}")
+        if not 1 <= len(front.steps) <= MAX_STEPS:
+            self._say(("steps",), "steps", f"there are {len(front.steps):,} steps", f"Give 1 to {MAX_STEPS}")
+        if len(front.inputs) > MAX_INPUTS:
+            self._say(("inputs",), "inputs", f"there are {len(front.inputs)}", f"Give at most {MAX_INPUTS}")
 
     def _look_alikes(self, path: Path, names: list[str]) -> None:
         """Names that a tired reader takes for each other."""
@@ -327,11 +327,11 @@ class Linter(ValueLinter):
 
     def _limits(self) -> None:
         limits, path = self.front.limits, ("limits",)
-        for field, most in MOST_LIMITS.items():
+        for field, most in MAX_LIMITS.items():
             if not 0 <= getattr(limits, field) <= most:
                 self._say((*path, field), "limits", f"{getattr(limits, field)} is out of range", f"Give 0 to {most}")
         duration = milliseconds(limits.max_duration)
-        if duration is None or not LEAST_DURATION_MS <= duration <= checks.MOST_WITHIN_MS:
+        if duration is None or not MIN_DURATION_MS <= duration <= checks.MAX_WITHIN_MS:
             text = f"{ascii(limits.max_duration)[:40]} is no time from 1m to 24h"
             self._say((*path, "max_duration"), "duration-range", text, "Give one such as 30m")
         else:

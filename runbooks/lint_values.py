@@ -10,7 +10,7 @@ from runbooks import checks
 from runbooks.actions.parameters import MAX_DURATION_MS, MAX_LITERALS, Parameter, Type
 from runbooks.checks import MEANINGS, OPERATORS, Check, CheckName, Subject
 from runbooks.input_values import milliseconds, near, selected_by, why_not_literal, why_not_value
-from runbooks.runbook import MOST_MEMBERS, NAME, PROPERTIES, CheckLine, Input, Runbook, reference
+from runbooks.runbook import MAX_MEMBERS, NAME, PROPERTIES, CheckLine, Input, Runbook, reference
 from runbooks.runbook_shown import Problem
 from runbooks.strict_yaml import Path
 
@@ -21,7 +21,7 @@ TYPE_OF: dict[Subject, Type] = {
     "node": "node_id", "workload": "workload_id", "pool": "pool", "queue": "queue", "tenant": "tenant", "zone": "zone",
     "reservation": "reservation", "budget": "budget",
 }  # fmt: skip
-MOST_CHECKS = 16
+MAX_CHECKS = 16
 """In one list."""
 
 
@@ -74,9 +74,9 @@ class ValueLinter:
         if one.max_items is not None:
             if one.type not in IDS:
                 self._say(path, "input-range", f"a {one.type} cannot be a list", "Remove max_items")
-            elif not 1 <= one.max_items <= MOST_MEMBERS:
+            elif not 1 <= one.max_items <= MAX_MEMBERS:
                 self._say((*path, "max_items"), "input-range", f"{one.max_items} is out of range",
-                          f"Give 1 to {MOST_MEMBERS}")  # fmt: skip
+                          f"Give 1 to {MAX_MEMBERS}")  # fmt: skip
         if one.default is not None:
             self._default(path, one)
         if one.select is not None:
@@ -236,9 +236,9 @@ class ValueLinter:
         """(check, what it is about as written, the check with each end of its value's range), of those that are well
         formed."""
         good = []
-        if len(lines) > MOST_CHECKS:
-            self._say(path, "checks", f"there are {len(lines):,}", f"Give at most {MOST_CHECKS}")
-        for i, line in enumerate(lines[:MOST_CHECKS]):
+        if len(lines) > MAX_CHECKS:
+            self._say(path, "checks", f"there are {len(lines):,}", f"Give at most {MAX_CHECKS}")
+        for i, line in enumerate(lines[:MAX_CHECKS]):
             made = self._check((*path, i), line, role)
             if made:
                 good.append((line.check, line.of, made))
@@ -271,7 +271,7 @@ class ValueLinter:
             self._say(path, "live-check", f"{line.check} is not known between the steps of a dry run",
                       "Check it in `when`, or before the first step")  # fmt: skip
         within_ms = milliseconds(line.within) if line.within else 0
-        if within_ms is None or not 0 <= within_ms <= checks.MOST_WITHIN_MS:
+        if within_ms is None or not 0 <= within_ms <= checks.MAX_WITHIN_MS:
             self._say(
                 (*path, "within"),
                 "duration-range",

@@ -33,8 +33,8 @@ from runbooks.model_frames import (
     CALL,
     HEADER,
     LENGTH,
-    MOST_EXTRA,
-    MOST_REQUEST,
+    MAX_EXTRA,
+    MAX_REQUEST,
     OUTCOME,
     PROGRESS,
     READY,
@@ -54,7 +54,7 @@ RUNG_S = 600.0
 TELL_S = 0.1
 """How often it is told at most that more bytes have come."""
 READ_BYTES = 1 << 16
-MOST_WORDS = 1_000
+MAX_WORDS = 1_000
 """Of what a child says is wrong."""
 DEADLINE_REMEDY = "Raise model_deadline, or see whether the server is overloaded"
 RUNGS = ("json_schema", "json_object", "prompt")
@@ -275,10 +275,10 @@ class Worker:
             request = json.dumps(asked, ensure_ascii=False, allow_nan=False).encode()
         except ValueError:
             raise DraftRejected("worker", "the question holds what is not Unicode, or no number") from None
-        if len(request) > MOST_REQUEST:
+        if len(request) > MAX_REQUEST:
             raise DraftRejected(
                 "content_too_large",
-                f"the question has {len(request)} bytes where at most {MOST_REQUEST} are sent",
+                f"the question has {len(request)} bytes where at most {MAX_REQUEST} are sent",
                 "Ask about less",
             )
         return frame(CALL, request)
@@ -351,7 +351,7 @@ class _Child:
         self._to, self._from = self._process.stdin, self._process.stdout
         os.set_blocking(self._to.fileno(), False)
         os.set_blocking(self._from.fileno(), False)
-        self._most = endpoint.most_bytes + MOST_EXTRA
+        self._most = endpoint.most_bytes + MAX_EXTRA
         self._unsent = memoryview(frame(SETTINGS, _settings(endpoint)))
         self._received = bytearray()
         self._ready = False
@@ -481,7 +481,7 @@ def _outcome(payload: bytes) -> tuple[_Outcome, bytes]:
     try:
         (size,) = LENGTH.unpack_from(payload)
         told = payload[LENGTH.size : LENGTH.size + size]
-        outcome = msgspec.convert(strict_json.loads(told, most_bytes=MOST_EXTRA), _Outcome)
+        outcome = msgspec.convert(strict_json.loads(told, most_bytes=MAX_EXTRA), _Outcome)
     except (struct.error, strict_json.NotJson, msgspec.ValidationError):
         raise _Ended("worker", "the child's account of the call cannot be read") from None
     known = not outcome.reason or outcome.reason in REASONS or _STATUS.fullmatch(outcome.reason)
@@ -493,7 +493,7 @@ def _outcome(payload: bytes) -> tuple[_Outcome, bytes]:
         or min(counts) < 0
         or not _SHA256.fullmatch(outcome.sha256)
         or not words.isprintable()
-        or len(words) > MOST_WORDS
+        or len(words) > MAX_WORDS
     ):
         raise _Ended("worker", "the child's account of the call is not one")
     return outcome, payload[LENGTH.size + size :]

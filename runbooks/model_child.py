@@ -23,18 +23,18 @@ from typing import Any, NamedTuple
 import httpx2
 import openai
 
-from runbooks.model_frames import CALL, HEADER, LENGTH, MOST_REQUEST, OUTCOME, PROGRESS, READY, SETTINGS, frame
+from runbooks.model_frames import CALL, HEADER, LENGTH, MAX_REQUEST, OUTCOME, PROGRESS, READY, SETTINGS, frame
 from runbooks.model_transport import Guard, TransportRefused, Wire
 
-MOST_ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 """Of one call: one retry, and a step down for each form that the server does not take."""
 ALARM_S = 1.0
 """After the deadline: then the kernel ends this process, whatever it does."""
 TICK_S = 0.01
 TELL_S = 0.05
-MOST_DATA_BYTES = 192 * 2**20
-MOST_ADDRESS_BYTES = 2**30
-MOST_FILES = 64
+MAX_DATA_BYTES = 192 * 2**20
+MAX_ADDRESS_BYTES = 2**30
+MAX_FILES = 64
 _PR_SET_NO_NEW_PRIVS = 38
 _PROMPT_RUNG = 2
 
@@ -94,9 +94,9 @@ def give_up_rights() -> None:
     for limit, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, MOST_FILES),
-        (resource.RLIMIT_DATA, MOST_DATA_BYTES),
-        (resource.RLIMIT_AS, MOST_ADDRESS_BYTES),
+        (resource.RLIMIT_NOFILE, MAX_FILES),
+        (resource.RLIMIT_DATA, MAX_DATA_BYTES),
+        (resource.RLIMIT_AS, MAX_ADDRESS_BYTES),
     ):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (most, most))
@@ -129,7 +129,7 @@ async def _next(reader: asyncio.StreamReader, kind: bytes) -> bytes:
     """The next frame's payload. Ends the process at the end of input, and at a frame of another kind."""
     try:
         told, size = HEADER.unpack(await reader.readexactly(HEADER.size))
-        if told != kind or size > MOST_REQUEST:
+        if told != kind or size > MAX_REQUEST:
             os._exit(2)
         return await reader.readexactly(size)
     except asyncio.IncompleteReadError:
@@ -239,7 +239,7 @@ class _Asker:
                 body: bytes = raw.http_response.content
                 return body
             except TransportRefused as refused:
-                if wire.attempts >= MOST_ATTEMPTS:
+                if wire.attempts >= MAX_ATTEMPTS:
                     raise
                 if refused.body and _NO_MODEL.search(refused.body):
                     raise TransportRefused(

@@ -49,8 +49,8 @@ T = TypeVar("T")
 MODEL = Actor(subject="service:llm-drafter", kind="llm", account="system")
 ENVELOPE_BYTES = 4_096
 """What may stand around the text of an answer."""
-MOST_MODEL_NAME = 120
-LEAST_KEY = 12
+MAX_MODEL_NAME = 120
+MIN_KEY = 12
 """Characters of a key that is one: servers that need none are given words such as EMPTY."""
 
 Tell = Callable[[Phase, int], None]
@@ -236,7 +236,7 @@ class ModelDrafter:
     def _refuse_key_in(self, answer: ModelReply, decoded: str) -> None:
         """A server that sends our own key back would have it on screens and on record."""
         key = self._key()
-        if len(key) >= LEAST_KEY and any(key in text for text in (answer.content, answer.returned_model, decoded)):
+        if len(key) >= MIN_KEY and any(key in text for text in (answer.content, answer.returned_model, decoded)):
             raise DraftRejected(
                 "leak_detected",
                 "the answer holds the key it was asked with",
@@ -524,7 +524,7 @@ def _called(endpoint: Endpoint, answer: ModelReply, cost_microusd: int, *, cache
     return Called(
         endpoint=endpoint.origin,
         model=endpoint.model,
-        returned=answer.returned_model[:MOST_MODEL_NAME],
+        returned=answer.returned_model[:MAX_MODEL_NAME],
         tokens_in=answer.tokens_in,
         tokens_out=answer.tokens_out,
         estimated=answer.estimated,
@@ -542,7 +542,7 @@ def _of_answer(answer: ModelReply | None) -> dict[str, object]:
     if answer is None:
         return {"returned": "", "tokens_in": 0, "tokens_out": 0, "estimated": False}
     return {
-        "returned": answer.returned_model[:MOST_MODEL_NAME],
+        "returned": answer.returned_model[:MAX_MODEL_NAME],
         "tokens_in": answer.tokens_in,
         "tokens_out": answer.tokens_out,
         "estimated": answer.estimated,

@@ -19,13 +19,13 @@ from engine.errors import SpecError
 
 Egress = Literal["local", "trusted", "external"]
 
-MOST_URL = 500
-MOST_RESPONSE_BYTES = 256 * 1024
+MAX_URL = 500
+MAX_RESPONSE_BYTES = 256 * 1024
 """Of an answer's body: 20 times the longest draft."""
-MOST_TOKENS = 32_768
-MOST_CA_BYTES = 256 * 1024
+MAX_TOKENS = 32_768
+MAX_CA_BYTES = 256 * 1024
 DEADLINE_MS = 20_000
-LEAST_DEADLINE_MS, MOST_DEADLINE_MS = 100, 300_000
+MIN_DEADLINE_MS, MAX_DEADLINE_MS = 100, 300_000
 TOKENS = 2_048
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
@@ -58,7 +58,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time of one call, from when it is sent until the last byte, retries included."""
     max_tokens: int = TOKENS
     """Of an answer, unless the call asks for fewer."""
-    most_bytes: int = MOST_RESPONSE_BYTES
+    most_bytes: int = MAX_RESPONSE_BYTES
     ca_pem: str = ""
     """Certificates that vouch for the server, in place of the machine's own; empty: the machine's."""
 
@@ -81,7 +81,7 @@ def endpoint_of(
     egress: str = "external",
     deadline_ms: int = DEADLINE_MS,
     max_tokens: int = TOKENS,
-    most_bytes: int = MOST_RESPONSE_BYTES,
+    most_bytes: int = MAX_RESPONSE_BYTES,
     ca_file: str = "",
 ) -> Endpoint:
     """The endpoint that these settings describe. Reads `ca_file`, opens no connection.
@@ -102,10 +102,10 @@ def endpoint_of(
     for alias in aliases:
         if not _MODEL.fullmatch(alias):
             raise SpecError("model_aliases", f"{alias[:40]!a} is not a model's name", "Copy the name that was refused")
-    if not LEAST_DEADLINE_MS <= deadline_ms <= MOST_DEADLINE_MS:
+    if not MIN_DEADLINE_MS <= deadline_ms <= MAX_DEADLINE_MS:
         raise SpecError("model_deadline", f"{deadline_ms} ms", "Use 100 ms to 5 min, such as 20s")
-    if not 1 <= max_tokens <= MOST_TOKENS:
-        raise SpecError("model_max_tokens", str(max_tokens), f"Use 1 to {MOST_TOKENS}")
+    if not 1 <= max_tokens <= MAX_TOKENS:
+        raise SpecError("model_max_tokens", str(max_tokens), f"Use 1 to {MAX_TOKENS}")
     scheme, host, port, path = _split(url)
     if scheme == "http" and told != "local" and not _is_loopback(host):
         raise SpecError(
@@ -136,8 +136,8 @@ def _split(url: str) -> tuple[Literal["http", "https"], str, int, str]:
     usual = "Give the base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1"
     if not url:
         raise SpecError("model_url", "empty", usual)
-    if len(url) > MOST_URL or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise SpecError("model_url", f"not a URL of up to {MOST_URL} printable ASCII characters without spaces", usual)
+    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise SpecError("model_url", f"not a URL of up to {MAX_URL} printable ASCII characters without spaces", usual)
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -230,11 +230,11 @@ def _certificates(file: str) -> str:
     where = "model_ca_file"
     try:
         with Path(file).expanduser().open("rb") as reading:
-            data = reading.read(MOST_CA_BYTES + 1)
+            data = reading.read(MAX_CA_BYTES + 1)
     except OSError as error:
         raise SpecError(where, f"{file[:200]!r}: {error.strerror}", "Name a PEM file that can be read") from None
-    if len(data) > MOST_CA_BYTES:
-        raise SpecError(where, f"over {MOST_CA_BYTES // 1024} KiB", "Name the file of the certificates that you need")
+    if len(data) > MAX_CA_BYTES:
+        raise SpecError(where, f"over {MAX_CA_BYTES // 1024} KiB", "Name the file of the certificates that you need")
     try:
         pem = data.decode("ascii")
         ssl.create_default_context(cadata=pem)

@@ -9,9 +9,9 @@ import struct
 
 HEADER = struct.Struct(">cI")
 """Kind and length of what follows."""
-MOST_REQUEST = 2**20
+MAX_REQUEST = 2**20
 """Bytes of a frame to the child."""
-MOST_EXTRA = 64 * 1024
+MAX_EXTRA = 64 * 1024
 """Bytes of a frame from the child beside the body in it."""
 
 SETTINGS = b"s"

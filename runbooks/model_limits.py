@@ -49,7 +49,7 @@ from runbooks.model_endpoint import Endpoint
 
 TTL_MS = 600_000
 """Of the facts that an answer rests on, in wall time and in cell time."""
-MOST_KEPT = 64
+MAX_KEPT = 64
 
 
 def cache_key(endpoint: Endpoint, max_tokens: int, prompt_sha256: str) -> str:
@@ -94,7 +94,7 @@ class ReplyCache:
         with self._lock:
             self._kept[key] = CachedReply(answer, read_s, now_ms)
             self._kept.move_to_end(key)
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
 
 
@@ -213,7 +213,7 @@ class RateLimit:
 
 # -- budget ------------------------------------------------------------------------------------------------------------
 
-LEAST_TOKENS = 256
+MIN_TOKENS = 256
 """Of an answer: what has room for fewer is not asked."""
 DAY_MS = 24 * HOUR_MS
 KEPT_MS = 32 * DAY_MS
@@ -317,12 +317,12 @@ def reserve(
     prompt_sha256: str,
 ) -> ReservedSpending:
     """Take out what the call may cost at most: all of `tokens_in`, and as many of `tokens_out` as there is room for.
-    Raises DraftRejected (budget) naming the limit, where that is not even LEAST_TOKENS."""
+    Raises DraftRejected (budget) naming the limit, where that is not even MIN_TOKENS."""
     use = used(connection, now_ms)
     left = {"call": limits.call, "hour": limits.hour - use.hour, "day": limits.day - use.day}
     tightest = min(left, key=lambda name: left[name])
     room = left[tightest]
-    least = prices.cost(tokens_in, min(LEAST_TOKENS, tokens_out))
+    least = prices.cost(tokens_in, min(MIN_TOKENS, tokens_out))
     if least > room:
         raise _used_up(tightest, limits, room, least)
     if prices.out:

@@ -20,9 +20,9 @@ from runbooks.rows_on_record import Rows, reread
 if TYPE_CHECKING:
     from engine.control import Engine
 
-MOST_ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 FIRST_PAUSE_MS = 2_000
-MOST_AT_ONCE = 20
+MAX_AT_ONCE = 20
 Send = Callable[[str, str, str], None]
 """(channel, key, text): raises OSError, or what else keeps it from being sent."""
 
@@ -85,7 +85,7 @@ class Outbox:
             select(OUTBOX)
             .where((OUTBOX.c.state == "waiting") & (OUTBOX.c.next_ms <= self._clock()))
             .order_by(OUTBOX.c.created_ms)
-            .limit(MOST_AT_ONCE)
+            .limit(MAX_AT_ONCE)
         )
         return self._engine.recorded(
             lambda connection: tuple(
@@ -106,7 +106,7 @@ class Outbox:
         )
 
     def _sent(self, connection: Connection, key: str, number: int, attempts: int, error: str, now_ms: int) -> None:
-        given_up = bool(error) and attempts >= MOST_ATTEMPTS
+        given_up = bool(error) and attempts >= MAX_ATTEMPTS
         state = "sent" if not error else "failed" if given_up else "waiting"
         settled = {
             "state": state, "attempts": attempts, "error": error, "next_ms": now_ms + (FIRST_PAUSE_MS << attempts),

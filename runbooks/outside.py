@@ -23,7 +23,7 @@ from runbooks.plan import Act, Target
 if TYPE_CHECKING:
     from engine.control import Engine
 
-LEAST_MS = 180_000
+MIN_MS = 180_000
 """Wall time within which an effect must be seen: longer than what is given up takes (`engine.slurm.actor`)."""
 STILL = "once more 20 s later"
 """When what was read there is read again: `engine.slurm.reconcile.SAFE_S`."""
@@ -75,7 +75,7 @@ def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
 
 def timeout_ms(engine: Engine, act: Act) -> int:
     """Wall time within which the effect must be seen."""
-    return max(catalog.timeout_ms(act), LEAST_MS if is_outside(engine) else 0)
+    return max(catalog.timeout_ms(act), MIN_MS if is_outside(engine) else 0)
 
 
 def intent_of(engine: Engine, act: Act, since_ms: int) -> Intent | None:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from runbooks.audit import Audit
 
 T = TypeVar("T")
-MOST_OPEN = 16
+MAX_OPEN = 16
 """New policies that wait for votes at a time."""
-MOST_FREEZES = 100
+MAX_FREEZES = 100
 FREEZES = "freeze"
 """The field `proposal` of records of freezes, by which they are found."""
 CLOCK_TOLERANCE_MS = 60_000
@@ -327,8 +327,8 @@ class Policies:
                     f"this policy waits for votes already, as {same}",
                     f"muster policy approve {same}, or muster policy reject {same}",
                 )
-            if len(is_open) >= MOST_OPEN:
-                raise RefusedError(f"{MOST_OPEN} new policies wait for votes already", "Reject some of them")
+            if len(is_open) >= MAX_OPEN:
+                raise RefusedError(f"{MAX_OPEN} new policies wait for votes already", "Reject some of them")
             author = Party(subject=who.subject, kind=who.kind, account=who.account, signed=who.signed)
             made = insert(CANDIDATE).values(
                 digest=digest, version=new.version, based_on=now.digest(), body=new.canonical(), text=text,
@@ -554,8 +554,8 @@ class Policies:
             there = self.freezes(connection)
             if any(other.name == spec.name for other in (*now.freezes, *there)):
                 raise RefusedError(f"there is a freeze {spec.name} already", "Give another name, or thaw it first")
-            if len(there) >= MOST_FREEZES:
-                raise RefusedError(f"{MOST_FREEZES} freezes are set already", "Thaw those that are over")
+            if len(there) >= MAX_FREEZES:
+                raise RefusedError(f"{MAX_FREEZES} freezes are set already", "Thaw those that are over")
             body = msgspec.json.encode(spec)
             made = insert(FREEZE).values(name=spec.name, body=body, by=actor.subject, at_ms=now_ms)
             number = connection.execute(made.returning(FREEZE.c.id)).scalar_one()

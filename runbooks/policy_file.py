@@ -59,11 +59,11 @@ RESERVED = frozenset((
 ))  # fmt: skip
 """No id of a person: read in a sentence it would mean somebody else, or everybody."""
 HUMAN_ROLES: frozenset[Role] = frozenset(("viewer", "submitter", "operator", "approver", "admin", "auditor"))
-MOST_PEOPLE = 500
-MOST_RULES = 100
-MOST_OF_ONE = 16
+MAX_PEOPLE = 500
+MAX_RULES = 100
+MAX_OF_ONE = 16
 """Accounts, keys or parts of the cell of one person."""
-MOST_EXECUTIONS = 10_000
+MAX_EXECUTIONS = 10_000
 
 
 class _Grant(msgspec.Struct, forbid_unknown_fields=True):
@@ -268,7 +268,7 @@ def check_policy(policy: Policy) -> Policy:
 
 
 def _check_people(people: tuple[Person, ...]) -> None:
-    _check_count(people, MOST_PEOPLE, "people")
+    _check_count(people, MAX_PEOPLE, "people")
     whose_key: dict[bytes, str] = {}
     for i, person in enumerate(people):
         where = f"people[{i}]"
@@ -280,7 +280,7 @@ def _check_people(people: tuple[Person, ...]) -> None:
             if confusing or len(person.name) > 64:
                 raise SpecError(f"{where}.name", confusing or "is longer than 64 characters", "Write it plainly")
         for what, given in (("accounts", person.accounts), ("keys", person.keys), ("scoped", person.scoped)):
-            _check_count(given, MOST_OF_ONE, f"{where}.{what}")
+            _check_count(given, MAX_OF_ONE, f"{where}.{what}")
         _check_accounts(person.accounts, f"{where}.accounts")
         for k, line in enumerate(person.keys):
             key = public_key(line, f"{where}.keys[{k}]")
@@ -323,7 +323,7 @@ def _check_admins(people: tuple[Person, ...]) -> None:
 
 
 def _check_services(policy: Policy) -> None:
-    _check_count(policy.services, MOST_PEOPLE, "services")
+    _check_count(policy.services, MAX_PEOPLE, "services")
     _check_distinct(((service.id, "") for service in policy.services), "services")
     taken = {account: person.id for person in policy.people for account in person.accounts}
     for i, service in enumerate(policy.services):
@@ -341,7 +341,7 @@ def _check_services(policy: Policy) -> None:
 
 
 def _check_service_roles(service: Service, where: str) -> None:
-    _check_count(service.scoped or (), MOST_OF_ONE, f"{where}.scoped")
+    _check_count(service.scoped or (), MAX_OF_ONE, f"{where}.scoped")
     given = [(service.roles or (), f"{where}.roles")]
     for g, grant in enumerate(service.scoped or ()):
         _check_grant(grant, f"{where}.scoped[{g}]")
@@ -402,14 +402,14 @@ def _check_limits(limits: PolicyLimits) -> None:
                 f"limits.{name}", f"{getattr(limits, name):,} is out of bounds", f"Give {least} to {most:,}"
             )
     for tier in TIERS:
-        if not 0 <= limits.executions_per_hour.of(tier) <= MOST_EXECUTIONS:
-            raise SpecError(f"limits.executions_per_hour.{tier}", "is out of bounds", f"Give 0 to {MOST_EXECUTIONS:,}")
+        if not 0 <= limits.executions_per_hour.of(tier) <= MAX_EXECUTIONS:
+            raise SpecError(f"limits.executions_per_hour.{tier}", "is out of bounds", f"Give 0 to {MAX_EXECUTIONS:,}")
     if limits.cost_microusd_hour is not None and not 0 <= limits.cost_microusd_hour < 2**53:
         raise SpecError("limits.cost_usd_hour", "is out of bounds", "Give an amount in USD")
 
 
 def _check_freezes(freezes: tuple[FreezeSpec, ...]) -> None:
-    _check_count(freezes, MOST_RULES, "freezes")
+    _check_count(freezes, MAX_RULES, "freezes")
     _check_distinct(((freeze.name, "") for freeze in freezes), "freezes")
     for i, freeze in enumerate(freezes):
         _check_id(freeze.name, f"freezes[{i}].name")
@@ -419,7 +419,7 @@ def _check_freezes(freezes: tuple[FreezeSpec, ...]) -> None:
 
 def _check_channels(policy: Policy) -> None:
     names = [name for name, _ in policy.channels]
-    _check_count(names, MOST_RULES, "channels")
+    _check_count(names, MAX_RULES, "channels")
     for name, target in policy.channels:
         _check_id(name, "channels")
         kind, _, rest = target.partition(":")
@@ -475,7 +475,7 @@ def _check_roles(roles: tuple[Role, ...], where: str) -> None:
 
 def _check_scope(scope: Scope, where: str) -> None:
     for what, names in (("pools", scope.pools), ("queues", scope.queues), ("tenants", scope.tenants)):
-        _check_count(names, MOST_RULES, f"{where}.{what}")
+        _check_count(names, MAX_RULES, f"{where}.{what}")
         for name in names:
             check_id(name, f"{where}.{what}")
 

@@ -18,7 +18,7 @@ import msgspec
 from runbooks.actions.catalog import CATALOG
 from runbooks.actions.parameters import Parameter, Type
 from runbooks.answer import HEADINGS, MODEL_ACTIONS, SCHEMA_VERSION, offered, schema_of
-from runbooks.draft import MOST_EXCERPTS, MOST_QUESTION, Brief, Fact, Task
+from runbooks.draft import MAX_EXCERPTS, MAX_QUESTION, Brief, Fact, Task
 from runbooks.excerpts import prepared
 from runbooks.model_call import PromptMessage
 from runbooks.model_endpoint import Egress
@@ -28,11 +28,11 @@ from runbooks.redaction import MARKER, REDACTION_VERSION, mask_unknown, says_sec
 from runbooks.vocabulary import METRICS, is_word, moment, value_of
 
 PROMPT_VERSION = 2
-MOST_EXCERPTS_CHARACTERS = 8_000
+MAX_EXCERPTS_CHARACTERS = 8_000
 """Of all excerpts together."""
-MOST_RUNBOOK_CHARACTERS = 16_000
-MOST_WORDS_CHARACTERS = 6_000
-MOST_SOURCE = 120
+MAX_RUNBOOK_CHARACTERS = 16_000
+MAX_WORDS_CHARACTERS = 6_000
+MAX_SOURCE = 120
 TARGETS: Mapping[str, Type] = {
     "node": "node_id", "workload": "workload_id", "queue": "queue", "pool": "pool", "zone": "zone",
     "reservation": "reservation", "tenant": "tenant", "budget": "budget", "channel": "channel",
@@ -210,7 +210,7 @@ Block = tuple[str, str, int, bool]
 
 def _blocks(brief: Brief, external: bool, withheld: list[str]) -> Iterable[Block]:
     if brief.question.strip():
-        yield "the operator's question", brief.question, MOST_QUESTION, False
+        yield "the operator's question", brief.question, MAX_QUESTION, False
     texts = [str(fact.value) for fact in brief.facts if METRICS[fact.metric].value == "text" and fact.value]
     if external:
         for what, there in (
@@ -222,12 +222,12 @@ def _blocks(brief: Brief, external: bool, withheld: list[str]) -> Iterable[Block
         return
     if texts:
         lines = [f"{fact.id}: {fact.text}" for fact in brief.facts if METRICS[fact.metric].value == "text"]
-        yield "what findings, reasons and plans say, by fact", "\n".join(lines), MOST_WORDS_CHARACTERS, False
+        yield "what findings, reasons and plans say, by fact", "\n".join(lines), MAX_WORDS_CHARACTERS, False
     if brief.runbook_text:
-        yield "the runbook as it is now", brief.runbook_text, MOST_RUNBOOK_CHARACTERS, True
-    for i, excerpt in enumerate(brief.excerpts[:MOST_EXCERPTS], 1):
-        most = MOST_EXCERPTS_CHARACTERS // min(len(brief.excerpts), MOST_EXCERPTS)
-        yield f"source of excerpt {i}", excerpt.field, MOST_SOURCE, False
+        yield "the runbook as it is now", brief.runbook_text, MAX_RUNBOOK_CHARACTERS, True
+    for i, excerpt in enumerate(brief.excerpts[:MAX_EXCERPTS], 1):
+        most = MAX_EXCERPTS_CHARACTERS // min(len(brief.excerpts), MAX_EXCERPTS)
+        yield f"source of excerpt {i}", excerpt.field, MAX_SOURCE, False
         yield f"excerpt {i}", MARKER if says_secret(excerpt.field) else excerpt.text, most, True
 
 

@@ -38,8 +38,8 @@ _LETTERS = "bcdfghjklmnpqrstvwxz"
 _LENGTH = 7
 _PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|finding|proposal)-[{_LETTERS}]{{{_LENGTH},}}", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z0-9]{1,16}(?:[-_.][A-Za-z0-9]{1,16}){0,6}")
-_MOST_PLAIN = 40
-_MOST_WORDS = 3
+_MAX_PLAIN = 40
+_MAX_WORDS = 3
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _BIDS = """
 ignore disregard forget override bypass system assistant user developer prompt instruction instructions previous
@@ -84,9 +84,9 @@ def is_plain(name: str) -> bool:
     """Whether a name can go out as it is: a short id of few words, none of them a bidding, and no secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     return (
-        len(name) <= _MOST_PLAIN
+        len(name) <= _MAX_PLAIN
         and _PLAIN.fullmatch(name) is not None
-        and len(words) <= _MOST_WORDS
+        and len(words) <= _MAX_WORDS
         and (len(words) == 1 or not _BIDDING.intersection(words))
         and not is_secret(name)
         # Else it could be taken for the pseudonym of something else.

@@ -31,7 +31,7 @@ MAX_COMMENT = 500
 """Characters of a reason or a comment."""
 MAX_PERSON = 128
 """Characters of a name or subject."""
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Rows asked for at a time."""
 STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
 """What ends an attempt, in a workload's history."""
@@ -236,7 +236,7 @@ def bound_work(engine: Engine, queues: tuple[str, ...]) -> tuple[str, ...]:
     found: list[str] = []
     for name in queues:
         where = (Term("queue", "=", name), *states)
-        query = Query(kind="workloads", columns=("id",), where=where, limit=MOST_ROWS)
+        query = Query(kind="workloads", columns=("id",), where=where, limit=MAX_ROWS)
         page = engine.query(query)
         found += [row[0] for row in page.rows]
         while page.rows and len(found) < page.matched:

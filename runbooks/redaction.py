@@ -28,7 +28,7 @@ from runbooks.confusable import drawn_alike
 REDACTION_VERSION = 2
 """Part of what a kept answer is found by: raise it with every change of the rules."""
 MARKER = "[redacted]"
-_LEAST_RUN = 20
+_MIN_RUN = 20
 """Characters of a run that may be a key by its looks alone."""
 _ROUNDS = 3
 """Times that a word is decoded again."""
@@ -387,7 +387,7 @@ def _is_random(run: str) -> bool:
     """Of a run without separators: digits among letters, or capitals among small ones, and no character often. Names
     are runs of words between separators; a run of pieces that are short is judged by how many of them are mixed."""
     body = run.strip("=-_")
-    if len(body) < _LEAST_RUN:
+    if len(body) < _MIN_RUN:
         return len(body) >= 16 and _is_mixed(body) and _entropy(body) >= 3.4
     pieces = re.split(r"[-_]", body)
     if max(map(len, pieces)) < 12:

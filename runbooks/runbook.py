@@ -28,12 +28,12 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """Of an input."""
 STEP_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 REFERENCE = re.compile(r"\$\{inputs\.([a-z][a-z0-9_]{0,31})(?:\.([a-z]+))?\}")
-MOST_STEPS = 20
-MOST_INPUTS = 20
-MOST_MEMBERS = 200
+MAX_STEPS = 20
+MAX_INPUTS = 20
+MAX_MEMBERS = 200
 """Of an input that is a list."""
-MOST_VERSION = 1_000_000
-MOST_TITLE = 100
+MAX_VERSION = 1_000_000
+MAX_TITLE = 100
 
 InputType = Literal[
     "node_id", "workload_id", "queue", "pool", "zone", "reservation", "tenant", "budget", "channel", "name",

@@ -7,11 +7,11 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from runbooks.strict_yaml import MOST_BYTES
+from runbooks.strict_yaml import MAX_BYTES
 
 LIBRARY = Path(__file__).parent / "library"
 BUILT_IN = "built in"
-MOST_FILES = 500
+MAX_FILES = 500
 """Of one folder."""
 
 
@@ -32,9 +32,9 @@ def files_of(folder: Path, *, built_in: bool = False) -> list[File]:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".md" and path.name != "README.md")
     except OSError as error:
         return [File(folder.name, str(folder), "", b"", f"the folder cannot be read ({error.strerror})")]
-    if len(paths) > MOST_FILES:
-        unreadable = f"it holds {len(paths):,} files; the first {MOST_FILES} are read"
-        return [file_of(path, built_in) for path in paths[:MOST_FILES]] + [
+    if len(paths) > MAX_FILES:
+        unreadable = f"it holds {len(paths):,} files; the first {MAX_FILES} are read"
+        return [file_of(path, built_in) for path in paths[:MAX_FILES]] + [
             File(folder.name, str(folder), "", b"", unreadable)
         ]
     return [file_of(path, built_in) for path in paths]
@@ -60,6 +60,6 @@ def file_of(path: Path, built_in: bool = False) -> File:
 def _bytes(handle: int) -> bytes:
     """At most one byte more than a runbook may have."""
     found = b""
-    while len(found) <= MOST_BYTES and (part := os.read(handle, MOST_BYTES + 1 - len(found))):
+    while len(found) <= MAX_BYTES and (part := os.read(handle, MAX_BYTES + 1 - len(found))):
         found += part
     return found

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from runbooks.plan import Proposal
     from runbooks.shelf import Call
 
-MOST_OPEN = 10
+MAX_OPEN = 10
 """Plans that are told one by one, of those that are under way or wait, and of those that have ended."""
-MOST_ENDED = 8
-MOST_NODES = 8
-MOST_OTHERS = 4
+MAX_ENDED = 8
+MAX_NODES = 8
+MAX_OTHERS = 4
 """Freezes, reviews, policies, runbooks."""
-MOST_RECORDS = 10_000
+MAX_RECORDS = 10_000
 """Of the audit, that are looked through: a shift has hundreds."""
 APART_S = 60
 """Seconds between the two clocks from which on it is said."""
@@ -102,9 +102,9 @@ def _open_plans(engine: Engine, wall_since: int) -> tuple[str, ...]:
         rows.sort(key=lambda row: (_UNDER_WAY.index(row.state), row.expires_ms))
         since = (books.PROPOSAL.c.since_ms >= wall_since) & books.PROPOSAL.c.state.in_(tuple(life.ENDED))
         order = ((books.PROPOSAL.c.executed_ms == 0), books.PROPOSAL.c.since_ms.desc())
-        ended = select(books.PROPOSAL).where(since).order_by(*order).limit(MOST_ENDED)
+        ended = select(books.PROPOSAL).where(since).order_by(*order).limit(MAX_ENDED)
         lapsed = [books.Row(**row) for row in connection.execute(ended).mappings()]
-        return tuple(dict.fromkeys(row.id for row in (*rows[:MOST_OPEN], *lapsed)))
+        return tuple(dict.fromkeys(row.id for row in (*rows[:MAX_OPEN], *lapsed)))
 
     return engine.recorded(read)
 
@@ -154,7 +154,7 @@ def _plan(shown: Proposal) -> Iterable[Fact]:
 
 def _downtimes(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
     """Times in which no engine decided, the newest last."""
-    times = engine.state.downtimes.since(since_ms)[-MOST_OTHERS:]
+    times = engine.state.downtimes.since(since_ms)[-MAX_OTHERS:]
     return tuple(
         fact(metric, "", at_ms)
         for time in times
@@ -193,7 +193,7 @@ def _lost_nodes(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
     newest = {id_: at_ms for at_ms, id_ in lost}
     told = [fact("shift_nodes_lost", "", len(lost))]
     states = view(engine.state.capacity.state)
-    for id_, at_ms in sorted(newest.items(), key=lambda item: (-item[1], item[0]))[:MOST_NODES]:
+    for id_, at_ms in sorted(newest.items(), key=lambda item: (-item[1], item[0]))[:MAX_NODES]:
         state = (
             NodeState(int(states[engine.state.capacity.row_of[id_]])) if id_ in engine.state.capacity.row_of else None
         )
@@ -210,7 +210,7 @@ def _out_of_use(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
     for state in (NodeState.SUSPECT, NodeState.DOWN, NodeState.DRAINING, NodeState.CORDONED):
         rows = np.flatnonzero(states == state)
         longest = rows[np.argsort(view(c.since)[rows], kind="stable")]
-        for row in longest[: MOST_NODES // 2].tolist():
+        for row in longest[: MAX_NODES // 2].tolist():
             told.append(fact("node_state", c.node_ids[row], state.label))
             told.append(fact("node_since_s", c.node_ids[row], (engine.now_ms - c.since[row]) // 1000))
             told.append(fact("node_workloads", c.node_ids[row], engine.state.allocations.workloads_on(row)))
@@ -219,7 +219,7 @@ def _out_of_use(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
                 told.append(fact("node_note", c.node_ids[row], note))
     doomed = view(c.doomed)
     ending = np.flatnonzero((doomed >= 0) & (states != NodeState.REMOVED))
-    for row in ending[np.argsort(doomed[ending], kind="stable")][:MOST_OTHERS].tolist():
+    for row in ending[np.argsort(doomed[ending], kind="stable")][:MAX_OTHERS].tolist():
         told.append(fact("node_ends", c.node_ids[row], int(doomed[row])))
         told.append(fact("node_workloads", c.node_ids[row], engine.state.allocations.workloads_on(row)))
     return tuple(told)
@@ -257,16 +257,16 @@ def _records(engine: Engine, wall_since: int) -> Iterable[Fact]:
         "runbook.approved",
         "runbook.retired",
     ):
-        for seq in numbers.get(type_, ())[:MOST_OTHERS]:
+        for seq in numbers.get(type_, ())[:MAX_OTHERS]:
             query = AuditQuery(seq=seq, limit=1)
             for row in engine.recorded(partial(audit_reading.page, query=query)).rows:
                 yield from _record(row)
 
 
 def _by_type(connection: Connection, wall_since: int) -> dict[str, list[int]]:
-    """Type -> numbers of its records, the newest first, among the last MOST_RECORDS."""
+    """Type -> numbers of its records, the newest first, among the last MAX_RECORDS."""
     columns = record_table.c
-    newest = select(columns.seq, columns.type, columns.at_ms).order_by(columns.seq.desc()).limit(MOST_RECORDS)
+    newest = select(columns.seq, columns.type, columns.at_ms).order_by(columns.seq.desc()).limit(MAX_RECORDS)
     found: dict[str, list[int]] = {}
     for seq, type_, at_ms in connection.execute(newest):
         if at_ms >= wall_since:
@@ -292,14 +292,14 @@ def _record(row: AuditRow) -> Iterable[Fact]:
 
 def _waiting(gate: Gate) -> Iterable[Fact]:
     """Freezes that are set, reviews that are open, policies that wait for votes, and an audit that is not well."""
-    for frozen in gate.freezes()[:MOST_OTHERS]:
+    for frozen in gate.freezes()[:MAX_OTHERS]:
         name = frozen.spec.name
         yield fact("freeze_holds", name, "yes" if frozen.holds else "no")
         yield fact("freeze_tier", name, frozen.spec.tier)
         yield fact("freeze_text", name, freeze_words(frozen.spec))
         if frozen.spec.until_ms is not None:
             yield fact("freeze_until", name, frozen.spec.until_ms)
-    for review in [review for review in gate.reviews() if not review.closed_ms][:MOST_OTHERS]:
+    for review in [review for review in gate.reviews() if not review.closed_ms][:MAX_OTHERS]:
         id_ = str(review.id)
         yield fact("review_forced", id_, "yes" if review.forced else "no")
         yield fact("review_opened", id_, review.opened_ms)

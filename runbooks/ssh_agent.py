@@ -13,7 +13,7 @@ from engine.errors import RefusedError, SpecError
 from runbooks.keys import ALGORITHM, DOMAIN, PublicKey, ssh_string
 
 REQUEST_IDENTITIES, IDENTITIES, SIGN, SIGNATURE = 11, 12, 13, 14
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 PATIENCE_S = 60.0
 """How long the agent may ask its owner before it signs."""
 
@@ -86,7 +86,7 @@ def _ask(path: str, body: bytes, expected: int) -> bytes:
             agent.connect(path)
             agent.sendall(ssh_string(body))
             length = int.from_bytes(_exactly(agent, 4), "big")
-            if not 1 <= length <= MOST_BYTES:
+            if not 1 <= length <= MAX_BYTES:
                 raise RefusedError(f"the agent at {path} answers with {length:,} bytes", remedy)
             answer = _exactly(agent, length)
         except (OSError, ValueError) as error:

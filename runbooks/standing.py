@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from runbooks.plan import Origin
 
 HOUR_MS = 3_600_000
-MOST_REMEMBERED = 1_000
+MAX_REMEMBERED = 1_000
 """Proposals that have ended, kept as they are shown."""
 
 
@@ -187,7 +187,7 @@ class Standing:
         stamp = (row.serial, self._audit.erased)
         known = self._ended.get(row.number)
         if known is None or known[0] != stamp:
-            if len(self._ended) >= MOST_REMEMBERED:
+            if len(self._ended) >= MAX_REMEMBERED:
                 self._ended.clear()
             known = self._ended[row.number] = (stamp, self.proposal(connection, row))
         return known[1]

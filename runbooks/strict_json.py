@@ -13,13 +13,13 @@ import math
 import re
 from typing import Any
 
-MOST_BYTES = 256 * 1024
-MOST_DEPTH = 32
-MOST_ITEMS = 20_000
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 32
+MAX_ITEMS = 20_000
 """Values of all kinds together, members' names not counted; an empty container counts twice."""
-MOST_DIGITS = 19
+MAX_DIGITS = 19
 """Of an integer: what 64 bits hold and a little more."""
-MOST_NUMBER = 40
+MAX_NUMBER = 40
 """Characters of a number with a point or an exponent."""
 
 # Both quantifiers are possessive: a string that does not end costs one pass, not one for every quote in it.
@@ -42,9 +42,7 @@ class NotJson(Exception):
         self.problem = problem
 
 
-def loads(
-    data: bytes, *, most_bytes: int = MOST_BYTES, most_depth: int = MOST_DEPTH, most_items: int = MOST_ITEMS
-) -> Any:
+def loads(data: bytes, *, most_bytes: int = MAX_BYTES, most_depth: int = MAX_DEPTH, most_items: int = MAX_ITEMS) -> Any:
     """The one value in `data`: dict, list, str, int, float, bool or None. Raises NotJson and nothing else.
 
     Refused: more bytes, nesting or values than allowed; anything but UTF-8 without a byte order mark; an object with
@@ -112,14 +110,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int:
-    if len(digits.lstrip("-")) > MOST_DIGITS:
-        raise NotJson("number", f"an integer of {len(digits)} digits where at most {MOST_DIGITS} are taken")
+    if len(digits.lstrip("-")) > MAX_DIGITS:
+        raise NotJson("number", f"an integer of {len(digits)} digits where at most {MAX_DIGITS} are taken")
     return int(digits)
 
 
 def _float(number: str) -> float:
-    if len(number) > MOST_NUMBER:
-        raise NotJson("number", f"a number of {len(number)} characters where at most {MOST_NUMBER} are taken")
+    if len(number) > MAX_NUMBER:
+        raise NotJson("number", f"a number of {len(number)} characters where at most {MAX_NUMBER} are taken")
     found = float(number)
     if not math.isfinite(found):
         raise NotJson("number", "a number too large for a float")

@@ -20,8 +20,8 @@ import yaml
 
 from engine.errors import SpecError
 
-MOST_BYTES = 64 * 1024
-MOST_DEPTH = 16
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 16
 
 Path = tuple[str | int, ...]
 """Keys and indexes from the top to a value."""
@@ -135,8 +135,8 @@ def read(data: bytes, name: str, first_line: int = 1) -> Document:
 
 def decoded(data: bytes, name: str, first_line: int = 1) -> str:
     """The text of a file that is small enough and UTF-8. Raises SpecError."""
-    if len(data) > MOST_BYTES:
-        _refuse(name, first_line, f"is larger than {MOST_BYTES // 1024} KiB", "Split it")
+    if len(data) > MAX_BYTES:
+        _refuse(name, first_line, f"is larger than {MAX_BYTES // 1024} KiB", "Split it")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -198,8 +198,8 @@ def _plain(event: Any, name: str, offset: int) -> Any:
 def _value(event: Any, events: Iterator[Any], lines: dict[Path, int], path: Path, name: str, offset: int) -> Any:
     line = _line(event, offset)
     lines.setdefault(path, line)
-    if len(path) >= MOST_DEPTH and not isinstance(event, yaml.ScalarEvent):
-        _refuse(name, line, f"is nested more than {MOST_DEPTH} levels deep", "Flatten it")
+    if len(path) >= MAX_DEPTH and not isinstance(event, yaml.ScalarEvent):
+        _refuse(name, line, f"is nested more than {MAX_DEPTH} levels deep", "Flatten it")
     if isinstance(event, yaml.MappingStartEvent):
         return _mapping(events, lines, path, name, offset)
     if isinstance(event, yaml.SequenceStartEvent):

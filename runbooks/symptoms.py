@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from engine.scaling_report import PoolSize
     from engine.stragglers import Straggler
 
-MOST_LOTS = 400
+MAX_LOTS = 400
 """Kinds of like waiting workloads whose reason is worked out: those that have waited longest."""
-MOST_MEMBERS = 2_000
+MAX_MEMBERS = 2_000
 """Workloads of one lot, or nodes of one symptom, that are named."""
-MOST_PARKED = 2_000
-MOST_CLOSERS = 3
+MAX_PARKED = 2_000
+MAX_CLOSERS = 3
 """People of whom it is told that they took something out of use."""
 LOST_IN_ZONE = 3
 """Nodes of one zone down or silent at once that are a failing zone, with a fifth of all it has."""
@@ -116,14 +116,14 @@ class CellScene:
             for row in group.rows[group.front :]:
                 alike.setdefault((priority, queue, w.cls[row], tenant), []).append(row)
         lots = []
-        for rows in sorted(alike.values())[:MOST_LOTS]:
+        for rows in sorted(alike.values())[:MAX_LOTS]:
             row = rows[0]
             cpu, memory, gpu, _ = w.class_at(row).request
             lots.append(
                 WaitingLot(
-                    id=w.ids[row], row=row, members=tuple(w.ids[one] for one in rows[:MOST_MEMBERS]), count=len(rows),
+                    id=w.ids[row], row=row, members=tuple(w.ids[one] for one in rows[:MAX_MEMBERS]), count=len(rows),
                     queue=queues.specs[w.queue[row]].name,
-                    tenants=tuple(sorted({w.tenants.names[w.tenant[one]] for one in rows[:MOST_MEMBERS]})),
+                    tenants=tuple(sorted({w.tenants.names[w.tenant[one]] for one in rows[:MAX_MEMBERS]})),
                     token=self.engine.reader.explainer.token(row), wait_ms=self.now_ms - w.submitted[row],
                     priority=w.value_at(row), tasks=w.class_at(row).tasks, cpu_milli=cpu, memory_mib=memory,
                     gpu_milli=gpu,
@@ -186,7 +186,7 @@ class CellScene:
     def closed_by(self, kind: str, ids: Iterable[str]) -> str:
         """Who took these out of use and where the reason stands, as far as it is on record; else empty."""
         known = dict.fromkeys(done for id_ in ids if (done := self.record.closed.get((kind, id_))) is not None)
-        told = [f"{done.who} did so with {done.proposal}" for done in list(known)[:MOST_CLOSERS]]
+        told = [f"{done.who} did so with {done.proposal}" for done in list(known)[:MAX_CLOSERS]]
         first = next(iter(known), None)
         return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
 
@@ -261,7 +261,7 @@ class CellScene:
             found.append(
                 Symptom(
                     kind="zone_lost", of="zone", subject=name, weight=int(gone[zone]), text=text,
-                    ids=self.node_ids(left[:MOST_MEMBERS]), hurts=True,
+                    ids=self.node_ids(left[:MAX_MEMBERS]), hurts=True,
                 )
             )  # fmt: skip
         return found
@@ -277,7 +277,7 @@ class CellScene:
                 text = f"{count:,} of {c.pool_nodes[pool]:,} nodes of spot pool {spec.name} are being taken back"
                 found.append(
                     Symptom(kind="spot_storm", of="pool", subject=spec.name, weight=count, text=text,
-                            ids=nodes[:MOST_MEMBERS], hurts=True)
+                            ids=nodes[:MAX_MEMBERS], hurts=True)
                 )  # fmt: skip
         return found
 
@@ -289,7 +289,7 @@ class CellScene:
             return []
         oldest = self.now_ms - min(c.since[c.row_of[id_]] for id_ in ids)
         text = f"{counted(len(ids), 'node')} cordoned and empty, the longest for {minutes(oldest)}"
-        return [Symptom(kind="cordoned", of="cell", subject="", weight=len(ids), text=text, ids=ids[:MOST_MEMBERS])]
+        return [Symptom(kind="cordoned", of="cell", subject="", weight=len(ids), text=text, ids=ids[:MAX_MEMBERS])]
 
     def idle_reservations(self) -> list[Symptom]:
         """Reservations that have begun, and of whose nodes next to nothing is used."""
@@ -347,7 +347,7 @@ class CellScene:
             np.isin(states, (WorkloadState.HELD, WorkloadState.SUSPENDED, WorkloadState.WAITING))
         ).tolist()
         found: dict[tuple[str, str], list[str]] = {}
-        for row in rows[:MOST_PARKED]:
+        for row in rows[:MAX_PARKED]:
             token = self.engine.reader.explainer.token(row)
             found.setdefault((token, self.state.queues.specs[w.queue[row]].name), []).append(w.ids[row])
         return [

@@ -40,12 +40,12 @@ FIRST_LINK = bytes(32)
 """Stands for the hash before the first record."""
 UNSIGNED = "none"
 """Stands for the public key where nothing is signed."""
-MOST_DEPTH = 16
-MOST_INTEGER = 2**53 - 1
+MAX_DEPTH = 16
+MAX_INTEGER = 2**53 - 1
 """Beyond this JSON numbers differ from reader to reader."""
-MOST_LINE = 4 * 1024 * 1024
+MAX_LINE = 4 * 1024 * 1024
 """Bytes of a line of a bundle."""
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 FIELDS = (
     "actor", "at_ms", "data", "log", "plan", "policy", "private", "proposal", "revision", "seq", "step", "type", "v",
 )  # fmt: skip
@@ -74,7 +74,7 @@ class Flaw(Exception):
 
 def canonical(value: Any) -> bytes:
     """JSON as RFC 8785 has it, for values without floats. Raises ValueError for what has no such form."""
-    return json.dumps(_ordered(value, MOST_DEPTH), ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(_ordered(value, MAX_DEPTH), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _ordered(value: Any, depth: int) -> Any:
@@ -85,13 +85,13 @@ def _ordered(value: Any, depth: int) -> Any:
             value.encode()
         return value
     if kind is int:
-        if not -MOST_INTEGER <= value <= MOST_INTEGER:
+        if not -MAX_INTEGER <= value <= MAX_INTEGER:
             raise ValueError(f"an integer of {value.bit_length()} bits")
         return value
     if value is None or kind is bool:
         return value
     if depth == 0:
-        raise ValueError(f"more than {MOST_DEPTH} levels")
+        raise ValueError(f"more than {MAX_DEPTH} levels")
     if kind is dict:
         if not all(type(key) is str for key in value):
             raise ValueError("a key that is no text")
@@ -1230,7 +1230,7 @@ def open_bundle(path: Path) -> LogSource:
     except OSError as error:
         raise Flaw(USAGE, None, f"{path.name} cannot be read: {error.strerror}") from None
     try:
-        head = _line(file.readline(MOST_LINE))
+        head = _line(file.readline(MAX_LINE))
         if head["muster_audit"] != "log" or head["v"] != 1:
             raise ValueError("another version")
         frontier = Frontier(head["first"] - 1, map(bytes.fromhex, head["before"]["frontier"]))
@@ -1264,7 +1264,7 @@ def _strict_object_any_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[StoredRecord | Checkpoint | list[bytes]]:
     """The lines of a bundle after the first; private texts go into `kept`. Raises Flaw."""
     seq, number = None, 1
-    while line := file.readline(MOST_LINE):
+    while line := file.readline(MAX_LINE):
         number += 1
         where = f"line {number}" if seq is None else f"line {number}, after record {seq},"
         try:
@@ -1649,7 +1649,7 @@ class _LogReading:
 
     def _add(self, bad: Flaw) -> None:
         self.report.problems.append(bad)
-        if len(self.report.problems) >= MOST_PROBLEMS:
+        if len(self.report.problems) >= MAX_PROBLEMS:
             raise Flaw(bad.code, None, "and more; the rest was not read")
 
     # -- what was remembered --

@@ -22,7 +22,7 @@ from console.table import WindowTable
 from console.text import printable
 from console.views import Span, Window
 from engine.errors import MusterError, NotFoundError
-from runbooks.audit_pages import MOST_ROWS, AuditQuery, AuditRange, AuditRow, AuditState
+from runbooks.audit_pages import MAX_ROWS, AuditQuery, AuditRange, AuditRow, AuditState
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -83,13 +83,13 @@ class AuditPane(WordsPane):
     def _rows(self, query: AuditQuery, offset: int, limit: int) -> Window:
         """Called on a thread, one at a time. Pages are asked for by record, not by place: so they are read in order."""
         client = self.connect()
-        page = client.audit_page(at(query, 0, min(MOST_ROWS, max(limit, 1))))
+        page = client.audit_page(at(query, 0, min(MAX_ROWS, max(limit, 1))))
         kept = list(reversed(page.rows))
         if offset and self._kept and kept and self._kept[0].seq <= kept[0].seq:
             # What is read far down stays where it is while new records come at the top.
             kept = self._kept
         while len(kept) < min(offset + limit, page.matched):
-            more = client.audit_page(at(query, kept[-1].seq, MOST_ROWS)).rows
+            more = client.audit_page(at(query, kept[-1].seq, MAX_ROWS)).rows
             if not more:
                 break
             kept = [*kept, *reversed(more)]

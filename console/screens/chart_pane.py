@@ -13,7 +13,7 @@ from console.screens.sections import MARGIN, SectionsView
 
 D = TypeVar("D")
 
-LEAST_ROWS, MOST_ROWS = 5, 17
+MIN_ROWS, MAX_ROWS = 5, 17
 """Rows of a chart, without its axis."""
 
 
@@ -49,5 +49,5 @@ class ChartPane(DetailPane[D]):
 
     def _rows(self) -> int:
         """Odd, so that there is a row for half of the scale."""
-        rows = min(MOST_ROWS, max(LEAST_ROWS, min(self.size.height // self.CHART_SHARE, self.size.height - 14)))
+        rows = min(MAX_ROWS, max(MIN_ROWS, min(self.size.height // self.CHART_SHARE, self.size.height - 14)))
         return rows - 1 + rows % 2

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from console.client import Client
 
-MOST_DAYS = 366
-MOST_PRICES = 12
+MAX_DAYS = 366
+MAX_PRICES = 12
 """Pools whose prices of the last day are drawn."""
 AGAIN_S = 2.0
 TRENDS_EVERY_S = 60.0
@@ -54,8 +54,8 @@ def read(words: list[str]) -> Asked:
                 raise SpecError("", f"by={value} is no grouping", f"Use one of {', '.join(GROUPINGS)} or {TAG}KEY")
             asked = asked._replace(by=value)
         else:
-            if not value.isdecimal() or not 1 <= int(value) <= MOST_DAYS:
-                raise SpecError("", f"days={value} is not from 1 to {MOST_DAYS}", "Write for example days=30")
+            if not value.isdecimal() or not 1 <= int(value) <= MAX_DAYS:
+                raise SpecError("", f"days={value} is not from 1 to {MAX_DAYS}", "Write for example days=30")
             asked = asked._replace(days=int(value))
     return asked
 
@@ -102,7 +102,7 @@ class CostPane(ChartPane[Spending]):
         since_ms = max(today - self._asked.days + 1, 0) * DAY_MS
         if time.monotonic() - self._trends_at >= TRENDS_EVERY_S:
             self._rates = _hourly(client, "cost_rate", "cell", "", 48)
-            pools = [pool.name for pool in overview.pools if pool.price_microusd_hour][:MOST_PRICES]
+            pools = [pool.name for pool in overview.pools if pool.price_microusd_hour][:MAX_PRICES]
             self._prices = {
                 name: tuple(value for _, value in _hourly(client, "price", "pool", name, 24)) for name in pools
             }

@@ -17,7 +17,7 @@ from console.text import printable
 from engine.errors import MusterError, SpecError
 from engine.model import HOUR_MS
 from engine.query import Query
-from recommender.forecasts import MOST_HOURS, Forecast, ForecastRequest
+from recommender.forecasts import MAX_HOURS, Forecast, ForecastRequest
 from recommender.history import HistoryRequest
 from recommender.metrics import METRICS
 
@@ -32,7 +32,7 @@ HOURS = 48
 PAST_HOURS = 48
 SHOWN = ("demand_gpu", "demand_cpu", "demand_nodes", "used_gpu", "used_cpu", "waiting", "running", "cost_rate", "price")
 """What can be chosen on the page; others are asked for by name."""
-MOST_QUEUES = 100
+MAX_QUEUES = 100
 AGAIN_S = 5.0
 """Hours pass slowly: what happens in the cell has this page ask no more often."""
 
@@ -205,8 +205,8 @@ def read(argument: str) -> Asked:
     for word in argument.split():
         if word.endswith("h") and word[:-1].isdecimal():
             hours = int(word[:-1])
-            if not 1 <= hours <= MOST_HOURS:
-                raise SpecError("", f"{word} is not from 1h to {MOST_HOURS}h", "Write for example 48h")
+            if not 1 <= hours <= MAX_HOURS:
+                raise SpecError("", f"{word} is not from 1h to {MAX_HOURS}h", "Write for example 48h")
             asked = asked._replace(hours=hours)
         elif word in METRICS:
             asked = asked._replace(metric=word)
@@ -234,7 +234,7 @@ def known(client: Client, asked: Asked) -> Known:
         HistoryRequest(metric=metric, of=of, subject=name, last_ms=PAST_HOURS * HOUR_MS, step_ms=HOUR_MS)
     )
     there_is, what, sizing = _there_is(client, overview, pool, of, name, metric)
-    queues = client.query(Query(kind="queues", columns=("name",), limit=MOST_QUEUES)).rows
+    queues = client.query(Query(kind="queues", columns=("name",), limit=MAX_QUEUES)).rows
     return Known(
         version=overview.version,
         now_ms=overview.now_ms,

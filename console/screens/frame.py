@@ -20,11 +20,11 @@ TABS = (
 PAGE_OF_TAB: dict[str, str] = {"suggestions": "recommendations"}
 """Of the tabs that are called otherwise than their page."""
 
-MOST_JUMP_LINES = 6
+MAX_JUMP_LINES = 6
 """For the pages behind `g`, above the footer."""
 CRUMB = "crumb"
 """Before the depth of a page, in what a click on its name means."""
-MOST_CRUMBS = 5
+MAX_CRUMBS = 5
 """Pages that the title names beside the root; those between are dots."""
 
 
@@ -41,7 +41,7 @@ class Frame(Covered, Vertical):
         self._tabs = OneLine("header", id="tabs")
         self._title = OneLine("", id="title")
         self._banner = OneLine("alarm", id="banner")
-        self._jumps = [OneLine("top") for _ in range(MOST_JUMP_LINES)]
+        self._jumps = [OneLine("top") for _ in range(MAX_JUMP_LINES)]
         for line in self._jumps:
             line.add_class("jumps")
         self._footer = OneLine("top", id="footer")
@@ -86,7 +86,7 @@ class Frame(Covered, Vertical):
         """Where one is, what of how much is shown, and at the right end how old that is. A click on a page that lies
         below goes there."""
         parts: list[Part] = [part("  ")]
-        first = max(1, len(crumbs) - MOST_CRUMBS)
+        first = max(1, len(crumbs) - MAX_CRUMBS)
         for depth, crumb in enumerate(crumbs[:-1], 1):
             if depth == 1 or depth > first:
                 parts += [part(crumb, "dim", f"{CRUMB}:{depth}"), part(" › ", "dim")]
@@ -101,7 +101,7 @@ class Frame(Covered, Vertical):
         used = 12
         for key, title, action in offers:
             width = len(key) + len(title) + 4
-            if used + width > self.size.width and len(lines) < MOST_JUMP_LINES:
+            if used + width > self.size.width and len(lines) < MAX_JUMP_LINES:
                 lines.append([])
                 used = 0
             used += width

@@ -15,7 +15,7 @@ from console.screens.lean import MOVES, LeanScroll
 from console.text import cut, printable
 from console.theme import drawn, tones
 
-MOST_LINES = 20_000
+MAX_LINES = 20_000
 """Held at once: of more the oldest go, and come back when they are scrolled to."""
 
 
@@ -59,7 +59,7 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
         """These behind the others; `open_line` is not ended yet. Returns how many of the oldest had to go."""
         self.lines += lines
         self._open_line = open_line
-        gone = max(0, len(self.lines) - MOST_LINES)
+        gone = max(0, len(self.lines) - MAX_LINES)
         if gone:
             del self.lines[:gone]
         self._settle(-gone)

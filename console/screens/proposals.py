@@ -29,7 +29,7 @@ SHARE = 20
 """An answer that took so long is asked for again after so many times that: the engine answers between its turns."""
 OVER_S = 30.0
 """How often those that are over are asked for."""
-MOST_OPEN, MOST_OVER = 64, 8
+MAX_OPEN, MAX_OVER = 64, 8
 """Proposals that are listed: under way, and of each state in which they are over."""
 OVER = tuple(sorted(life.ENDED - set(SHOWN_STATES)))
 
@@ -98,11 +98,11 @@ class ProposalsPane(WordsPane):
     def _ask(self, now: float) -> None:
         """Those that are over in small portions, and seldom."""
         client = self.connect()
-        under_way = client.proposals(SHOWN_STATES, MOST_OPEN)
+        under_way = client.proposals(SHOWN_STATES, MAX_OPEN)
         gone = {each.id for each in self._found if each.state in SHOWN_STATES} - {each.id for each in under_way}
         if gone or now - self._over_at >= OVER_S:
             self._over, self._over_at = (
-                tuple(each for state in OVER for each in client.proposals((state,), MOST_OVER)),
+                tuple(each for state in OVER for each in client.proposals((state,), MAX_OVER)),
                 now,
             )
         self._found, self._caller, self._asked_at = (*under_way, *self._over), client.whoami(), self._clock()

@@ -23,7 +23,7 @@ FAIRNESS_S = 5.0
 """Wall seconds between questions for what all queues hold and deserve: that looks at everything that waits."""
 SHOWN = 8
 """Workloads of each list."""
-MOST_LEAVES = 200
+MAX_LEAVES = 200
 _ROW = (
     "name", "state", "queued", "held", "waiting", "running", "share", "past_share", "gpu_used", "gpu_nominal",
     "cpu_used", "cpu_nominal", "memory_used", "memory_nominal", "burst",
@@ -88,7 +88,7 @@ class QueuePane(DetailPane[Known]):
 
 
 def _of(detail: QueueDetail) -> tuple[Term, ...]:
-    return tuple(Term("queue", "=", name) for name in detail.leaves[:MOST_LEAVES])
+    return tuple(Term("queue", "=", name) for name in detail.leaves[:MAX_LEAVES])
 
 
 def _waiting(client: Client, detail: QueueDetail) -> Page:

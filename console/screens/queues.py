@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from console.table import Fetch
     from console.views import ListView
 
-MOST_KEPT = 500
+MAX_KEPT = 500
 """Folded cohorts that are kept with the place."""
 
 
@@ -55,12 +55,12 @@ class QueuesPane(ListPane):
             self._ask_anew(place if name == row.id else place._replace(id=name))
 
     def place(self) -> dict[str, Any]:
-        return super().place() | {"folded": sorted(self._folded)[:MOST_KEPT]}
+        return super().place() | {"folded": sorted(self._folded)[:MAX_KEPT]}
 
     def put_back(self, place: dict[str, Any]) -> None:
         folded = place.get("folded")
         if isinstance(folded, list):
-            self._folded = frozenset(name for name in folded[:MOST_KEPT] if isinstance(name, str))
+            self._folded = frozenset(name for name in folded[:MAX_KEPT] if isinstance(name, str))
             self._ask_anew()
         super().put_back(place)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from engine.slurm.report import Mirrored
 
 SAID = 12
-MOST_SIBLINGS = 1_000
-MOST_PROPOSALS = 64
+MAX_SIBLINGS = 1_000
+MAX_PROPOSALS = 64
 LOOK_S = 0.5
 """How long the engine may hold the question how far a run of the twin is."""
 OVER = ("finished", "failed", "cancelled")
@@ -193,7 +193,7 @@ def _mirrored(connect: Connect, workload_id: str) -> Mirrored | None:
 
 def _siblings(connect: Connect, array: str) -> Page:
     where = (Term("array", "=", array),)
-    return connect().query(Query(kind="workloads", columns=("state",), where=where, limit=MOST_SIBLINGS))
+    return connect().query(Query(kind="workloads", columns=("state",), where=where, limit=MAX_SIBLINGS))
 
 
 def proposals_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str, str], ...]:
@@ -202,7 +202,7 @@ def proposals_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str,
 
     return tuple(
         (each.id, each.state, each.title)
-        for each in connect().proposals(SHOWN_STATES, MOST_PROPOSALS)
+        for each in connect().proposals(SHOWN_STATES, MAX_PROPOSALS)
         if any(workload_id in step.act.targets for step in each.plan.steps)
     )
 

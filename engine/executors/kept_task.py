@@ -20,7 +20,7 @@ from engine.executors.cgroups import Cgroups
 from engine.executors.gang import MARK
 from engine.executors.task_files import TASK, Status, is_kept, status_of
 
-MOST_TRIES = 3
+MAX_TRIES = 3
 """Keepers that may die before they start the task."""
 
 
@@ -169,7 +169,7 @@ class KeptTask:
             self.stage = Stage.ENDED
         elif self.status.phase == "started":
             self.stage, self.why = Stage.LOST, "its keeper was killed"
-        elif self.stopped or self._tries >= MOST_TRIES:
+        elif self.stopped or self._tries >= MAX_TRIES:
             self.stage, self.why = Stage.REFUSED, _last_line(self.folder / "keeper.log")
         else:
             self.stage = Stage.UNSURE

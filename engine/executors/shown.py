@@ -24,10 +24,10 @@ from engine.executors.task_files import (
 )
 from engine.run_spec import exit_words
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Of one answer."""
 MAX_OFFSET = 2**52
-MOST_TASKS = 200
+MAX_TASKS = 200
 """Told one by one."""
 
 
@@ -80,7 +80,7 @@ class OutputRequest(msgspec.Struct, frozen=True, kw_only=True):
     offset: Annotated[
         int, Meta(ge=-MAX_OFFSET, le=MAX_OFFSET, description="First byte; below 0: so many from the end")
     ] = -65_536
-    most: Annotated[int, Meta(ge=0, le=MOST_BYTES, description="Most bytes")] = 65_536
+    most: Annotated[int, Meta(ge=0, le=MAX_BYTES, description="Most bytes")] = 65_536
 
 
 class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ def report_of(root: Path, workload: str, submitted_ms: int) -> ProcessReport:
 def _attempt(root: Path, key: Key) -> AttemptView:
     folder = attempt_folder(root, key)
     names = task_names(folder)
-    tasks = tuple(_task(folder / name) for name in names[:MOST_TASKS])
+    tasks = tuple(_task(folder / name) for name in names[:MAX_TASKS])
     return AttemptView(attempt=key.attempt, tasks=tasks, tasks_total=len(names))
 
 
@@ -154,7 +154,7 @@ def part_of(root: Path, submitted_ms: int, request: OutputRequest) -> OutputPart
     folder = attempt / name
     over = not is_kept(folder)
     # Looked at before: what it wrote last is there once it is over.
-    part = output_of(folder, request.offset, max(0, min(request.most, MOST_BYTES)))
+    part = output_of(folder, request.offset, max(0, min(request.most, MAX_BYTES)))
     status = status_of(folder)
     return OutputPart(
         id=request.id, attempt=key.attempt, task=name, data=part.data, offset=part.offset, end=part.end,

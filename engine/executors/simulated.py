@@ -59,7 +59,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
             check_quantity(getattr(self, rate), f"faults.{rate}", most=1000)
 
 
-LEAST_TOGETHER = 16
+MIN_TOGETHER = 16
 """Starts below which each end is kept on its own."""
 Column = np.ndarray[Any, np.dtype[Any]]
 
@@ -134,7 +134,7 @@ class SimulatedExecutor(Executor):
         same = (view(w.state)[rows] == WorkloadState.RUNNING) & (view(w.attempts)[rows] == attempts)
         rows = rows[same & (view(w.rated)[rows] == rated)]
         together = rows[:0]
-        if len(rows) >= LEAST_TOGETHER:
+        if len(rows) >= MIN_TOGETHER:
             single = np.array([each.single for each in w.classes])[view(w.cls)[rows]]
             rows, together = rows[~single], rows[single]
         for row in rows.tolist():
@@ -156,7 +156,7 @@ class SimulatedExecutor(Executor):
     def confirm_many(self, rows: list[int]) -> None:
         if self.held:
             self.held.difference_update([(row, self._state.workloads.attempts[row]) for row in rows])
-        if len(rows) < LEAST_TOGETHER:
+        if len(rows) < MIN_TOGETHER:
             for row in rows:
                 self._await_end(row)
             return

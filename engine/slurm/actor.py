@@ -39,7 +39,7 @@ ASK_AGAIN_S = 5.0
 """After that what Slurm took, and is not so, is asked for again: a slurmctld that was killed forgets."""
 BOOT_EVERY_S = 2.0
 """Between looks at which run of slurmctld answers, while there is something that it may forget."""
-MOST_MUTE = 3
+MAX_MUTE = 3
 """So often is waited for what tells it; acts do not depend on that."""
 
 
@@ -312,7 +312,7 @@ class Actor:
             self._boot, self._mute = self._far.boot(), 0
         except SlurmUnavailable:
             self._mute += 1
-            if self._mute <= MOST_MUTE:
+            if self._mute <= MAX_MUTE:
                 raise
             self._boot = ""
         except SlurmRefused:

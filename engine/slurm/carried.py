@@ -17,11 +17,11 @@ from engine.intents import Phase, subjects_of
 from engine.slurm import acts
 from engine.slurm.records import Job
 
-MOST_AGAIN = 5
+MAX_AGAIN = 5
 """So often at most is done again what slurmctld forgot."""
 AGAIN_WITHIN_MS = 900_000
 """Cell time since it was wanted; later that it was forgotten is found out only where Slurm was away for so long."""
-MOST_TOLD = 5
+MAX_TOLD = 5
 LONGEST_SETTING = 200
 UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")
 FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
@@ -108,7 +108,7 @@ def is_overtaken(held: Held, part: Part, last: LastSet) -> bool:
 def why_not_again(held: Held, undone: Sequence[Part], boot: str, now_ms: int) -> str:
     """Why what is so no longer is left to a person; empty: it was forgotten, and is done again. `boot`:
     the run of slurmctld that answers now."""
-    if held.again >= MOST_AGAIN:
+    if held.again >= MAX_AGAIN:
         return f"slurmctld has forgotten it {held.again} times, or somebody undoes it"
     # A job that was forgotten itself is submitted anew, whenever that can be: never without what was done to it.
     known = [part for part in undone if part.standing != "missing"]
@@ -146,5 +146,5 @@ def common(settings: Sequence[str]) -> str:
 
 def few(texts: Sequence[str]) -> str:
     told = list(dict.fromkeys(text for text in texts if text))
-    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-    return "; ".join(told[:MOST_TOLD]) + more
+    more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+    return "; ".join(told[:MAX_TOLD]) + more

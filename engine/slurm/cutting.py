@@ -18,7 +18,7 @@ from engine.slurm.answers import NOT_PLAIN_JSON
 
 T = TypeVar("T")
 _NEXT = re.compile(rb"\}(\s*,\s*\{\s*\"[^\"\\]{1,100}\"\s*:)")
-MOST_FAILS = 1_000
+MAX_FAILS = 1_000
 """After so many wrong guesses in a row it is no longer tried: an entry is not such JSON as can be told to be whole."""
 LONGEST_FIRST = 8 << 20
 """Bytes of a first entry, after which its end is no longer looked for."""
@@ -53,10 +53,10 @@ class Cutter(Generic[T]):
                 return
             self._before = bytes(self._held[: begins.end()])
             del self._held[: begins.end()]
-        if self._fails > MOST_FAILS or (not self._between and not self._learn()):
+        if self._fails > MAX_FAILS or (not self._between and not self._learn()):
             return
         cut, mark = 0, b"}" + self._between
-        while self._fails <= MOST_FAILS and (end := self._held.find(mark, self._searched)) >= 0:
+        while self._fails <= MAX_FAILS and (end := self._held.find(mark, self._searched)) >= 0:
             self._searched = end + 1
             if self._take(bytes(self._held[cut : end + 1])):
                 cut = end + 1 + self._between.index(b"{")
@@ -80,7 +80,7 @@ class Cutter(Generic[T]):
                 self._between, self._searched = found[1], found.start()
                 return True
             # A job on many nodes has thousands of objects in it.
-            self._fails = MOST_FAILS + 1 if len(self._held) > LONGEST_FIRST else 0
+            self._fails = MAX_FAILS + 1 if len(self._held) > LONGEST_FIRST else 0
         return False
 
     def _take(self, entry: bytes) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-MOST_HOSTS = 1_000_000
+MAX_HOSTS = 1_000_000
 """A list that stands for more names than this is an error: `n[0-999999999]` is thirteen characters."""
 
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?$")
@@ -45,7 +45,7 @@ def hosts(text: str) -> tuple[str, ...]:
         return ()
     names: list[str] = []
     for part in split_outside(text):
-        names.extend(_expanded(part.strip(), MOST_HOSTS - len(names)))
+        names.extend(_expanded(part.strip(), MAX_HOSTS - len(names)))
     return tuple(names)
 
 
@@ -57,7 +57,7 @@ def _expanded(pattern: str, room: int) -> list[str]:
     for ranges, after in zip(pieces[1::2], pieces[2::2], strict=True):
         numbers = _numbers(ranges, room)
         if len(names) * len(numbers) > room:
-            raise ValueError(f"stands for more than {MOST_HOSTS} hosts: {pattern[:80]!r}")
+            raise ValueError(f"stands for more than {MAX_HOSTS} hosts: {pattern[:80]!r}")
         names = [name + number + after for name in names for number in numbers]
     return names
 
@@ -72,7 +72,7 @@ def _numbers(ranges: str, room: int) -> list[str]:
         first, last = found[1], found[2] or found[1]
         low, high = int(first), int(last)
         if high < low or high - low >= room - len(numbers):
-            raise ValueError(f"not a range, or more than {MOST_HOSTS} hosts: {one[:80]!r}")
+            raise ValueError(f"not a range, or more than {MAX_HOSTS} hosts: {one[:80]!r}")
         numbers.extend(str(number).zfill(len(first)) for number in range(low, high + 1))
     return numbers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-MOST_EXAMPLES = 3
+MAX_EXAMPLES = 3
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Left:
     def note(self, text: str, example: str) -> None:
         self._counts[text] = self._counts.get(text, 0) + 1
         examples = self._examples.setdefault(text, [])
-        if len(examples) < MOST_EXAMPLES and example not in examples:
+        if len(examples) < MAX_EXAMPLES and example not in examples:
             examples.append(example)
 
     def all(self) -> tuple[LeftOut, ...]:

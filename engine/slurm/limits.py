@@ -14,7 +14,7 @@ import msgspec
 from engine.slurm.accounting import Association, Qos
 from engine.slurm.records import Job, Partition
 
-MOST_USERS = 4
+MAX_USERS = 4
 """Of those who use a limit so many are named, the largest first."""
 JOBS = "jobs"
 SUBMITTED = "submitted jobs"
@@ -266,7 +266,7 @@ def _limits(
             most=limit,
             # Of a limit on every user or account, with nobody asked about, what the largest has.
             used=sum(use.amount for use in by) if scope == "all" or job else max((use.amount for use in by), default=0),
-            by=tuple(by[:MOST_USERS]),
+            by=tuple(by[:MAX_USERS]),
             wanted=0 if job is None or over == SUBMITTED else amount_of(job, over),
         )
 

@@ -19,7 +19,7 @@ from engine.slurm.names import ident
 from engine.slurm.records import UNLIMITED, Node, Partition, Reservation, Switch
 
 FEATURE = "feature/"
-MOST_LABELS = 60
+MAX_LABELS = 60
 """Features of one node, and conditions of one job, that are taken over; an engine takes 64 labels."""
 
 
@@ -126,9 +126,9 @@ def _size(mib: int) -> str:
 def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], boots: Boots, left: Left) -> seen.NodeSeen:
     if ident(node.name) != node.name:
         left.note("node names with odd characters are shown with _ in their place", ident(node.name))
-    if len(node.features) > MOST_LABELS:
-        left.note(f"more than {MOST_LABELS} features of a node: the rest is left out", node.name)
-    labels = {FEATURE + ident(feature): "yes" for feature in node.features[:MOST_LABELS]}
+    if len(node.features) > MAX_LABELS:
+        left.note(f"more than {MAX_LABELS} features of a node: the rest is left out", node.name)
+    labels = {FEATURE + ident(feature): "yes" for feature in node.features[:MAX_LABELS]}
     rack, block = places.get(node.name, (node.switch, ""))
     spec = NodeSpec(id=ident(node.name), pool=pool, rack=ident(rack, ""), block=ident(block, ""), labels=labels)
     return seen.NodeSeen(node=spec, standing=standing(node), boot_ms=boots.ms(node))

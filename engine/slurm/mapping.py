@@ -19,7 +19,7 @@ from engine.model import ArraySpec, Dependency, PriorityClassSpec, Resources, Ta
 from engine.slurm.hostlist import array_tasks
 from engine.slurm.left_out import Left
 from engine.slurm.limits import Limits, is_limit
-from engine.slurm.machines import FEATURE, MOST_LABELS, Machines
+from engine.slurm.machines import FEATURE, MAX_LABELS, Machines
 from engine.slurm.names import ident
 from engine.slurm.records import UNLIMITED, Job, Partition
 
@@ -166,13 +166,13 @@ class Jobs:
     def _terms(self, job: Job, name: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
         """(labels that nodes must have, labels they must not have)"""
         labels: dict[str, tuple[str, ...]] = {}
-        if job.features and _CONSTRAINT.fullmatch(job.features) and job.features.count("&") < MOST_LABELS:
+        if job.features and _CONSTRAINT.fullmatch(job.features) and job.features.count("&") < MAX_LABELS:
             labels = {FEATURE + ident(feature): ("yes",) for feature in job.features.split("&")}
         elif job.features:
             self._left.note("constraints with |, [], () or counts are not modelled: a forecast may place such jobs "
                             "elsewhere", name)  # fmt: skip
         if job.nodes_required:
-            labels["node"] = tuple(ident(node) for node in job.nodes_required[:MOST_LABELS])
+            labels["node"] = tuple(ident(node) for node in job.nodes_required[:MAX_LABELS])
         for given, what in (
             (job.contiguous, "nodes next to each other (--contiguous)"),
             (job.switches, "most switches (--switches)"),
@@ -180,7 +180,7 @@ class Jobs:
         ):
             if given:
                 self._left.note(f"{what}: not modelled", name)
-        avoid = tuple(ident(node) for node in job.nodes_excluded[:MOST_LABELS])
+        avoid = tuple(ident(node) for node in job.nodes_excluded[:MAX_LABELS])
         return labels, {"node": avoid} if avoid else {}
 
     def _priority_class(self, job: Job, partition: Partition, rank: int) -> str:

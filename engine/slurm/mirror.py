@@ -44,11 +44,11 @@ Call = Callable[[Callable[[Engine], Any]], Any]
 
 AT_ONCE = 400
 """Observations of one turn of the engine: each takes it some 50 us, and others wait meanwhile."""
-MOST_GLANCED = 64
+MAX_GLANCED = 64
 """Jobs that are asked for one by one in a glance, of those that moved, and of those that are tracked."""
-MOST_LOOKED_UP = 64
+MAX_LOOKED_UP = 64
 """Jobs that accounting is asked about in one look: the others are gone without an end."""
-MOST_WANTED = 50_000
+MAX_WANTED = 50_000
 """Submissions through Muster that are kept at hand; then it starts anew."""
 MACHINES_EVERY_S = 30.0
 """Partitions, QOS and reservations change when people change them."""
@@ -266,8 +266,8 @@ class Mirror:
         began = time.monotonic()
         states_now = self._connection.job_states() if states else ()
         moved = dict.fromkeys(each.id for each in states_now if self._moved(each))
-        asked = dict.fromkeys([job_id for job_id in tracked if job_id in self._names][:MOST_GLANCED])
-        asked |= dict.fromkeys(list(moved)[:MOST_GLANCED])
+        asked = dict.fromkeys([job_id for job_id in tracked if job_id in self._names][:MAX_GLANCED])
+        asked |= dict.fromkeys(list(moved)[:MAX_GLANCED])
         jobs: list[Job] = []
         for job_id in asked:
             try:
@@ -450,7 +450,7 @@ class Mirror:
         """How those ended that the controller has forgotten meanwhile, as far as accounting knows."""
         live = set(self._call(live_of)) if gone else set()
         found: dict[str, Job] = {}
-        for name in [name for name in gone if name in live][:MOST_LOOKED_UP]:
+        for name in [name for name in gone if name in live][:MAX_LOOKED_UP]:
             try:
                 job = ended(name, self._records.get(name), self._connection.past(number_of(name)))
             except SlurmRefused:
@@ -481,7 +481,7 @@ class Mirror:
                  and named[token].id in (mine[0], _array_name(mine[0]))}  # fmt: skip
         new = {token: name for token, name in asked.items() if name not in self._wanted}
         if new:
-            if len(self._wanted) > MOST_WANTED:
+            if len(self._wanted) > MAX_WANTED:
                 self._wanted.clear()
             found = self._call(partial(wanted_of, new))
             self._wanted |= {name: found.get(token) for token, name in new.items()}

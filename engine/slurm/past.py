@@ -15,7 +15,7 @@ import msgspec
 from engine.commands import Observe
 from engine.errors import UnreachableError
 from engine.observations import PastSeen
-from engine.past_runs import MOST_RUNS, PastRun
+from engine.past_runs import MAX_RUNS, PastRun
 from engine.slurm.accounting import PastJob
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.identity import SKEW_S
@@ -129,13 +129,13 @@ class Past:
         """What ended of late: window by window, until there is enough."""
         found: dict[tuple[int, int, int], PastJob] = {}
         until_s, length_s, began = now_s, FIRST_S, time.monotonic()
-        while now_s - until_s < FARTHEST_S and len(found) < MOST_RUNS and time.monotonic() - began < LONGEST_S:
+        while now_s - until_s < FARTHEST_S and len(found) < MAX_RUNS and time.monotonic() - began < LONGEST_S:
             for job in self._connection.history(until_s - length_s, until_s):
                 if job.state in _RAN and 0 < job.start_s < job.end_s <= now_s:
                     found[job.id, job.submit_s, job.start_s] = job
             until_s -= length_s
             length_s *= 2
-        return sorted(found.values(), key=lambda job: (job.end_s, job.id))[-MOST_RUNS:]
+        return sorted(found.values(), key=lambda job: (job.end_s, job.id))[-MAX_RUNS:]
 
 
 def runs_of(jobs: Iterable[PastJob], known: dict[str, int] | None = None) -> tuple[PastRun, ...]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EVERY_S = 60.0
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Limits, and shares, that are told: on a large site there is one for each user."""
 
 
@@ -47,10 +47,10 @@ class Rules:
             self._associations = self._optional("associations", self._connection.associations, self._associations)
             timeout = self._optional("ResumeTimeout", lambda: (self._connection.resume_timeout_s(),), ())
             self._mirror.boots.timeout_s = next(iter(timeout), 0) or self._mirror.boots.timeout_s
-            self.shares = self._optional("fair share", self._connection.shares, self.shares)[:MOST_SHOWN]
+            self.shares = self._optional("fair share", self._connection.shares, self.shares)[:MAX_SHOWN]
         self._limits = Limits(self._mirror.qos, self._associations, self._mirror.partitions, self._connection.cluster)
         self._mirror.limit_by(self._limits)
-        self.in_use = self._limits.all(self._mirror.jobs())[:MOST_SHOWN]
+        self.in_use = self._limits.all(self._mirror.jobs())[:MAX_SHOWN]
 
     def stopping(self, job: Job) -> tuple[Limit, ...]:
         """Limits that the job waits for, by Slurm's reason; those first that it would exceed now."""

@@ -23,7 +23,7 @@ from engine.slurm.records import Job, Wish
 COMMENT = re.compile(r"\bmuster:([0-9a-f]{1,16}-[0-9a-f]{20})\b")
 _NAME = re.compile(r"\.m([0-9a-f]{8})$")
 _JOB_ID = re.compile(r"\d+(?:[/.]\d+)*$")
-MOST_NAME = 64
+MAX_NAME = 64
 """Characters of the name that are kept before the token."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 MODELS = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -123,7 +123,7 @@ def wish_of(spec: WorkloadSpec, token: str, place: Place, job_ids: Callable[[str
     by_node = gpus > 0 or group.count == 1
     command = shlex.join(run.argv)
     return Wish(
-        name=f"{_plain(spec.name or spec.id)[:MOST_NAME]}.m{head_of(token)}",
+        name=f"{_plain(spec.name or spec.id)[:MAX_NAME]}.m{head_of(token)}",
         script=f"#!/bin/sh\nexec {'srun --kill-on-bad-exit=1 ' if group.count > 1 else ''}{command}\n",
         environment={"PATH": PATH, **run.env, "MUSTER_WORKLOAD": spec.id},
         workdir=run.cwd or place.workdir or "/tmp",

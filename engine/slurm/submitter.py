@@ -29,7 +29,7 @@ from engine.slurm.submission import Place, carries, head_in, token_in, wish_of
 
 AT_ONCE = 24
 """Submissions that are journalled as sent together, and so the most of which nobody may know after a crash."""
-MOST_SINGLE = 50
+MAX_SINGLE = 50
 """Jobs that are read back one by one; more are read from the whole list."""
 LIST_SHARE = 4
 """The list of jobs is asked for again after so many times as long as it took, at the earliest."""
@@ -236,7 +236,7 @@ class Submitter:
             )
         ]
         unread = self._unread(now_s)
-        return found + unread if len(unread) > MOST_SINGLE else found
+        return found + unread if len(unread) > MAX_SINGLE else found
 
     def _reconcile(self) -> None:
         now_s = self._clock()
@@ -325,7 +325,7 @@ class Submitter:
     def _read_back(self) -> None:
         """The id that was given must be a job with our token, at once and when it should be safe."""
         now_s = self._clock()
-        unread = self._unread(now_s)[:MOST_SINGLE]
+        unread = self._unread(now_s)[:MAX_SINGLE]
         for held, job in zip(unread, self._pool.map(self._read, unread), strict=True):
             if job is not None and carries(job, held.token) and self._may_be_ours(job):
                 self._found(held, job, now_s)

@@ -33,8 +33,8 @@ QUICK_S = 0.5
 """A whole list that took longer is not asked for at every beat, however few jobs there are."""
 SHARE = 4
 """A whole list is followed by a pause of so many times what it took, less itself."""
-MOST_PAUSE_S = 30.0
-MOST_RETRY_S = 5.0
+MAX_PAUSE_S = 30.0
+MAX_RETRY_S = 5.0
 DIAG_EVERY_S = 10.0
 _READS = ("job_states", "shares", "history", "topology")
 """Abilities of a connection that a mirror which only looks could use."""
@@ -44,7 +44,7 @@ TRACKED_S = 15.0
 """How long a job that somebody looked at is asked for by itself."""
 VISIBLE_S = 120.0
 """The same of jobs on a list: a screen does not ask for it again while the cell says nothing new."""
-MOST_TRACKED = 256
+MAX_TRACKED = 256
 
 
 class Watcher:
@@ -166,14 +166,14 @@ class Watcher:
                 # It may come back as another release.
                 self._connection.forget()
                 self._wake.wait(retry_s)
-                retry_s = min(2 * retry_s, MOST_RETRY_S)
+                retry_s = min(2 * retry_s, MAX_RETRY_S)
                 continue
             except Exception as error:
                 # A fault of ours must not end the mirror for good: it looks again from the beginning, and says so.
                 traceback.print_exc()
                 self._to("lost", f"a defect of Muster's: {type(error).__name__}: {error}")
                 self._mirror.start_over()
-                self._wake.wait(MOST_RETRY_S)
+                self._wake.wait(MAX_RETRY_S)
                 continue
             finally:
                 self._beating_since = None
@@ -236,7 +236,7 @@ class Watcher:
         self._release, self._dialect = self._connection.slurm_version, self._connection.api
         if not looked.unchanged:
             self._whole = looked
-            self._pause_s = min(max(BEAT_S, SHARE * looked.asked_s), MOST_PAUSE_S)
+            self._pause_s = min(max(BEAT_S, SHARE * looked.asked_s), MAX_PAUSE_S)
             self._whole_at = time.monotonic()
 
     def _glance(self) -> bool:
@@ -253,7 +253,7 @@ class Watcher:
         """Those looked at last first."""
         now = time.monotonic()
         left = [(job, until) for job, until in list(self._tracked.items()) if until > now]
-        self._tracked = dict(left[-MOST_TRACKED:])
+        self._tracked = dict(left[-MAX_TRACKED:])
         return [job for job, _ in reversed(left)]
 
 

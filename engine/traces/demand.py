@@ -26,7 +26,7 @@ LEADS = (1, 6)
 """Hours."""
 QUANTILES = (500, 800, 900, 950)
 """Permille."""
-LEAST_HOURS = 10 * DAY
+MIN_HOURS = 10 * DAY
 """Shorter series are left out: their test part would be less than three days."""
 FULL = "_full"
 """Series whose name ends so are tested on their last 40 %."""
@@ -77,7 +77,7 @@ def read(folder: str | Path) -> list[Load]:
     for path in paths:
         name = path.name.removesuffix(".csv.gz")
         demand = _column(path)
-        if len(demand) >= LEAST_HOURS:
+        if len(demand) >= MIN_HOURS:
             share = 0.6 if name.endswith(FULL) else 0.7
             found.append(Load(name, demand, int(len(demand) * share)))
     return found

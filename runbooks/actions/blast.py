@@ -13,7 +13,7 @@ from runbooks.actions.catalog import find
 from runbooks.actions.risk import loses_work
 from runbooks.plan import Act, Blast, Target
 
-MOST_PLACES = 1_000
+MAX_PLACES = 1_000
 """Nodes of a workload that the engine names; one that lies on more may lie anywhere."""
 
 
@@ -42,7 +42,7 @@ def blast_of(act: Act, shown: tuple[Target, ...], stops: Sequence[Target] = ()) 
 
 def lies_on(work: Target, nodes: Mapping[str, object]) -> bool:
     """Whether all of a workload is on these nodes, as far as its nodes are known."""
-    return 0 < len(work.nodes) < MOST_PLACES and nodes.keys() >= set(work.nodes)
+    return 0 < len(work.nodes) < MAX_PLACES and nodes.keys() >= set(work.nodes)
 
 
 def total(blasts: Iterable[Blast]) -> Blast:

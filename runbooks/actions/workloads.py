@@ -94,7 +94,7 @@ def read_resize(typed: Typed, cell: SeenCell) -> Act:
 def express_resize(act: Act) -> AnyCommand:
     """Raises SpecError unless the act says what the targets ask for from now on."""
     change = required(act.resize, "resize")
-    evidence = change.evidence[: commands.MOST_EVIDENCE]
+    evidence = change.evidence[: commands.MAX_EVIDENCE]
     return commands.Resize(ids=act.targets, group=change.group, request=change.request, evidence=evidence)
 
 

@@ -38,7 +38,7 @@ POOLS = (
     ),
     PoolSpec(name="cpu", capacity=Resources(cpu_milli=64_000, memory_mib=256_000, disk_mib=1_000_000)),
 )
-MOST_DEVICES = 8
+MAX_DEVICES = 8
 CLASSES = 256
 FULL = 0.85
 PARTS = 5
@@ -98,7 +98,7 @@ class Scan:
 
     def __init__(self, capacity: Capacity, live: Live) -> None:
         base, count = view(capacity.device_base), len(capacity.node_ids)
-        self.devices = np.zeros((count, MOST_DEVICES), np.int64)
+        self.devices = np.zeros((count, MAX_DEVICES), np.int64)
         for pool in range(len(capacity.pools)):
             mine = np.flatnonzero(view(capacity.pool) == pool)
             width = capacity.pools[pool].capacity.gpu_milli // 1000
@@ -144,7 +144,7 @@ class Scan:
         self.disk[node] += sign * shape.disk
         if mask:
             devices = self.devices[node].tolist()
-            for at in range(MOST_DEVICES):
+            for at in range(MAX_DEVICES):
                 if mask >> at & 1:
                     devices[at] += sign * (shape.share or 1000)
             self.devices[node] = devices

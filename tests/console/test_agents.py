@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from console.agents import MOST_BEATS
+from console.agents import MAX_BEATS
 from console.details import Line
 from console.node_text import node_columns
 from console.overview_findings import of_the_cell
@@ -149,7 +149,7 @@ def test_what_is_malformed_is_refused_with_its_place(http: httpx.Client, what: s
 
 
 def test_a_batch_has_a_limit(http: httpx.Client) -> None:
-    column = bytes(4 * (MOST_BEATS + 1))
+    column = bytes(4 * (MAX_BEATS + 1))
     content = msgspec.msgpack.encode({"rows": column, "epochs": column, "numbers": column})
     answer = http.post("/v1/agents/heartbeats", content=content, headers=MSGPACK)
     assert "rows" in refused(answer, 400, "invalid")["problem"]

@@ -259,7 +259,7 @@ def caller(loop: EngineLoop) -> str:
 
 
 def test_old_keys_go(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "MOST_KEPT", 5)
+    monkeypatch.setattr(idempotency, "MAX_KEPT", 5)
     monkeypatch.setattr(idempotency, "TIDY_EVERY", 1)
     keys = idempotency.Keys(loop)
     wanted = [idempotency.Key("me", f"k{n}", "d") for n in range(12)]
@@ -457,9 +457,9 @@ def test_lists_take_the_filters_of_the_console(http: httpx.Client) -> None:
 
 def test_who_reads_too_slowly_is_told_how_much_they_missed() -> None:
     follower = event_stream.Follower(items=True)
-    frames = [event_stream.Frame(n, 10, 0, b"", b"") for n in range(1, event_stream.MOST_BEHIND + 4)]
+    frames = [event_stream.Frame(n, 10, 0, b"", b"") for n in range(1, event_stream.MAX_BEHIND + 4)]
     for frame in frames:
         follower.give(frame)
-    assert follower.lost == 10 * event_stream.MOST_BEHIND
+    assert follower.lost == 10 * event_stream.MAX_BEHIND
     waiting = [follower.frames.get_nowait() for _ in range(follower.frames.qsize())]
-    assert waiting == frames[event_stream.MOST_BEHIND :]
+    assert waiting == frames[event_stream.MAX_BEHIND :]

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses: nobody waits between these keys."""
     monkeypatch.setattr(feed, "POLL_S", 0.05)
-    monkeypatch.setattr(feed, "LEAST_BETWEEN_S", 0.02)
+    monkeypatch.setattr(feed, "MIN_BETWEEN_S", 0.02)
     monkeypatch.setattr(feed, "RETRY_S", (0.05,))
     monkeypatch.setattr(dialogs, "GUARD_S", 0.0)
     monkeypatch.setattr("console.bars.DEBOUNCE_S", 0.01)

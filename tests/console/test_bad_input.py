@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from textual import events
 from textual.pilot import Pilot
 
-from console.app import LEAST_HEIGHT, LEAST_WIDTH, MusterApp
+from console.app import MIN_HEIGHT, MIN_WIDTH, MusterApp
 from console.deeds import DEEDS
 from console.text import LONGEST
 from tests.console import fake_drafts
@@ -74,7 +74,7 @@ async def test_a_terminal_made_tiny_and_large_again_shows_what_it_showed() -> No
         for size in ((20, 5), (1, 1), (60, 15), (300, 4), (120, 30)):
             await pilot.resize_terminal(*size)
             await pilot.pause()
-            small = size[0] < LEAST_WIDTH or size[1] < LEAST_HEIGHT
+            small = size[0] < MIN_WIDTH or size[1] < MIN_HEIGHT
             assert pilot.app.screen.has_class("-small") is small, size
         assert table.cursor_row is not None
         assert table.cursor_row.id == row.id

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from console import copying
 from console.cli import parser
-from console.copying import MOST_BYTES, CopyDialog, shell_command
+from console.copying import MAX_BYTES, CopyDialog, shell_command
 from console.query import parse_filter, parse_sort
 from console.sheet import pasteable, unformed
 from tests.console.fake_client import HOSTILE, FakeClient
@@ -124,7 +124,7 @@ async def test_what_is_too_much_goes_into_a_file_of_this_person(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     async with console(FakeClient(50)) as pilot:
-        text = "\n".join(f"row {number} \x1b[31m" for number in range(MOST_BYTES // 10))
+        text = "\n".join(f"row {number} \x1b[31m" for number in range(MAX_BYTES // 10))
         await copying.put(pilot.app, text)  # type: ignore[arg-type]
         assert clipboard == []
         (path,) = (tmp_path / "muster" / "copied").iterdir()

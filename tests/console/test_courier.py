@@ -20,7 +20,7 @@ from engine.loop import EngineLoop
 from runbooks.audit_tables import record_table
 from runbooks.books import OUTBOX
 from runbooks.gate import Gate
-from runbooks.outbox import FIRST_PAUSE_MS, MOST_ATTEMPTS, Message
+from runbooks.outbox import FIRST_PAUSE_MS, MAX_ATTEMPTS, Message
 from runbooks.plan import Note, asks
 from runbooks.policy import SOLO
 from tests.support.gates import ME, gate_of
@@ -123,12 +123,12 @@ def test_no_redirect_is_followed_and_what_never_works_is_given_up_on_record(loop
         gate = telling(loop, clock, hook=f"webhook:{url}")
         courier = Courier(loop, gate)
         tell(loop, gate, "hook")
-        for _ in range(MOST_ATTEMPTS + 2):
+        for _ in range(MAX_ATTEMPTS + 2):
             courier.turn()
             clock.now_ms += 24 * 3_600_000
-        assert len(taken) == MOST_ATTEMPTS
+        assert len(taken) == MAX_ATTEMPTS
         assert other == []
-    assert states(loop) == [("hook", "failed", MOST_ATTEMPTS)]
+    assert states(loop) == [("hook", "failed", MAX_ATTEMPTS)]
     assert types(loop).count("outbox.failed") == 1
 
 

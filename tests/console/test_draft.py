@@ -14,7 +14,7 @@ import pytest
 from console import draft
 from console.cli import run
 from engine.errors import NotFoundError
-from runbooks.draft import MOST_EXCERPT_BYTES, DraftAsk
+from runbooks.draft import MAX_EXCERPT_BYTES, DraftAsk
 from tests.console import fake_drafts
 from tests.console.fake_client import HOSTILE, NOW_MS
 from tests.console.fake_drafts import STANDING, UNCONFIGURED, DraftingClient
@@ -166,7 +166,7 @@ def test_texts_are_read_from_files_and_errors_of_them_are_named(muster: Any, tmp
 def test_a_text_beyond_all_bounds_is_refused_unread(muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
-            assert size == MOST_EXCERPT_BYTES + 1
+            assert size == MAX_EXCERPT_BYTES + 1
             return bytes(1) * size
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Endless()))

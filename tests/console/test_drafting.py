@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.drafting import MOST_KEPT, Drafting
+from console.drafting import MAX_KEPT, Drafting
 from engine.commands import Cordon
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.loop import EngineLoop
@@ -243,7 +243,7 @@ def test_of_a_thousand_requests_in_a_minute_the_rules_serve_those_that_no_model_
         for number in range(many):
             now[0] = number * 60 / 1000
             runs.append(drafted(service, f"what of {number}?"))
-        assert len(service.runs()) == MOST_KEPT
+        assert len(service.runs()) == MAX_KEPT
     assert all(run.rule is not None for run in runs)
     asked = sum(run.reason == "content_not_json" for run in runs)
     assert asked == len(server.seen) == 5 + int(now[0] * 5 / 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from console.event_stream import AT_ONCE, MOST_BEHIND, EventRoutes, Follower, Frame, News
+from console.event_stream import AT_ONCE, MAX_BEHIND, EventRoutes, Follower, Frame, News
 
 
 def frame(version: int, items: int = 1) -> Frame:
@@ -44,10 +44,10 @@ def test_a_slow_console_loses_count_of_changes_but_not_of_votes() -> None:
     follower.give(News("gate", 6))
     follower.give(gate)
     follower.give(present)
-    for version in range(3, MOST_BEHIND + 1):
+    for version in range(3, MAX_BEHIND + 1):
         follower.give(frame(version, items=2))
-    assert taken(follower) == [gate, present, MOST_BEHIND]
-    assert follower.lost == 2 * (MOST_BEHIND - 3)
+    assert taken(follower) == [gate, present, MAX_BEHIND]
+    assert follower.lost == 2 * (MAX_BEHIND - 3)
 
 
 async def test_others_are_answered_while_many_are_told() -> None:

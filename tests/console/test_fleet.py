@@ -15,7 +15,7 @@ import pytest
 from console.fleet import GONE, Fleet
 from console.fleet_cell import ASKED, TAKEN
 from console.fleet_journal import FleetJournal
-from console.fleet_offers import MOST_SHAPES, Offers, Wanted
+from console.fleet_offers import MAX_SHAPES, Offers, Wanted
 from console.fleet_routing import Router
 from console.fleet_shown import Submission
 from engine.cells import Offer
@@ -454,7 +454,7 @@ def test_what_is_asked_while_a_cell_is_asked_is_one_question_more() -> None:
 def test_every_shape_has_its_turn_though_there_are_more_than_one_question_holds(world: World) -> None:
     for cell in world.cells.values():
         cell.delay_ms = 60 * MINUTE_MS  # all of it is kept in the fleet, and asked about again and again
-    specs = [msgspec.structs.replace(job(f"s{i}"), estimate_ms=MINUTE_MS * (1 + i)) for i in range(3 * MOST_SHAPES)]
+    specs = [msgspec.structs.replace(job(f"s{i}"), estimate_ms=MINUTE_MS * (1 + i)) for i in range(3 * MAX_SHAPES)]
     world.fleet.submit(specs, (), "unix:1")
     for _ in range(3):
         world.turn()

@@ -15,7 +15,7 @@ from console.app import MusterApp
 from console.choice_dialog import ChoiceDialog
 from console.help_dialog import HelpDialog
 from console.jumps import Jumps
-from console.navigator import MOST_DEPTH, MOST_VIEWS, trail_of
+from console.navigator import MAX_DEPTH, MAX_VIEWS, trail_of
 from console.session import Session
 from engine.query import Named
 from tests.console.fake_client import FakeClient
@@ -157,12 +157,12 @@ async def test_a_click_on_a_breadcrumb_goes_there() -> None:
 async def test_memory_of_the_way_is_bounded() -> None:
     async with console(FakeClient(20)) as pilot:
         navigator = pilot.app.navigator  # type: ignore[attr-defined]
-        for number in range(MOST_VIEWS + 5):
+        for number in range(MAX_VIEWS + 5):
             navigator.drill("node", f"node-{number % 20:05}")
         await until(pilot, lambda: not navigator.landing)
-        assert len(navigator.stack) == MOST_DEPTH
-        assert len(navigator._views) == MOST_VIEWS
-        assert len(navigator._body.children) <= MOST_DEPTH + 1
+        assert len(navigator.stack) == MAX_DEPTH
+        assert len(navigator._views) == MAX_VIEWS
+        assert len(navigator._body.children) <= MAX_DEPTH + 1
         assert "› … ›" in line(pilot, "title")
 
 

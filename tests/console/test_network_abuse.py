@@ -287,7 +287,7 @@ def test_a_request_that_was_signed_is_taken_once(line: Line) -> None:
 def test_more_connections_of_one_address_than_are_of_use_are_not_taken(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_FROM_ONE", 8)
+    monkeypatch.setattr(connections, "MAX_FROM_ONE", 8)
     held = [opened(line) for _ in range(8)]
     for connection in held:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -332,8 +332,8 @@ def test_an_engine_keeps_its_bounds_of_connections_as_it_is_served(tmp_path: Pat
     ensure_engine(paths, ["--data", str(paths.folder), "--cell", "lab", "--listen", f"127.0.0.1:{port}"])
     at = ("127.0.0.1", port)
     try:
-        taken = [connected(at) for _ in range(connections.MOST_FROM_ONE + 100)]
-        assert [each is not None for each in taken] == [True] * connections.MOST_FROM_ONE + [False] * 100
+        taken = [connected(at) for _ in range(connections.MAX_FROM_ONE + 100)]
+        assert [each is not None for each in taken] == [True] * connections.MAX_FROM_ONE + [False] * 100
         assert connected(at, "127.0.0.2"), "another address is served"
         with over_unix(paths.socket) as http:
             assert http.get("/healthz").status_code == 200
@@ -348,8 +348,8 @@ def test_an_engine_keeps_its_bounds_of_connections_as_it_is_served(tmp_path: Pat
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can connect as another account")
 def test_an_account_on_the_socket_has_its_bounds_too(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_FROM_ONE", 4)
-    monkeypatch.setattr(connections, "MOST_IN_ALL", 0)
+    monkeypatch.setattr(connections, "MAX_FROM_ONE", 4)
+    monkeypatch.setattr(connections, "MAX_IN_ALL", 0)
     with served_on_unix(loop) as path:
         held = [socket.socket(socket.AF_UNIX) for _ in range(5)]
         _OPEN.extend(held)
@@ -374,7 +374,7 @@ def test_an_account_on_the_socket_has_its_bounds_too(loop: EngineLoop, monkeypat
 def test_connections_that_begin_no_tls_count_too(
     loop: EngineLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_FROM_ONE", 4)
+    monkeypatch.setattr(connections, "MAX_FROM_ONE", 4)
     bound = bind_tcp("127.0.0.1:0", secured=True)
     at = bound.getsockname()
     tls = certificate(tmp_path)
@@ -414,7 +414,7 @@ def test_buckets_fill_again_and_forget_whoever_is_long_gone(monkeypatch: pytest.
     assert buckets.take("b") == 0
     now[0] = 0.5
     assert buckets.take("a") == 0
-    monkeypatch.setattr("console.rate_limits.MOST_CALLERS", 3)
+    monkeypatch.setattr("console.rate_limits.MAX_CALLERS", 3)
     for number in range(10):
         buckets.take(str(number))
     assert len(buckets._held) == 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from console.log_lines import MOST_LINE, LogLines
+from console.log_lines import MAX_LINE, LogLines
 from console.process_text import process_sections
-from console.screens.log_view import MOST_LINES, LogView
+from console.screens.log_view import MAX_LINES, LogView
 from console.screens.output import FIRST, OutputPane
 from engine.model import RunSpec
 from tests.console.fake_client import FakeClient
@@ -31,8 +31,8 @@ def test_a_line_is_what_a_terminal_would_show_in_the_end() -> None:
 
 def test_bytes_that_are_no_text_and_lines_without_end_are_bounded() -> None:
     lines = LogLines()
-    found = lines.take(b"\xff\xfe" + b"x" * (3 * MOST_LINE) + b"\nnext")
-    assert [len(line) for line in found] == [MOST_LINE, MOST_LINE, MOST_LINE, 2]
+    found = lines.take(b"\xff\xfe" + b"x" * (3 * MAX_LINE) + b"\nnext")
+    assert [len(line) for line in found] == [MAX_LINE, MAX_LINE, MAX_LINE, 2]
     assert lines.rest == "next"
 
 
@@ -117,6 +117,6 @@ async def test_no_more_lines_are_held_than_a_person_could_read() -> None:
     async with console(client) as pilot:
         await press(pilot, "3", "l")
         await until(pilot, lambda: isinstance(here(pilot), OutputPane) and bool(shown(pilot)))
-        client.written += b"".join(b"%07i\n" % i for i in range(MOST_LINES + 5))
-        await until(pilot, lambda: shown(pilot)[-1] == f"{MOST_LINES + 4:07}")
-        assert (len(shown(pilot)), shown(pilot)[0]) == (MOST_LINES, "0000005")
+        client.written += b"".join(b"%07i\n" % i for i in range(MAX_LINES + 5))
+        await until(pilot, lambda: shown(pilot)[-1] == f"{MAX_LINES + 4:07}")
+        assert (len(shown(pilot)), shown(pilot)[0]) == (MAX_LINES, "0000005")

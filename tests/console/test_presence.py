@@ -11,7 +11,7 @@ import pytest
 
 from console.app import MusterApp
 from console.http_answers import LONGEST_WAIT_S
-from console.presence import GONE_S, MOST_OF_ONE, Here, Presence, PresenceAsk, told
+from console.presence import GONE_S, MAX_OF_ONE, Here, Presence, PresenceAsk, told
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from runbooks.identity import Actor
@@ -73,7 +73,7 @@ def test_nobody_speaks_for_anothers_console_or_fills_the_room() -> None:
     presence.say(ALICE, ask("a"))
     with pytest.raises(RefusedError, match="another's"):
         presence.say(BOB, ask("a", leaves=True))
-    for number in range(MOST_OF_ONE):
+    for number in range(MAX_OF_ONE):
         presence.say(BOB, PresenceAsk(session=f"{number:032x}", page="nodes"))
     with pytest.raises(RefusedError, match="too many"):
         presence.say(BOB, ask("f"))

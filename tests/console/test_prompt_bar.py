@@ -8,7 +8,7 @@ import pytest
 from textual import events
 
 from console.actions import ACTIONS
-from console.bars import MOST_LENGTH, MOST_LINES, kept_lines
+from console.bars import MAX_LENGTH, MAX_LINES, kept_lines
 from console.command_completion import Wanted, complete_line, paths
 from console.session import Session
 from engine.errors import UnreachableError
@@ -62,9 +62,9 @@ def test_files_and_folders_are_offered_by_how_their_path_begins(tmp_path: Path) 
 def test_lines_are_kept_once_bounded_and_never_what_looks_secret() -> None:
     kept = kept_lines(["a", "b"], "a")
     assert kept == ["b", "a"]
-    for secret in ("notify x --text 'token abc'", "freeze x --reason " + "A" * 40, "a" * (MOST_LENGTH + 1)):
+    for secret in ("notify x --text 'token abc'", "freeze x --reason " + "A" * 40, "a" * (MAX_LENGTH + 1)):
         assert kept_lines(kept, secret) == kept
-    assert len(kept_lines([str(number) for number in range(2 * MOST_LINES)], "one more")) == MOST_LINES
+    assert len(kept_lines([str(number) for number in range(2 * MAX_LINES)], "one more")) == MAX_LINES
     assert kept_lines({"not": "lines"}, "a") == ["a"]
     assert kept_lines([1, "a", None]) == ["a"]
 

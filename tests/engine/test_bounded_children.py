@@ -60,8 +60,8 @@ def alive(pid: int) -> bool:
 
 
 def test_a_child_without_end_to_its_memory_ends_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "LEAST_ROOM", 64 << 20)
-    monkeypatch.setattr(child, "MOST_ROOM", 64 << 20)
+    monkeypatch.setattr(child, "MIN_ROOM", 64 << 20)
+    monkeypatch.setattr(child, "MAX_ROOM", 64 << 20)
 
     def eat(report: child.Report) -> None:
         kept = []
@@ -96,8 +96,8 @@ def test_a_question_that_needs_too_much_memory_is_refused_and_not_asked_of_the_e
         asked_in.append(os.getpid())
         return [bytearray(1 << 20) for _ in range(1 << 12)]
 
-    monkeypatch.setattr(child, "LEAST_ROOM", 128 << 20)
-    monkeypatch.setattr(child, "MOST_ROOM", 128 << 20)
+    monkeypatch.setattr(child, "MIN_ROOM", 128 << 20)
+    monkeypatch.setattr(child, "MAX_ROOM", 128 << 20)
     monkeypatch.setattr(Engine, "fairness", greedy)
     with pytest.raises(RefusedError, match="memory"):
         loop.read("fairness")

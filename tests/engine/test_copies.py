@@ -103,7 +103,7 @@ def test_versions_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """For several readers at once, while work comes and goes; and each answer is of one state."""
     monkeypatch.setattr(copies, "LARGE", 1)
     monkeypatch.setattr(copies, "EVERY_S", 0.02)
-    monkeypatch.setattr(copies, "LEAST_SHARE", 1)
+    monkeypatch.setattr(copies, "MIN_SHARE", 1)
     engine = large_engine(64, 300)
     loop = EngineLoop(engine, speed=20.0, feed=steady_feed(engine, 200))
     loop.start()

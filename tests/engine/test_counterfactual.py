@@ -11,7 +11,7 @@ from cells import CLASSES, small_cell, submit, workload
 
 from engine import commands as cmd
 from engine.control import Engine
-from engine.counterfactual import MOST_FORKS, verified
+from engine.counterfactual import MAX_FORKS, verified
 from engine.errors import MusterError, NotFoundError
 from engine.model import (
     ArraySpec,
@@ -70,7 +70,7 @@ def told(engine: Engine, name: str) -> Counterfactual:
     before = engine.state.digest()
     answer = verified(engine, name)
     assert engine.state.digest() == before
-    assert (answer.version, answer.forks <= MOST_FORKS) == (engine.version, True)
+    assert (answer.version, answer.forks <= MAX_FORKS) == (engine.version, True)
     found = answer.found
     assert found is not None, answer.tried
     assert found.verified
@@ -407,7 +407,7 @@ def check_case(seed: int) -> list[str]:
             continue
         seen.add((reasons[0].token, engine.state.workloads.cls[row]))
         answer = verified(engine, name)
-        assert answer.forks <= MOST_FORKS
+        assert answer.forks <= MAX_FORKS
         if answer.found is not None:
             kinds.append(answer.found.kind)
             assert starts(engine, answer.found), f"case {seed}: {name}: {answer.found}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine import events as ev
-from engine.agents import MOST_STRANGERS
+from engine.agents import MAX_STRANGERS
 from engine.commands import (
     AddNodes,
     Cordon,
@@ -239,13 +239,13 @@ def test_clocks_off_by_an_hour_are_reported_and_nothing_else() -> None:
 def test_agents_of_nodes_that_nobody_ordered_are_counted_named_and_refused() -> None:
     engine = Engine.open(None, cell=cell(1))
     version = engine.version
-    for i in range(3 * MOST_STRANGERS):
+    for i in range(3 * MAX_STRANGERS):
         found = engine.agents.register([f"stranger-{i}"] * 2)
         assert found.refused == (f"stranger-{i}",)
         assert not found.rows
     report = engine.agents.report()
-    assert report.stranger_calls == 3 * MOST_STRANGERS
-    assert len(report.strangers) == MOST_STRANGERS
+    assert report.stranger_calls == 3 * MAX_STRANGERS
+    assert len(report.strangers) == MAX_STRANGERS
     assert report.watched == 0
     assert engine.version == version
 

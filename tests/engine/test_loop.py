@@ -145,7 +145,7 @@ def test_busy_callers_do_not_slow_cell_time(start) -> None:
 def test_who_asks_waits_for_one_cycle_and_not_for_all_that_is_due(start, monkeypatch, fed: bool) -> None:
     """Where cycles take longer than the time between them, reads took 30 s and never came back. What a turn does not
     get to happens later, at its own time."""
-    monkeypatch.setattr("engine.loop.MOST_TURN_S", 0.0)
+    monkeypatch.setattr("engine.loop.MAX_TURN_S", 0.0)
     jobs = [workload(f"w{i:02}", queue="b", gpu=8000, count=4) for i in range(20)]
     engine = Engine.open(None, cell=small_cell())
     begun, seen = [], []

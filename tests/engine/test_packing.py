@@ -15,7 +15,7 @@ import pytest
 
 from engine import packing, scores
 from engine.errors import SpecError, TraceError
-from engine.packing import CHOOSERS, MOST_PODS, UNFIT, Descent, Floor, Muster, Nodes, Packed, Pod, Pods, Policy, pack
+from engine.packing import CHOOSERS, MAX_PODS, UNFIT, Descent, Floor, Muster, Nodes, Packed, Pod, Pods, Policy, pack
 from engine.scores import Candidates, Surroundings, Wish
 
 OPENB = Path(__file__).parents[3] / "shared" / "data" / "openb"
@@ -99,10 +99,10 @@ def test_the_same_seed_gives_the_same_and_allocation_only_grows(policy: Policy) 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_node_takes_no_more_pods_than_the_published_limit(policy: Policy) -> None:
     nodes = Nodes(["a"], np.array([10**9]), np.array([10**9]), np.array([1]), np.zeros(1, np.int32), ["A"])
-    pods = Pods([Pod(1, 1, 0, 0, (), ""), Pod(1, 1, 1, 1, (), "")], [0] * (MOST_PODS - 3) + [1] * 9, [])
+    pods = Pods([Pod(1, 1, 0, 0, (), ""), Pod(1, 1, 1, 1, (), "")], [0] * (MAX_PODS - 3) + [1] * 9, [])
     floor = Floor(nodes, [0])
     chooser = CHOOSERS[policy](floor, pods, Random(1))
-    assert sum(chooser.place(row) for row in pods.shape) == MOST_PODS
+    assert sum(chooser.place(row) for row in pods.shape) == MAX_PODS
 
 
 def test_arrivals_ask_for_the_inflated_capacity() -> None:

@@ -44,7 +44,7 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.workloads import LEAST_TURN_MS
+from engine.workloads import MIN_TURN_MS
 
 GPU = "gpu_milli"
 BIG = Resources(cpu_milli=64_000, memory_mib=64_000, gpu_milli=4000)
@@ -236,8 +236,8 @@ def test_work_that_was_preempted_and_starts_again_is_not_preempted_in_the_same_m
             stopped.append((event.row, event.by, now_ms))
         elif type(event) is ev.Placed:
             placed.append((event.row, now_ms))
-    assert stopped == [(1, 3, MINUTE), (1, 2, MINUTE + LEAST_TURN_MS)]
-    assert placed[:5] == [(0, 0), (1, MINUTE), (3, MINUTE), (1, MINUTE), (2, MINUTE + LEAST_TURN_MS)]
+    assert stopped == [(1, 3, MINUTE), (1, 2, MINUTE + MIN_TURN_MS)]
+    assert placed[:5] == [(0, 0), (1, MINUTE), (3, MINUTE), (1, MINUTE), (2, MINUTE + MIN_TURN_MS)]
 
 
 # -- promises: P8 -----------------------------------------------------------------------------------------------------

@@ -202,11 +202,11 @@ def test_a_gang_that_cannot_have_all_gets_none() -> None:
 
 def test_many_gangs_get_their_orders_over_several_scans() -> None:
     engine = elastic(pool("a", cpu=8, most=5000))
-    submit(engine, *(work(f"g{i}", cpu=8, count=2) for i in range(scale_up.MOST_GANGS + 20)))
+    submit(engine, *(work(f"g{i}", cpu=8, count=2) for i in range(scale_up.MAX_GANGS + 20)))
     engine.advance(10 * SECOND)
-    assert len(orders(engine)) == scale_up.MOST_GANGS
+    assert len(orders(engine)) == scale_up.MAX_GANGS
     engine.advance(20 * SECOND)
-    assert len(orders(engine)) == scale_up.MOST_GANGS + 20
+    assert len(orders(engine)) == scale_up.MAX_GANGS + 20
     assert set(engine.state.orders.wanted) == {2}
 
 

@@ -18,7 +18,7 @@ from engine.intent_checks import intend, new_intent
 from engine.intents import ENDED_KEPT, Intent, Phase
 from engine.model import RunSpec
 from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, Actor
-from engine.slurm.carried import AGAIN_WITHIN_MS, MOST_AGAIN
+from engine.slurm.carried import AGAIN_WITHIN_MS, MAX_AGAIN
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
 from engine.slurm.reconcile import SAFE_S
@@ -529,13 +529,13 @@ def test_what_is_forgotten_again_and_again_is_left_to_a_person(room: Room) -> No
     room.job()
     room.slurm.pass_time(6)
     number = room.want(cmd.Hold(ids=("w1",)))
-    for _ in range(2 * MOST_AGAIN):
+    for _ in range(2 * MAX_AGAIN):
         room.turn(BOOT_EVERY_S)
         room.turn()
         if room.phase(number)[0] == Phase.ACCEPTED:
             crash_after(room)
     assert room.phase(number)[0] == Phase.IN_DOUBT
-    assert len(room.slurm.done) == MOST_AGAIN + 1
+    assert len(room.slurm.done) == MAX_AGAIN + 1
 
 
 def test_what_was_set_of_something_else_since_does_not_pass_for_what_was_forgotten(room: Room) -> None:

@@ -30,7 +30,7 @@ from engine.errors import NotFoundError, RefusedError
 from engine.outlook import Ask, AskStart, Outlook, RunStatus, WhatIf
 from engine.rehearsal import Rehearsal
 from engine.run_times import OF_ESTIMATE, Learnt, quantile, quantiles, uniform, uniforms
-from engine.twin import MOST_AT_ONCE, Twins
+from engine.twin import MAX_AT_ONCE, Twins
 from tests.support.patience import PATIENCE_S
 
 HOUR = 3_600_000
@@ -326,7 +326,7 @@ def test_what_is_asked_wrongly_is_refused_before_anything_starts(twins: Twins) -
 
 def test_a_cancelled_run_is_gone_with_all_its_processes_and_makes_room(twins: Twins) -> None:
     run, worker, rehearsals = working(twins, LONG)
-    for _ in range(MOST_AT_ONCE - 1):
+    for _ in range(MAX_AT_ONCE - 1):
         twins.start(LONG)
     with pytest.raises(RefusedError, match="under way"):
         twins.start(LONG)
@@ -366,7 +366,7 @@ def test_a_killed_process_is_an_error_that_says_so(twins: Twins) -> None:
 
 
 def test_a_run_that_takes_too_long_is_ended(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twin, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(twin, "MAX_SECONDS", 0.0)
     status = ended(twins, LONG)
     assert status.state == "failed"
     assert "took too long" in status.error.problem  # type: ignore[union-attr]
@@ -419,7 +419,7 @@ def test_a_signal_to_a_young_child_is_none_to_its_parent() -> None:
 def test_many_threads_may_watch_and_cancel_while_the_engine_goes_on() -> None:
     with running_loop() as loop:
         loop.call(lambda engine: engine.command(submit(workload("w", gpu=8000, count=4, run=HOUR, estimate=HOUR))))
-        runs = [loop.call(lambda _: loop.twins.start(what_if("drain g0", seeds=8))).id for _ in range(MOST_AT_ONCE)]
+        runs = [loop.call(lambda _: loop.twins.start(what_if("drain g0", seeds=8))).id for _ in range(MAX_AT_ONCE)]
         seen: list[RunStatus] = []
 
         def follow(run: str) -> None:
@@ -435,7 +435,7 @@ def test_many_threads_may_watch_and_cancel_while_the_engine_goes_on() -> None:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_S)
-        assert len(seen) == 2 * MOST_AT_ONCE
+        assert len(seen) == 2 * MAX_AT_ONCE
         assert {status.state for status in seen if status.id != runs[0]} == {"done"}
         left = loop.call(lambda _: loop.twins.start(LONG)).id
         worker = loop.twins._children[left]

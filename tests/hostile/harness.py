@@ -29,9 +29,9 @@ HERE = Path(__file__).parent
 CASES = HERE / "cases.yaml"
 
 DEADLINE_MS = 400
-MOST_BYTES = 256 * 1024
-MOST_STALL_MS = 100
-MOST_GROWTH_KIB = 64 * 1024
+MAX_BYTES = 256 * 1024
+MAX_STALL_MS = 100
+MAX_GROWTH_KIB = 64 * 1024
 TRIES = 5
 """Of a case whose time was exceeded, each with four times the deadline of the one before: a machine that is busy with
 something else is not what is measured."""
@@ -115,7 +115,7 @@ class Played:
 
     def in_time(self, longer: int) -> bool:
         """For a deadline of so many times the usual one."""
-        stalled = self.stall_ms > MOST_STALL_MS or self.child_stall_ms > MOST_STALL_MS * longer
+        stalled = self.stall_ms > MAX_STALL_MS or self.child_stall_ms > MAX_STALL_MS * longer
         return not stalled and self.wall_ms <= 1.2 * DEADLINE_MS * longer
 
 
@@ -134,7 +134,7 @@ def worker_of(server: Server, row: dict[str, Any], folder: Path, longer: int = 1
 
 
 def endpoint(url: str, model: str, ca_file: str = "", deadline_ms: int = DEADLINE_MS) -> Endpoint:
-    return endpoint_of(url, model, egress="local", deadline_ms=deadline_ms, most_bytes=MOST_BYTES, ca_file=ca_file)
+    return endpoint_of(url, model, egress="local", deadline_ms=deadline_ms, most_bytes=MAX_BYTES, ca_file=ca_file)
 
 
 def call_of(row: dict[str, Any]) -> ModelCall:
@@ -268,8 +268,8 @@ def check(row: dict[str, Any], played: Played) -> None:
         assert answer.estimated is row["estimated"], where
         assert 0 < answer.tokens_in < 10_000, where
         assert 0 < answer.tokens_out <= 1_000, where
-    assert played.growth_kib <= MOST_GROWTH_KIB, where
-    assert played.child_growth_kib <= MOST_GROWTH_KIB, where
+    assert played.growth_kib <= MAX_GROWTH_KIB, where
+    assert played.child_growth_kib <= MAX_GROWTH_KIB, where
     # Nothing went anywhere else, and nothing that was not to go.
     assert set(played.seen["connections"]) <= {row.get("via", "http")}, where
     assert not played.seen["canaries"], where

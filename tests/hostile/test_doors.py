@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from console import connections
-from console.authentication import FAILURES, MOST_LOGIN
+from console.authentication import FAILURES, MAX_LOGIN
 from console.oidc import Provider
 from engine.errors import UnreachableError
 from engine.loop import EngineLoop
@@ -94,7 +94,7 @@ def test_connections_on_which_nothing_comes_leave_room_for_others(
     loop: EngineLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are counted before TLS is begun, and let go when they end."""
-    for bound, most in (("MOST_FROM_ONE", 6), ("MOST_IN_ALL", 6)):
+    for bound, most in (("MAX_FROM_ONE", 6), ("MAX_IN_ALL", 6)):
         with monkeypatch.context() as patched, secured(loop, certificate(tmp_path)) as port:
             patched.setattr(connections, bound, most)
             silent_ones = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(most)]
@@ -133,7 +133,7 @@ def people_line(loop: EngineLoop, provider: Provider) -> object:
 def test_a_login_of_nobody_is_read_to_a_few_bytes_only(loop: EngineLoop, issuer: Issuer) -> None:
     with people_line(loop, Provider(issuer.url, CLIENT)) as line, line.http() as http:  # type: ignore[attr-defined]
         for headers in ({}, {"muster-signed": "x"}):
-            for content in (b'{"id_token":"' + b"a" * MOST_LOGIN + b'"}', iter([b"a" * 40_000, b"a" * 40_000])):
+            for content in (b'{"id_token":"' + b"a" * MAX_LOGIN + b'"}', iter([b"a" * 40_000, b"a" * 40_000])):
                 answer = http.post("/v1/login/token", content=content, headers=headers)
                 assert answer.status_code == 413
         assert http.post("/v1/login/token", content=b"[" * 20_000).status_code == 400

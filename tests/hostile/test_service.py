@@ -17,7 +17,7 @@ from sqlalchemy import select
 from console.drafting import Drafting
 from engine.loop import EngineLoop
 from runbooks import model_limits
-from tests.hostile.harness import KEY, MOST_BYTES, Server, cases, needs_own_worker, serving
+from tests.hostile.harness import KEY, MAX_BYTES, Server, cases, needs_own_worker, serving
 from tests.support.agreement import check_agreement
 from tests.support.drafting import drafted, drafting, records
 from tests.support.served import running_loop
@@ -104,7 +104,7 @@ def _check(service: Drafting, row: dict[str, Any], loop: EngineLoop, known: int)
     call = new[0][1]
     assert len(call["prompt_sha256"]) == 64, where
     assert bool(call["bytes"]) == (len(call["response_sha256"]) == 64), where
-    assert call["bytes"] <= MOST_BYTES + 4096, where
+    assert call["bytes"] <= MAX_BYTES + 4096, where
     assert 0 <= call["cost_microusd"] <= call["reserved_microusd"], where
 
 

@@ -29,7 +29,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         JSON,
     ),
     Mutant("JSON with NaN", "strict_json", 'raise NotJson("number", f"{name} is not JSON")', "return 0", JSON),
-    Mutant("JSON with endless integers", "strict_json", *never('if len(digits.lstrip("-")) > MOST_DIGITS:'), JSON),
+    Mutant("JSON with endless integers", "strict_json", *never('if len(digits.lstrip("-")) > MAX_DIGITS:'), JSON),
     Mutant("JSON with half a character", "strict_json", *never("if _ESCAPED_SURROGATE.search(text):"), JSON),
     Mutant("JSON with raw control characters", "strict_json", "strict=True", "strict=False", JSON),
     Mutant("JSON behind a byte order mark", "strict_json", *never("if data.startswith(_BOMS):"), JSON),
@@ -95,7 +95,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         WIRE,
     ),
     # -- the answer
-    Mutant("an answer of any size", "answer", "MOST_CONTENT_BYTES = 64 * 1024", "MOST_CONTENT_BYTES = 64 << 20", FORM),
+    Mutant("an answer of any size", "answer", "MAX_CONTENT_BYTES = 64 * 1024", "MAX_CONTENT_BYTES = 64 << 20", FORM),
     Mutant("actions that are no model's", "answer", *never("if name in NOT_FOR_MODELS:"), FORM),
     Mutant(
         "parameters that are no model's",
@@ -286,9 +286,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant("the circuit never opens", "model_limits", *never("if many or half_open or reason in AT_ONCE:"), SERVICE),
     Mutant("an open circuit is asked", "model_limits", *never('if state == "open" or (state'), SERVICE),
     Mutant("the model is asked at any rate", "model_limits", *never("if self._left < 1:"), SERVICE),
-    Mutant(
-        "our own key on the screen", "model_drafter", *never("if len(key) >= LEAST_KEY and any(key in text"), SERVICE
-    ),
+    Mutant("our own key on the screen", "model_drafter", *never("if len(key) >= MIN_KEY and any(key in text"), SERVICE),
     Mutant(
         "a call is not on record",
         "model_drafter",
@@ -324,7 +322,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("letters that hide are drawn", "console/text", " or _UNSEEN.match(char)", "", DISPLAY),
     Mutant("marks lie on what stands before", "console/text", *never("if marks < 0:"), DISPLAY),
-    Mutant("marks without number", "console/text", "elif marks < MOST_MARKS:", "elif marks < 9999:", DISPLAY),
+    Mutant("marks without number", "console/text", "elif marks < MAX_MARKS:", "elif marks < 9999:", DISPLAY),
     Mutant("links are drawn as links", "console/text", *never('if "://" in text or'), DISPLAY),
     Mutant(
         "segments of raw text",

@@ -565,5 +565,5 @@ MUTANTS: tuple[Mutant, ...] = (
         *never("if hidden:\n            _refuse(name, number"),
         ("strict_yaml",),
     ),
-    Mutant("YAML as deep as it likes", "strict_yaml", *never("if len(path) >= MOST_DEPTH and"), ("strict_yaml",)),
+    Mutant("YAML as deep as it likes", "strict_yaml", *never("if len(path) >= MAX_DEPTH and"), ("strict_yaml",)),
 )

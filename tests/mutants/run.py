@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("engine", "runbooks", "recommender", "console", "tests/support", "tests/runbooks", "tests/hostile",
           "tests/console", "docs", "README.md", "pyproject.toml")  # fmt: skip
 AT_A_TIME = 2
-MOST_S = 300
+MAX_S = 300
 """For all tests of a mutant: one that never ends is found too."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(?:runbooks/)?(?:test_)?(\S+)", re.MULTILINE)
 
@@ -51,10 +51,10 @@ def failure(folder: Path, tests: list[str]) -> str:
     environment.pop("TESTS_THOROUGH", None)
     try:
         ran = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=MOST_S
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=MAX_S
         )
     except subprocess.TimeoutExpired:
-        return f"no end within {MOST_S} s"
+        return f"no end within {MAX_S} s"
     if ran.returncode == 0:
         return ""
     failed = _FAILED.search(ran.stdout)

@@ -100,7 +100,7 @@ def test_failed_and_repeated_work_teaches_nothing() -> None:
 
 
 def test_followed_work_is_bounded_and_the_rest_is_learnt_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_runs, "MOST_OPEN", 5)
+    monkeypatch.setattr(cell_runs, "MAX_OPEN", 5)
     rows = [row._replace(state="finished", attempts=1) for row in cell(40)]
     runs = CellRuns()
     now = rows[-1].submitted_ms + 1

@@ -205,7 +205,7 @@ def test_runs_that_share_only_tenant_and_size_are_no_measure() -> None:
 
 
 def test_few_likes_say_nothing_while_the_owner_asked_for_longer() -> None:
-    few = {"r1": msgspec.structs.replace(LIKES["r1"], samples=findings.LEAST_LIKES - 1)}
+    few = {"r1": msgspec.structs.replace(LIKES["r1"], samples=findings.MIN_LIKES - 1)}
     found, [unknown] = findings.overruns(running(run(3 * HOUR, 9 * HOUR)), few, SCORED)
     assert found == []
     assert unknown.startswith("1 of 1 running workloads are past 2 x")

@@ -127,7 +127,7 @@ def test_a_restart_forgets_no_rejection_and_no_promise(tmp_path: Path) -> None:
 
 @pytest.mark.both_databases
 def test_old_promises_make_room_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recommender.shelf.MOST_FOLLOWED", 3)
+    monkeypatch.setattr("recommender.shelf.MAX_FOLLOWED", 3)
     records = Records(tmp_path / "rows.db")
     shelf = Shelf(Kept(records))
     for number in range(5):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from runbooks.actions.catalog import CATALOG
 from runbooks.answer import (
+    MAX_CONTENT_BYTES,
     MODEL_ACTIONS,
-    MOST_CONTENT_BYTES,
     NOT_FOR_MODELS,
     offered,
     read_answer,
@@ -150,7 +150,7 @@ def test_d06_what_is_far_too_much_is_refused_unread() -> None:
     assert rejected({**SAID, "summary": "x" * 2_000_000}) == "content_too_large"
     assert rejected('{"title":' + "[" * 2_000) == "content_not_json"
     assert rejected({**SAID, "risks": [""] * 10_000}) == "content_too_large"
-    assert len(json.dumps(SAID)) < MOST_CONTENT_BYTES
+    assert len(json.dumps(SAID)) < MAX_CONTENT_BYTES
 
 
 @pytest.mark.parametrize(

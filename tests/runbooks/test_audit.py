@@ -28,7 +28,7 @@ from engine.journal import Journal
 from engine.model import QueueSpec
 from runbooks import verify
 from runbooks.anchors import FileAnchor, SyslogAnchor, anchors_of
-from runbooks.audit import CHECKPOINT_EVERY, CHECKPOINT_EVERY_MS, MOST_BYTES, Audit, signer_at
+from runbooks.audit import CHECKPOINT_EVERY, CHECKPOINT_EVERY_MS, MAX_BYTES, Audit, signer_at
 from runbooks.audit_pages import AuditQuery
 from runbooks.audit_reading import AuditReader, page
 from runbooks.checkpoints import CheckpointSigner, next_key
@@ -153,10 +153,10 @@ def test_what_is_too_long_is_told_by_its_hash(memory: Log) -> None:
     memory.add(data={"small": "kept", "long": ["n" * 100] * 1_000})
     data = rows(memory)[-1].data
     assert data["small"] == "kept"
-    assert data["long"]["omitted_bytes"] > MOST_BYTES
+    assert data["long"]["omitted_bytes"] > MAX_BYTES
     assert len(data["long"]["sha256"]) == 64
     with pytest.raises(SpecError, match="bytes"):
-        memory.add(proposal="P" * MOST_BYTES)
+        memory.add(proposal="P" * MAX_BYTES)
 
 
 def test_the_log_has_a_name_that_stays(tmp_path: Path) -> None:

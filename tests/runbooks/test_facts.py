@@ -11,7 +11,7 @@ import pytest
 from engine.commands import Cordon, FailNodes
 from engine.control import Engine
 from runbooks.check_readings import READINGS
-from runbooks.draft import MOST_FACTS, Excerpt, Fact, Finding, Observation
+from runbooks.draft import MAX_FACTS, Excerpt, Fact, Finding, Observation
 from runbooks.facts import gather, names_in
 from runbooks.pseudonyms import PromptNames, is_plain, key_of
 from runbooks.vocabulary import METRICS, is_word, said
@@ -88,7 +88,7 @@ def test_what_only_an_excerpt_names_is_told_apart_and_never_lost(cell: Cell) -> 
     large.engine.command(FailNodes(ids=tuple(f"g{i}" for i in range(10, 40))))
     question = " ".join((*(f"w{i}" for i in range(6)), *(f"g{i}" for i in range(10, 30)), "a b root gpu cpu"))
     facts = gather(large.call, question=question, excerpts=(Excerpt(field="log", text="g55 again"),)).facts
-    assert len(facts) <= MOST_FACTS
+    assert len(facts) <= MAX_FACTS
     assert of(facts, "node_named_in_excerpt", "g55").value == "yes"
 
 

@@ -22,7 +22,7 @@ from runbooks.model_limits import (
     DAY_MS,
     FAILURES,
     FAULTS,
-    MOST_KEPT,
+    MAX_KEPT,
     OPEN_S,
     TTL_MS,
     WITHIN_S,
@@ -275,6 +275,6 @@ def test_an_answer_is_good_as_long_as_its_facts_are() -> None:
     assert cache.get("k", 5_000) is None, "old on the wall"
     cache.put("k", answer(), read_s=now[0], now_ms=5_000)
     assert cache.get("k", 4_999) is None, "from a time to come: another cell, or one that was set back"
-    for number in range(MOST_KEPT + 1):
+    for number in range(MAX_KEPT + 1):
         cache.put(str(number), answer(), read_s=now[0], now_ms=0)
     assert (cache.get("0", 0), cache.get("1", 0) is None) == (None, False)

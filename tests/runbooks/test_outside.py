@@ -149,7 +149,7 @@ def test_an_approved_act_leaves_an_intent_in_the_transaction_of_its_record() -> 
     (left,) = engine.state.intents.open.values()
     assert left.command == msgspec.msgpack.encode(cmd.Cordon(ids=(node,)))
     assert engine.node(node).state == "ready"
-    assert shown.plan.steps[0].timeout_ms >= outside.LEAST_MS
+    assert shown.plan.steps[0].timeout_ms >= outside.MIN_MS
     refused = cmd.IntentChange(number=left.number, phase=Phase.REFUSED, text="node is busy")
     engine.command(cmd.SettleIntents(changes=(refused,)))
     person.gate.tick()

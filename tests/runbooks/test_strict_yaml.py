@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.errors import SpecError
-from runbooks.strict_yaml import MOST_BYTES, load, read
+from runbooks.strict_yaml import MAX_BYTES, load, read
 
 
 def test_plain_values_are_read_as_written() -> None:
@@ -95,7 +95,7 @@ def test_bytes_that_are_no_text_are_named() -> None:
     with pytest.raises(SpecError, match="f:2: byte 8 is not UTF-8"):
         load(b"a: 1\nb: \xff", "f")
     with pytest.raises(SpecError, match="f:1: is larger than 64 KiB"):
-        load(b"a: " + b"x" * MOST_BYTES, "f")
+        load(b"a: " + b"x" * MAX_BYTES, "f")
 
 
 @pytest.mark.parametrize("levels", [17, 200, 60_000])

@@ -602,7 +602,7 @@ def test_what_has_no_canonical_form_is_refused(value: Any) -> None:
 
 def test_depth_is_bounded() -> None:
     value: Any = 1
-    for _ in range(verify.MOST_DEPTH):
+    for _ in range(verify.MAX_DEPTH):
         value = [value]
     verify.canonical(value)
     with pytest.raises(ValueError, match="levels"):

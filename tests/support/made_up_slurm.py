@@ -23,7 +23,7 @@ from engine.slurm.records import Job, Jobs, Submitted, Wish
 from engine.slurm.submission import token_in
 
 SAVED_WITHIN_S = 5.0
-HELD_AT_MOST_S = 50.0
+HELD_AT_MAX_S = 50.0
 """How late a request may still come."""
 MIN_JOB_AGE_S = 300.0
 FAULTS = ("lost request", "lost answer", "late", "crash before", "crash after", "error after")
@@ -135,7 +135,7 @@ class MadeUpSlurm:
             if fault == "lost answer":
                 self._take(wish)
             elif fault == "late":
-                self._late.append((self.now + self.rng.uniform(0, HELD_AT_MOST_S), wish))
+                self._late.append((self.now + self.rng.uniform(0, HELD_AT_MAX_S), wish))
             elif fault == "crash after":
                 self._take(wish)
                 self.crash()
