@@ -15,7 +15,7 @@ from runbooks.plan import DIGEST_TYPED
 
 if TYPE_CHECKING:
     from console.client import Client
-    from console.document import Document
+    from console.document import LocatedDocument
     from engine.commands import Receipt
     from engine.model import WorkloadSpec
     from runbooks.identity import Signed
@@ -266,9 +266,9 @@ def approved_or_refused(arguments: argparse.Namespace) -> None:
         raise RefusedError("not approved, nothing was done")
 
 
-def asked_for(arguments: argparse.Namespace) -> Document:
+def asked_for(arguments: argparse.Namespace) -> LocatedDocument:
     """The workloads of a file, or the one that flags describe."""
-    from console.document import Document, read_document
+    from console.document import LocatedDocument, read_document
 
     values = _from_flags(arguments)
     if arguments.file:
@@ -282,7 +282,7 @@ def asked_for(arguments: argparse.Namespace) -> Document:
             "See `muster submit --help`",
         )
     values.setdefault("id", _made_up_id(values.get("name", "job")))
-    return Document("flags", values, {})
+    return LocatedDocument("flags", values, {})
 
 
 def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:

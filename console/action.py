@@ -50,7 +50,7 @@ LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "order
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ActionTarget:
     """Something an action would act on, in the state the screen shows."""
 
     id: str
@@ -67,7 +67,7 @@ class Context:
 
     screen: ScreenName = "overview"
     kind: TargetKind = ""
-    targets: tuple[Target, ...] = ()
+    targets: tuple[ActionTarget, ...] = ()
     connected: bool = True
     depth: int = 1
     """How many pages Back could leave, counting this one."""

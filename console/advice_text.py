@@ -15,7 +15,7 @@ from recommender.follow_up import figure
 if TYPE_CHECKING:
     from engine.outlook import Figure
     from recommender.forecasts import Forecast, HourAhead
-    from recommender.recommendations import Followed, Recommendation, Recommendations, Simulated, Track
+    from recommender.recommendations import Followed, Recommendation, Recommendations, SuggestionTrial, Track
     from recommender.suggest import Evidence, Expected
 
 WIDTH = 80
@@ -129,7 +129,7 @@ def explanation_lines(each: Recommendation, which_engine: Sequence[str], width: 
     return [*lines, "", *simulated_lines(each.simulated, width)]
 
 
-def simulated_lines(simulated: Simulated, width: int = WIDTH) -> list[str]:
+def simulated_lines(simulated: SuggestionTrial, width: int = WIDTH) -> list[str]:
     """Before and after on the twin, or why there is none."""
     lines = _wrapped(f"on the twin: {tried_text(simulated, brief=False)}", 0, width)
     for edit in simulated.edits:
@@ -228,7 +228,7 @@ def followed_text(followed: Followed) -> str:
     return f"{followed.id}  {way}: {told}; {printable(followed.verdict.why)}"
 
 
-def tried_text(simulated: Simulated, *, brief: bool = True) -> str:
+def tried_text(simulated: SuggestionTrial, *, brief: bool = True) -> str:
     """How the try on the twin stands."""
     if simulated.state == "none":
         return f"not tried: {printable(simulated.why)}"

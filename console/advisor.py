@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console.cell_questions import RuntimeEstimate
-from console.run_times import RunTimes
+from console.run_times import LearnedRunTimes
 from engine.query import Page, Query, Term
-from recommender.cell_runs import LEVELS, Asked
+from recommender.cell_runs import LEVELS, WorkloadFeatures
 from recommender.failing import failing_nodes
-from recommender.findings import QUOTA_WAIT_MS, Covered, Likely, advise
+from recommender.findings import QUOTA_WAIT_MS, QuantileCoverage, RunTimeOpinion, advise
 from recommender.suggest import MAX_TARGETS, Advice
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ class Advisor:
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
-        self.run_times = RunTimes(loop)
+        self.run_times = LearnedRunTimes(loop)
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         """How long it may run, in all; None while nothing is known that is like it. Raises NotFoundError."""
         return self.run_times.estimate(workload_id)
 
-    def run_time_of(self, asked: Asked) -> RuntimeEstimate | None:
+    def run_time_of(self, asked: WorkloadFeatures) -> RuntimeEstimate | None:
         """The same of work that is not there yet."""
         return self.run_times.about(asked)
 
@@ -87,16 +87,16 @@ class Advisor:
         suggestions = (*failing, *found.suggestions)
         return Advice(version=found.version, suggestions=suggestions, unknown=(*found.unknown, *partly))
 
-    def _likely(self, running: Page) -> tuple[dict[str, Likely], Covered | None]:
+    def _likely(self, running: Page) -> tuple[dict[str, RunTimeOpinion], QuantileCoverage | None]:
         """How long each of those that run should, where likes of its own tell, and how well such figures have held."""
         usual, skill = self.run_times.usual(running)
         likely = {
-            id: Likely(p90_ms=said.p90_ms, samples=said.nearest_runs, level=LEVELS[said.nearest])
+            id: RunTimeOpinion(p90_ms=said.p90_ms, samples=said.nearest_runs, level=LEVELS[said.nearest])
             for id, said in usual.items()
         }
         if skill is None:
             return likely, None
-        return likely, Covered(scored=skill.scored, p90_coverage_permille=skill.p90_coverage_permille)
+        return likely, QuantileCoverage(scored=skill.scored, p90_coverage_permille=skill.p90_coverage_permille)
 
     def _page(self, query: Query) -> Page:
         return self._loop.call(lambda engine: engine.query(query))

@@ -27,26 +27,26 @@ from textual.widgets import Static
 from console import actions, garbage
 from console.action import Action, Context, ScreenName
 from console.bars import Bars
-from console.beside import Beside, Others, place_of
+from console.beside import Others, PresenceReporter, place_of
 from console.event_log import EventLog
 from console.feed import Arrived, Connected, Feed, Lost, in_thread
 from console.frame_drawing import FrameDrawing
 from console.frame_text import since_boot
 from console.guarded import draw_on_what_may_vanish, inert
-from console.keys import Keys
-from console.lifeline import Lifeline
+from console.keys import KeyQueue
+from console.lifeline import ConnectionState
 from console.loading import AFTER_S, load_ahead
 from console.navigator import Navigator, trail_of
-from console.pace import Pace
+from console.pace import RefreshThrottle
 from console.palettes import PLAIN, THEMES, theme_for
 from console.screens.drawn_once import PageScreen
 from console.screens.frame import CRUMB, Frame
 from console.screens.lean import Toned
 from console.screens.lines import OneLine
 from console.screens.pane import Pane
-from console.session import Session
-from console.settings import Settings
-from console.steering import Steering
+from console.session import SessionState
+from console.settings import ConsoleSettings
+from console.steering import Navigation
 from console.terminal_driver import TerminalDriver
 from console.text import printable
 from engine.errors import MusterError, SpecError, UnreachableError
@@ -106,7 +106,7 @@ class MusterApp(App[None]):
         identity: Identity | None = None,
         theme: str = "dark",
         production: Sequence[str] = (),
-        session: Session | None = None,
+        session: SessionState | None = None,
         flags: Mapping[str, Any] | None = None,
     ) -> None:
         """`theme` as the setting of that name has it; `production`: patterns of names of cells that are; `flags`: what
@@ -122,20 +122,20 @@ class MusterApp(App[None]):
         self.clock = clock
         self._start = start
         self._log_path = log or Path(os.environ.get("TMPDIR", "/tmp")) / f"muster-console-{os.getuid()}.log"
-        self.session = session or Session()
+        self.session = session or SessionState()
         self._noting: Timer | None = None
         self._refused = ("", float("-inf"))
         """What a page was refused last, and when."""
-        self.link = Lifeline()
+        self.link = ConnectionState()
         self.feed = Feed(client_factory, self.post_message)
-        self.beside = Beside(self.client, self.post_message, identity.person if identity is not None else "")
-        self.pace = Pace(self)
+        self.beside = PresenceReporter(self.client, self.post_message, identity.person if identity is not None else "")
+        self.pace = RefreshThrottle(self)
         self.frame = Frame()
         self.drawing = FrameDrawing(self, production)
         self.navigator = Navigator(self.client, self.events, self._arrives, lambda: self.post_message(Landed()))
         self.bars = Bars(self)
-        self.steering = Steering(self)
-        self.keys = Keys(self)
+        self.steering = Navigation(self)
+        self.keys = KeyQueue(self)
         for known in THEMES:
             self.register_theme(known)
         if theme == "auto" and not os.environ.get("NO_COLOR"):
@@ -397,7 +397,7 @@ class MusterApp(App[None]):
         if self._identity is None:
             from console.identity import Identity
 
-            self._identity = Identity(Settings())
+            self._identity = Identity(ConsoleSettings())
         self._identity.ask_by(ask_passphrase(self))
         return self._identity
 
@@ -465,7 +465,7 @@ def run(
     identity: Identity | None = None,
     theme: str = "auto",
     production: Sequence[str] = (),
-    session: Session | None = None,
+    session: SessionState | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again

@@ -26,7 +26,7 @@ from recommender.metrics import CELL, METRICS, OFS
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
-    from recommender.buckets import Points
+    from recommender.buckets import SeriesPoints
     from recommender.telemetry import Telemetry
 
 MAX_SOURCE = 200
@@ -144,7 +144,7 @@ def check_source(source: str) -> None:
         raise SpecError("source", f"{source[:40]!a} cannot be one", f"Name where it comes from; '{CELL}' is the engine")
 
 
-def told(points: Points) -> tuple[HistoryPoint, ...]:
+def told(points: SeriesPoints) -> tuple[HistoryPoint, ...]:
     """The points as they go over the wire."""
     columns = (points.mean, points.least, points.most, points.total, points.last)
     values = zip(*(column.tolist() for column in columns), strict=True)

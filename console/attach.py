@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from console.settings import DEFAULT_CELL, CellPaths, Settings, cell_paths, cells_folder, load, paths_in
+from console.settings import DEFAULT_CELL, CellPaths, ConsoleSettings, cell_paths, cells_folder, load, paths_in
 from console.text import printable
 from engine.errors import SpecError, UnreachableError
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from console.identity import Identity
 
 
-def settings_of(arguments: argparse.Namespace) -> Settings:
+def settings_of(arguments: argparse.Namespace) -> ConsoleSettings:
     """Settings with the flags of this command on top. Raises SpecError."""
     return load(vars(arguments))
 
 
-def settings_with_cell(arguments: argparse.Namespace) -> Settings:
+def settings_with_cell(arguments: argparse.Namespace) -> ConsoleSettings:
     """The same for a command about a cell that is there: where nobody names one, the one that runs on this machine is
     meant. Raises SpecError when several run."""
     settings = settings_of(arguments)
@@ -29,7 +29,7 @@ def settings_with_cell(arguments: argparse.Namespace) -> Settings:
     return replace(settings, cell=only_running(settings) or DEFAULT_CELL)
 
 
-def only_running(settings: Settings) -> str:
+def only_running(settings: ConsoleSettings) -> str:
     """Name of the cell that runs on this machine; empty: none does. Raises SpecError when several do."""
     found = running_cells(settings)
     if len(found) > 1:
@@ -60,7 +60,7 @@ def identity_of(arguments: argparse.Namespace) -> Identity:
     return found
 
 
-def running_paths(settings: Settings) -> CellPaths:
+def running_paths(settings: ConsoleSettings) -> CellPaths:
     """Paths of the cell, if its engine runs. Raises UnreachableError otherwise."""
     from console.launch import running
 
@@ -72,7 +72,7 @@ def running_paths(settings: Settings) -> CellPaths:
     return paths
 
 
-def running_cells(settings: Settings) -> list[str]:
+def running_cells(settings: ConsoleSettings) -> list[str]:
     """Names of the cells on this machine whose engine answers."""
     from console.launch import running
 

@@ -25,14 +25,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.http_answers import Forbidden, body, refusal
-from console.identity import CALLER, SIGNED, Claim, claim_of, peer_of
-from console.rate_limits import Buckets, network_of, too_many
+from console.identity import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
+from console.rate_limits import TokenBuckets, network_of, too_many
 from engine.errors import MusterError
 from runbooks.identity import TCP, TOKEN, Actor, AuthRefused, Unauthenticated, stands_for
 
 if TYPE_CHECKING:
     from console.local_client import LocalClient
-    from console.tokens import Shown
+    from console.tokens import PresentedToken
 
 OPEN_PATHS = ("/healthz", "/readyz")
 """Served to whoever can connect: they say whether the server is up, and nothing else."""
@@ -66,12 +66,12 @@ class Doors:
     """TCP ports on which nobody is served unnamed."""
     per_s: int = 2_000
     """Requests a second of one caller by TCP, and twice as many at once; 0: no bound."""
-    asked: Buckets = field(init=False)
-    failed: Buckets = field(init=False)
+    asked: TokenBuckets = field(init=False)
+    failed: TokenBuckets = field(init=False)
 
     def __post_init__(self) -> None:
-        self.asked = Buckets(self.per_s or 1, 2 * self.per_s, time.monotonic)
-        self.failed = Buckets(FAILURES_PER_S, FAILURES, time.monotonic)
+        self.asked = TokenBuckets(self.per_s or 1, 2 * self.per_s, time.monotonic)
+        self.failed = TokenBuckets(FAILURES_PER_S, FAILURES, time.monotonic)
 
 
 class Authentication:
@@ -151,7 +151,7 @@ class Authentication:
                 raise too_many(wait_s, "too much from your address did not hold")
         actor = self._client.glanced(account)
         if actor is None:
-            actor = await run_in_threadpool(self._client.identified, Claim(account))
+            actor = await run_in_threadpool(self._client.identified, IdentityClaim(account))
         self._admit(request, actor)
         content = b""
         if SIGNED in request.headers:
@@ -173,7 +173,7 @@ class Authentication:
             actor = msgspec.structs.replace(actor, session=session, deeds=shown.deeds, within=shown.within)
         return actor, receive
 
-    async def _shown(self, request: Request, address: str) -> Shown | None:
+    async def _shown(self, request: Request, address: str) -> PresentedToken | None:
         """What the token of a request says. Raises Unauthenticated for what is none, or holds no longer."""
         given = request.headers.getlist("authorization")
         if not given:

@@ -25,7 +25,7 @@ SHARE_OF_ONE = 0.75
 RETRY_S: dict[Kind, int] = {"read": 1, "slow": 5, "change": 1, "follow": 10, "agent": 2}
 
 
-class Pressure:
+class BackPressure:
     """Counts who is inside. Used in one event loop."""
 
     def __init__(self, most: Mapping[Kind, int] = MOST) -> None:

@@ -43,7 +43,7 @@ def anomaly(arguments: argparse.Namespace) -> None:
 
 
 def as_object(
-    series: Sequence[backtest_anomaly.Series], alarms: dict[str, Any], scores: dict[str, dict[str, Any]]
+    series: Sequence[backtest_anomaly.LabelledSeries], alarms: dict[str, Any], scores: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """By method: the pooled score, then `files` and `alarms` by series."""
     found: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def as_object(
     return found
 
 
-def scored_lines(scores: dict[str, dict[str, backtest_anomaly.Score]], names: Sequence[str]) -> list[str]:
+def scored_lines(scores: dict[str, dict[str, backtest_anomaly.AnomalyScore]], names: Sequence[str]) -> list[str]:
     titles = ("METHOD", "RECALL", "PRECISION", "WINDOWS", "HIT", "FALSE", "ALARMS/WK", "FALSE/WK")
     rows = [[method, *cells(backtest_anomaly.pooled(list(by_file.values())))] for method, by_file in scores.items()]
     lines = table(titles, rows, (False, *(True,) * 7))
@@ -68,7 +68,7 @@ def scored_lines(scores: dict[str, dict[str, backtest_anomaly.Score]], names: Se
     return [*lines, "", *table(("MUSTER, BY SERIES", *titles[1:]), rows, (False, *(True,) * 7))]
 
 
-def cells(score: backtest_anomaly.Score) -> list[str]:
+def cells(score: backtest_anomaly.AnomalyScore) -> list[str]:
     return [
         share(score.recall), share(score.precision), f"{score.windows}", f"{score.hit}", f"{score.false}",
         f"{score.alarms_per_week:.2f}", f"{score.false_per_week:.2f}",
@@ -79,7 +79,9 @@ def share(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
-def alarm_lines(series: Sequence[backtest_anomaly.Series], alarms: dict[str, dict[str, list[int]]]) -> list[str]:
+def alarm_lines(
+    series: Sequence[backtest_anomaly.LabelledSeries], alarms: dict[str, dict[str, list[int]]]
+) -> list[str]:
     lines = []
     for each in series:
         weeks = (each.at_ms[-1] - each.scored_from_ms) / WEEK_MS
@@ -93,7 +95,7 @@ def alarm_lines(series: Sequence[backtest_anomaly.Series], alarms: dict[str, dic
     return lines
 
 
-def tell(series: Sequence[backtest_anomaly.Series], problems: Problems, unlabelled: Sequence[str]) -> None:
+def tell(series: Sequence[backtest_anomaly.LabelledSeries], problems: Problems, unlabelled: Sequence[str]) -> None:
     """On standard error: what was mended or left out."""
     for each in series:
         for what in each.mended:

@@ -20,14 +20,14 @@ MEAN = "mean_over_series"
 Figures = Sequence[float | None]
 
 
-class Counted(Protocol):
+class MethodFigures(Protocol):
     """Figures of one method on one file."""
 
     @property
     def n(self) -> int: ...
 
 
-Score = TypeVar("Score", bound=Counted)
+Score = TypeVar("Score", bound=MethodFigures)
 
 
 def scaling(arguments: argparse.Namespace) -> None:
@@ -76,7 +76,7 @@ def _tell(
         write_lines(table(titles, [[method, *cells(each), f"{each.n:,}"] for method, each in methods.items()], right))
 
 
-def _means(scores: Sequence[Mapping[str, backtest_scaling.Score]]) -> dict[str, backtest_scaling.Score]:
+def _means(scores: Sequence[Mapping[str, backtest_scaling.ScalingScore]]) -> dict[str, backtest_scaling.ScalingScore]:
     """Of each method; what it provided above demand as the geometric mean of what is above 0, None if it never held the
     1 % on one of them."""
     found = {}
@@ -84,13 +84,15 @@ def _means(scores: Sequence[Mapping[str, backtest_scaling.Score]]) -> dict[str, 
         over = [each[method].over_provision_pct for each in scores]
         unmet = [each[method].unmet_pct for each in scores]
         n = sum(each[method].n for each in scores)
-        found[method] = backtest_scaling.Score(_geometric(over), _plain(unmet), n)
+        found[method] = backtest_scaling.ScalingScore(_geometric(over), _plain(unmet), n)
     return found
 
 
-def _spot_means(scores: Sequence[Mapping[str, backtest_spot.Score]]) -> dict[str, backtest_spot.Score]:
+def _spot_means(
+    scores: Sequence[Mapping[str, backtest_spot.SpotPriceScore]],
+) -> dict[str, backtest_spot.SpotPriceScore]:
     return {
-        method: backtest_spot.Score(
+        method: backtest_spot.SpotPriceScore(
             sum(each[method].median_ape for each in scores) / len(scores),
             sum(each[method].mean_ape for each in scores) / len(scores),
             sum(each[method].n for each in scores),
@@ -99,11 +101,11 @@ def _spot_means(scores: Sequence[Mapping[str, backtest_spot.Score]]) -> dict[str
     }
 
 
-def _scaling_cells(each: backtest_scaling.Score) -> list[str]:
+def _scaling_cells(each: backtest_scaling.ScalingScore) -> list[str]:
     return [_figure(each.over_provision_pct, 2), _figure(each.unmet_pct, 2)]
 
 
-def _spot_cells(each: backtest_spot.Score) -> list[str]:
+def _spot_cells(each: backtest_spot.SpotPriceScore) -> list[str]:
     return [_figure(each.median_ape), _figure(each.mean_ape)]
 
 

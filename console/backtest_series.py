@@ -15,7 +15,7 @@ from console.text import printable
 from engine.errors import MusterError, SpecError
 from engine.traces.trace import Problems
 from recommender import backtest_demand, hourly
-from recommender.backtest_demand import HORIZONS, Score
+from recommender.backtest_demand import HORIZONS, DemandScore
 
 RULE = "seasonal_naive_24"
 """What the means over several series are relative to."""
@@ -34,7 +34,7 @@ def demand(arguments: argparse.Namespace) -> None:
     problems = Problems()
     now_hour = int(datetime.now(UTC).timestamp() // 3600)
     read = [hourly.read(path, problems, now_hour=now_hour) for path in arguments.files]
-    scores: dict[str, dict[str, Score]] = {}
+    scores: dict[str, dict[str, DemandScore]] = {}
     for series in read:
         if series.name in scores:
             raise SpecError("FILE", f"two series are named {printable(series.name)}", "Give each a name of its own")
@@ -58,7 +58,7 @@ def demand(arguments: argparse.Namespace) -> None:
             print(f"  {printable(str(problem))}", file=sys.stderr)
 
 
-def lines(scores: dict[str, Score]) -> list[str]:
+def lines(scores: dict[str, DemandScore]) -> list[str]:
     titles = ["METHOD", *(f"MASE {h}H" for h in HORIZONS), *(f"WQL {h}H" for h in HORIZONS), "IN 80 %"]
     rows = [
         [
@@ -72,14 +72,14 @@ def lines(scores: dict[str, Score]) -> list[str]:
     return table(titles, rows, (False, *[True] * (len(titles) - 1)))
 
 
-def geometric_means(scores: Sequence[dict[str, Score]]) -> dict[str, Score]:
+def geometric_means(scores: Sequence[dict[str, DemandScore]]) -> dict[str, DemandScore]:
     """By method: of errors relative to the same hour of the day before, over the series where both are above 0; of the
     share within the 80 % interval, the plain mean."""
     found = {}
     for name in scores[0]:
         pairs = [(each[name], each[RULE]) for each in scores]
         covered = [own.coverage80 for own, _ in pairs if own.coverage80 is not None]
-        found[name] = Score(
+        found[name] = DemandScore(
             mase={str(h): _ratio([(own.mase[str(h)], rule.mase[str(h)]) for own, rule in pairs]) for h in HORIZONS},
             wql={str(h): _ratio([(own.wql[str(h)], rule.wql[str(h)]) for own, rule in pairs]) for h in HORIZONS},
             coverage80=sum(covered) / len(covered) if covered else None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from console.app import MusterApp
-    from console.command_completion import Wanted
+    from console.command_completion import CompletionRequest
     from console.known_values import WantedValue
     from console.prompt_bar import PromptBar
 
@@ -61,7 +61,7 @@ class Bars:
         self._filtered: Any = None
         self._before = ""
         self._timer: Timer | None = None
-        self._wanted: Wanted | WantedValue | None = None
+        self._wanted: CompletionRequest | WantedValue | None = None
         self._asked = 0
         """Counts questions for candidates: an answer to an old one is dropped."""
         self._lines: list[str] | None = None
@@ -172,7 +172,7 @@ class Bars:
         found, self._wanted = complete_line(line, cursor, available, kind, names(self._app.session))
         return found
 
-    async def _ask(self, text: str, wanted: Wanted | WantedValue) -> None:
+    async def _ask(self, text: str, wanted: CompletionRequest | WantedValue) -> None:
         """Candidates that the engine or the disk knows. Nothing is offered while neither answers."""
         self._asked += 1
         asked = self._asked
@@ -285,7 +285,7 @@ class Bars:
         Thread(target=write, daemon=True, name="muster-lines").start()
 
 
-def _looked_up(app: MusterApp, wanted: Wanted | WantedValue) -> list[str]:
+def _looked_up(app: MusterApp, wanted: CompletionRequest | WantedValue) -> list[str]:
     from console.command_completion import paths
     from console.known_values import WantedValue, values
     from console.query import quoted

@@ -15,8 +15,8 @@ from console.show import write_json, write_lines
 from console.text import printable, wrap
 from engine.control import Engine
 from engine.errors import MusterError
-from engine.traces.gke import SCENARIOS, Phase, Scenario, Training, cell, phases
-from engine.traces.gke_run import Measured, Run
+from engine.traces.gke import SCENARIOS, GkeScenario, ScenarioPhase, Training, cell, phases
+from engine.traces.gke_run import PhaseTimes, ScenarioRun
 from engine.traces.gke_run import run as run_phases
 
 RIGHT = (False, *(True,) * 6)
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_lines(_report_lines(arguments, scenario, result, read_back_s))
 
 
-def bench(nodes: int, load: list[Phase], journal: Path | None, seed: int) -> tuple[Run, float | None]:
+def bench(nodes: int, load: list[ScenarioPhase], journal: Path | None, seed: int) -> tuple[ScenarioRun, float | None]:
     """The run, and how long it took to read all of the journal back into the same state, in seconds; None without one.
     Raises MusterError where something was amiss in a phase or the state that was read is another."""
     begun = time.perf_counter()
@@ -62,7 +62,7 @@ def bench(nodes: int, load: list[Phase], journal: Path | None, seed: int) -> tup
 
 
 def _report(
-    arguments: argparse.Namespace, scenario: Scenario, result: Run, read_back_s: float | None
+    arguments: argparse.Namespace, scenario: GkeScenario, result: ScenarioRun, read_back_s: float | None
 ) -> dict[str, object]:
     return {
         "scenario": arguments.scenario,
@@ -78,7 +78,7 @@ def _report(
 
 
 def _report_lines(
-    arguments: argparse.Namespace, scenario: Scenario, result: Run, read_back_s: float | None
+    arguments: argparse.Namespace, scenario: GkeScenario, result: ScenarioRun, read_back_s: float | None
 ) -> list[str]:
     most = max(phase.objects for phase in result.phases)
     journal = (
@@ -111,23 +111,23 @@ def _report_lines(
     return [*lines, *wrap(told, 80), scenario.source]
 
 
-def _waits(result: Run) -> str:
+def _waits(result: ScenarioRun) -> str:
     return f"{max(phase.waited_max_ms for phase in result.phases) / 1000:g} s"
 
 
-def _starts(result: Run) -> list[str]:
+def _starts(result: ScenarioRun) -> list[str]:
     titles = ("PHASE", "TASKS", "SECONDS", "MEAN/S", "PEAK/S", "P99 S", "PUBLISHED")
     return table(titles, [_start_row(phase) for phase in result.phases], RIGHT)
 
 
-def _start_row(phase: Measured) -> list[str]:
+def _start_row(phase: PhaseTimes) -> list[str]:
     if not phase.tasks:
         return [phase.name, "", _seconds(phase.wall_ms), "", "", "", ""]
     rates = [f"{phase.tasks_per_s:,}", f"{phase.peak_tasks_per_s:,}", _seconds(phase.startup_p99_ms)]
     return [phase.name, f"{phase.tasks:,}", _seconds(phase.wall_ms), *rates, _published(phase)]
 
 
-def _published(phase: Measured) -> str:
+def _published(phase: PhaseTimes) -> str:
     said = phase.published
     if said is None:
         return ""
@@ -138,7 +138,7 @@ def _published(phase: Measured) -> str:
     return f"{'under ' if said.at_most else ''}{said.ms / 1000:g} s"
 
 
-def _preemptions(result: Run) -> list[str]:
+def _preemptions(result: ScenarioRun) -> list[str]:
     titles = ("PREEMPTED", "TASKS", "WORKLOADS", "SECONDS", "TASKS/S", "PUBLISHED")
     rows = []
     for phase in result.phases:

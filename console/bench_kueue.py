@@ -9,7 +9,7 @@ import sys
 
 from console.plain import facts, table
 from console.show import write_json, write_lines
-from engine.traces.kueue import COMMIT, COMMIT_DATE, SCENARIOS, Result, Scenario, bench
+from engine.traces.kueue import COMMIT, COMMIT_DATE, SCENARIOS, KueueResult, KueueScenario, bench
 
 RIGHT = (False, *(True,) * 8)
 """Which columns of the table of admissions are numbers."""
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_lines(_report_lines(arguments, scenario, result))
 
 
-def _report(arguments: argparse.Namespace, scenario: Scenario, result: Result) -> dict[str, object]:
+def _report(arguments: argparse.Namespace, scenario: KueueScenario, result: KueueResult) -> dict[str, object]:
     return {
         "scenario": arguments.scenario,
         "estimates": arguments.estimates,
@@ -45,7 +45,7 @@ def _report(arguments: argparse.Namespace, scenario: Scenario, result: Result) -
     }
 
 
-def _report_lines(arguments: argparse.Namespace, scenario: Scenario, result: Result) -> list[str]:
+def _report_lines(arguments: argparse.Namespace, scenario: KueueScenario, result: KueueResult) -> list[str]:
     each = scenario.workloads // (scenario.cohorts * scenario.queues)
     bound_ms = scenario.capacity_bound_ms
     ratio = result.makespan_ms / bound_ms
@@ -65,7 +65,7 @@ def _report_lines(arguments: argparse.Namespace, scenario: Scenario, result: Res
     return [*facts(pairs), "", *_admission_table(scenario, result), "", *_published_lines(scenario)]
 
 
-def _admission_table(scenario: Scenario, result: Result) -> list[str]:
+def _admission_table(scenario: KueueScenario, result: KueueResult) -> list[str]:
     """From submission to first and final admission, beside Kueue's mean."""
     titles = ("SECONDS", "FIRST", "P95", "MAX", "FINAL", "P95", "MAX", "PREEMPTED", "KUEUE")
     rows = []
@@ -80,7 +80,7 @@ def _admission_table(scenario: Scenario, result: Result) -> list[str]:
     return ["mean, p95 and longest time to the first and to the final admission", *table(titles, rows, RIGHT)]
 
 
-def _published_lines(scenario: Scenario) -> list[str]:
+def _published_lines(scenario: KueueScenario) -> list[str]:
     """Kueue's figures, and why they are not to be compared one to one."""
     usage = f"{scenario.published_usage_permille / 10:.1f}%"
     return [

@@ -20,7 +20,7 @@ from engine.traces.demand import (
     QUANTILES,
     REACTIVE,
     Load,
-    Score,
+    SeriesScore,
     chosen_quantile,
     forecast_rule,
     generated,
@@ -28,7 +28,7 @@ from engine.traces.demand import (
     read,
     score,
 )
-from engine.traces.predictive import BOOTS_MS, ON_TIME_MS, PEAK_NODES, Played, play, sizings
+from engine.traces.predictive import BOOTS_MS, ON_TIME_MS, PEAK_NODES, SizingResult, play, sizings
 
 USUALLY_PLAYED = ("itp2021_cluster04_gpus_in_use", "generated_cpu-96c-spot")
 NAME_WIDTH = 32
@@ -59,15 +59,15 @@ def _to_play(loads: list[Load], name: str) -> Load:
     return by_name[name or usual]
 
 
-def _groups(scores: list[Score]) -> dict[str, list[Score]]:
+def _groups(scores: list[SeriesScore]) -> dict[str, list[SeriesScore]]:
     """What geometric means are of."""
     compared = [each for each in scores if each.series in COMPARED]
     return {"all": scores} | ({"compared": compared} if compared else {})
 
 
 def _report(
-    arguments: argparse.Namespace, loads: list[Load], scores: list[Score], permille: int, played: Load,
-    runs: list[Played],
+    arguments: argparse.Namespace, loads: list[Load], scores: list[SeriesScore], permille: int, played: Load,
+    runs: list[SizingResult],
 ) -> dict[str, object]:  # fmt: skip
     return {
         "scenario": "predictive-day",
@@ -91,7 +91,7 @@ def _report(
     }
 
 
-def _means(scores: list[Score], lead: int) -> dict[str, Means]:
+def _means(scores: list[SeriesScore], lead: int) -> dict[str, Means]:
     mine = [each for each in scores if each.lead_h == lead]
     return {
         "test": geometric_means(mine, lambda each: each.over_percent),
@@ -100,7 +100,7 @@ def _means(scores: list[Score], lead: int) -> dict[str, Means]:
 
 
 def _lines(
-    arguments: argparse.Namespace, scores: list[Score], permille: int, played: Load, runs: list[Played]
+    arguments: argparse.Namespace, scores: list[SeriesScore], permille: int, played: Load, runs: list[SizingResult]
 ) -> list[str]:
     pairs = [
         ("series", "generated" if arguments.data is None else f"{len(scores) // len(LEADS)} given"),
@@ -116,14 +116,14 @@ def _lines(
     return lines + _played_lines(played, runs)
 
 
-def _table(scores: list[Score], permille: int) -> list[str]:
+def _table(scores: list[SeriesScore], permille: int) -> list[str]:
     rules = (*REACTIVE, forecast_rule(permille))
     rows = [[each.series[:NAME_WIDTH], *(_percent(each.over_percent[rule]) for rule in rules)] for each in scores]
     titles = ("SERIES", "LAST", "MAX 24H", "YESTER", "PEAK", "FORECAST")
     return table(titles, rows, (False, *(True,) * len(rules)))
 
 
-def _means_table(scores: list[Score], *, compared: bool) -> list[str]:
+def _means_table(scores: list[SeriesScore], *, compared: bool) -> list[str]:
     rows = []
     for rule in (*REACTIVE, *(forecast_rule(permille) for permille in QUANTILES)):
         found = [_means(scores, lead) for lead in LEADS]
@@ -138,7 +138,7 @@ def _means_table(scores: list[Score], *, compared: bool) -> list[str]:
     return table(titles, rows, (False, True, True, True, True))
 
 
-def _played_lines(played: Load, runs: list[Played]) -> list[str]:
+def _played_lines(played: Load, runs: list[SizingResult]) -> list[str]:
     titles = ("POOL", "USD", "ABOVE", "WAITING", "LATE", "P95 S", "MAX S", "ORDERS")
     lines = [
         "",

@@ -11,7 +11,7 @@ import msgspec
 
 from console.plain import facts, table
 from console.show import write_json, write_lines
-from engine.traces.spot_week import BOOT_MS, NOTICE_MS, Result, assumed_market, bench, read_market
+from engine.traces.spot_week import BOOT_MS, NOTICE_MS, SpotWeekResult, assumed_market, bench, read_market
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_lines(_lines(arguments.seed, result))
 
 
-def _lines(seed: int, result: Result) -> list[str]:
+def _lines(seed: int, result: SpotWeekResult) -> list[str]:
     prices, _, taken = result.source.partition("; ")
     pairs = [
         ("scenario", f"spot-week, seed {seed}: {result.policies[0].jobs:,} jobs with deadlines"),

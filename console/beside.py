@@ -24,7 +24,7 @@ THINGS = frozenset(("proposal", "workload", "node", "queue", "draft", "runbook",
 """Pages that are about one thing, by name."""
 
 
-class Place(NamedTuple):
+class PresencePlace(NamedTuple):
     page: str = ""
     thing: str = ""
     doing: Doing = "looks"
@@ -34,7 +34,7 @@ class Others(Message):
     """Somebody came, moved or went."""
 
 
-class Beside:
+class PresenceReporter:
     """One per console. `client` gives the client of the moment or raises; `post` tells the app."""
 
     def __init__(self, client: Callable[[], Client], post: Callable[[Message], object], says: str = "") -> None:
@@ -43,7 +43,7 @@ class Beside:
         self._post = post
         self._session = secrets.token_hex(16)
         self._says = says[:64]
-        self._place, self._turn = Place(), 0
+        self._place, self._turn = PresencePlace(), 0
         self._moved = threading.Event()
         self._closed = threading.Event()
         self._started = False
@@ -62,7 +62,7 @@ class Beside:
         self._closed.set()
         self._moved.set()
 
-    def move(self, place: Place) -> None:
+    def move(self, place: PresencePlace) -> None:
         """This console is somewhere else now."""
         if place != self._place:
             self._place, self._turn = place, self._turn + 1
@@ -119,9 +119,9 @@ class Beside:
         return fine
 
 
-def place_of(pane: Pane | None, *, deciding: bool) -> Place:
+def place_of(pane: Pane | None, *, deciding: bool) -> PresencePlace:
     """Where a console is that shows a page."""
     if pane is None:
-        return Place()
+        return PresencePlace()
     thing = pane.line if pane.NAME in THINGS else ""
-    return Place(pane.NAME, thing, "decides" if deciding and thing else "looks")
+    return PresencePlace(pane.NAME, thing, "decides" if deciding and thing else "looks")

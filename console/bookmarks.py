@@ -12,14 +12,14 @@ from engine.errors import SpecError
 
 if TYPE_CHECKING:
     from console.app import MusterApp
-    from console.session import Session
+    from console.session import SessionState
 
 KEY = "bookmarks"
 MOST, LONGEST = 200, 500
 _NAME = re.compile(r"[^\s=:]{1,40}")
 
 
-def kept(session: Session) -> dict[str, str]:
+def kept(session: SessionState) -> dict[str, str]:
     """Name -> line, in the order they were made. What a person or another version put there in another form is left
     out."""
     found = session.recall(KEY)
@@ -28,7 +28,7 @@ def kept(session: Session) -> dict[str, str]:
     return {name: line for name, line in found.items() if isinstance(line, str) and _NAME.fullmatch(name)}
 
 
-def names(session: Session) -> list[str]:
+def names(session: SessionState) -> list[str]:
     return sorted(kept(session))
 
 

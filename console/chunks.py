@@ -11,7 +11,7 @@ CHUNK = 50
 KEEP_CHUNKS = 80
 
 
-class Chunks:
+class RowChunks:
     """Rows by index, as they were when they were asked for last."""
 
     def __init__(self) -> None:

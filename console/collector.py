@@ -17,7 +17,7 @@ import numpy as np
 from console.text import printable
 from engine import gauges
 from engine.errors import MusterError
-from engine.gauges import CPU, GPU, Ended, Gauges, Look
+from engine.gauges import CPU, GPU, Ended, GaugeReading, Gauges
 from engine.model import WorkloadState
 from engine.usage import Peaks
 from recommender.metrics import CELL, RunRecord, Sample, kind_of
@@ -41,10 +41,10 @@ MAX_PEAKS = 20_000
 MAX_TENANTS = 2_000
 
 
-class Seen(NamedTuple):
+class CollectedGauges(NamedTuple):
     """A look, and what else was taken on the engine's thread with it."""
 
-    look: Look
+    look: GaugeReading
     peaks: list[tuple[int, int, int]]
     """(row, CPU milli, memory MiB) of work whose use was reported."""
     names: list[str]
@@ -125,7 +125,7 @@ class Collector:
         assert self._gauges is not None
         return self._gauges.meet(engine.state)
 
-    def _look(self, engine: Engine) -> Seen:
+    def _look(self, engine: Engine) -> CollectedGauges:
         state, now_ms = engine.state, engine.now_ms
         assert self._gauges is not None
         # A journal restored from a copy may be behind what was noted.
@@ -136,7 +136,7 @@ class Collector:
         lately, state.usage.peaks.lately = state.usage.peaks.lately, {}
         peaks = [(row, cpu, memory) for row, (cpu, memory) in islice(lately.items(), MAX_PEAKS)]
         tenants = [state.workloads.tenants.names[state.workloads.tenant[row]] for row, _, _ in peaks]
-        return Seen(look, peaks, state.workloads.names, tenants)
+        return CollectedGauges(look, peaks, state.workloads.names, tenants)
 
     @staticmethod
     def _ends(engine: Engine, rows: list[int], pools: list[int], now_ms: int) -> list[tuple[Ended, tuple[int, int]]]:
@@ -146,7 +146,7 @@ class Collector:
 
     # -- beside it ----------------------------------------------------------------------------------------------------
 
-    def _keep(self, seen: Seen) -> int:
+    def _keep(self, seen: CollectedGauges) -> int:
         """What ended first: the note of the look, which goes with the samples, says that all of it is kept."""
         look = seen.look
         if not self._keep_runs(look):
@@ -157,7 +157,7 @@ class Collector:
         self._begun, self._taken = True, look.taken
         return kept
 
-    def _keep_runs(self, look: Look) -> bool:
+    def _keep_runs(self, look: GaugeReading) -> bool:
         """Returns False when told to stop meanwhile: the next start looks at all of it again."""
         rows, pools = look.ended_rows.tolist(), look.ended_pool.tolist()
         extra = len(rows) - MAX_ENDS
@@ -175,7 +175,7 @@ class Collector:
                 return False
         return True
 
-    def _samples(self, seen: Seen) -> Iterator[Sample]:
+    def _samples(self, seen: CollectedGauges) -> Iterator[Sample]:
         look, at_ms = seen.look, seen.look.now_ms
 
         def of(kind: str, subject: str, values: dict[str, float]) -> Iterator[Sample]:
@@ -195,7 +195,7 @@ class Collector:
         for kind, (cpu, memory) in _kinds(seen).items():
             yield from of("kind", kind, {"use_cpu": cpu, "use_memory_mib": memory})
 
-    def _pool(self, look: Look, row: int, asked: list[list[float]]) -> dict[str, float]:
+    def _pool(self, look: GaugeReading, row: int, asked: list[list[float]]) -> dict[str, float]:
         pool, nodes, ready = look.pools[row], look.nodes[row], look.ready[row]
         cpu, _, gpu, _ = pool.offered.vector()
         used_cpu, used_gpu = cpu * nodes - look.free_cpu[row], gpu * nodes - look.free_gpu[row]
@@ -214,7 +214,7 @@ class Collector:
                 values["interrupted"] = max(look.taken[row] - self._taken[row], 0)
         return values
 
-    def _cell(self, look: Look, gpus: bool) -> dict[str, float]:
+    def _cell(self, look: GaugeReading, gpus: bool) -> dict[str, float]:
         """What is not the sum of its queues."""
         offered = [pool.offered.vector() for pool in look.pools]
         values: dict[str, float] = {
@@ -227,7 +227,7 @@ class Collector:
             values["interrupted"] = max(sum(look.taken) - sum(self._taken), 0)
         return values
 
-    def _queues(self, look: Look, gpus: bool) -> Iterator[tuple[str, dict[str, float]]]:
+    def _queues(self, look: GaugeReading, gpus: bool) -> Iterator[tuple[str, dict[str, float]]]:
         """What each queue and those below it show; under the empty name the cell."""
         up = _Sums(look.parents)
         waiting, cpu, gpu = (up.all(column.tolist()) for column in (
@@ -263,7 +263,7 @@ class Collector:
                     values[metric] = float(ordered[len(ordered) * percent // 100]) / 1000
             yield name, values
 
-    def _of_tenants(self, look: Look, gpus: bool) -> Iterator[tuple[str, dict[str, float]]]:
+    def _of_tenants(self, look: GaugeReading, gpus: bool) -> Iterator[tuple[str, dict[str, float]]]:
         cost = _by(look.account_tenant, len(look.tenants), look.account_rate)
         for row, name in enumerate(look.tenants):
             used = look.tenant_used.get(row, (0, 0))
@@ -310,7 +310,7 @@ def _by(rows: Any, size: int, weights: Any = None) -> list[float]:
     return sums
 
 
-def _asked_pools(look: Look) -> list[list[float]]:
+def _asked_pools(look: GaugeReading) -> list[list[float]]:
     """By pool, [CPU, GPU] milli of what waits and would go there first; one row more for what no pool could hold."""
     asked = [[0.0, 0.0] for _ in range(len(look.pools) + 1)]
     for kind, count in look.waiting_classes:
@@ -322,7 +322,7 @@ def _asked_pools(look: Look) -> list[list[float]]:
     return asked
 
 
-def _models(look: Look, asked: list[list[float]]) -> dict[str, dict[str, float]]:
+def _models(look: GaugeReading, asked: list[list[float]]) -> dict[str, dict[str, float]]:
     """What is asked of each GPU model: what runs in its pools, and what waits and would go there first."""
     found: dict[str, dict[str, float]] = {}
     for row, pool in enumerate(look.pools):
@@ -334,7 +334,7 @@ def _models(look: Look, asked: list[list[float]]) -> dict[str, dict[str, float]]
     return found
 
 
-def _kinds(seen: Seen) -> dict[str, tuple[int, int]]:
+def _kinds(seen: CollectedGauges) -> dict[str, tuple[int, int]]:
     """Most that one task of each kind of work was reported to use."""
     found: dict[str, tuple[int, int]] = {}
     for (row, cpu, memory), tenant in zip(seen.peaks, seen.peak_tenants, strict=True):

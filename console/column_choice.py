@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from console.views import every_column
 
 if TYPE_CHECKING:
-    from console.session import Session
+    from console.session import SessionState
     from engine.query import Kind
 
 
@@ -31,11 +31,11 @@ def _key(kind: Kind) -> str:
     return f"columns {kind}"
 
 
-def _session(app: Any) -> Session:
+def _session(app: Any) -> SessionState:
     """That of the app; one that ends with the process where it has none."""
     if getattr(app, "session", None) is None:
-        from console.session import Session
+        from console.session import SessionState
 
-        app.session = Session()
-    session: Session = app.session
+        app.session = SessionState()
+    session: SessionState = app.session
     return session

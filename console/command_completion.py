@@ -23,7 +23,7 @@ from runbooks.actions.declaration import Action as Declared
 MAX_PATHS = 50
 
 
-class Wanted(NamedTuple):
+class CompletionRequest(NamedTuple):
     """Candidates that take a look somewhere else: what begins with `begun`, and what stands before it in the word."""
 
     begun: str
@@ -56,7 +56,7 @@ _BY_EDIT = {
 
 def complete_line(
     line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads", names: Sequence[str] = ()
-) -> tuple[list[str], Wanted | WantedValue | None]:
+) -> tuple[list[str], CompletionRequest | WantedValue | None]:
     """What is known, and what is to be asked besides. `names` are those of bookmarks."""
     typed = line[:cursor]
     head, space, argument = typed.partition(" ")
@@ -64,7 +64,7 @@ def complete_line(
         commands = [each for action in available for each in action.commands if each.startswith(head)]
         found = list(dict.fromkeys([*commands, *(name for name in names if name.startswith(head))]))
         # A word that is no command may be an id.
-        return found, Wanted(head) if head and not commands else None
+        return found, CompletionRequest(head) if head and not commands else None
     action = next((action for action in available if head in action.commands), None)
     if action is None:
         return [], None
@@ -77,7 +77,7 @@ def complete_line(
     if action.argument == "edit":
         return _edit(argument, word, first)
     if word.startswith(("/", "~", "./")) and action.id != "filter":
-        return [], Wanted(word, files=True)
+        return [], CompletionRequest(word, files=True)
     if action.argument == "filter":
         page = kind_of(action)
         return query.complete(page, argument, len(argument)), wanted_value(page, argument, len(argument))
@@ -88,17 +88,17 @@ def complete_line(
     return [], _ids(action, argument, word, first)
 
 
-def _edit(argument: str, word: str, first: bool) -> tuple[list[str], Wanted | None]:
+def _edit(argument: str, word: str, first: bool) -> tuple[list[str], CompletionRequest | None]:
     if first:
         return [form.word for form in FORMS if form.word.startswith(word)], None
     verb, *rest = argument.split(" ")
     if verb == "submit":
-        return [], Wanted(word, files=True)
+        return [], CompletionRequest(word, files=True)
     kinds = _BY_EDIT.get(verb, ())
     return ([], _listed(word, kinds)) if kinds and len([each for each in rest if each]) <= 1 else ([], None)
 
 
-def _ids(action: Action, argument: str, word: str, first: bool) -> Wanted | None:
+def _ids(action: Action, argument: str, word: str, first: bool) -> CompletionRequest | None:
     before = argument[: len(argument) - len(word)].split()
     if before and (action.id, before[-1]) == ("draft", "--from"):
         return _listed(word, ())
@@ -106,12 +106,12 @@ def _ids(action: Action, argument: str, word: str, first: bool) -> Wanted | None
     if declared is not None:
         return _argument(declared, word, before, first)
     if action.id == "open":
-        return Wanted(word) if first and word else None
+        return CompletionRequest(word) if first and word else None
     kinds = _BY_ACTION.get(action.id)
     return _listed(word, kinds) if kinds and first else None
 
 
-def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -> Wanted | None:
+def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -> CompletionRequest | None:
     """What an argument of an action names: the one whose flag stands before it, else what stands by its place."""
     known = typed_arguments(action)
     flag = next((each for each in known if before and each.name == before[-1]), None)
@@ -121,13 +121,13 @@ def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -
     return _listed(word, (kind,)) if kind is not None else None
 
 
-def _listed(word: str, kinds: tuple[str, ...]) -> Wanted:
+def _listed(word: str, kinds: tuple[str, ...]) -> CompletionRequest:
     """Of `a,b`, the last."""
     before, comma, begun = word.rpartition(",")
-    return Wanted(begun, kinds, before + comma)
+    return CompletionRequest(begun, kinds, before + comma)
 
 
-def paths(wanted: Wanted) -> list[str]:
+def paths(wanted: CompletionRequest) -> list[str]:
     """Files and folders whose path begins so. Blocks."""
     folder, _, begun = wanted.begun.rpartition("/")
     found: list[str] = []

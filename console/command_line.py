@@ -14,7 +14,7 @@ from engine.query import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ParsedCommand:
     """One line of the `:` bar, understood."""
 
     action: Action
@@ -32,7 +32,7 @@ class CommandError(SpecError):
         """A command has a name much like it."""
 
 
-def parse_command(line: str, available: Sequence[Action]) -> Command:
+def parse_command(line: str, available: Sequence[Action]) -> ParsedCommand:
     """Read a line of the `:` bar. Raises SpecError naming the nearest command, or why one is not `available`."""
     name, _, argument = line.strip().partition(" ")
     argument = argument.strip()
@@ -43,7 +43,7 @@ def parse_command(line: str, available: Sequence[Action]) -> Command:
                 raise CommandError(at, at + len(argument), f":{name} takes nothing behind it")
             if not argument and action.argument == "id":
                 raise CommandError(len(name) + 1, len(name) + 2, f":{name} needs an id")
-            return Command(action, argument)
+            return ParsedCommand(action, argument)
     if any(name in action.commands for action in ACTIONS):
         raise CommandError(0, len(name), f":{name} is not possible here: {READ_ONLY}")
     names = [command for action in available for command in action.commands]

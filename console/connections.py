@@ -140,7 +140,7 @@ class Doorway:
         await asyncio.gather(*self._opening, return_exceptions=True)
 
 
-class Server(uvicorn.Server):
+class DoorwayServer(uvicorn.Server):
     """One whose connections come through doorways. Leaves signals to whoever runs it: uvicorn would raise them again
     when done, before an engine has written its snapshot."""
 
@@ -168,7 +168,7 @@ class _Cycle(Protocol):
     response_complete: bool
 
 
-class Watched:
+class WatchedConnection:
     """Mixed into one of uvicorn's HTTP protocols, before it in the order of bases."""
 
     loop: asyncio.AbstractEventLoop

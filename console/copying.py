@@ -22,7 +22,7 @@ from textual.binding import Binding, BindingType
 from console.details import Line
 from console.feed import in_thread
 from console.menu_dialog import MenuDialog
-from console.page_data import PageData, Part, page_data, row_part
+from console.page_data import PageData, PageRows, page_data, row_part
 from console.screens.detail_pane import DetailPane
 from console.screens.list_pane import ListPane
 from console.screens.pane import Pane
@@ -42,7 +42,7 @@ MAX_ROWS = 1_000
 TMUX_S = 2.0
 
 
-class Choice(NamedTuple):
+class CopyChoice(NamedTuple):
     """One line of the menu."""
 
     key: str
@@ -61,7 +61,7 @@ class CopyDialog(MenuDialog):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("y", "first", show=False, priority=True)]
 
-    def __init__(self, title: str, choices: Sequence[Choice], chosen: Callable[[Choice], object]) -> None:
+    def __init__(self, title: str, choices: Sequence[CopyChoice], chosen: Callable[[CopyChoice], object]) -> None:
         super().__init__(title, "↵ or the letter")
         self._choices = choices
         self._chosen = chosen
@@ -102,7 +102,7 @@ def copy(app: MusterApp, _argument: str) -> None:
         app.push_screen(CopyDialog("Copy", _choices(app, pane), partial(_take, app)))
 
 
-def _take(app: MusterApp, choice: Choice) -> None:
+def _take(app: MusterApp, choice: CopyChoice) -> None:
     async def do() -> None:
         try:
             text = await choice.text()
@@ -153,7 +153,7 @@ def to_tmux(text: str) -> None:
 # --- what there is to copy
 
 
-def _choices(app: MusterApp, pane: Pane) -> list[Choice]:
+def _choices(app: MusterApp, pane: Pane) -> list[CopyChoice]:
     found = [_fixed("y", "id" if " " not in pane.copyable else "ids", pane.copyable)] if pane.copyable else []
     if isinstance(pane, TablePane):
         found += _of_table(app, pane)
@@ -167,14 +167,14 @@ def _choices(app: MusterApp, pane: Pane) -> list[Choice]:
     return found
 
 
-def _fixed(key: str, title: str, text: str, sample: str = "") -> Choice:
+def _fixed(key: str, title: str, text: str, sample: str = "") -> CopyChoice:
     async def ready() -> str:
         return pasteable(text)
 
-    return Choice(key, title, sample or text, ready)
+    return CopyChoice(key, title, sample or text, ready)
 
 
-def _of_table(app: MusterApp, pane: TablePane) -> list[Choice]:
+def _of_table(app: MusterApp, pane: TablePane) -> list[CopyChoice]:
     row = pane.table.cursor_row
     data = page_data(pane) if pane.table.fetch is not None else None
     if row is None or data is None:
@@ -186,7 +186,7 @@ def _of_table(app: MusterApp, pane: TablePane) -> list[Choice]:
     async def tsv_row() -> str:
         return tsv_text((await one()).cells)
 
-    async def rows(form: Callable[[PageData, Part], str]) -> str:
+    async def rows(form: Callable[[PageData, PageRows], str]) -> str:
         return form(data, await in_thread(partial(data.read, 0, every)))
 
     async def cells() -> None:
@@ -201,23 +201,23 @@ def _of_table(app: MusterApp, pane: TablePane) -> list[Choice]:
         app.push_screen(CopyDialog("Copy a cell", offers, partial(_take, app)))
 
     return [
-        Choice("c", "a cell …", "choose the column", cells),
-        Choice("r", "the row", "with tabs between its cells", tsv_row),
-        Choice("t", "all rows, with tabs", how_many, partial(rows, _tsv)),
-        Choice("v", "all rows as CSV", how_many, partial(rows, _csv)),
-        Choice("j", "all rows as JSON", how_many, partial(rows, _json)),
+        CopyChoice("c", "a cell …", "choose the column", cells),
+        CopyChoice("r", "the row", "with tabs between its cells", tsv_row),
+        CopyChoice("t", "all rows, with tabs", how_many, partial(rows, _tsv)),
+        CopyChoice("v", "all rows as CSV", how_many, partial(rows, _csv)),
+        CopyChoice("j", "all rows as JSON", how_many, partial(rows, _json)),
     ]
 
 
-def _tsv(data: PageData, part: Part) -> str:
+def _tsv(data: PageData, part: PageRows) -> str:
     return tsv_text([list(data.titles), *part.cells])
 
 
-def _csv(data: PageData, part: Part) -> str:
+def _csv(data: PageData, part: PageRows) -> str:
     return csv_text([data.titles, *part.cells]).rstrip("\n")
 
 
-def _json(_data: PageData, part: Part) -> str:
+def _json(_data: PageData, part: PageRows) -> str:
     return "[\n" + ",\n".join(map(json_text, part.items)) + "\n]"
 
 

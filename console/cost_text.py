@@ -28,7 +28,7 @@ BUDGET_LINE = "set-budget NAME --queue QUEUE --limit 500 --window 30d"
 QUOTE_LINE = "cost nodes=4 gpus=8 hours=6"
 
 
-class Asked(NamedTuple):
+class CostPageQuery(NamedTuple):
     """What stands behind `:cost` when no work is priced."""
 
     by: str = "tenant"
@@ -79,7 +79,7 @@ def dollars(microusd: int) -> str:
 # -- charts -----------------------------------------------------------------------------------------------------------
 
 
-def chart(detail: Spending, asked: Asked, days: Mapping[int, Day], width: int, rows: int) -> list[Section]:
+def chart(detail: Spending, asked: CostPageQuery, days: Mapping[int, Day], width: int, rows: int) -> list[Section]:
     """Spending by day, in parts; by the hour where the cell is too young for that."""
     spent = [day for day, each in days.items() if each.total]
     if len(spent) < 2:
@@ -89,7 +89,7 @@ def chart(detail: Spending, asked: Asked, days: Mapping[int, Day], width: int, r
     return [days_chart(shown, asked, width, rows)]
 
 
-def days_chart(days: Mapping[int, Day], asked: Asked, width: int, rows: int) -> Section:
+def days_chart(days: Mapping[int, Day], asked: CostPageQuery, width: int, rows: int) -> Section:
     """A column a day (UTC): the dearest groups from below, then the others, what was idle, and what was downtime."""
     names = _dearest(days.values())
     columns = [_parts(day, names) for day in days.values()]
@@ -158,7 +158,9 @@ def unpriced(width: int) -> tuple[Line, ...]:
 # -- sections ---------------------------------------------------------------------------------------------------------
 
 
-def pages(detail: Spending, asked: Asked, width: int, *, read_only: bool) -> tuple[list[Section], list[Section]]:
+def pages(
+    detail: Spending, asked: CostPageQuery, width: int, *, read_only: bool
+) -> tuple[list[Section], list[Section]]:
     """Left: now, budgets, what was of use. Right: who was charged, machines, and where to go on."""
     left = [now(detail, width), budgets(detail.budgets, width, read_only=read_only), use(detail.goodput, width)]
     right = [charged(detail.window, width), machines(detail, width), further(asked, width)]
@@ -316,7 +318,7 @@ def _spot_words(pool: PoolGoodput | None) -> str:
     return f"spot {pool.interruptions_ppm_hour / 10_000:.2f}%/h"
 
 
-def further(asked: Asked, width: int) -> Section:
+def further(asked: CostPageQuery, width: int) -> Section:
     """Other groupings, and what is priced from here."""
     lines = [
         Line(((cut(f"price work: :{QUOTE_LINE}", width), "link"),), f"compose:{QUOTE_LINE}"),

@@ -20,7 +20,7 @@ import msgspec
 from console.guarded import inert_json
 from console.text import printable
 from engine.errors import MusterError
-from runbooks.outbox import Message, error_of
+from runbooks.outbox import OutboxMessage, error_of
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -31,7 +31,7 @@ TIMEOUT_S = 5.0
 """Longest wait for a webhook to take a connection, and for each part of its answer."""
 
 
-class Courier:
+class Notifier:
     """One gate's messages."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
@@ -70,7 +70,7 @@ class Courier:
             self._loop.call(lambda _, m=message, e=error: self._gate.outbox.settle(m, e))  # type: ignore[misc]
 
 
-def _sent(message: Message, address: str) -> str:
+def _sent(message: OutboxMessage, address: str) -> str:
     """Empty when it was; else why it was not."""
     try:
         send(message, address)
@@ -79,7 +79,7 @@ def _sent(message: Message, address: str) -> str:
     return ""
 
 
-def send(message: Message, address: str) -> None:
+def send(message: OutboxMessage, address: str) -> None:
     """To where the policy says that the channel leads. Raises whatever keeps it from being sent."""
     kind, _, where = address.partition(":")
     body = {

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from console.settings import TOKEN, Settings, config_file
+from console.settings import TOKEN, ConsoleSettings, config_file
 from engine.errors import RefusedError, SpecError
 
 FILE_NAME = "credentials.json"
 
 
-def token_for(where: str, settings: Settings, environment: Mapping[str, str] | None = None) -> str:
+def token_for(where: str, settings: ConsoleSettings, environment: Mapping[str, str] | None = None) -> str:
     """The token to show there; empty where there is none, and on a Unix socket, where the account says who asks. Raises
     RefusedError for one that would go over the network in the clear, SpecError for a file that cannot be used."""
     if "://" not in where:
@@ -82,7 +82,7 @@ def keep(where: str, token: str, environment: Mapping[str, str]) -> Path:
     return path
 
 
-def _from_file(settings: Settings) -> str:
+def _from_file(settings: ConsoleSettings) -> str:
     if not settings.token_file:
         return ""
     path = Path(settings.token_file).expanduser()

@@ -13,10 +13,10 @@ from sqlalchemy import Connection, inspect, select
 from console.attach import settings_of
 from console.kept_where import refuse_file
 from console.plain import facts, table
-from console.settings import Settings, cell_paths
+from console.settings import ConsoleSettings, cell_paths
 from console.show import write_json, write_lines
 from console.text import duration, mebibytes, printable, timestamp
-from engine.database import File, Place, Schema, place_of, schema_for
+from engine.database import Place, Schema, SqliteFile, place_of, schema_for
 from engine.database_reading import read
 from engine.errors import RefusedError, SpecError
 from engine.journal_reading import batches, head_of, newest_snapshot
@@ -30,7 +30,7 @@ GONE_MS = 10_000
 """A standby that was not seen for so long stands by no more."""
 
 
-class Kept(msgspec.Struct, kw_only=True):
+class DatabaseReport(msgspec.Struct, kw_only=True):
     """A cell's database as it was found."""
 
     place: str
@@ -89,7 +89,7 @@ def copy(arguments: argparse.Namespace) -> None:
     if settings.readonly:
         raise RefusedError("this session is read-only", "Start without --readonly to act")
     places = [_named(where, settings) for where in (arguments.source, arguments.target)]
-    meant = [os.path.realpath(place.path) if isinstance(place, File) else place for place in places]
+    meant = [os.path.realpath(place.path) if isinstance(place, SqliteFile) else place for place in places]
     if meant[0] == meant[1]:
         raise SpecError("TO", "is where the cell is already", "Name another place")
     _must_exist(places[0])
@@ -116,7 +116,7 @@ def _tell(name: str, rows: int) -> None:
 # -- finding it -------------------------------------------------------------------------------------------------------
 
 
-def _named(where: str, settings: Settings) -> Place:
+def _named(where: str, settings: ConsoleSettings) -> Place:
     """Raises SpecError."""
     if not where and settings.connect:
         raise SpecError("--connect", "says no database", "Name the database itself, where the engine runs")
@@ -128,7 +128,7 @@ def _named(where: str, settings: Settings) -> Place:
 
 
 def _must_exist(place: Place) -> None:
-    if isinstance(place, File) and not place.path.exists():
+    if isinstance(place, SqliteFile) and not place.path.exists():
         raise SpecError("FROM", f"there is no file {place}", "Name the journal of a cell, or its database")
     if isinstance(place, Schema):
         from engine.postgres_store import exists
@@ -140,14 +140,14 @@ def _must_exist(place: Place) -> None:
 # -- what is there ----------------------------------------------------------------------------------------------------
 
 
-def _kept(connection: Connection, place: Place) -> Kept:
+def _kept(connection: Connection, place: Place) -> DatabaseReport:
     head = head_of(connection, place)
     inspector = inspect(connection)
     names = inspector.get_table_names()
     numbers = connection.execute(select(MIGRATION.c.number)).scalars().all() if MIGRATION.name in names else ()
     versions = select(table_of(Snapshot).c.version).order_by("version")
     snapshots = connection.execute(versions).scalars().all() if "snapshot" in names else ()  # a fleet has none
-    found = Kept(
+    found = DatabaseReport(
         place=str(place), version=head["last_version"], format=head["format"], migrations=max(numbers, default=0),
         known_migrations=len(MIGRATIONS), snapshots=tuple(snapshots), bytes=_bytes(connection, place),
         rows={name: _rows(connection, name) for name in sorted(names)}, writer="",
@@ -163,13 +163,13 @@ def _rows(connection: Connection, name: str) -> int:
 
 
 def _bytes(connection: Connection, place: Place) -> int:
-    if isinstance(place, File):
+    if isinstance(place, SqliteFile):
         return place.path.stat().st_size
     whole = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class WHERE relkind = 'r' AND "
     return int(connection.exec_driver_sql(whole + "relnamespace = current_schema()::regnamespace").scalar() or 0)
 
 
-def _add_people(connection: Connection, kept: Kept) -> None:
+def _add_people(connection: Connection, kept: DatabaseReport) -> None:
     now_ms = connection.exec_driver_sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").scalar() or 0
     lease = connection.execute(select(LEASE)).one()
     kept.writer = str(holder_of(lease.holder)) if lease.owner else ""
@@ -179,7 +179,7 @@ def _add_people(connection: Connection, kept: Kept) -> None:
     kept.standbys = tuple(str(holder_of(row.holder)) for row in connection.execute(seen))
 
 
-def _lines(kept: Kept, place: Place) -> list[str]:
+def _lines(kept: DatabaseReport, place: Place) -> list[str]:
     snapshots = ", ".join(f"{version:,}" for version in kept.snapshots) or "none yet"
     pairs = [
         ("kept in", kept.place),

@@ -35,7 +35,7 @@ Ending = Literal["reason", "key", "digest"]
 """What ends it with a yes: Enter behind a reason (for what only stops things), `y`, or the digest's beginning."""
 
 
-class News(NamedTuple):
+class DialogUpdate(NamedTuple):
     """What has become of what is asked about since it was shown."""
 
     note: str = ""
@@ -70,7 +70,7 @@ class DecideDialog(AskingDialog):
         least_reason: int | None = None,
         written: str = "",
         alarm: bool = False,
-        look: Callable[[], News] | None = None,
+        look: Callable[[], DialogUpdate] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sections` of a width is what is shown; `least_reason` the characters a reason must have, 0: as one likes,
@@ -85,7 +85,7 @@ class DecideDialog(AskingDialog):
         self._least = least_reason
         self._writing = bool(least_reason) or (ending == "reason" and least_reason is not None)
         self._look = look
-        self._news = News()
+        self._news = DialogUpdate()
         self._away = ""
         self._body = PlanView()
         self._reached = False

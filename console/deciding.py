@@ -223,7 +223,7 @@ async def _asked(
 ) -> str | None:
     """The reason that was given, empty where none was asked for; None: no. `told` is said above what it is about;
     `does`: what is done, where that is not the proposal itself."""
-    from console.decide_dialog import DecideDialog, News
+    from console.decide_dialog import DecideDialog, DialogUpdate
 
     def sections(width: int) -> list[Section]:
         tone = "bad" if alarm else "warn"
@@ -236,9 +236,9 @@ async def _asked(
         title = deed[0].upper() + deed[1:]
         return [Section(printable(f"{title}: {proposal.title}"), tuple(lines), head)]
 
-    def look() -> News:
+    def look() -> DialogUpdate:
         now = app.client().proposal(proposal.id)
-        return News(new_votes(proposal, now), what_moved(proposal, now, _GOOD_IN.get(deed, (proposal.state,))))
+        return DialogUpdate(new_votes(proposal, now), what_moved(proposal, now, _GOOD_IN.get(deed, (proposal.state,))))
 
     dialog = DecideDialog(
         sections, deed, ending, digest=(does or proposal).digest, least_reason=least_reason,

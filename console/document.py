@@ -30,7 +30,7 @@ Marks = dict[int, dict[Any, tuple[int, int]]]
 """Line and column of each entry, by the identity of the mapping or list that holds it."""
 
 
-class Document:
+class LocatedDocument:
     """What a file says, as plain values, and where it says it."""
 
     def __init__(self, name: str, value: Any, marks: Marks) -> None:
@@ -58,7 +58,7 @@ class Document:
         raise SpecError(f"{place}: {path}" if path else place, problem, remedy) from None
 
 
-def read_document(path: str) -> Document:
+def read_document(path: str) -> LocatedDocument:
     """A YAML or JSON file as plain values. Raises SpecError naming file, line and column."""
     name = "standard input" if path == "-" else path
     text = _text(path, name)
@@ -66,7 +66,7 @@ def read_document(path: str) -> Document:
         value, marks = _json(text, name) if name.endswith(".json") else _yaml(text, name)
     except RecursionError:
         raise SpecError(name, f"is nested more than {MAX_DEPTH} levels deep", "Flatten it") from None
-    return Document(name, value, marks)
+    return LocatedDocument(name, value, marks)
 
 
 def _text(path: str, name: str) -> str:

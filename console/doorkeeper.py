@@ -18,7 +18,7 @@ AFTER_FAILURE_S = 5.0
 NOTHING_RUNS = "nothing can be proposed, voted on or executed"
 
 
-class Doorkeeper:
+class GateTicker:
     """One gate's clock."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.errors import NotFoundError
 from engine.query import Kind, Query
-from runbooks.draft import MAX_EXCERPTS, MAX_QUESTION, DraftAsk, Excerpt, Finding, Observation
+from runbooks.draft import MAX_EXCERPTS, MAX_QUESTION, DraftAsk, Excerpt, Observation, ReportedFinding
 from runbooks.excerpts import MARGIN
 from runbooks.redaction import MARKER, applied, says_secret, secrets_in, visible
 
@@ -83,9 +83,9 @@ def _without_secrets(text: str, most: int) -> str:
     return applied(shown, found, upto=most) if found else text[:most]
 
 
-def finding_of(suggestion: Suggestion) -> Finding:
+def finding_of(suggestion: Suggestion) -> ReportedFinding:
     """What the recommender found, as the drafters know it."""
-    return Finding(
+    return ReportedFinding(
         id=suggestion.id,
         kind=suggestion.kind,
         text=suggestion.finding,
@@ -99,12 +99,12 @@ def finding_of(suggestion: Suggestion) -> Finding:
     )
 
 
-def finding_about(engine: Engine, wanted: str) -> Finding:
+def finding_about(engine: Engine, wanted: str) -> ReportedFinding:
     """An object that a person points at, as a finding of kind `about_queue`, `about_pool`, `about_node` or
     `about_workload`, looked for in that order. Raises NotFoundError."""
     for word in ("queue", "pool", "node", "workload"):
         if _is_there(engine, word, wanted):
-            return Finding(
+            return ReportedFinding(
                 id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, as it is now", about=wanted, targets=(wanted,)
             )
     names = [name for word in ("queue", "pool") for name in _names(engine, word)]

@@ -18,7 +18,7 @@ from console.query import quoted
 from console.text import cut, duration, fit, money, printable
 from console.views import Span
 from engine.model import HOUR_MS
-from runbooks.draft import Called, Draft, Drafter, DraftRun, Fact, Mark, ModelStanding, Record, Sentence, Target
+from runbooks.draft import Called, Draft, Drafter, DraftGoal, DraftRun, Fact, Mark, ModelStanding, Record, Sentence
 from runbooks.draft import Span as Piece
 from runbooks.plan import Proposal
 
@@ -69,7 +69,7 @@ EGRESS = {
 _LINKS = {"workload": "workload {}", "node": "node {}", "queue": "queues name:{}", "pool": "nodes pool:{}"}
 
 
-class Ways(NamedTuple):
+class NextSteps(NamedTuple):
     """How a person goes on from what is shown, where it is shown."""
 
     rule: str
@@ -82,21 +82,23 @@ class Ways(NamedTuple):
     """How to pick one of the choices."""
 
 
-KEYS = Ways("A proposes it", "M proposes it", "m asks", "esc stops it", "enter picks one")
+KEYS = NextSteps("A proposes it", "M proposes it", "m asks", "esc stops it", "enter picks one")
 
 
-def commands(draft_id: str) -> Ways:
+def commands(draft_id: str) -> NextSteps:
     """The same from the shell."""
     name = printable(draft_id)
     propose = f"muster draft {name} --propose"
     pick = f"muster draft {name} --pick NUMBER"
-    return Ways(f"{propose} rule", f"{propose} model", "--llm asks", "^C stops it", pick)
+    return NextSteps(f"{propose} rule", f"{propose} model", "--llm asks", "^C stops it", pick)
 
 
 # --- what was asked, and how far it is
 
 
-def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, ways: Ways = KEYS) -> Section:
+def head_section(
+    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, ways: NextSteps = KEYS
+) -> Section:
     """The question, how far the model is or what became of it, how the two compare: what changes while one looks."""
     lines: list[Line] = []
     if run.ask.question:
@@ -123,7 +125,7 @@ def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, wid
     return Section(f"Draft {printable(run.id)}", tuple(lines), note)
 
 
-def _model_line(run: DraftRun, standing: ModelStanding | None, width: int, ways: Ways) -> list[Line]:
+def _model_line(run: DraftRun, standing: ModelStanding | None, width: int, ways: NextSteps) -> list[Line]:
     label = fit("model", LABEL)
     if run.model_state == "thinking":
         return [Line(((label, "dim"), *thinking_spans(run, width - LABEL, ways.stop)))]
@@ -137,7 +139,7 @@ def _model_line(run: DraftRun, standing: ModelStanding | None, width: int, ways:
     return hanging(label, unasked(standing, ways), width, "dim", "dim")
 
 
-def unasked(standing: ModelStanding, ways: Ways = KEYS) -> str:
+def unasked(standing: ModelStanding, ways: NextSteps = KEYS) -> str:
     """What asking the model would mean."""
     if not standing.configured:
         return "none is configured; the rules need none"
@@ -173,7 +175,7 @@ def took(ms: int) -> str:
 
 
 def draft_columns(
-    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: Ways = KEYS
+    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: NextSteps = KEYS
 ) -> tuple[list[Section], list[Section]]:
     """With two columns: the rules' draft at the left and the model's at the right; or where no model was asked, what to
     do at the left and what it rests on at the right. With one, the first has all."""
@@ -188,7 +190,7 @@ def draft_columns(
     return ([*left, *facts], right) if two else (left, [*right, *facts])
 
 
-def _of_rule(run: DraftRun, width: int, ways: Ways) -> tuple[list[Section], list[Section]]:
+def _of_rule(run: DraftRun, width: int, ways: NextSteps) -> tuple[list[Section], list[Section]]:
     """What it says is to be done; and why."""
     if run.rule is None:
         if run.rule_state == "failed":
@@ -199,7 +201,7 @@ def _of_rule(run: DraftRun, width: int, ways: Ways) -> tuple[list[Section], list
     return [*done[:1], *_choice_section(run.rule, run.id, width, ways), *done[1:]], why_sections(run.rule, width)
 
 
-def _choice_section(draft: Draft, draft_id: str, width: int, ways: Ways) -> list[Section]:
+def _choice_section(draft: Draft, draft_id: str, width: int, ways: NextSteps) -> list[Section]:
     """What the question may be about, numbered; each line leads to the draft for it."""
     if not draft.choices:
         return []
@@ -212,7 +214,7 @@ def _choice_section(draft: Draft, draft_id: str, width: int, ways: Ways) -> list
     return [Section(title, tuple(lines), ways.pick)]
 
 
-def model_sections(run: DraftRun, width: int, ways: Ways = KEYS) -> list[Section]:
+def model_sections(run: DraftRun, width: int, ways: NextSteps = KEYS) -> list[Section]:
     """The model's draft, or why there is none."""
     if run.model is not None:
         return [*do_sections(run.model, width, ways), frame_section(run.model, width), *_call_section(run.model, width)]
@@ -238,7 +240,7 @@ def model_sections(run: DraftRun, width: int, ways: Ways = KEYS) -> list[Section
     return []
 
 
-def do_sections(draft: Draft, width: int, ways: Ways = KEYS) -> list[Section]:
+def do_sections(draft: Draft, width: int, ways: NextSteps = KEYS) -> list[Section]:
     """What is to be done, in typed words; whether a fork shows that it works, whom it hits, the way back, and how such
     drafts have done."""
     lines: list[Line] = []
@@ -317,7 +319,7 @@ def _step_lines(draft: Draft, width: int) -> list[Line]:
     return lines
 
 
-def _target_lines(target: Target, width: int, *, helps: bool) -> list[Line]:
+def _target_lines(target: DraftGoal, width: int, *, helps: bool) -> list[Line]:
     missed = ("◐ ", "warn", "in part") if helps else ("✗ ", "bad", "NOT reached")
     glyph, tone, said = ("✓ ", "ok", "reached") if target.met else missed
     lines = hanging(fit("fork", LABEL) + glyph, f"{said}: {printable(target.text)}", width, tone, tone)

@@ -30,22 +30,22 @@ from runbooks.draft import (
     DraftRun,
     Excerpt,
     Fact,
-    Finding,
     ModelStanding,
     Phase,
     Record,
+    ReportedFinding,
     Thinking,
 )
-from runbooks.draft_books import DraftBooks
+from runbooks.draft_books import DraftStore
 from runbooks.drafter import Preview, RuleDrafter
 from runbooks.facts import gather
 from runbooks.identity import TCP, Actor
 from runbooks.life import ENDED
-from runbooks.model_drafter import MODEL, ModelDrafter, Setup
-from runbooks.plan import Evidence, Source
+from runbooks.model_drafter import MODEL, ModelDrafter, ModelSetup
+from runbooks.plan import EvidenceRef, Source
 from runbooks.policy import may
 from runbooks.readings import MAX_COMMENT, MAX_PERSON, check_text
-from runbooks.shelf import Shelf
+from runbooks.shelf import RunbookRegistry
 from runbooks.shift import shift_facts
 
 if TYPE_CHECKING:
@@ -87,14 +87,16 @@ class Drafting:
         gate: Gate,
         recommender: Recommender,
         model: ModelDrafter | None = None,
-        shelf: Shelf | None = None,
+        shelf: RunbookRegistry | None = None,
     ) -> None:
         self._loop = loop
         self._gate = gate
         self._recommender = recommender
-        self._shelf = shelf or Shelf(loop.engine, gate, call=loop.call)
-        self._model = model or ModelDrafter(Setup(), str, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock)
-        self._books = DraftBooks(loop.engine)
+        self._shelf = shelf or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._model = model or ModelDrafter(
+            ModelSetup(), str, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock
+        )
+        self._books = DraftStore(loop.engine)
         self._runs: dict[str, DraftRun] = {}
         self._stops: dict[str, threading.Event] = {}
         """For each run whose model thinks: set to have it stop."""
@@ -356,7 +358,7 @@ class Drafting:
     def _texts_of(self, workload_id: str) -> list[Excerpt]:
         return self._loop.call(lambda engine: texts_of(engine, workload_id))
 
-    def _finding(self, wanted: str) -> Finding:
+    def _finding(self, wanted: str) -> ReportedFinding:
         """A recommendation, or an object of the cell as one. Raises NotFoundError."""
         if wanted.upper().startswith("R-"):
             try:
@@ -523,9 +525,9 @@ def drafted_by(draft: Draft) -> str:
     return (draft.called.model if draft.called is not None else draft.kind)[:MAX_PERSON]
 
 
-def _evidence(draft_id: str, draft: Draft) -> Evidence:
+def _evidence(draft_id: str, draft: Draft) -> EvidenceRef:
     """The draft, by the facts that it rests on: a voter sees by its id where to read them."""
-    return Evidence(id=draft_id, sha256=hashlib.sha256(msgspec.json.encode(draft.facts)).hexdigest())
+    return EvidenceRef(id=draft_id, sha256=hashlib.sha256(msgspec.json.encode(draft.facts)).hexdigest())
 
 
 def _reason(words: str, finding: str) -> str:

@@ -17,23 +17,23 @@ import msgspec
 from console.advisor import Advisor
 from console.archive import Archive
 from console.collector import Collector, kept_by
-from console.courier import Courier
+from console.courier import Notifier
 from console.decoders import know_structs
-from console.doorkeeper import Doorkeeper
+from console.doorkeeper import GateTicker
 from console.drafting import Drafting
 from console.engine_record import read_record, write_record
 from console.forecasts import Forecasts
 from console.garbage import keep_state
-from console.here import Here, check_here, usage_of
+from console.here import LocalExecution, check_here, usage_of
 from console.history_findings import HistoryFindings
 from console.http_server import new_event_loop, run_server
 from console.insights import Insights
 from console.kept_where import note
 from console.local_client import LocalClient
 from console.model_setup import key_source, setup_of
-from console.oidc import Provider
+from console.oidc import OpenIdProvider
 from console.recommendations import Recommender
-from console.settings import Settings, paths_in
+from console.settings import ConsoleSettings, paths_in
 from console.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
 from console.sockets import bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
 from console.standing_by import after_loss, end_when_taken, wait_for_lease
@@ -50,7 +50,7 @@ from engine.model import CellSpec
 from engine.records import Records
 from recommender.ahead import CapacityForecaster
 from recommender.retention import Retention
-from recommender.shelf_tables import Kept
+from recommender.shelf_tables import SuggestionRows
 from recommender.telemetry import Telemetry, clock_of
 from runbooks.anchors import Anchor
 from runbooks.audit import Audit, signer_at
@@ -60,14 +60,14 @@ from runbooks.identity import SYSTEM
 from runbooks.model_drafter import ModelDrafter
 from runbooks.policies import Policies
 from runbooks.policy import SOLO, TEAM
-from runbooks.shelf import Shelf
+from runbooks.shelf import RunbookRegistry
 
 SWITCH_S = 0.0005
 """How long the engine's thread may keep the interpreter when a request waits for it; each needs it several times."""
 
 
 @dataclass(frozen=True)
-class Served:
+class ServeOptions:
     """What to serve, and where."""
 
     name: str
@@ -108,17 +108,17 @@ class Served:
     solo: bool = False
     """The approval policy of a cell that was given none is that of one person, who may approve everything; else that of
     a team."""
-    settings: Settings = field(default_factory=Settings)
+    settings: ConsoleSettings = field(default_factory=ConsoleSettings)
     """Of whoever started it: which model may be asked for drafts."""
     slurm: SlurmAt | None = None
     """The cluster that the cell mirrors; None where Muster decides itself."""
-    here: Here | None = None
+    here: LocalExecution | None = None
     """How work runs on this machine; None where nothing runs for real."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
 
-def serve(served: Served) -> None:
+def serve(served: ServeOptions) -> None:
     """Runs until SIGTERM, SIGINT or SIGHUP, then writes a snapshot and returns. Raises MusterError when it cannot.
 
     The journal is opened first: its lock decides between two engines that start at once.
@@ -153,7 +153,7 @@ def serve(served: Served) -> None:
             after_loss(engine.lease, again=served.standby)
 
 
-def _serve(served: Served, engine: Engine) -> None:
+def _serve(served: ServeOptions, engine: Engine) -> None:
     with contextlib.ExitStack() as last, contextlib.ExitStack() as after:
         after.callback(engine.close)
         is_new = engine.version == 0
@@ -191,7 +191,7 @@ def _serve(served: Served, engine: Engine) -> None:
         recommender = Recommender(
             loop,
             advisor,
-            keep=lambda: Kept(records),
+            keep=lambda: SuggestionRows(records),
             more=history,
             read=history.read,
             others=history.others,
@@ -202,11 +202,11 @@ def _serve(served: Served, engine: Engine) -> None:
         policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
         gate = Gate(engine, policies, audit)
         _say_begun(engine, gate, served)
-        doorkeeper, courier = Doorkeeper(loop, gate), Courier(loop, gate)
+        doorkeeper, courier = GateTicker(loop, gate), Notifier(loop, gate)
         setup = setup_of(served.settings)
         key = key_source(setup.endpoint, served.settings.model_key_file)
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
-        shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
+        shelf = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, shelf)
         slurm = SlurmCell(
             loop,
@@ -248,7 +248,7 @@ def _serve(served: Served, engine: Engine) -> None:
         print("muster engine stops", file=sys.stderr, flush=True)
 
 
-def _audit(engine: Engine, served: Served) -> Audit:
+def _audit(engine: Engine, served: ServeOptions) -> Audit:
     """The audit with its key and its anchors. Where the key cannot be had the cell can still be looked after, unsigned
     and saying so."""
     if served.audit_key is None:
@@ -271,7 +271,7 @@ def _with_cell(busy: JournalBusy, journal: Path | Schema | None) -> JournalBusy:
     )
 
 
-def _begin(engine: Engine, served: Served) -> None:
+def _begin(engine: Engine, served: ServeOptions) -> None:
     """A new cell begins at its start time, not in 1970; one that its file gives no name is called as it is served."""
     engine.advance(served.start_ms)
     if served.cell is not None:
@@ -279,7 +279,7 @@ def _begin(engine: Engine, served: Served) -> None:
         engine.command(Define(cell=served.cell if named else msgspec.structs.replace(served.cell, name=served.name)))
 
 
-def _go_on(engine: Engine, served: Served) -> None:
+def _go_on(engine: Engine, served: ServeOptions) -> None:
     if served.cell is not None and served.feed is None and served.here is None and served.slurm is None:
         print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
     if served.keep_up:
@@ -290,7 +290,7 @@ def _go_on(engine: Engine, served: Served) -> None:
             print(printable(f"muster engine '{served.name}': {told}"), file=sys.stderr, flush=True)
 
 
-def _say_begun(engine: Engine, gate: Gate, served: Served) -> None:
+def _say_begun(engine: Engine, gate: Gate, served: ServeOptions) -> None:
     """On record: who served the cell from when on, and by which approval policy where it was given none."""
     default = SOLO if served.solo else TEAM
     data = {"software": VERSION, "default_policy": default.name, "read_only": served.read_only}
@@ -303,14 +303,14 @@ def _say_begun(engine: Engine, gate: Gate, served: Served) -> None:
         )
 
 
-def _provider(settings: Settings) -> Provider | None:
+def _provider(settings: ConsoleSettings) -> OpenIdProvider | None:
     """Who says who people are that come over the network."""
     if not settings.oidc_issuer:
         return None
-    return Provider(settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file)
+    return OpenIdProvider(settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file)
 
 
-def _sockets(served: Served, after: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
+def _sockets(served: ServeOptions, after: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
     """Bound: those served in the clear, and those with TLS."""
     plain: list[socket.socket] = []
     secured: list[socket.socket] = []
@@ -327,7 +327,7 @@ def _sockets(served: Served, after: contextlib.ExitStack) -> tuple[list[socket.s
     return plain, secured
 
 
-def _say_ready(served: Served) -> None:
+def _say_ready(served: ServeOptions) -> None:
     where = " and ".join(str(at) for at in (served.unix_socket, served.listen) if at)
     mode = ", read-only" if served.read_only else ""
     text = f"muster engine '{served.name}' ready on {where}, process {os.getpid()}{mode}"

@@ -20,8 +20,8 @@ import msgspec
 
 from console.advisor import Advisor
 from console.drafting import Drafting
-from console.incident_play import Scene
-from console.incident_scores import Score, score
+from console.incident_play import PlayedIncident
+from console.incident_scores import IncidentScore, score
 from console.incidents import FOLDER, Incident, load
 from console.plain import table
 from console.recommendations import Recommender
@@ -41,7 +41,7 @@ from runbooks.policies import Policies
 from runbooks.policy import TEAM
 
 if TYPE_CHECKING:
-    from console.eval_model import Seat
+    from console.eval_model import EvaluatedModel
 
 RIGHT_PERMILLE = 800
 """Share of faults that a drafter is expected to answer rightly, at once or once a choice of its is picked; with no
@@ -54,7 +54,7 @@ MAX_WAIT_S = 600.0
 """Wall seconds for one incident: beyond any deadline of a model."""
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class DrafterScore(msgspec.Struct, frozen=True, kw_only=True):
     """How a drafter did on several incidents."""
 
     incidents: int
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if tally(scores).good else 1
 
 
-def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[Seat | None]:
+def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[EvaluatedModel | None]:
     """The model that is asked; None where the rules are. Raises RefusedError where there is none to ask."""
     if not arguments.llm and not arguments.scripted:
         return nullcontext()
@@ -124,8 +124,8 @@ def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManag
 def evaluate(
     incidents: Sequence[Incident],
     drafter: Drafter,
-    seat: Seat | None = None,
-) -> list[Score]:
+    seat: EvaluatedModel | None = None,
+) -> list[IncidentScore]:
     """The score of each, in their order."""
     found = []
     for incident in counted(incidents, "incidents", len(incidents)):
@@ -133,9 +133,9 @@ def evaluate(
     return found
 
 
-def asked(incident: Incident, drafter: Drafter, seat: Seat | None = None) -> Score:
+def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = None) -> IncidentScore:
     """Bring it about, ask, and judge what comes. Raises SpecError for an incident that cannot be brought about."""
-    scene = Scene(incident)
+    scene = PlayedIncident(incident)
     engine = scene.engine
     loop = EngineLoop(engine)
     loop.paused = True
@@ -214,10 +214,10 @@ def _over(drafting: Drafting, draft_id: str, drafter: Drafter) -> DraftRun:
 # -- what it comes to -------------------------------------------------------------------------------------------------
 
 
-def tally(scores: Sequence[Score]) -> Tally:
+def tally(scores: Sequence[IncidentScore]) -> DrafterScore:
     faults = [one for one in scores if not one.control]
     controls = [one for one in scores if one.control]
-    return Tally(
+    return DrafterScore(
         incidents=len(scores),
         faults=len(faults),
         controls=len(controls),
@@ -233,7 +233,7 @@ def tally(scores: Sequence[Score]) -> Tally:
     )
 
 
-def parts(scores: Sequence[Score]) -> dict[str, list[Score]]:
+def parts(scores: Sequence[IncidentScore]) -> dict[str, list[IncidentScore]]:
     """Those that a drafter may be made better by, those that are kept back, and all."""
     found = {
         "open": [one for one in scores if not one.held],
@@ -243,7 +243,7 @@ def parts(scores: Sequence[Score]) -> dict[str, list[Score]]:
     return there if len(there) == 1 else {**there, "all": list(scores)}
 
 
-def report_lines(scores: Sequence[Score], name: str, seconds: float) -> list[str]:
+def report_lines(scores: Sequence[IncidentScore], name: str, seconds: float) -> list[str]:
     rows = [[one.incident, "nothing" if one.control else "act", _did(one), _verdict(one)] for one in scores]
     lines = table(("INCIDENT", "SHOULD", "WOULD", "SCORE"), rows, (False,) * 4)
     wrong = [line for one in scores if _verdict(one) != "right" for line in _wrong_lines(one)]
@@ -270,12 +270,12 @@ def report_lines(scores: Sequence[Score], name: str, seconds: float) -> list[str
     ]  # fmt: skip
 
 
-def _touched(scores: Sequence[Score]) -> str:
+def _touched(scores: Sequence[IncidentScore]) -> str:
     count = sum(one.touched for one in scores)
     return f"{count} cells were changed" if count else "no cell was changed, nothing was proposed"
 
 
-def _refused(scores: Sequence[Score]) -> list[str]:
+def _refused(scores: Sequence[IncidentScore]) -> list[str]:
     """Why drafts of a model were not taken, by how often."""
     reasons = Counter(one.reason for one in scores if one.reason)
     return [f"rejected  {reason} {count}" for reason, count in reasons.most_common()]
@@ -285,13 +285,13 @@ def _share(count: int, of: int) -> str:
     return f"{count}/{of} {count / of:4.0%}" if of else "-"
 
 
-def _did(one: Score) -> str:
+def _did(one: IncidentScore) -> str:
     if not one.answered:
         return f"no draft ({one.reason})" if one.reason else "no draft"
     return ", ".join(dict.fromkeys(act.partition(" ")[0] for act in one.acts)) or "nothing"
 
 
-def _verdict(one: Score) -> str:
+def _verdict(one: IncidentScore) -> str:
     if one.harm or one.touched:
         return "HARM"
     if not one.right:
@@ -301,7 +301,7 @@ def _verdict(one: Score) -> str:
     return "not over" if one.recovered is False else "right"
 
 
-def _wrong_lines(one: Score) -> list[str]:
+def _wrong_lines(one: IncidentScore) -> list[str]:
     """What was not right about it."""
     told = [f"{one.incident}: {printable(one.why)}" if one.why else one.incident]
     told += [f"  would {printable(act)}" for act in one.acts] or ([f"  says {printable(one.said)}"] if one.said else [])

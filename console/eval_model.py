@@ -18,14 +18,14 @@ import msgspec
 
 from console.incidents import FOLDER, Incident
 from console.model_setup import key_source, setup_of
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from engine.control import Engine
 from engine.errors import RefusedError
 from engine.loop import EngineLoop
 from runbooks.actions.catalog import find
 from runbooks.gate import Gate
-from runbooks.model_call import Worker
-from runbooks.model_drafter import ModelDrafter, Setup
+from runbooks.model_call import ModelWorker
+from runbooks.model_drafter import ModelDrafter, ModelSetup
 from runbooks.model_endpoint import Egress, endpoint_of
 from runbooks.prompt import TARGETS
 from runbooks.pseudonyms import PromptNames
@@ -37,7 +37,7 @@ MINUTE_S = 60.0
 Told = Callable[[Incident, dict[str, str]], None]
 
 
-class _Kept(Worker):
+class _Kept(ModelWorker):
     """Outlives the drafters that use it."""
 
     def close(self) -> None:
@@ -47,10 +47,10 @@ class _Kept(Worker):
         super().close()
 
 
-class Seat:
+class EvaluatedModel:
     """Where a model sits that is asked about one incident after the other."""
 
-    def __init__(self, setup: Setup, key: Callable[[], str], told: Told | None = None) -> None:
+    def __init__(self, setup: ModelSetup, key: Callable[[], str], told: Told | None = None) -> None:
         """`told`: called before each question with what it is about, and names as they go out. Raises RefusedError,
         which says what to do, where no model can be asked."""
         if setup.endpoint is None:
@@ -97,10 +97,10 @@ class Seat:
 
 
 @contextlib.contextmanager
-def configured(settings: Settings) -> Iterator[Seat]:
+def configured(settings: ConsoleSettings) -> Iterator[EvaluatedModel]:
     """The model of the settings. Raises RefusedError where there is none."""
     setup = setup_of(settings)
-    seat = Seat(setup, key_source(setup.endpoint, settings.model_key_file))
+    seat = EvaluatedModel(setup, key_source(setup.endpoint, settings.model_key_file))
     try:
         yield seat
     finally:
@@ -108,7 +108,7 @@ def configured(settings: Settings) -> Iterator[Seat]:
 
 
 @contextlib.contextmanager
-def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iterator[Seat]:
+def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iterator[EvaluatedModel]:
     """A model that plays a part of `console.scripted_model`, on this machine, told as an endpoint of that class is."""
     command = [sys.executable, "-m", "console.scripted_model", part, str(folder)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -121,8 +121,8 @@ def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iter
         endpoint = endpoint_of(
             f"http://127.0.0.1:{port}/v1", f"scripted-{part}", egress=egress, deadline_ms=DEADLINE_MS[part]
         )
-        setup = Setup(endpoint=endpoint, model=endpoint.model, calls_minute=1_000)
-        seat = Seat(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
+        setup = ModelSetup(endpoint=endpoint, model=endpoint.model, calls_minute=1_000)
+        seat = EvaluatedModel(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
         try:
             yield seat
         finally:

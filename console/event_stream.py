@@ -29,7 +29,7 @@ from starlette.responses import Response, StreamingResponse
 
 from console.client import Client
 from console.identity import CALLER
-from console.operations import Number, Operation, Word, asked_by
+from console.operations import Number, Operation, TextParameter, asked_by
 from console.questions import question_of
 from console.request_handler import answer_of, least_of
 from engine.errors import MusterError, SpecError
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from console.http_metrics import Metrics
     from console.local_client import LocalClient
     from console.reads import Reads
-    from console.watch import Watch
+    from console.watch import VersionWatch
     from engine.loop import EngineLoop
     from runbooks.identity import Actor
 
 ITEMS = Number("items", 1, 0, 1, "1: what happened, one by one; 0: only that something did")
 PACE = Number("pace_s", 0, 0, 10, "With items=0: at least so long between two frames with news, seconds", whole=False)
-SESSION_OF = Word("session", "A console's own, as in /v1/presence: it is told who else is here, and of votes")
+SESSION_OF = TextParameter("session", "A console's own, as in /v1/presence: it is told who else is here, and of votes")
 EVERY_S = 0.1
 """Between two frames, at least: what happens meanwhile is told together."""
 TICK_S = 1.0
@@ -60,7 +60,7 @@ STREAM = "text/event-stream"
 _CHANGES = asked_by(question_of(Client.changes))
 
 
-class Frame(msgspec.Struct, frozen=True):
+class EventFrame(msgspec.Struct, frozen=True):
     """What happened between two looks, ready to send."""
 
     version: int
@@ -83,21 +83,21 @@ class _Head(msgspec.Struct, frozen=True):
 _HEAD = msgspec.json.Decoder(_Head)
 
 
-class News(msgspec.Struct, frozen=True):
+class ConsoleNotice(msgspec.Struct, frozen=True):
     """What a console is told besides."""
 
     what: Literal["present", "gate"]
     serial: int
 
 
-class Follower:
+class StreamFollower:
     """One stream, and what waits to be sent on it."""
 
     def __init__(self, *, items: bool, pace_s: float = 0.0, session: str = "") -> None:
         """`session`: of the console that follows; empty: it is none, or asks in other ways who is here."""
         self.items = items
         self.session = session
-        self.frames: asyncio.Queue[Frame | News | None] = asyncio.Queue(MAX_BEHIND)
+        self.frames: asyncio.Queue[EventFrame | ConsoleNotice | None] = asyncio.Queue(MAX_BEHIND)
         self.lost = 0
         """Changes that were not told, since the last frame that was sent."""
         self.told = 0
@@ -106,7 +106,7 @@ class Follower:
         self._given = self._due = 0.0
         """Version of the last frame with news, and when the next may come."""
 
-    def give_paced(self, frame: Frame, now: float) -> float:
+    def give_paced(self, frame: EventFrame, now: float) -> float:
         """Give it, unless news came a moment ago. Returns when it is due then, or infinity."""
         if self._pace_s and frame.version > self._given:
             if now < self._due:
@@ -115,14 +115,14 @@ class Follower:
         self.give(frame)
         return math.inf
 
-    def give(self, frame: Frame | News | None) -> None:
+    def give(self, frame: EventFrame | ConsoleNotice | None) -> None:
         try:
             self.frames.put_nowait(frame)
         except asyncio.QueueFull:
-            kept: dict[str, News] = {}
+            kept: dict[str, ConsoleNotice] = {}
             while not self.frames.empty():
                 dropped = self.frames.get_nowait()
-                if isinstance(dropped, Frame):
+                if isinstance(dropped, EventFrame):
                     self.lost += dropped.items + dropped.missed
                 elif dropped is not None:
                     kept[dropped.what] = dropped
@@ -133,14 +133,16 @@ class Follower:
 class EventRoutes:
     """Made and used in one event loop."""
 
-    def __init__(self, client: LocalClient, loop: EngineLoop, watch: Watch, reads: Reads, metrics: Metrics) -> None:
+    def __init__(
+        self, client: LocalClient, loop: EngineLoop, watch: VersionWatch, reads: Reads, metrics: Metrics
+    ) -> None:
         self._client = client
         self._loop = loop
         self._watch = watch
         self._reads = reads
         self._metrics = metrics
         self._aio = asyncio.get_running_loop()
-        self._followers: set[Follower] = set()
+        self._followers: set[StreamFollower] = set()
         self._teller: asyncio.Task[None] | None = None
         self._seen = 0
         """Version up to which the followers have been told."""
@@ -179,7 +181,7 @@ class EventRoutes:
     async def follow(self, request: Request) -> Response:
         text = request.headers.get("last-event-id", request.query_params.get("after", "-1"))
         after = int(Number("last-event-id", -1, -1, 2**62, "").read(text))
-        follower = Follower(
+        follower = StreamFollower(
             items=bool(ITEMS.read(request.query_params.get("items"))),
             pace_s=PACE.read(request.query_params.get("pace_s")),
             session=SESSION_OF.read(request.query_params.get("session")),
@@ -196,7 +198,7 @@ class EventRoutes:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no", "muster-version": str(begun)}
         return StreamingResponse(stream, headers=headers, media_type=STREAM)
 
-    async def _stream(self, follower: Follower, actor: Actor, after: int) -> AsyncIterator[bytes]:
+    async def _stream(self, follower: StreamFollower, actor: Actor, after: int) -> AsyncIterator[bytes]:
         """First what was missed, then what everybody is told."""
         self._metrics.followers.inc()
         try:
@@ -205,7 +207,7 @@ class EventRoutes:
             follower.told = first.version
             yield self._counted(first.whole if follower.items else first.bare)
             while not self._closed and (given := await follower.frames.get()) is not None:
-                if isinstance(given, News):
+                if isinstance(given, ConsoleNotice):
                     yield self._counted(self._news(given, follower, actor))
                     continue
                 if given.version < follower.told:
@@ -224,17 +226,17 @@ class EventRoutes:
         self._metrics.stream_bytes.inc(len(content))
         return content
 
-    def _news(self, news: News, follower: Follower, actor: Actor) -> bytes:
+    def _news(self, news: ConsoleNotice, follower: StreamFollower, actor: Actor) -> bytes:
         if news.what == "gate":
             return b'event: gate\ndata: {"serial":%d}\n\n' % news.serial
         present = self._client.presence.look(actor, follower.session)
         return b"event: present\ndata: %s\n\n" % msgspec.json.encode(present)
 
-    def _join(self, follower: Follower) -> None:
+    def _join(self, follower: StreamFollower) -> None:
         self._followers.add(follower)
         if follower.session:
-            follower.give(News("present", 0))
-            follower.give(News("gate", self._client.gate.audit.added))
+            follower.give(ConsoleNotice("present", 0))
+            follower.give(ConsoleNotice("gate", self._client.gate.audit.added))
         if self._teller is None or self._teller.done():
             self._seen = self._loop.copies.shown_version()
             self._teller = asyncio.create_task(self._tell())
@@ -259,7 +261,7 @@ class EventRoutes:
             self._client.presence.tidy()
             await asyncio.sleep(EVERY_S)
 
-    async def _given_to_all(self, frame: Frame, now: float) -> float:
+    async def _given_to_all(self, frame: EventFrame, now: float) -> float:
         """A few at a time, so that whoever asks something meanwhile is answered in between. Returns when the first of
         those who had news a moment ago is to have it."""
         due = math.inf
@@ -273,23 +275,23 @@ class EventRoutes:
         added = self._client.gate.audit.added
         if added != self._voted:
             self._voted = added
-            self._tell_consoles(News("gate", added))
+            self._tell_consoles(ConsoleNotice("gate", added))
 
     def _moved(self) -> None:
         """Somebody came, moved or went. On any thread."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended
-            self._aio.call_soon_threadsafe(self._tell_consoles, News("present", 0))
+            self._aio.call_soon_threadsafe(self._tell_consoles, ConsoleNotice("present", 0))
 
-    def _tell_consoles(self, news: News) -> None:
+    def _tell_consoles(self, news: ConsoleNotice) -> None:
         for follower in self._followers:
             if follower.session:
                 follower.give(news)
 
-    async def _looked(self, after: int) -> Frame:
+    async def _looked(self, after: int) -> EventFrame:
         shown = await self._reads.told("changes", (after, MAX_IN_FRAME), 0)
         found = _HEAD.decode(shown.content)
         bare = msgspec.json.encode(Changes(version=found.version, at_ms=found.at_ms, items=(), missed=found.missed))
-        return Frame(
+        return EventFrame(
             found.version, len(found.items), found.missed, _framed(found.version, shown.content),
             _framed(found.version, bare),
         )  # fmt: skip

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
 from console.feed import in_thread
 from console.overwrite_dialog import OverwriteDialog
-from console.page_data import STEP, PageData, Part, page_data
+from console.page_data import STEP, PageData, PageRows, page_data
 from console.screens.list_pane import ListPane
 from console.screens.table_pane import TablePane
 from console.sheet import csv_text, iso, json_text
@@ -234,7 +234,7 @@ class Export:
             self._gaps += not sure
         self._foot(file)
 
-    def _continues(self, part: Part, expected: int) -> Overlap:
+    def _continues(self, part: PageRows, expected: int) -> Overlap:
         """Where in a window, which begins a little before, what is not written yet begins: behind the last written row
         that is still listed."""
         known = {name: at for at, name in enumerate(part.ids[: 2 * OVERLAP])}
@@ -243,7 +243,7 @@ class Export:
                 return Overlap(known[name] + 1, True)
         return Overlap(min(expected, len(part.ids)), False)
 
-    def _put(self, file: IO[str], part: Part, begin: int) -> None:
+    def _put(self, file: IO[str], part: PageRows, begin: int) -> None:
         if self._form == "csv":
             file.write(csv_text(part.cells[begin:]))
         else:
@@ -255,7 +255,7 @@ class Export:
         self.written += len(part.ids) - begin
         self._last.extend(part.ids[begin:])
 
-    def _head(self, file: IO[str], part: Part) -> None:
+    def _head(self, file: IO[str], part: PageRows) -> None:
         if self._form == "csv":
             file.write(csv_text([self._data.titles]))
         else:

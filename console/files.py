@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from console.document import Document, read_document
+from console.document import LocatedDocument, read_document
 from console.forms import (
     AUTOSCALING_FORMS,
     BUDGET_FORMS,
@@ -64,7 +64,7 @@ def read_workloads(path: str, now: Now) -> tuple[WorkloadSpec, ...]:
     return workloads_of(read_document(path), now)
 
 
-def workloads_of(document: Document, now: Now) -> tuple[WorkloadSpec, ...]:
+def workloads_of(document: LocatedDocument, now: Now) -> tuple[WorkloadSpec, ...]:
     """The document is one workload, a list, or a mapping with the one key `workloads`. `now` gives the cell's clock.
     Raises SpecError."""
     top, prefix = document.value, ""
@@ -79,7 +79,7 @@ def workloads_of(document: Document, now: Now) -> tuple[WorkloadSpec, ...]:
     return tuple(_workload(document, item, f"{prefix}[{i}]", now) for i, item in enumerate(top))
 
 
-def cell_of(document: Document, prices: str | None = None) -> CellSpec:
+def cell_of(document: LocatedDocument, prices: str | None = None) -> CellSpec:
     """The document is a mapping with pools, nodes, queues, priority classes, settings and budgets. Pools are priced by
     the catalogue `prices`, a path, or by the one that the document names under `prices`. Raises SpecError.
 
@@ -112,7 +112,7 @@ def cell_of(document: Document, prices: str | None = None) -> CellSpec:
     return _priced(document, _convert(document, values, CellSpec, ""), prices)
 
 
-def _settings(document: Document, raw: dict[str, Any]) -> dict[str, Any]:
+def _settings(document: LocatedDocument, raw: dict[str, Any]) -> dict[str, Any]:
     values = _renamed(document, raw, SETTINGS_FORMS, "settings")
     if isinstance(values.get("pressure"), dict):
         values["pressure"] = _renamed(document, values["pressure"], PRESSURE_FORMS, "settings.pressure")
@@ -123,7 +123,7 @@ def _settings(document: Document, raw: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _autoscaling(document: Document, raw: Any) -> Any:
+def _autoscaling(document: LocatedDocument, raw: Any) -> Any:
     """A preset by name, or settings, which may begin with `preset`."""
     path = "settings.autoscaling"
     given = dict(raw) if isinstance(raw, dict) else {"preset": raw}
@@ -136,7 +136,7 @@ def _autoscaling(document: Document, raw: Any) -> Any:
     return msgspec.to_builtins(PRESETS[name]) | _renamed(document, given, AUTOSCALING_FORMS, path)
 
 
-def _priced(document: Document, cell: CellSpec, prices: str | None) -> CellSpec:
+def _priced(document: LocatedDocument, cell: CellSpec, prices: str | None) -> CellSpec:
     """The cell with its pools priced by a catalogue: that of `prices`, a path, or the one that the document names under
     `prices`, beside it. A pool that names a machine type has a price from there or of its own: it is never free because
     nobody said what it costs. Raises SpecError."""
@@ -160,7 +160,7 @@ def _priced(document: Document, cell: CellSpec, prices: str | None) -> CellSpec:
 
 
 @contextmanager
-def placed(document: Document) -> Iterator[None]:
+def placed(document: LocatedDocument) -> Iterator[None]:
     """What the engine refuses of a document's specs inside is told with its place in the document."""
     try:
         yield
@@ -179,7 +179,7 @@ _OF_ENGINE = re.compile(
 """A path that begins a message of the engine, and what it says."""
 
 
-def _in_document(document: Document, path: str) -> str:
+def _in_document(document: LocatedDocument, path: str) -> str:
     """Where the document has what the engine calls by that path."""
     top = document.value
     if path.startswith("workload"):
@@ -200,7 +200,7 @@ def _in_document(document: Document, path: str) -> str:
     return path
 
 
-def _as_written(document: Document, path: str) -> str:
+def _as_written(document: LocatedDocument, path: str) -> str:
     """A path of raw fields as the document has it: `request.cpu` for `groups[0].request.cpu_milli`."""
     there: Any = document.value
     written, only_group = "", False
@@ -220,7 +220,7 @@ def _as_written(document: Document, path: str) -> str:
     return written
 
 
-def _workload(document: Document, raw: Any, path: str, now: Now) -> WorkloadSpec:
+def _workload(document: LocatedDocument, raw: Any, path: str, now: Now) -> WorkloadSpec:
     if not isinstance(raw, dict):
         document.fail(path, "is not a workload", f"Write for example:\n{WORKLOAD_EXAMPLE}")
     values = _renamed(document, raw, workload_forms(now), path)
@@ -248,7 +248,7 @@ def _workload(document: Document, raw: Any, path: str, now: Now) -> WorkloadSpec
     return spec
 
 
-def _group(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
+def _group(document: LocatedDocument, raw: dict[str, Any], path: str) -> dict[str, Any]:
     values = _renamed(document, raw, GROUP_FORMS, path)
     if "mig" in values:
         values.setdefault("request", {})
@@ -263,7 +263,7 @@ def _group(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]
     return values
 
 
-def _pool(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
+def _pool(document: LocatedDocument, raw: dict[str, Any], path: str) -> dict[str, Any]:
     values = _renamed(document, raw, POOL_FORMS, path)
     for name in POOL_OF_NODES:
         values.pop(name, None)
@@ -287,7 +287,7 @@ _SHORT = {"region": "region", "zone": "z", "block": "b", "rack": "r", "nvlink": 
 """In names of places that are counted."""
 
 
-def _pool_nodes(document: Document, pool: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
+def _pool_nodes(document: LocatedDocument, pool: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
     """The nodes that a pool counts instead of listing them."""
     count = pool.get("nodes", 0)
     if type(count) is not int or not 0 <= count <= MAX_POOL_NODES:
@@ -317,7 +317,7 @@ def _pool_nodes(document: Document, pool: dict[str, Any], path: str) -> Iterator
         yield node
 
 
-def _queue(document: Document, raw: Any, path: str) -> Any:
+def _queue(document: LocatedDocument, raw: Any, path: str) -> Any:
     """A queue with raw fields; what is not a mapping is left to the conversion to refuse."""
     if not isinstance(raw, dict):
         return raw
@@ -336,7 +336,7 @@ def _queue(document: Document, raw: Any, path: str) -> Any:
     return values
 
 
-def _quota(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
+def _quota(document: LocatedDocument, raw: dict[str, Any], path: str) -> dict[str, Any]:
     """A copy with the quantities of a queue, or of a queue in one pool, as raw fields."""
     values = dict(raw)
     for field in ("nominal", "borrowing_limit", "lending_limit"):
@@ -345,7 +345,7 @@ def _quota(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]
     return values
 
 
-def _renamed(document: Document, raw: dict[str, Any], forms: Forms, path: str) -> dict[str, Any]:
+def _renamed(document: LocatedDocument, raw: dict[str, Any], forms: Forms, path: str) -> dict[str, Any]:
     """A copy of `raw` with human forms turned into raw fields."""
     values: dict[str, Any] = {}
     for key, value in raw.items():
@@ -359,7 +359,7 @@ def _renamed(document: Document, raw: dict[str, Any], forms: Forms, path: str) -
     return values
 
 
-def _convert(document: Document, values: Any, kind: type, path: str) -> Any:
+def _convert(document: LocatedDocument, values: Any, kind: type, path: str) -> Any:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -372,7 +372,7 @@ def _convert(document: Document, values: Any, kind: type, path: str) -> Any:
         document.fail(_as_written(document, (path + at).lstrip(".")), problem, remedy)
 
 
-def _list(document: Document, raw: dict[str, Any], key: str, path: str) -> list[Any]:
+def _list(document: LocatedDocument, raw: dict[str, Any], key: str, path: str) -> list[Any]:
     value = raw.get(key)
     if value is None:
         return []

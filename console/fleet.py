@@ -17,12 +17,12 @@ from contextlib import suppress
 
 import msgspec
 
-from console.fleet_cell import ASKED, DOUBT, CellLine, Connect, Standing
+from console.fleet_cell import ASKED, DOUBT, CellLine, Connect, RemoteWorkload
 from console.fleet_journal import FleetJournal
-from console.fleet_shown import FleetEvent, FleetView, State, Submission, SubmissionsPage
+from console.fleet_shown import FleetEvent, FleetSubmission, FleetView, State, SubmissionsPage
 from console.fleet_views import Held, cell_view, tenant_views
 from console.version import VERSION
-from engine.cells import Terms, Waiting, asked_of, fair_order, over_quota, terms_of
+from engine.cells import RoutingTerms, WaitingSubmission, asked_of, fair_order, over_quota, terms_of
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.fleets import FleetSpec, check_fleet
 from engine.model import RESOURCES, WorkloadSpec, check_workload
@@ -145,7 +145,7 @@ class Fleet:
                 self.closed.pop(cell, None)
             self.moved.notify_all()
 
-    def submission(self, submission_id: str) -> Submission:
+    def submission(self, submission_id: str) -> FleetSubmission:
         with self.moved:
             return self._known(submission_id)
 
@@ -161,7 +161,7 @@ class Fleet:
             held = self.held()
             waiting = [each for each in self.open.values() if each.state == "waiting"]
             order = self.in_turn(waiting, held)
-            there: dict[str, list[Submission]] = {}
+            there: dict[str, list[FleetSubmission]] = {}
             for each in self.open.values():
                 there.setdefault(each.cell, []).append(each)
             return FleetView(
@@ -181,7 +181,7 @@ class Fleet:
                 recent=tuple(self.recent),
             )
 
-    def _known(self, submission_id: str) -> Submission:
+    def _known(self, submission_id: str) -> FleetSubmission:
         found = self.open.get(submission_id) or self.journal.found([submission_id]).get(submission_id)
         if found is None:
             raise NotFoundError(
@@ -191,7 +191,7 @@ class Fleet:
 
     # -- for whoever routes; with `moved` held
 
-    def keep(self, changed: Sequence[Submission], events: Sequence[FleetEvent] = ()) -> None:
+    def keep(self, changed: Sequence[FleetSubmission], events: Sequence[FleetEvent] = ()) -> None:
         """Write them down, then have them be so. Raises JournalError with nothing changed."""
         if not changed and not events:
             return
@@ -260,12 +260,12 @@ class Fleet:
         seen = [line.seen.overview.capacity for line in self.lines.values() if line.seen is not None]
         return {name: sum(each.get(name, 0) for each in seen) for name in RESOURCES}
 
-    def in_turn(self, waiting: Iterable[Submission], held: Held) -> list[str]:
+    def in_turn(self, waiting: Iterable[FleetSubmission], held: Held) -> list[str]:
         """Ids of what waits, in the order in which it is tried."""
-        rows = [Waiting(each.id, each.tenant, each.asked, each.submitted_ms) for each in waiting]
+        rows = [WaitingSubmission(each.id, each.tenant, each.asked, each.submitted_ms) for each in waiting]
         return fair_order(rows, held, self.capacity(), self._weights)
 
-    def terms(self, each: Submission) -> tuple[Terms, str]:
+    def terms(self, each: FleetSubmission) -> tuple[RoutingTerms, str]:
         """What decides where it may go; and why it cannot go anywhere yet, where what it waits for has no cell."""
         cells = set(each.cells)
         for need in each.spec.after:
@@ -277,10 +277,10 @@ class Fleet:
             cells = cells & {first.cell} if cells else {first.cell}
         return self._terms(each, tuple(sorted(cells))), ""
 
-    def _terms(self, each: Submission, cells: tuple[str, ...]) -> Terms:
+    def _terms(self, each: FleetSubmission, cells: tuple[str, ...]) -> RoutingTerms:
         return terms_of(each.spec, self.spec, cells, waited_ms=wall_ms() - each.submitted_ms)
 
-    def _found_for(self, name: str) -> Submission | None:
+    def _found_for(self, name: str) -> FleetSubmission | None:
         """The submission that made a workload: its own, or the array's that it is a member of."""
         for candidate in (name, name.rpartition("/")[0]):
             if candidate:
@@ -343,7 +343,7 @@ class Fleet:
             self.moved.notify_all()
 
 
-def _standing(now: Submission, found: Standing | None, before: str) -> Submission:
+def _standing(now: FleetSubmission, found: RemoteWorkload | None, before: str) -> FleetSubmission:
     # What was acknowledged a moment ago another scheduler may not show yet.
     state = found.state if found is not None else before if before in UNSEEN else GONE
     return msgspec.structs.replace(
@@ -355,7 +355,7 @@ def _standing(now: Submission, found: Standing | None, before: str) -> Submissio
     )
 
 
-def _back(now: Submission, why: str) -> Submission:
+def _back(now: FleetSubmission, why: str) -> FleetSubmission:
     """It waits in the fleet again: for a cell that may have refused it it is as if it had never been sent."""
     return msgspec.structs.replace(
         now, state="waiting", cell="", cell_state="", sent_ms=0, sent_pid=0, waits="", why=why, changed_ms=wall_ms()
@@ -366,9 +366,9 @@ def event(what: str, subject: str, detail: str = "") -> FleetEvent:
     return FleetEvent(at_ms=wall_ms(), what=what, subject=subject, detail=detail)
 
 
-def _submission(seq: int, spec: WorkloadSpec, cells: tuple[str, ...], by: str, now_ms: int) -> Submission:
+def _submission(seq: int, spec: WorkloadSpec, cells: tuple[str, ...], by: str, now_ms: int) -> FleetSubmission:
     members = (spec.array.last - spec.array.first) // spec.array.step + 1 if spec.array is not None else 1
-    return Submission(
+    return FleetSubmission(
         seq=seq, id=spec.id, state="waiting", spec=spec, asked=asked_of(spec), cells=cells, by=by, members=members,
         submitted_ms=now_ms, changed_ms=now_ms,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from engine.cells import FLEET_TAG, CellFacts, Clock, Offer, as_of_cell, offer_of
+from engine.cells import FLEET_TAG, CellClock, CellFacts, CellOffer, as_of_cell, offer_of
 from engine.commands import Submit
 from engine.errors import BusyError, MusterError, NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
 from engine.outlook import AskOptions, Options
@@ -67,7 +67,7 @@ Connect = Callable[["CellLink", float], "Client"]
 """Makes a client of a cell that waits so many seconds for an answer."""
 
 
-class Sent(NamedTuple):
+class SendResult(NamedTuple):
     """What became of sending a submission."""
 
     outcome: Literal["there", "refused", "later", "not_sent", "unknown"]
@@ -75,7 +75,7 @@ class Sent(NamedTuple):
     text: str = ""
 
 
-class Seen(NamedTuple):
+class CellSnapshot(NamedTuple):
     """A cell at one moment."""
 
     health: Health
@@ -93,11 +93,11 @@ class Seen(NamedTuple):
         return "" if self.mirror.acts else "it only looks at its Slurm: serve it with --slurm-act"
 
     @property
-    def clock(self) -> Clock:
-        return Clock(wall_ms=self.wall_ms, cell_ms=self.health.now_ms, speed=self.health.speed)
+    def clock(self) -> CellClock:
+        return CellClock(wall_ms=self.wall_ms, cell_ms=self.health.now_ms, speed=self.health.speed)
 
 
-class Standing(NamedTuple):
+class RemoteWorkload(NamedTuple):
     """How a workload stands in its cell."""
 
     state: str
@@ -116,7 +116,7 @@ class CellLine:
         self, link: CellLink, connect: Connect, fleet: str, heard: Callable[[str, Sequence[str] | None], object]
     ) -> None:
         self.link = link
-        self.seen: Seen | None = None
+        self.seen: CellSnapshot | None = None
         """As it last answered."""
         self.error = NOT_ASKED
         """Why it counts as down; empty while it answers."""
@@ -161,7 +161,7 @@ class CellLine:
 
     # -- asking and sending, on the caller's thread
 
-    def offers(self, specs: Sequence[WorkloadSpec], horizon_ms: int, answer_within_ms: int) -> list[Offer | None]:
+    def offers(self, specs: Sequence[WorkloadSpec], horizon_ms: int, answer_within_ms: int) -> list[CellOffer | None]:
         """What its twin says of each, were it alone sent now; None of those of which it did not in time."""
         seen = self.seen
         if seen is None:
@@ -175,9 +175,11 @@ class CellLine:
         except UnreachableError:
             return [self.unsaid()] * len(specs)
         except MusterError as error:
-            return [Offer(silent=error.problem)] * len(specs)
+            return [CellOffer(silent=error.problem)] * len(specs)
 
-    def _tried(self, specs: Sequence[WorkloadSpec], seen: Seen, horizon_ms: int, until: float) -> list[Offer | None]:
+    def _tried(
+        self, specs: Sequence[WorkloadSpec], seen: CellSnapshot, horizon_ms: int, until: float
+    ) -> list[CellOffer | None]:
         """Raises MusterError other than for what one of them has wrong: the others are asked without it."""
         if time.monotonic() >= until:
             return [self.unsaid()] * len(specs)
@@ -185,19 +187,21 @@ class CellLine:
             return self._asked(specs, seen, horizon_ms, until)
         except SpecError as error:
             if len(specs) == 1:
-                return [Offer(refused=error.problem)]
+                return [CellOffer(refused=error.problem)]
             half = len(specs) // 2
             first = self._tried(specs[:half], seen, horizon_ms, until)
             return first + self._tried(specs[half:], seen, horizon_ms, until)
 
-    def unsaid(self) -> Offer | None:
+    def unsaid(self) -> CellOffer | None:
         """For a cell that has not said in time when it would start something: it may be busy, if the watcher has heard
         it of late; else None."""
         seen_ms = self.seen.wall_ms if self.seen is not None and not self.error else 0
         fresh = time.time_ns() // 1_000_000 - seen_ms < HEARD_MS
-        return Offer(silent="its twin did not answer in time") if fresh else None
+        return CellOffer(silent="its twin did not answer in time") if fresh else None
 
-    def _asked(self, specs: Sequence[WorkloadSpec], seen: Seen, horizon_ms: int, until: float) -> list[Offer | None]:
+    def _asked(
+        self, specs: Sequence[WorkloadSpec], seen: CellSnapshot, horizon_ms: int, until: float
+    ) -> list[CellOffer | None]:
         given = [as_of_cell(spec, self.link, self._fleet, seen.clock) for spec in specs]
         run_ms = [spec.estimate_ms or spec.simulated_runtime_ms or UNKNOWN_RUN_MS for spec in specs]
         left_s = until - time.monotonic()
@@ -217,42 +221,42 @@ class CellLine:
         if status.error is not None:
             if status.error.code == SpecError.code:
                 raise SpecError("", status.error.problem)
-            return [Offer(silent=status.error.problem)] * len(specs)
+            return [CellOffer(silent=status.error.problem)] * len(specs)
         answer = status.answer  # of fewer rehearsals than were asked for, where it took too long
         if not isinstance(answer, Options) or len(answer.trials) != len(specs):
             took = status.state == "running"
             told = "its twin took too long" if took else "its twin gave no answer"
-            return [Offer(silent=told)] * len(specs)
+            return [CellOffer(silent=told)] * len(specs)
         return [
             _of_all(spec, offer_of(answer, place, run_ms[place], speed)) if answer.trials[place].attempts
-            else Offer(silent="its twin took too long")
+            else CellOffer(silent="its twin took too long")
             for place, spec in enumerate(given)
         ]  # fmt: skip
 
-    def send(self, spec: WorkloadSpec, *, again: bool) -> Sent:
+    def send(self, spec: WorkloadSpec, *, again: bool) -> SendResult:
         """Submit it. A cell has an id only once; `again`: an earlier try may have brought it there. Whatever is not
         certain is `unknown`."""
         seen = self.seen
         if seen is None:
-            return Sent("not_sent", self.error)
+            return SendResult("not_sent", self.error)
         given = as_of_cell(spec, self.link, self._fleet, seen.clock)
         client = self._client(SEND_PATIENCE_S)
         try:
             client.command(Submit(workloads=(given,)))
         except NotSentError as error:
             self._down(error)
-            return Sent("not_sent", error.problem)
+            return SendResult("not_sent", error.problem)
         except BusyError as error:
-            return Sent("later", error.problem)
+            return SendResult("later", error.problem)
         except (SpecError, RefusedError, NotFoundError) as error:
             return self._refused(client, given, error, again)
         except MusterError as error:
             if isinstance(error, UnreachableError):
                 self._down(error)
-            return Sent("unknown", error.problem)
-        return Sent("there")
+            return SendResult("unknown", error.problem)
+        return SendResult("there")
 
-    def _refused(self, client: Client, given: WorkloadSpec, error: MusterError, again: bool) -> Sent:
+    def _refused(self, client: Client, given: WorkloadSpec, error: MusterError, again: bool) -> SendResult:
         """Refused: because an earlier try has brought it there already, or really."""
         first = f"{given.id}/{given.array.first}" if given.array is not None else given.id
         taken = any(words in error.problem for words in TAKEN)
@@ -261,25 +265,25 @@ class CellLine:
         except NotFoundError:
             owner = "" if taken else None  # asked of another scheduler, and not seen there yet
         except MusterError as failed:
-            return Sent("unknown", failed.problem)
+            return SendResult("unknown", failed.problem)
         if owner is None:
-            return Sent("refused", error.problem)
+            return SendResult("refused", error.problem)
         # Another scheduler keeps no tags. What may be ours by an earlier try is: given away it might run twice.
         if owner == self._fleet or (again and not owner):
-            return Sent("there")
-        return Sent("refused", f"another workload is there by the name of {given.id}")
+            return SendResult("there")
+        return SendResult("refused", f"another workload is there by the name of {given.id}")
 
-    def standings(self, specs: Sequence[WorkloadSpec]) -> dict[str, Standing]:
+    def standings(self, specs: Sequence[WorkloadSpec]) -> dict[str, RemoteWorkload]:
         """Id -> how it stands in the cell, of those that are there. Raises MusterError."""
         client = self._client(WATCH_PATIENCE_S)
-        found: dict[str, Standing] = {}
+        found: dict[str, RemoteWorkload] = {}
         single = [spec.id for spec in specs if spec.array is None]
         for at in range(0, len(single), AT_ONCE):
             ids = single[at : at + AT_ONCE]
             where = tuple(Term("id", "=", name) for name in ids)
             page = client.query(Query(kind="workloads", columns=("id", "state"), where=where, limit=len(ids)))
             for name, state in page.rows:
-                found[name] = Standing(state, int(state in RUNNING), int(state in ENDED))
+                found[name] = RemoteWorkload(state, int(state in RUNNING), int(state in ENDED))
         for spec in specs:
             if spec.array is not None and (standing := _of_array(client, spec.id)) is not None:
                 found[spec.id] = standing
@@ -330,7 +334,7 @@ class CellLine:
         before, again = self.seen, bool(self.error)
         health = client.health()
         overview, mirror = client.overview(), client.mirror()
-        self.seen = Seen(health, overview, time.time_ns() // 1_000_000, mirror)
+        self.seen = CellSnapshot(health, overview, time.time_ns() // 1_000_000, mirror)
         self.error, self._tries = "", 0
         return again or before is None or health.version < before.health.version
 
@@ -360,7 +364,7 @@ def _one_of(spec: WorkloadSpec) -> WorkloadSpec:
     return msgspec.structs.replace(spec, id=f"{spec.id}/{spec.array.first}", array=None)
 
 
-def _of_all(spec: WorkloadSpec, one: Offer) -> Offer:
+def _of_all(spec: WorkloadSpec, one: CellOffer) -> CellOffer:
     """With the cost of all members."""
     if spec.array is None or one.cost_microusd is None:
         return one
@@ -368,21 +372,21 @@ def _of_all(spec: WorkloadSpec, one: Offer) -> Offer:
     return msgspec.structs.replace(one, cost_microusd=one.cost_microusd * members)
 
 
-def _asked_of_another(client: Client, names: Collection[str]) -> dict[str, Standing]:
+def _asked_of_another(client: Client, names: Collection[str]) -> dict[str, RemoteWorkload]:
     """How those stand that another scheduler was asked for, and that the cell does not show."""
-    found: dict[str, Standing] = {}
+    found: dict[str, RemoteWorkload] = {}
     for intent in client.intents(MAX_INTENTS).items:
         name = intent.subjects[0] if intent.what == "submit" and intent.subjects else ""
         if name not in names or name in found:  # the newest tells
             continue
         if intent.phase in SENT_BACK:
-            found[name] = Standing("", 0, 0, intent.text or intent.phase)
+            found[name] = RemoteWorkload("", 0, 0, intent.text or intent.phase)
         else:
-            found[name] = Standing(DOUBT if intent.phase == DOUBT else ASKED, 0, 0)
+            found[name] = RemoteWorkload(DOUBT if intent.phase == DOUBT else ASKED, 0, 0)
     return found
 
 
-def _of_array(client: Client, name: str) -> Standing | None:
+def _of_array(client: Client, name: str) -> RemoteWorkload | None:
     """How the members of an array stand; None where there are none."""
 
     def matched(*states: str) -> int:
@@ -394,6 +398,6 @@ def _of_array(client: Client, name: str) -> Standing | None:
         return None
     over = matched(*ENDED)
     if over < total:
-        return Standing(f"{over:,} of {total:,} over", matched(*RUNNING), over)
+        return RemoteWorkload(f"{over:,} of {total:,} over", matched(*RUNNING), over)
     failed = matched("failed", "cancelled")
-    return Standing(f"finished, {failed:,} of {total:,} not" if failed else "finished", 0, over)
+    return RemoteWorkload(f"finished, {failed:,} of {total:,} not" if failed else "finished", 0, over)

@@ -46,11 +46,11 @@ def serve(arguments: argparse.Namespace) -> None:
 def _place(arguments: argparse.Namespace, fleet: str, paths: FleetPaths) -> Place:
     """Where its journal is. Raises SpecError, also where it would begin anew beside one that it has."""
     from console.kept_where import noted, refuse_file_of
-    from engine.database import File, place_of, schema_for_fleet
+    from engine.database import SqliteFile, place_of, schema_for_fleet
 
     wanted = settings_of(arguments).database
-    place = place_of(wanted, schema_for_fleet(fleet)) if wanted else File(paths.journal)
-    if isinstance(place, File):
+    place = place_of(wanted, schema_for_fleet(fleet)) if wanted else SqliteFile(paths.journal)
+    if isinstance(place, SqliteFile):
         refuse_file_of(f"fleet '{fleet}'", paths.folder, paths.journal)
         return place
     from engine.postgres_store import exists
@@ -72,12 +72,12 @@ def copy(arguments: argparse.Namespace) -> None:
     from console.fleet_file import read_fleet
     from console.fleet_journal import FleetJournal
     from console.fleet_journal import copy as copied
-    from engine.database import File, place_of, schema_for_fleet
+    from engine.database import SqliteFile, place_of, schema_for_fleet
     from engine.postgres_store import exists
 
     schema = schema_for_fleet(read_fleet(arguments.file).name)
     source, target = place_of(arguments.source, schema), place_of(arguments.target, schema)
-    if not (source.path.exists() if isinstance(source, File) else exists(source)):
+    if not (source.path.exists() if isinstance(source, SqliteFile) else exists(source)):
         raise SpecError("FROM", f"there is no fleet at {source}", "Name the journal of a fleet, or its database")
     with closing(FleetJournal(source)) as old, closing(FleetJournal(target)) as new:
         counts = copied(old, new)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from console.document import Document, read_document
+from console.document import LocatedDocument, read_document
 from engine.errors import SpecError
 from engine.fleets import FleetSpec, check_fleet
 from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
@@ -65,7 +65,7 @@ def read_fleet(path: str) -> FleetSpec:
     return fleet_of(read_document(path))
 
 
-def fleet_of(document: Document) -> FleetSpec:
+def fleet_of(document: LocatedDocument) -> FleetSpec:
     """Raises SpecError naming the place in the document."""
     top = document.value
     if not isinstance(top, dict):
@@ -92,7 +92,7 @@ def fleet_of(document: Document) -> FleetSpec:
     return _absolute(spec, Path(document.name).parent)
 
 
-def _renamed(document: Document, raw: Any, forms: Forms, path: str) -> Any:
+def _renamed(document: LocatedDocument, raw: Any, forms: Forms, path: str) -> Any:
     """A copy with what people write turned into raw fields."""
     if not isinstance(raw, dict):
         document.fail(path, "is not a mapping", f"Write for example:\n{EXAMPLE}")

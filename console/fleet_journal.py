@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from sqlalchemy import Column, Connection, LargeBinary, MetaData, String, Table, func, insert, select
 
-from console.fleet_shown import OPEN, FleetEvent, State, Submission
-from engine.database import BIG, File, Place, Schema, create_some, place_of, put
+from console.fleet_shown import OPEN, FleetEvent, FleetSubmission, State
+from engine.database import BIG, Place, Schema, SqliteFile, create_some, place_of, put
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
-from engine.journal_tables import OF_A_FLEET, Head, Kind, table_of
+from engine.journal_tables import OF_A_FLEET, DatabaseKind, Head, table_of
 from engine.sqlite_store import FileStore
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _EVENTS = Table(
 _CLOSED = Table("fleet_closed", _TABLES, Column("cell", String, primary_key=True), Column("reason", String))
 _HEAD = table_of(Head)
 _OWN = tuple(_TABLES.sorted_tables)
-KIND = Kind(OF_A_FLEET, (_HEAD, *_OWN))
+KIND = DatabaseKind(OF_A_FLEET, (_HEAD, *_OWN))
 
 
 class FleetJournal:
@@ -67,7 +67,7 @@ class FleetJournal:
         """Open or create. `lease`: one of a PostgreSQL database that was waited for. Raises JournalBusy, JournalCorrupt
         or JournalError."""
         self.place = place_of(where)
-        self._decoder = msgspec.msgpack.Decoder(Submission)
+        self._decoder = msgspec.msgpack.Decoder(FleetSubmission)
         self._one_writer = threading.Lock()
         self._store = _opened(self.place, lease)
         try:
@@ -111,7 +111,7 @@ class FleetJournal:
             )
         return rows["uid"]
 
-    def open_submissions(self) -> list[Submission]:
+    def open_submissions(self) -> list[FleetSubmission]:
         """Those that are not over, oldest first."""
         with self._reading() as connection:
             bodies = select(_SUBMISSIONS.c.body).where(_SUBMISSIONS.c.state.in_(OPEN)).order_by(_SUBMISSIONS.c.seq)
@@ -127,7 +127,7 @@ class FleetJournal:
             grouped = select(_SUBMISSIONS.c.state, func.count()).group_by(_SUBMISSIONS.c.state)
             return _pairs(connection, grouped)
 
-    def found_in_time(self, ids: Sequence[str]) -> dict[str, Submission]:
+    def found_in_time(self, ids: Sequence[str]) -> dict[str, FleetSubmission]:
         """As `found`; a server that restarts is waited for, as before a change."""
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -136,13 +136,13 @@ class FleetJournal:
             except JournalCorrupt:
                 raise
             except JournalError:
-                if isinstance(self.place, File) or time.monotonic() > until:
+                if isinstance(self.place, SqliteFile) or time.monotonic() > until:
                     raise
             time.sleep(AGAIN_S)
 
-    def found(self, ids: Sequence[str]) -> dict[str, Submission]:
+    def found(self, ids: Sequence[str]) -> dict[str, FleetSubmission]:
         """Those of the ids that there are."""
-        there: dict[str, Submission] = {}
+        there: dict[str, FleetSubmission] = {}
         with self._reading() as connection:
             for at in range(0, len(ids), 500):
                 bodies = select(_SUBMISSIONS.c.body).where(_SUBMISSIONS.c.id.in_(ids[at : at + 500]))
@@ -151,7 +151,7 @@ class FleetJournal:
                     there[submission.id] = submission
         return there
 
-    def page(self, states: Sequence[State], before: int, limit: int) -> list[Submission]:
+    def page(self, states: Sequence[State], before: int, limit: int) -> list[FleetSubmission]:
         """Newest first, those with a smaller seq than `before`; 0: from the newest on."""
         bodies = select(_SUBMISSIONS.c.body).order_by(_SUBMISSIONS.c.seq.desc()).limit(limit)
         if states:
@@ -172,7 +172,7 @@ class FleetJournal:
         with self._reading() as connection:
             return _pairs(connection, select(_CLOSED.c.cell, _CLOSED.c.reason))
 
-    def write(self, submissions: Sequence[Submission] = (), events: Sequence[FleetEvent] = ()) -> None:
+    def write(self, submissions: Sequence[FleetSubmission] = (), events: Sequence[FleetEvent] = ()) -> None:
         """All of it or nothing, on the disk when this returns. Raises JournalError."""
         rows = [{"seq": s.seq, "id": s.id, "state": s.state, "body": msgspec.msgpack.encode(s)} for s in submissions]
 
@@ -201,7 +201,7 @@ class FleetJournal:
         with self._one_writer, self._store.writing() as connection:
             return change(connection)
 
-    def _decoded(self, body: bytes) -> Submission:
+    def _decoded(self, body: bytes) -> FleetSubmission:
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError as error:
@@ -254,7 +254,7 @@ def _log(connection: Connection, events: Sequence[FleetEvent]) -> None:
 
 def _opened(place: Place, lease: Lease | None) -> FileStore | PostgresStore:
     try:
-        if isinstance(place, File):
+        if isinstance(place, SqliteFile):
             return FileStore(place, 0, KIND)
         from engine.postgres_store import PostgresStore
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from engine.cells import CellFacts, Offer
+from engine.cells import CellFacts, CellOffer
 
 if TYPE_CHECKING:
     from console.fleet_cell import CellLine
@@ -32,7 +32,7 @@ Key = tuple[str, bytes]
 """A cell and a shape."""
 
 
-class Wanted(NamedTuple):
+class MissingOffer(NamedTuple):
     """A shape of which some cells have not said anything that holds."""
 
     shape: bytes
@@ -41,17 +41,17 @@ class Wanted(NamedTuple):
     cells: Sequence[str]
 
 
-class Asked(NamedTuple):
+class OfferRequest(NamedTuple):
     """A shape that a cell is to be asked about."""
 
     spec: WorkloadSpec
     said: Future[None]
 
 
-class Kept(NamedTuple):
+class TimedOffer(NamedTuple):
     """What a cell said."""
 
-    offer: Offer | None
+    offer: CellOffer | None
     """None: it did not answer."""
     at: float
     """Monotonic seconds."""
@@ -62,22 +62,22 @@ class Offers:
 
     def __init__(self, lines: Mapping[str, CellLine], rules: Routing, pool: Executor) -> None:
         self._lines, self._rules, self._pool = lines, rules, pool
-        self._kept: dict[Key, Kept] = {}
+        self._kept: dict[Key, TimedOffer] = {}
         self._sent_on: dict[Key, int] = {}
         self._asked_at: dict[Key, float] = {}
         """When last, so that in turn every shape is asked about."""
         self._lock = threading.Lock()
-        self._queue: dict[str, dict[bytes, Asked]] = {}
-        self._under_way: dict[str, dict[bytes, Asked]] = {}
+        self._queue: dict[str, dict[bytes, OfferRequest]] = {}
+        self._under_way: dict[str, dict[bytes, OfferRequest]] = {}
         """Of every cell that is being asked, about what."""
 
-    def said(self, shape: bytes, cell: CellFacts, asked: Mapping[str, int]) -> Kept | None:
+    def said(self, shape: bytes, cell: CellFacts, asked: Mapping[str, int]) -> TimedOffer | None:
         """What it has said of such work that holds for one more; None: it has to be asked."""
         key = (cell.link.name, shape)
         kept = self._kept.get(key)
         return kept if kept is not None and self._holds(key, kept, cell, asked) else None
 
-    def _holds(self, key: Key, kept: Kept, cell: CellFacts, asked: Mapping[str, int]) -> bool:
+    def _holds(self, key: Key, kept: TimedOffer, cell: CellFacts, asked: Mapping[str, int]) -> bool:
         if time.monotonic() - kept.at > FRESH_S:
             return False
         if kept.offer is None or kept.offer.refused:
@@ -91,7 +91,7 @@ class Offers:
         """One more was sent there on what it said."""
         self._sent_on[cell, shape] = self._sent_on.get((cell, shape), 0) + 1
 
-    def ask(self, wanted: Sequence[Wanted]) -> None:
+    def ask(self, wanted: Sequence[MissingOffer]) -> None:
         """Have all cells asked at once, each about so many of these shapes as one question holds, those first that it
         was not asked about for longest. Who has not answered in time has said nothing; what was not asked is for next
         time."""
@@ -106,13 +106,13 @@ class Offers:
             if not future.done():
                 self._keep(key, self._lines[key[0]].unsaid())
 
-    def _queued(self, cell: str, wanted: Wanted) -> Future[None]:
+    def _queued(self, cell: str, wanted: MissingOffer) -> Future[None]:
         """Done when the cell has said something of it. Who asks the same meanwhile waits for the same answer."""
         with self._lock:
             for known in (self._under_way.get(cell, {}), self._queue.setdefault(cell, {})):
                 if wanted.shape in known:
                     return known[wanted.shape].said
-            self._queue[cell][wanted.shape] = asked = Asked(wanted.spec, Future())
+            self._queue[cell][wanted.shape] = asked = OfferRequest(wanted.spec, Future())
             return asked.said
 
     def _begin(self, cell: str) -> None:
@@ -133,7 +133,7 @@ class Offers:
                     del self._under_way[cell]
                     return
                 self._under_way[cell] = now
-            found: Sequence[Offer | None] = [None] * len(now)
+            found: Sequence[CellOffer | None] = [None] * len(now)
             try:
                 specs = [each.spec for each in now.values()]
                 found = self._lines[cell].offers(specs, self._rules.horizon_ms, self._rules.answer_within_ms)
@@ -144,13 +144,13 @@ class Offers:
                     self._keep((cell, shape), offer)
                     asked.said.set_result(None)
 
-    def _keep(self, key: Key, offer: Offer | None) -> None:
-        self._kept[key] = Kept(offer, time.monotonic())
+    def _keep(self, key: Key, offer: CellOffer | None) -> None:
+        self._kept[key] = TimedOffer(offer, time.monotonic())
         self._sent_on[key] = 0
 
-    def _chosen(self, wanted: Sequence[Wanted]) -> dict[str, list[Wanted]]:
+    def _chosen(self, wanted: Sequence[MissingOffer]) -> dict[str, list[MissingOffer]]:
         """Cell -> what it is asked about now."""
-        lists: dict[str, dict[bytes, Wanted]] = {}
+        lists: dict[str, dict[bytes, MissingOffer]] = {}
         for each in wanted:
             for cell in each.cells:
                 lists.setdefault(cell, {}).setdefault(each.shape, each)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console.details import Line, Section, fact, plural, text_line
-from console.fleet_shown import CellView, FleetEvent, FleetView, Submission, TenantView
+from console.fleet_shown import CellView, FleetEvent, FleetSubmission, FleetView, TenantView
 from console.fleet_text import (
     UNNAMED,
     amounts,
@@ -20,7 +20,7 @@ from console.fleet_text import (
 )
 from console.text import NONE, cut, duration, fit, money, permille, printable, timestamp, wrap
 from console.views import meter
-from engine.cells import CellRow, Decision
+from engine.cells import CellRow, RoutingDecision
 
 BAR = 10
 MAX_WAITING, MAX_EVENTS = 30, 30
@@ -138,7 +138,7 @@ def _events(events: Sequence[FleetEvent], width: int) -> Section:
 # -- one submission ---------------------------------------------------------------------------------------------------
 
 
-def submission_pages(each: Submission, now_ms: int, width: int) -> tuple[list[Section], list[Section]]:
+def submission_pages(each: FleetSubmission, now_ms: int, width: int) -> tuple[list[Section], list[Section]]:
     """Left: what has become of it. Right: the last decision."""
     glyph, tone = _STATES[each.state]
     since = duration(max(0, now_ms - each.changed_ms))
@@ -160,7 +160,7 @@ def submission_pages(each: Submission, now_ms: int, width: int) -> tuple[list[Se
     return left, [] if each.decision is None else [_decision(each.decision, width)]
 
 
-def _decision(found: Decision, width: int) -> Section:
+def _decision(found: RoutingDecision, width: int) -> Section:
     lines: list[Line] = []
     for row in found.rows:
         lines += _row(row, row.cell == found.cell, width)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from console.settings import Settings, cells_folder, paths_in
+from console.settings import ConsoleSettings, cells_folder, paths_in
 
 FOLDER = "fleet"
 """Among the folders of the cells, when no other is named."""
@@ -19,7 +19,7 @@ class FleetPaths(NamedTuple):
     pid: Path
 
 
-def fleet_paths(settings: Settings) -> FleetPaths:
+def fleet_paths(settings: ConsoleSettings) -> FleetPaths:
     """Paths of a fleet's files; nothing is created."""
     at = Path(settings.fleet).expanduser().absolute() if settings.fleet else cells_folder(settings) / FOLDER
     socket = paths_in(at).socket

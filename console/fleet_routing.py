@@ -13,11 +13,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import msgspec
 
 from console.fleet import Fleet, event, wall_ms
-from console.fleet_cell import Sent
-from console.fleet_offers import Offers, Wanted, shape_of
-from console.fleet_shown import FleetEvent, Submission
+from console.fleet_cell import SendResult
+from console.fleet_offers import MissingOffer, Offers, shape_of
+from console.fleet_shown import FleetEvent, FleetSubmission
 from console.fleet_views import Held
-from engine.cells import CellFacts, Decision, Offer, Terms, asked_of, barred, decide, over_quota
+from engine.cells import CellFacts, CellOffer, RoutingDecision, RoutingTerms, asked_of, barred, decide, over_quota
 from engine.errors import JournalError, SpecError
 from engine.model import WorkloadSpec
 
@@ -104,7 +104,7 @@ class Router:
                 where = f"workloads[{i}]" if len(workloads) > 1 else "workload"
                 raise SpecError(where, f"no cell may take it ({told})", "Nothing was submitted")
 
-    def previews(self, specs: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> list[Decision]:
+    def previews(self, specs: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> list[RoutingDecision]:
         """Of each where it would go, were it alone. Raises SpecError."""
         for spec in specs:
             self._fleet.check(spec, cells, "workload")
@@ -119,10 +119,10 @@ class Router:
             with self._fleet.moved:
                 terms, missing = self._fleet.terms(each)
             if not missing:
-                wanted.append(Wanted(shape_of(spec), spec, self._said(each, terms)[1]))
+                wanted.append(MissingOffer(shape_of(spec), spec, self._said(each, terms)[1]))
         self._offers.ask(wanted)
 
-    def preview(self, spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> Decision:
+    def preview(self, spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> RoutingDecision:
         """Where it would go now. Nothing is kept. Raises SpecError."""
         fleet = self._fleet
         fleet.check(spec, cells, "workload")
@@ -174,7 +174,7 @@ class Router:
         """Decide on these and send them, where the cells have said what has to be known. Returns the others; with
         `in_turn` those are all from the first one on."""
         fleet = self._fleet
-        batch: list[Submission] = []
+        batch: list[FleetSubmission] = []
         left: list[str] = []
         for at, name in enumerate(names):
             if self._stopped:
@@ -186,7 +186,7 @@ class Router:
                 terms, missing = fleet.terms(each)
             quota = over_quota(terms, held.get(each.tenant, {}))
             if quota or missing:
-                self._keep_waiting(each, Decision(why=quota or missing, waits="quota" if quota else "cells"))
+                self._keep_waiting(each, RoutingDecision(why=quota or missing, waits="quota" if quota else "cells"))
                 continue
             offers, silent = self._said(each, terms)
             if silent:
@@ -203,7 +203,7 @@ class Router:
         self._send(batch)
         return left
 
-    def _wanted(self, names: Sequence[str]) -> list[Wanted]:
+    def _wanted(self, names: Sequence[str]) -> list[MissingOffer]:
         """What cells have to be asked about these."""
         found = []
         for name in names:
@@ -214,10 +214,10 @@ class Router:
                 terms, missing = self._fleet.terms(each)
             silent = [] if missing else self._said(each, terms)[1]
             if silent:
-                found.append(Wanted(shape_of(each.spec), each.spec, silent))
+                found.append(MissingOffer(shape_of(each.spec), each.spec, silent))
         return found
 
-    def _keep_waiting(self, each: Submission, found: Decision) -> None:
+    def _keep_waiting(self, each: FleetSubmission, found: RoutingDecision) -> None:
         fleet = self._fleet
         with fleet.moved:
             now = fleet.open.get(each.id)
@@ -233,7 +233,7 @@ class Router:
             self._tried.add(each.id)
             fleet.moved.notify_all()
 
-    def _chosen(self, each: Submission, found: Decision, held: Held) -> Submission:
+    def _chosen(self, each: FleetSubmission, found: RoutingDecision, held: Held) -> FleetSubmission:
         """As it is to be sent; from now on it counts as there."""
         line = self._fleet.lines[found.cell]
         now_ms = wall_ms()
@@ -249,18 +249,18 @@ class Router:
 
     # -- what the cells say
 
-    def _decide(self, each: Submission, terms: Terms) -> Decision:
+    def _decide(self, each: FleetSubmission, terms: RoutingTerms) -> RoutingDecision:
         """Where it goes, by what cells have said of late; the others that may take it are asked."""
         offers, silent = self._said(each, terms)
         if silent:
-            self._offers.ask([Wanted(shape_of(each.spec), each.spec, silent)])
+            self._offers.ask([MissingOffer(shape_of(each.spec), each.spec, silent)])
             offers, _ = self._said(each, terms)
         # Some may have turned out to be down.
         return decide(terms, self._facts(), offers, self._fleet.spec)
 
-    def _said(self, each: Submission, terms: Terms) -> tuple[dict[str, Offer], list[str]]:
+    def _said(self, each: FleetSubmission, terms: RoutingTerms) -> tuple[dict[str, CellOffer], list[str]]:
         """What cells have said of such work that still holds; and those that would have to be asked."""
-        offers: dict[str, Offer] = {}
+        offers: dict[str, CellOffer] = {}
         silent: list[str] = []
         shape = shape_of(each.spec)
         for cell in self._facts():
@@ -269,7 +269,7 @@ class Router:
                 continue
             until, why = self._refused.get((each.id, name), (0.0, ""))
             if until > time.monotonic():
-                offers[name] = Offer(refused=why)
+                offers[name] = CellOffer(refused=why)
             elif (kept := self._offers.said(shape, cell, each.asked)) is None:
                 silent.append(name)
             elif kept.offer is not None:
@@ -313,7 +313,7 @@ class Router:
 
     # -- sending
 
-    def _send(self, batch: list[Submission]) -> list[Submission]:
+    def _send(self, batch: list[FleetSubmission]) -> list[FleetSubmission]:
         """Write down where they go; then send them, and do not wait for that. Returns the empty batch that is next."""
         if batch:
             fleet = self._fleet
@@ -337,11 +337,11 @@ class Router:
             self._retry_at[each.id] = now + RETRY_S
             self._try(each)
 
-    def _try(self, each: Submission) -> None:
+    def _try(self, each: FleetSubmission) -> None:
         self._under_way.add(each.id)
         self._pool.submit(self._sent_one, each)
 
-    def _sent_one(self, each: Submission) -> None:
+    def _sent_one(self, each: FleetSubmission) -> None:
         """On a thread of the pool."""
         line = self._fleet.lines[each.cell]
         try:
@@ -349,7 +349,7 @@ class Router:
                 return  # another process may route by now: it stays `sending`, and is asked for again
             sent = line.send(each.spec, again=each.id in self._retry_at)
             if sent.outcome == "refused" and self._may_be_under_way(each):
-                sent = Sent("unknown", sent.text)
+                sent = SendResult("unknown", sent.text)
             self._settled(each, sent)
             if sent.outcome == "there" and each.cell not in self._to_look:
                 self._to_look.add(each.cell)
@@ -365,13 +365,13 @@ class Router:
         self._to_look.discard(cell)
         self._fleet.look_quietly(cell, ())
 
-    def _may_be_under_way(self, each: Submission) -> bool:
+    def _may_be_under_way(self, each: FleetSubmission) -> bool:
         """Whether an earlier try that was not answered may still take effect after a refusal."""
         line = self._fleet.lines[each.cell]
         again = each.id in self._retry_at
         return again and line.pid == each.sent_pid and wall_ms() - each.sent_ms < SETTLE_MS
 
-    def _settled(self, each: Submission, sent: Sent) -> None:
+    def _settled(self, each: FleetSubmission, sent: SendResult) -> None:
         fleet = self._fleet
         told: FleetEvent | None = None
         with fleet.moved:
@@ -401,10 +401,10 @@ class Router:
             fleet.keep((after,), (told,) if told else ())
 
 
-def _not_kept(spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> Submission:
+def _not_kept(spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> FleetSubmission:
     """As it would be, were it submitted."""
     now_ms = wall_ms()
-    return Submission(
+    return FleetSubmission(
         seq=0, id=spec.id, state="waiting", spec=spec, asked=asked_of(spec), cells=cells, by=by, submitted_ms=now_ms,
         changed_ms=now_ms,
     )  # fmt: skip

@@ -28,12 +28,12 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from console.authentication import BrowserGuard
-from console.connections import OpenConnections, Server, Watched
+from console.connections import DoorwayServer, OpenConnections, WatchedConnection
 from console.decoders import know_structs
 from console.fleet import Fleet
 from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router
-from console.fleet_shown import MAX_AT_ONCE, STATES, FleetQuestions, FleetView, State, Submission, SubmissionsPage
+from console.fleet_shown import MAX_AT_ONCE, STATES, FleetQuestions, FleetSubmission, FleetView, State, SubmissionsPage
 from console.http_answers import DEFECT, Forbidden, answer, refusal
 from console.identity import Identity
 from console.kept_where import note
@@ -41,11 +41,11 @@ from console.operations import Operation, asked_by
 from console.questions import Question, questions_of, wrap_answers
 from console.remote_client import RemoteClient
 from console.request_handler import read_arguments
-from console.settings import TOKEN, Settings
+from console.settings import TOKEN, ConsoleSettings
 from console.sockets import bind_unix, private_folder, remove_unix, socket_folder
 from console.text import printable
-from engine.cells import BY_TAG, Decision
-from engine.database import File, Place, Schema
+from engine.cells import BY_TAG, RoutingDecision
+from engine.database import Place, Schema, SqliteFile
 from engine.errors import MusterError, NotFoundError, SpecError
 from engine.model import WorkloadSpec
 from runbooks.commands_here import ROOT
@@ -84,10 +84,10 @@ class FleetAnswers(FleetQuestions):
                 raise SpecError("states", f"there is no {state[:40]!a}", f"Use: {', '.join(STATES)}")
         return self._fleet.page(states, before, limit)
 
-    def submission(self, submission_id: str) -> Submission:
+    def submission(self, submission_id: str) -> FleetSubmission:
         return self._fleet.submission(submission_id)
 
-    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
+    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[FleetSubmission, ...]:
         """Kept, and decided on where that takes a moment: as they stand then."""
         if not 0 < len(workloads) <= MAX_AT_ONCE:
             raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {MAX_AT_ONCE:,}")
@@ -100,7 +100,7 @@ class FleetAnswers(FleetQuestions):
             self._router.await_decided(ids, fleet.spec.routing.answer_within_ms / 1000 + AWAITED_S)
         return tuple(fleet.submission(name) for name in ids)
 
-    def preview(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Decision, ...]:
+    def preview(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[RoutingDecision, ...]:
         if not 0 < len(workloads) <= AWAITED:
             raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {AWAITED}")
         return tuple(self._router.previews(workloads, cells, self._by))
@@ -150,7 +150,7 @@ def serve_fleet(
     os.environ.pop(TOKEN, None)
     from console.standing_by import after_loss, wait_for_lease_alone
 
-    place = place or File(paths.journal)
+    place = place or SqliteFile(paths.journal)
     lease = None
     if standby and isinstance(place, Schema):
         lease = wait_for_lease_alone(place, f"fleet {spec.name}")
@@ -190,7 +190,7 @@ def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal
 
 def connected(link: CellLink, patience_s: float) -> Client:
     """A client of a cell, as the account this process runs as, or with the token of the fleet's file."""
-    identity = Identity(Settings(token_file=link.token_file)) if link.token_file else None
+    identity = Identity(ConsoleSettings(token_file=link.token_file)) if link.token_file else None
     return RemoteClient(link.connect, identity=identity, patience_s=patience_s)
 
 
@@ -202,7 +202,7 @@ async def run_server(
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serves on a bound socket until a signal comes or, where signals are not ours to take, `stop` is set."""
-    server = Server(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN), OpenConnections())
+    server = DoorwayServer(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN), OpenConnections())
     stopping = stop or _stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopped = asyncio.create_task(stopping.wait())
@@ -263,7 +263,7 @@ def _account(request: Request) -> str:
     return request.client.host if request.client is not None else "unknown"
 
 
-class _Protocol(Watched, H11Protocol):
+class _Protocol(WatchedConnection, H11Protocol):
     """With an eye on who connects and how."""
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from console.questions import Asking, asks
-from engine.cells import Decision, Wait
+from engine.cells import RoutingDecision, Wait
 from engine.model import WorkloadSpec
 
 State = Literal["waiting", "sending", "routed", "ended", "withdrawn"]
@@ -28,7 +28,7 @@ MAX_AT_ONCE = 10_000
 MAX_PAGE = 1_000
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class FleetSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """A workload that was given to the fleet, and what has become of it."""
 
     seq: int
@@ -57,7 +57,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """Of the decision, or why it still waits."""
     waits: Wait = ""
-    decision: Decision | None = None
+    decision: RoutingDecision | None = None
     """The last, with a row for every cell."""
 
     @property
@@ -136,7 +136,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[TenantView, ...]
     counts: dict[str, int]
     """State -> submissions."""
-    waiting: tuple[Submission, ...]
+    waiting: tuple[FleetSubmission, ...]
     """The first in the order in which they are tried."""
     recent: tuple[FleetEvent, ...]
     """Newest first."""
@@ -146,7 +146,7 @@ class SubmissionsPage(msgspec.Struct, frozen=True, kw_only=True):
     """A window, newest first."""
 
     now_ms: int
-    items: tuple[Submission, ...]
+    items: tuple[FleetSubmission, ...]
     next_before: int = 0
     """`before` of the next page; 0: there is none."""
 
@@ -168,11 +168,11 @@ class FleetQuestions(Asking):
         """Submissions, newest first."""
 
     @asks("GET", "/v1/fleet/submissions/{id:path}")
-    def submission(self, submission_id: str) -> Submission:
+    def submission(self, submission_id: str) -> FleetSubmission:
         """A submission, and what has become of it."""
 
     @asks("POST", "/v1/fleet/submit", changes=True, body="SubmitAsk")
-    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
+    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[FleetSubmission, ...]:
         """Submit work to the fleet: all is taken, or none.
 
         Kept when this returns, and sent where that could be decided in a moment. The same again changes nothing.
@@ -180,7 +180,7 @@ class FleetQuestions(Asking):
         """
 
     @asks("POST", "/v1/fleet/preview", body="SubmitAsk")
-    def preview(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[Decision, ...]:
+    def preview(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[RoutingDecision, ...]:
         """Where each would go now. Nothing is kept."""
 
     @asks("POST", "/v1/fleet/withdraw", changes=True, body="WithdrawAsk")

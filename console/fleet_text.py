@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from console.details import quantity
-from console.fleet_shown import CellView, FleetView, Submission, TenantView
+from console.fleet_shown import CellView, FleetSubmission, FleetView, TenantView
 from console.plain import facts, table
 from console.text import NONE, duration, money, permille, printable, timestamp
-from engine.cells import CellRow, Decision
+from engine.cells import CellRow, RoutingDecision
 from engine.chance import MIN_RUNS
 
 NAMES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
@@ -92,7 +92,7 @@ def quota_words(tenant: TenantView) -> str:
     return ", ".join(told) or "no limit"
 
 
-def jobs_lines(items: Sequence[Submission], now_ms: int) -> list[str]:
+def jobs_lines(items: Sequence[FleetSubmission], now_ms: int) -> list[str]:
     rows = [
         [f"{each.seq}", printable(each.id), each.state, printable(each.cell) or NONE,
          printable(each.cell_state) or NONE,
@@ -103,11 +103,11 @@ def jobs_lines(items: Sequence[Submission], now_ms: int) -> list[str]:
     return table(titles, rows, (True, False, False, False, False, False, True, False))
 
 
-def why_of(each: Submission) -> str:
+def why_of(each: FleetSubmission) -> str:
     return printable(each.why) or ("not looked at yet" if each.state == "waiting" else "")
 
 
-def submission_lines(each: Submission, now_ms: int) -> list[str]:
+def submission_lines(each: FleetSubmission, now_ms: int) -> list[str]:
     """One submission, and the last decision with a row for every cell."""
     pairs = [
         ("id", printable(each.id)),
@@ -123,7 +123,7 @@ def submission_lines(each: Submission, now_ms: int) -> list[str]:
     return [*lines, "", *decision_lines(each.decision)] if each.decision is not None else lines
 
 
-def decision_lines(found: Decision) -> list[str]:
+def decision_lines(found: RoutingDecision) -> list[str]:
     """Where it goes and why, with every cell's figures or why not."""
     head = f"goes to {printable(found.cell)}: {printable(found.why)}" if found.cell else printable(found.why)
     rows = [row_words(row, chosen=row.cell == found.cell) for row in found.rows]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from console.fleet_cell import NOT_ASKED, CellLine
-from console.fleet_shown import CellView, Submission, TenantView
+from console.fleet_shown import CellView, FleetSubmission, TenantView
 from engine.cells import share_ppm
 from engine.fleets import FleetSpec, TenantShare
 
@@ -15,7 +15,7 @@ Held = dict[str, dict[str, int]]
 """Tenant -> resource -> quantity."""
 
 
-def cell_view(line: CellLine, closed: str | None, here: Sequence[Submission], spec: FleetSpec) -> CellView:
+def cell_view(line: CellLine, closed: str | None, here: Sequence[FleetSubmission], spec: FleetSpec) -> CellView:
     """`closed`: why a person has closed it, None: nobody has; `here`: what the fleet has there."""
     seen = line.seen
     view = CellView(
@@ -54,7 +54,7 @@ def tenant_views(
     spec: FleetSpec,
     held: Held,
     capacity: Mapping[str, int],
-    waiting: Sequence[Submission],
+    waiting: Sequence[FleetSubmission],
     lines: Mapping[str, CellLine],
 ) -> tuple[TenantView, ...]:
     """Those of the fleet's file, then others that hold something."""
@@ -67,7 +67,7 @@ def _tenant(
     tenant: TenantShare,
     held: Held,
     capacity: Mapping[str, int],
-    waiting: Sequence[Submission],
+    waiting: Sequence[FleetSubmission],
     lines: Mapping[str, CellLine],
 ) -> TenantView:
     holds = held.get(tenant.name, {})

@@ -25,7 +25,7 @@ TOO_SHORT = "too short"
 UNITS = {"micro-USD/h": ("USD/h", 1_000_000)}
 
 
-class Sizing(NamedTuple):
+class CapacityStep(NamedTuple):
     """How the subject gets more: a pool by nodes, a queue by quota."""
 
     each: int
@@ -38,7 +38,7 @@ class Sizing(NamedTuple):
     """They can be ordered for a time to come: the pool grows by itself."""
 
 
-class Known(NamedTuple):
+class ForecastPageData(NamedTuple):
     """What is there before there is a forecast, and what is asked for."""
 
     version: int
@@ -56,7 +56,7 @@ class Known(NamedTuple):
     """What that is, in a word."""
     boot_ms: tuple[int, int] | None
     """Median and 95th percentile of the time that new nodes take."""
-    sizing: Sizing | None
+    sizing: CapacityStep | None
     subjects: tuple[str, ...]
     metrics: tuple[str, ...]
 
@@ -88,7 +88,7 @@ def amount(value: int) -> str:
 # -- the chart --------------------------------------------------------------------------------------------------------
 
 
-def chart(known: Known, found: Forecast | None, wait: Wait, width: int, rows: int) -> list[Section]:
+def chart(known: ForecastPageData, found: Forecast | None, wait: Wait, width: int, rows: int) -> list[Section]:
     """The past, the hours ahead with what lies between p10 and p90, what there is, and when nodes ordered now are
     ready."""
     points = _points(known, found)
@@ -110,7 +110,7 @@ def chart(known: Known, found: Forecast | None, wait: Wait, width: int, rows: in
     return [Section(_title(known), tuple(Line(spans) for spans in lines), _state(known, found, wait))]
 
 
-def _points(known: Known, found: Forecast | None) -> list[tuple[int, int | None, int | None, int | None]]:
+def _points(known: ForecastPageData, found: Forecast | None) -> list[tuple[int, int | None, int | None, int | None]]:
     """(begin of an hour, p10, p50, p90): of the past the middle alone, what was."""
     first = next((index for index, (_, value) in enumerate(known.past) if value is not None), len(known.past))
     past: list[tuple[int, int | None, int | None, int | None]]
@@ -126,7 +126,7 @@ def _points(known: Known, found: Forecast | None) -> list[tuple[int, int | None,
     return [*(point for point in past if point[0] < begins), *ahead]
 
 
-def _title(known: Known) -> str:
+def _title(known: ForecastPageData) -> str:
     return f"{printable(known.metric)} of {printable(known.subject.replace(':', ' ')) or 'the cell'}"
 
 
@@ -136,7 +136,7 @@ def _nothing(wait: Wait) -> str:
     return "stopped: r asks again" if wait.stopped else "nothing was measured yet; the forecast is being made …"
 
 
-def _state(known: Known, found: Forecast | None, wait: Wait) -> str:
+def _state(known: ForecastPageData, found: Forecast | None, wait: Wait) -> str:
     """The unit, and how the forecast stands."""
     if wait.since_s:
         return f"{known.unit} · making the forecast, {wait.since_s:.0f} s, esc stops"
@@ -145,7 +145,9 @@ def _state(known: Known, found: Forecast | None, wait: Wait) -> str:
     return f"{known.unit} · hourly means · made {timestamp(found.made_ms)[5:16]} UTC"
 
 
-def _legend(known: Known, found: Forecast | None, limit: int | None, ready: int | None, width: int) -> list[Spans]:
+def _legend(
+    known: ForecastPageData, found: Forecast | None, limit: int | None, ready: int | None, width: int
+) -> list[Spans]:
     parts = [("─ measured, then p50" if found else "─ measured", "bar"), ("│ now", "accent")]
     if found is not None:
         parts.insert(1, ("░ p10 to p90", "dim"))
@@ -162,7 +164,7 @@ def _legend(known: Known, found: Forecast | None, limit: int | None, ready: int 
 # -- what it means ----------------------------------------------------------------------------------------------------
 
 
-class Short(NamedTuple):
+class CapacityShortfall(NamedTuple):
     """Where the forecast rises above what there is."""
 
     first_ms: int
@@ -173,7 +175,7 @@ class Short(NamedTuple):
     """The median rises above it too, not the p90 alone."""
 
 
-def shortfall(known: Known, found: Forecast) -> Short | None:
+def shortfall(known: ForecastPageData, found: Forecast) -> CapacityShortfall | None:
     """None where p90 stays within what there is, or that is not known."""
     if known.there_is is None:
         return None
@@ -186,10 +188,12 @@ def shortfall(known: Known, found: Forecast) -> Short | None:
     if not over:
         return None
     peak_ms, _, peak = max(over, key=lambda each: (each[2], -each[0]))
-    return Short(over[0][0], peak_ms, peak, len(over), any(middle > known.there_is for _, middle, _ in over))
+    return CapacityShortfall(
+        over[0][0], peak_ms, peak, len(over), any(middle > known.there_is for _, middle, _ in over)
+    )
 
 
-def means(known: Known, found: Forecast, width: int, *, read_only: bool) -> Section:
+def means(known: ForecastPageData, found: Forecast, width: int, *, read_only: bool) -> Section:
     """Is there enough for what comes, and what can be done about it: lines that lead into the `:` bar."""
     short = shortfall(known, found)
     if found.basis == TOO_SHORT:
@@ -212,7 +216,7 @@ def means(known: Known, found: Forecast, width: int, *, read_only: bool) -> Sect
     return Section("What it means", (*lines, *ways(known, short, width, read_only=read_only)), "enter begins the line")
 
 
-def ways(known: Known, short: Short, width: int, *, read_only: bool) -> list[Line]:
+def ways(known: ForecastPageData, short: CapacityShortfall, width: int, *, read_only: bool) -> list[Line]:
     """Lines of the `:` bar that try or ask for as much as the peak takes."""
     kind, _, name = known.subject.partition(":")
     if known.sizing is None:
@@ -256,7 +260,7 @@ def _prose(line: str, width: int) -> list[str]:
     return [line] if "  " in line or not line else wrap(line, width)
 
 
-def choices(known: Known, width: int) -> list[Section]:
+def choices(known: ForecastPageData, width: int) -> list[Section]:
     """Other subjects and other measures of this one; the one that is shown is marked."""
     of = [("", "the cell")] + [(name, name.replace(":", " ")) for name in known.subjects]
     return [
@@ -271,7 +275,7 @@ def _choice(what: str, value: str, text: str, chosen: str, width: int) -> Line:
 
 
 def pages(
-    known: Known, found: Forecast | None, wait: Wait, width: int, *, read_only: bool
+    known: ForecastPageData, found: Forecast | None, wait: Wait, width: int, *, read_only: bool
 ) -> tuple[list[Section], list[Section]]:
     """Left: what it means and what it rests on. Right: what else can be looked at."""
     left: list[Section] = []

@@ -40,7 +40,7 @@ FEW = 30
 """Scored hours below which a coverage says little."""
 
 
-class Past(NamedTuple):
+class MeasuredHours(NamedTuple):
     """The hours that were measured, up to the last whole one."""
 
     key: SeriesKey
@@ -57,7 +57,7 @@ class Forecasts:
         self._loop = loop
         self._telemetry = telemetry
         self._rows: ForecastRows | None = None
-        self._made: OrderedDict[tuple[str, str, str, int, int], tuple[Past, DemandForecast]] = OrderedDict()
+        self._made: OrderedDict[tuple[str, str, str, int, int], tuple[MeasuredHours, DemandForecast]] = OrderedDict()
         """(metric, of, subject, end of the last known hour, hours ahead) -> what was made."""
         self._making = threading.Lock()
         """Held to make one: one core is enough."""
@@ -136,7 +136,7 @@ class Forecasts:
         capacity = pools.get(subject, overview.capacity) if of == "pool" else overview.capacity
         return ("demand_gpu", "demand_cpu") if capacity.get("gpu_milli") else ("demand_cpu", "demand_gpu")
 
-    def _forecast(self, key: SeriesKey, now_ms: int, hours: int) -> tuple[Past, DemandForecast]:
+    def _forecast(self, key: SeriesKey, now_ms: int, hours: int) -> tuple[MeasuredHours, DemandForecast]:
         end_ms = _end_ms(key, now_ms)
         wanted = (key.metric, key.of, key.subject, end_ms, hours)
         made = self._made.get(wanted)
@@ -156,13 +156,13 @@ class Forecasts:
                 self._keep(past, made[1])
             return made
 
-    def _past(self, key: SeriesKey, end_ms: int) -> Past:
+    def _past(self, key: SeriesKey, end_ms: int) -> MeasuredHours:
         assert self._telemetry is not None
         since_ms = max(key.first_ms // HOUR_MS * HOUR_MS, end_ms - KNOWN_HOURS * HOUR_MS)
         points = self._telemetry.series(key.metric, key.of, key.subject, min(since_ms, end_ms), end_ms, HOUR_MS)
-        return Past(key, end_ms, since_ms // HOUR_MS, points.mean.tolist())
+        return MeasuredHours(key, end_ms, since_ms // HOUR_MS, points.mean.tolist())
 
-    def _keep(self, past: Past, made: DemandForecast) -> None:
+    def _keep(self, past: MeasuredHours, made: DemandForecast) -> None:
         """As it is now, for the score. A history that cannot be written costs the score, not the forecast."""
         rows = self._score_rows()
         if rows is None or made.basis == "too short":
@@ -177,7 +177,7 @@ class Forecasts:
         except MusterError:
             return
 
-    def _coverage(self, past: Past) -> tuple[Coverage, ...]:
+    def _coverage(self, past: MeasuredHours) -> tuple[Coverage, ...]:
         rows = self._score_rows()
         if rows is None:
             return ()
@@ -212,7 +212,9 @@ class Forecasts:
         return self._rows
 
 
-def told(past: Past, made: DemandForecast, hours: int, now_ms: int, coverage: tuple[Coverage, ...]) -> Forecast:
+def told(
+    past: MeasuredHours, made: DemandForecast, hours: int, now_ms: int, coverage: tuple[Coverage, ...]
+) -> Forecast:
     """The forecast in plain numbers."""
     known = sum(value == value for value in past.values)
     notes = []

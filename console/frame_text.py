@@ -34,13 +34,13 @@ SILENT_S = 10.0
 """It answers every second: after so many something is wrong with it, or with the way to it."""
 
 
-class Heard(NamedTuple):
+class VersionSighting(NamedTuple):
     version: int
     at_ms: int
     moment: float
 
 
-class Seen:
+class DataAge:
     """What is known of how far the cell is, and since when."""
 
     def __init__(self, version: int = 0, at_ms: int = 0) -> None:
@@ -48,12 +48,12 @@ class Seen:
         self.at_ms = at_ms
         self.reloaded_ms = 0
         """Cell time when the page was last asked for anew."""
-        self._heard: deque[Heard] = deque(maxlen=256)
+        self._heard: deque[VersionSighting] = deque(maxlen=256)
 
     def hear(self, version: int, at_ms: int, moment: float) -> None:
         """The cell is there, at that moment of `since_boot`."""
         self.version, self.at_ms = version, at_ms
-        self._heard.append(Heard(version, at_ms, moment))
+        self._heard.append(VersionSighting(version, at_ms, moment))
 
     def outdated_since(self, as_of: AsOf, speed: float = 1.0) -> float | None:
         """The moment from which on something newer than these data was known; None while they are new. `speed`: cell

@@ -43,7 +43,7 @@ def escaped(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-class Guarded:
+class GuardedStream:
     """A stream of text to which only `inert` text is written; for the rest it is the stream within."""
 
     def __init__(self, within: IO[str]) -> None:
@@ -61,7 +61,7 @@ class Guarded:
         return getattr(self.within, name)
 
 
-class Vanishing:
+class VanishingTerminal:
     """A terminal that may go away: what is written to it after that is dropped. An error would end the thread that
     draws, and then nobody empties its queue, and the console waits for ever for room in it instead of ending."""
 
@@ -84,14 +84,14 @@ class Vanishing:
 def draw_on_what_may_vanish() -> None:
     """For the rest of the process: Textual draws on `sys.__stderr__`."""
     if sys.__stderr__ is not None:
-        sys.__stderr__ = cast(TextIO, Vanishing(sys.__stderr__))
+        sys.__stderr__ = cast(TextIO, VanishingTerminal(sys.__stderr__))
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Until the end, nothing that is printed can act on a terminal."""
     out, err = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(Any, Guarded(out)), cast(Any, Guarded(err))
+    sys.stdout, sys.stderr = cast(Any, GuardedStream(out)), cast(Any, GuardedStream(err))
     try:
         yield
     finally:
@@ -102,12 +102,12 @@ def exact_output() -> IO[str]:
     """Standard output for what must keep its bytes, such as records that are checked elsewhere: into a file or a pipe
     as it is, to a terminal as anything else."""
     out = sys.stdout
-    return out.within if isinstance(out, Guarded) and not out.isatty() else out
+    return out.within if isinstance(out, GuardedStream) and not out.isatty() else out
 
 
 def write_over(text: str) -> None:
     """One line on standard error, over the last of this kind; nothing takes it away."""
     from console.text import printable
 
-    err = sys.stderr.within if isinstance(sys.stderr, Guarded) else sys.stderr
+    err = sys.stderr.within if isinstance(sys.stderr, GuardedStream) else sys.stderr
     print(f"\r\x1b[K{printable(text)}", end="", file=err, flush=True)

@@ -22,7 +22,7 @@ RUNS = "runs"
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalExecution:
     """How work runs on this machine."""
 
     runs: Path
@@ -78,7 +78,7 @@ def new_cell(folder: Path, given: CellSpec | None) -> CellSpec:
     )
 
 
-def usage_of(loop: EngineLoop, here: Here | None) -> UsageHere:
+def usage_of(loop: EngineLoop, here: LocalExecution | None) -> UsageHere:
     """Tells the engine what its work uses; nothing where none runs here."""
     from console.usage_here import UsageHere
     from engine.executors.machine import node_name
@@ -86,7 +86,7 @@ def usage_of(loop: EngineLoop, here: Here | None) -> UsageHere:
     return UsageHere(loop, here.runs if here else None, (here.node if here else "") or node_name())
 
 
-def check_here(engine: Engine, here: Here | None) -> None:
+def check_here(engine: Engine, here: LocalExecution | None) -> None:
     """Raises RefusedError for a cell that was made to run work for real and would not now, or the other way round."""
     real = engine.state.settings.executor == "process"
     if real and here is None:

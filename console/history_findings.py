@@ -16,9 +16,9 @@ from engine.query import Query, Term
 from engine.workloads import NONE
 from recommender.findings_history import (
     WEEK,
+    HourlySeries,
     PoolNow,
     ReservationNow,
-    Series,
     idle_pools,
     interruptions,
     pools_ahead,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from engine.query import Overview
     from recommender.forecasts import Forecast
     from recommender.telemetry import Telemetry
-    from recommender.watch import Watch
+    from recommender.watch import HistoryWatch
 
 MAX_RESERVATIONS = 200
 MAX_SERIES = 200
@@ -67,9 +67,9 @@ class HistoryFindings:
         self._telemetry = telemetry
         self._forecasts = forecasts
         self._insights = insights
-        self._watch: Watch | None = None
+        self._watch: HistoryWatch | None = None
         self._read_ms = 0
-        self._known: dict[tuple[str, str, str, str], Series] = {}
+        self._known: dict[tuple[str, str, str, str], HourlySeries] = {}
         """What was read of the hours up to then."""
         self._lock = threading.Lock()
 
@@ -120,9 +120,9 @@ class HistoryFindings:
 
     def _watched(self, now_ms: int) -> tuple[list[Suggestion], list[str]]:
         if self._watch is None:
-            from recommender.watch import Watch
+            from recommender.watch import HistoryWatch
 
-            self._watch = Watch()
+            self._watch = HistoryWatch()
         return self._watch.look(self._telemetry, now_ms)
 
     def _of_pools(self, now: CellNow) -> list[Suggestion]:
@@ -148,11 +148,11 @@ class HistoryFindings:
             thin[pool.name] = made.notes
         return pools_ahead(growing, demand, now.now_ms, made_ms, skill, thin)
 
-    def _series(self, metric: str, of: str, now_ms: int) -> list[Series]:
+    def _series(self, metric: str, of: str, now_ms: int) -> list[HourlySeries]:
         keys = self._telemetry.keys(metric, of)
         return [self._hours(metric, of, key.subject, now_ms, "mean") for key in keys[:MAX_SERIES] if not key.stale]
 
-    def _hours(self, metric: str, of: str, subject: str, now_ms: int, figure: str) -> Series:
+    def _hours(self, metric: str, of: str, subject: str, now_ms: int, figure: str) -> HourlySeries:
         """Of the last two weeks, up to the last whole hour."""
         until_ms = now_ms // HOUR_MS * HOUR_MS
         if until_ms != self._read_ms:
@@ -162,7 +162,7 @@ class HistoryFindings:
             since_ms = max(until_ms - 2 * WEEK * HOUR_MS, 0)
             points = self._telemetry.series(metric, of, subject, since_ms, until_ms, HOUR_MS)
             known = zip(getattr(points, figure).tolist(), points.count.tolist(), strict=True)
-            self._known[key] = Series(
+            self._known[key] = HourlySeries(
                 subject=subject, hours=[value if count else float("nan") for value, count in known]
             )
         return self._known[key]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from console.back_pressure import Pressure
+    from console.back_pressure import BackPressure
     from engine.loop import EngineLoop
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -42,7 +42,7 @@ class Standing(msgspec.Struct, frozen=True):
 class Metrics:
     """Counts what is answered. Made and used in one event loop."""
 
-    def __init__(self, loop: EngineLoop, pressure: Pressure) -> None:
+    def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
         self._loop = loop
         self.stopping = False
         disable_created_metrics()
@@ -114,7 +114,7 @@ class Counting:
 class _Looked:
     """What is looked up when somebody asks. Reads what other threads write, each figure by itself."""
 
-    def __init__(self, loop: EngineLoop, pressure: Pressure) -> None:
+    def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
         self._loop = loop
         self._pressure = pressure
 

@@ -14,11 +14,11 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from console.authentication import Doors, guarded_ports
-from console.connections import OpenConnections, Server, Watched
+from console.connections import DoorwayServer, OpenConnections, WatchedConnection
 from console.http_answers import SaysVersion
 from console.local_client import LocalClient
-from console.oidc import Provider
-from console.server import Service, build_service
+from console.oidc import OpenIdProvider
+from console.server import ControlPlane, build_service
 from console.text import printable
 from console.tls import LOOK_EVERY_S, Tls
 from engine.errors import MusterError
@@ -45,7 +45,7 @@ async def run_server(
     *,
     secured: Sequence[socket.socket] = (),
     tls: Tls | None = None,
-    provider: Provider | None = None,
+    provider: OpenIdProvider | None = None,
 ) -> None:
     """Serves on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are not
     ours to take, `stop` is set. Then nothing new is taken, and what is under way is answered. `provider` says who
@@ -78,9 +78,9 @@ async def run_server(
 
 
 def _serving(
-    service: Service, sockets: Sequence[socket.socket], connections: OpenConnections, **options: Any
+    service: ControlPlane, sockets: Sequence[socket.socket], connections: OpenConnections, **options: Any
 ) -> tuple[uvicorn.Server, asyncio.Task[None]]:
-    server = Server(uvicorn.Config(service.app, **_UVICORN, **options), connections)
+    server = DoorwayServer(uvicorn.Config(service.app, **_UVICORN, **options), connections)
     return server, asyncio.create_task(server.serve(sockets=list(sockets)))
 
 
@@ -102,7 +102,7 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-class _Protocol(SaysVersion, Watched, HttpToolsProtocol):
+class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
     """With an eye on who connects and how."""
 
     def shutdown(self) -> None:

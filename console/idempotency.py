@@ -72,7 +72,7 @@ KEPT = Table(
 _added = itertools.count(1)
 
 
-class Answered(NamedTuple):
+class StoredResponse(NamedTuple):
     """What a change is answered with."""
 
     content: bytes
@@ -82,7 +82,7 @@ class Answered(NamedTuple):
     """Whether it was answered before."""
 
 
-class Key(msgspec.Struct, frozen=True):
+class IdempotencyKey(msgspec.Struct, frozen=True):
     """Of one request."""
 
     caller: str
@@ -91,17 +91,17 @@ class Key(msgspec.Struct, frozen=True):
     """SHA-256 of all that it asks for."""
 
 
-def key_of(text: str, caller: str, method: str, path: str, body: bytes) -> Key:
+def key_of(text: str, caller: str, method: str, path: str, body: bytes) -> IdempotencyKey:
     """Raises SpecError for a key that is none."""
     if not 0 < len(text) <= LONGEST_KEY or not text.isascii() or not text.isprintable():
         raise SpecError(
             HEADER, f"is not 1 to {LONGEST_KEY} printable ASCII characters", "Use a new random UUID for each change"
         )
     asked = b"\n".join((method.encode(), path.encode(), body))
-    return Key(caller, text, hashlib.sha256(asked).hexdigest())
+    return IdempotencyKey(caller, text, hashlib.sha256(asked).hexdigest())
 
 
-def kept(connection: Connection, keys: Iterable[Key]) -> dict[tuple[str, str], tuple[str, bytes]]:
+def kept(connection: Connection, keys: Iterable[IdempotencyKey]) -> dict[tuple[str, str], tuple[str, bytes]]:
     """(caller, key) -> digest and answer, of those that are known."""
     wanted = {(key.caller, key.key) for key in keys}
     columns = (KEPT.c.caller, KEPT.c.key, KEPT.c.digest, KEPT.c.answer)
@@ -109,7 +109,7 @@ def kept(connection: Connection, keys: Iterable[Key]) -> dict[tuple[str, str], t
     return {(caller, key): (digest, answer) for caller, key, digest, answer in rows if (caller, key) in wanted}
 
 
-def replayed(key: Key, found: tuple[str, bytes]) -> Answered:
+def replayed(key: IdempotencyKey, found: tuple[str, bytes]) -> StoredResponse:
     """The answer again. Raises RefusedError for another request with the same key, and for one that nobody heard the
     end of."""
     digest, answer = found
@@ -123,15 +123,15 @@ def replayed(key: Key, found: tuple[str, bytes]) -> Answered:
             "Look at what it was to change; then ask again with a new key, if need be",
         )
     version, _, content = answer.partition(b" ")
-    return Answered(content, int(version), again=True)
+    return StoredResponse(content, int(version), again=True)
 
 
-def written(answer: Answered) -> bytes:
+def written(answer: StoredResponse) -> bytes:
     """As it is kept."""
     return b"%d %s" % (answer.version, answer.content)
 
 
-def keep(connection: Connection, answered: Sequence[tuple[Key, bytes]]) -> None:
+def keep(connection: Connection, answered: Sequence[tuple[IdempotencyKey, bytes]]) -> None:
     """In the transaction that does them, or before it with BEGUN."""
     now_ms = time.time_ns() // 1_000_000
     rows = [
@@ -144,17 +144,17 @@ def keep(connection: Connection, answered: Sequence[tuple[Key, bytes]]) -> None:
             _tidy(connection, now_ms)
 
 
-def finish(connection: Connection, key: Key, answer: Answered) -> None:
+def finish(connection: Connection, key: IdempotencyKey, answer: StoredResponse) -> None:
     """What came of what was begun."""
     connection.execute(update(KEPT).where(_is(key)).values(answer=written(answer)))
 
 
-def forget(connection: Connection, key: Key) -> None:
+def forget(connection: Connection, key: IdempotencyKey) -> None:
     """It was refused: it may be tried again."""
     connection.execute(delete(KEPT).where(_is(key)))
 
 
-def _is(key: Key) -> ColumnElement[bool]:
+def _is(key: IdempotencyKey) -> ColumnElement[bool]:
     return and_(KEPT.c.caller == key.caller, KEPT.c.key == key.key)
 
 
@@ -163,23 +163,23 @@ def _tidy(connection: Connection, now_ms: int) -> None:
     connection.execute(delete(KEPT).where(or_(KEPT.c.at_ms < now_ms - KEPT_MS, KEPT.c.number <= newest - MAX_KEPT)))
 
 
-class Keys:
+class IdempotencyKeys:
     """Does each change once. Made and used in one event loop; the rows are written on the engine's thread."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
-        self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Answered]]] = {}
+        self._running: dict[tuple[str, str], tuple[str, asyncio.Task[StoredResponse]]] = {}
         self._ready = False
         """Whether there is a table."""
 
-    def known(self, connection: Connection, keys: Sequence[Key]) -> dict[tuple[str, str], tuple[str, bytes]]:
+    def known(self, connection: Connection, keys: Sequence[IdempotencyKey]) -> dict[tuple[str, str], tuple[str, bytes]]:
         """As `kept`; in a transaction that may write, on the engine's thread."""
         if not self._ready:
             create_tables(connection, METADATA)
             self._ready = True
         return kept(connection, keys)
 
-    async def once(self, key: Key, do: Callable[[], Awaitable[Answered]]) -> Answered:
+    async def once(self, key: IdempotencyKey, do: Callable[[], Awaitable[StoredResponse]]) -> StoredResponse:
         """What `do` answers, or answered the first time. Who asks the same twice at once gets one answer. Raises what
         `do` does, and RefusedError as `replayed`."""
         place = (key.caller, key.key)
@@ -193,7 +193,7 @@ class Keys:
         task.add_done_callback(lambda _: self._running.pop(place))
         return await asyncio.shield(task)
 
-    async def _first(self, key: Key, do: Callable[[], Awaitable[Answered]]) -> Answered:
+    async def _first(self, key: IdempotencyKey, do: Callable[[], Awaitable[StoredResponse]]) -> StoredResponse:
         known = await self._write(lambda connection: self._begin(connection, key))
         if known is not None:
             return replayed(key, known)
@@ -212,7 +212,7 @@ class Keys:
 
         return await asyncio.wrap_future(self._loop.post(work))
 
-    def _begin(self, connection: Connection, key: Key) -> tuple[str, bytes] | None:
+    def _begin(self, connection: Connection, key: IdempotencyKey) -> tuple[str, bytes] | None:
         """What is known of the key; if nothing is, it is begun."""
         found = self.known(connection, [key]).get((key.caller, key.key))
         if found is None:

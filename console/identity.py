@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from console.settings import Settings, config_file
+from console.settings import ConsoleSettings, config_file
 from engine.errors import MusterError, RefusedError, SpecError
 from runbooks.identity import TCP, Actor, AuthRefused, Signed
 
@@ -63,7 +63,7 @@ def request_digest(method: str, path: str, body: bytes) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Claim(msgspec.Struct, frozen=True):
+class IdentityClaim(msgspec.Struct, frozen=True):
     """What a request says of who makes it."""
 
     account: str
@@ -74,13 +74,13 @@ class Claim(msgspec.Struct, frozen=True):
     """Of the request that `signed` is over."""
 
 
-def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, body: bytes) -> Claim:
+def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, body: bytes) -> IdentityClaim:
     """Reads the headers. Raises AuthRefused for a signature that cannot be read or is another's than is claimed."""
     person, text = headers.get(AS, ""), headers.get(SIGNED, "")
     if person:
         person = f"person:{person.removeprefix('person:')}"
     if not text:
-        return Claim(account, person)
+        return IdentityClaim(account, person)
     try:
         if len(text) > MAX_HEADER:
             raise ValueError
@@ -89,7 +89,7 @@ def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, b
         raise AuthRefused(f"the header {SIGNED} cannot be read", "Send what `muster` sends") from None
     if person and signed.subject != person:
         raise AuthRefused(f"the request is signed by another than {person[:80]!a}", "Sign as whom you say you are")
-    return Claim(account, signed.subject, signed, request_digest(method, path, body))
+    return IdentityClaim(account, signed.subject, signed, request_digest(method, path, body))
 
 
 # -- on the caller's side ---------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, b
 class Identity:
     """In whose name requests are made, and where their key is. Asks for a passphrase only when something is signed."""
 
-    def __init__(self, settings: Settings, ask: Callable[[str], str] | None = None) -> None:
+    def __init__(self, settings: ConsoleSettings, ask: Callable[[str], str] | None = None) -> None:
         """`ask` asks a person for a passphrase, without echo; None: on the terminal."""
         self.person = f"person:{settings.operator.removeprefix('person:')}" if settings.operator else ""
         files = [str(Path(name).expanduser()) for name in (settings.client_cert, settings.client_key) if name]
@@ -215,14 +215,14 @@ class Identity:
         return passphrase(self._settings, f"Passphrase of {path}: ", self._ask)
 
 
-def key_path(settings: Settings) -> Path:
+def key_path(settings: ConsoleSettings) -> Path:
     """The file of one's private key: as set, or beside the settings file."""
     if settings.key and settings.key != AGENT:
         return Path(settings.key).expanduser()
     return config_file(os.environ).parent / KEY_FILE
 
 
-def passphrase(settings: Settings, prompt: str, ask: Callable[[str], str]) -> bytes:
+def passphrase(settings: ConsoleSettings, prompt: str, ask: Callable[[str], str]) -> bytes:
     """From the file that the settings name, or asked for. A line's end is no part of it."""
     if settings.key_passphrase_file:
         from runbooks.key_files import read_secret

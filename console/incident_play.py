@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from console.document import Document
+from console.document import LocatedDocument
 from console.files import cell_of, workloads_of
 from console.forms import QUEUE_FORMS
 from console.incidents import Incident, expanded
@@ -31,7 +31,7 @@ BEAT_MS = 15_000
 """Cell milliseconds between calls of agents: less than half of what makes a node suspect."""
 
 
-class Scene:
+class PlayedIncident:
     """One incident, played up to the moment at which it is asked about."""
 
     def __init__(self, incident: Incident) -> None:
@@ -83,12 +83,14 @@ class Scene:
     def _workloads(self, told: Any) -> Iterator[WorkloadSpec]:
         """As in a workload file; `id: etl-01..12` stands for twelve."""
         raws = [{**raw, "id": id_} for raw in told for id_ in expanded(raw["id"])]
-        yield from workloads_of(Document(f"{self.incident.place} workloads", raws, {}), lambda: self.engine.now_ms)
+        yield from workloads_of(
+            LocatedDocument(f"{self.incident.place} workloads", raws, {}), lambda: self.engine.now_ms
+        )
 
     def queue(self, told: dict[str, Any]) -> None:
         """Other fields of a queue, as in a cell file: somebody changed it."""
         now = self.engine.queue(told["name"]).spec
-        changed = cell_of(Document(f"{self.incident.place} queue", {"queues": [told]}, {})).queues[0]
+        changed = cell_of(LocatedDocument(f"{self.incident.place} queue", {"queues": [told]}, {})).queues[0]
         fields = {QUEUE_FORMS.get(name, (name,))[0] for name in told}
         to: QueueSpec = msgspec.structs.replace(now, **{name: getattr(changed, name) for name in fields})
         self.engine.command(do.ChangeQueue(queue=to, over="keep"))
@@ -173,29 +175,29 @@ class Scene:
         )
 
 
-def _on_ids(command: Callable[..., Any], field: str = "ids") -> Callable[[Scene, Any], object]:
+def _on_ids(command: Callable[..., Any], field: str = "ids") -> Callable[[PlayedIncident, Any], object]:
     return lambda scene, told: scene.engine.command(command(**{field: expanded(told)}))
 
 
-VERBS: Mapping[str, Callable[[Scene, Any], object]] = {
-    "define": Scene.define,
-    "pass": Scene.wait,
-    "submit": Scene.submit,
-    "queue": Scene.queue,
-    "reserve": Scene.reserve,
-    "interrupt": Scene.interrupt,
-    "migrate": Scene.migrate,
-    "priority": Scene.priority,
-    "budget": Scene.budget,
-    "scaling": Scene.scaling,
-    "scale_pool": Scene.scale_pool,
-    "autoscaling": Scene.autoscaling,
-    "targets": Scene.targets,
-    "watch": Scene.watch,
-    "silence": Scene.silence,
-    "speak": Scene.speak,
-    "progress": Scene.progress,
-    "usage": Scene.usage,
+VERBS: Mapping[str, Callable[[PlayedIncident, Any], object]] = {
+    "define": PlayedIncident.define,
+    "pass": PlayedIncident.wait,
+    "submit": PlayedIncident.submit,
+    "queue": PlayedIncident.queue,
+    "reserve": PlayedIncident.reserve,
+    "interrupt": PlayedIncident.interrupt,
+    "migrate": PlayedIncident.migrate,
+    "priority": PlayedIncident.priority,
+    "budget": PlayedIncident.budget,
+    "scaling": PlayedIncident.scaling,
+    "scale_pool": PlayedIncident.scale_pool,
+    "autoscaling": PlayedIncident.autoscaling,
+    "targets": PlayedIncident.targets,
+    "watch": PlayedIncident.watch,
+    "silence": PlayedIncident.silence,
+    "speak": PlayedIncident.speak,
+    "progress": PlayedIncident.progress,
+    "usage": PlayedIncident.usage,
     "cordon": _on_ids(do.Cordon),
     "uncordon": _on_ids(do.Uncordon),
     "drain": _on_ids(do.Drain),

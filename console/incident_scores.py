@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from console.incident_play import Scene
+from console.incident_play import PlayedIncident
 from console.incident_ways import acts_of, budgets_of, line, matches
-from console.incidents import Incident, Keeps, expanded
+from console.incidents import Incident, IncidentLimits, expanded
 from engine.commands import AnyCommand
 from engine.control import Engine
 from engine.errors import MusterError
@@ -31,7 +31,7 @@ BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 GOES_ON = ("placed", "running", "finished")
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentScore(msgspec.Struct, frozen=True, kw_only=True):
     """How one answer did on one incident."""
 
     incident: str
@@ -75,7 +75,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 # -- what a fork shows ------------------------------------------------------------------------------------------------
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class CellState(msgspec.Struct, frozen=True, kw_only=True):
     """What is compared of a cell at one moment."""
 
     work: dict[str, tuple[WorkloadState, int]]
@@ -96,7 +96,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     cost_microusd_hour: int
 
 
-def seen(engine: Engine) -> Seen:
+def seen(engine: Engine) -> CellState:
     state = engine.state
     w, c = state.workloads, state.capacity
     queues = {spec.name: engine.queue(spec.name) for spec in state.queues.specs}
@@ -107,7 +107,7 @@ def seen(engine: Engine) -> Seen:
             dict.fromkeys(w.ids[state.allocations.workload[i]] for i in state.allocations.on_node(row))
         )
     scaling = engine.scaling()
-    return Seen(
+    return CellState(
         work={id_: (WorkloadState(w.state[row]), w.attempts[row]) for row, id_ in enumerate(w.ids)},
         nodes={name: NodeState(c.state[row]) for name, row in c.row_of.items()},
         on=work_on,
@@ -125,7 +125,7 @@ def seen(engine: Engine) -> Seen:
     )
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of acts on a fork, beside what came of doing nothing."""
 
     refused: str = ""
@@ -136,7 +136,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     harm: tuple[str, ...] = ()
 
 
-def outcome(scene: Scene, acts: Sequence[Act]) -> Outcome:
+def outcome(scene: PlayedIncident, acts: Sequence[Act]) -> IncidentOutcome:
     """Do them on a fork, let time pass there and on another on which nothing is done, and compare. The scene stays as
     it is."""
     incident = scene.incident
@@ -156,11 +156,11 @@ def outcome(scene: Scene, acts: Sequence[Act]) -> Outcome:
         harm = (*_harm_at_once(incident, before, at_once), *_harm_later(incident, seen(without), seen(with_)))
         missing = _missing(incident, with_)
     except MusterError as error:
-        return Outcome(refused=error.problem, recovered=False if incident.recovers else None)
+        return IncidentOutcome(refused=error.problem, recovered=False if incident.recovers else None)
     finally:
         without.forget()
         with_.forget()
-    return Outcome(
+    return IncidentOutcome(
         recovered=not missing if incident.recovers else None, missing=missing, harm=tuple(dict.fromkeys(harm))
     )
 
@@ -176,7 +176,7 @@ def _missing(incident: Incident, fork: Engine) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _harm_at_once(incident: Incident, before: Seen, after: Seen) -> list[str]:
+def _harm_at_once(incident: Incident, before: CellState, after: CellState) -> list[str]:
     keeps = incident.keeps
     spared = _spared(keeps, before)
     found = []
@@ -203,7 +203,7 @@ def _harm_at_once(incident: Incident, before: Seen, after: Seen) -> list[str]:
     return found + _harm_by_change(incident, before, after)
 
 
-def _harm_by_change(incident: Incident, before: Seen, after: Seen) -> list[str]:
+def _harm_by_change(incident: Incident, before: CellState, after: CellState) -> list[str]:
     """What is changed of things that are as they are on purpose, and of money, reservations and rules of the whole cell
     where no accepted way does."""
     allowed = {target for way in incident.accept for pattern in way for target in pattern.targets}
@@ -228,7 +228,7 @@ def _harm_by_change(incident: Incident, before: Seen, after: Seen) -> list[str]:
     return found
 
 
-def _of(cell: Seen, name: str) -> tuple[object, ...]:
+def _of(cell: CellState, name: str) -> tuple[object, ...]:
     """Everything of that name."""
     work = cell.work.get(name)
     return (
@@ -237,7 +237,7 @@ def _of(cell: Seen, name: str) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _harm_later(incident: Incident, without: Seen, with_: Seen) -> list[str]:
+def _harm_later(incident: Incident, without: CellState, with_: CellState) -> list[str]:
     keeps = incident.keeps
     spared = _spared(keeps, without) | set(keeps.may_delay)
     found = []
@@ -253,7 +253,7 @@ def _harm_later(incident: Incident, without: Seen, with_: Seen) -> list[str]:
     return found
 
 
-def _spared(keeps: Keeps, cell: Seen) -> set[str]:
+def _spared(keeps: IncidentLimits, cell: CellState) -> set[str]:
     """Workloads, by name and by node, that may be stopped."""
     return {id_ for name in keeps.may_stop for id_ in (name, *cell.on.get(name, ()))}
 
@@ -368,7 +368,7 @@ CHECKS: Mapping[str, Callable[[Engine, Any], str]] = {
 # -- the score --------------------------------------------------------------------------------------------------------
 
 
-def score(scene: Scene, draft: Draft | None, why: str = "", seconds: float = 0.0) -> Score:
+def score(scene: PlayedIncident, draft: Draft | None, why: str = "", seconds: float = 0.0) -> IncidentScore:
     """`draft`: None where the drafter gave none, and `why`."""
     judged = score_acts(scene, None if draft is None else acts_of(draft), why, seconds)
     if draft is None:
@@ -383,9 +383,9 @@ def unsupported(draft: Draft) -> int:
     return sum(bool(sentence.unsupported) for sentence in said)
 
 
-def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds: float = 0.0) -> Score:
+def score_acts(scene: PlayedIncident, acts: Sequence[Act] | None, why: str = "", seconds: float = 0.0) -> IncidentScore:
     incident = scene.incident
-    base = Score(
+    base = IncidentScore(
         incident=incident.id, title=incident.title, held=incident.held, control=incident.control,
         answered=acts is not None, seconds=seconds, why=why, recovered=False if incident.recovers else None,
         good=incident.words,
@@ -393,7 +393,7 @@ def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds:
     if acts is None:
         return base
     action, right, wrong = matches(scene, acts)
-    shown = outcome(scene, acts) if acts else Outcome(recovered=None if right else base.recovered)
+    shown = outcome(scene, acts) if acts else IncidentOutcome(recovered=None if right else base.recovered)
     if shown.refused:
         right = False
         wrong = f"cannot be done: {shown.refused}"

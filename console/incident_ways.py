@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from console.incident_play import Scene
+from console.incident_play import PlayedIncident
 from console.incidents import Pattern, Way, expanded
 from engine.control import Engine
 from engine.model import BudgetSpec, QueueSpec
@@ -83,7 +83,7 @@ def _of_queue(was: QueueSpec, to: QueueSpec) -> dict[str, Any]:
     return found
 
 
-def matches(scene: Scene, acts: Sequence[Act]) -> tuple[bool, bool, str]:
+def matches(scene: PlayedIncident, acts: Sequence[Act]) -> tuple[bool, bool, str]:
     """Whether the actions, and whether the acts as a whole, are accepted, and what is wrong with them."""
     incident, budgets = scene.incident, budgets_of(scene.engine)
     if not acts:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from console.document import Document, read_document
+from console.document import LocatedDocument, read_document
 from console.files import cell_of
 from console.forms import did_you_mean
 from console.text import read_value
@@ -23,7 +23,7 @@ from engine.measures import duration_ms, shown
 from engine.model import CellSpec
 from engine.provider import ProviderFaults
 from runbooks.actions.catalog import CATALOG
-from runbooks.draft import Finding
+from runbooks.draft import ReportedFinding
 from runbooks.plan import ActionName
 
 FOLDER = Path(__file__).parent / "incidents"
@@ -52,7 +52,7 @@ Way = tuple[Pattern, ...]
 """Acts that are accepted together; none: nothing should be done."""
 
 
-class Recovers(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What a fork must show some time after the acts; without them it does not."""
 
     within_ms: int
@@ -60,7 +60,7 @@ class Recovers(msgspec.Struct, frozen=True, kw_only=True):
     """(name of `console.incident_scores.CHECKS`, what it is of)"""
 
 
-class Keeps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IncidentLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a right answer may cost. Whatever else is stopped, lost or changed is harm."""
 
     may_stop: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the object that the question is asked from; empty: from none."""
     finds: str
     """Kind of the recommender's finding that the question is asked from; empty: from none."""
-    finding: Finding | None
+    finding: ReportedFinding | None
     """The same, of a finder that a cell in memory does not have."""
     begins_ms: int
     """Cell time at which the cell is there."""
@@ -109,9 +109,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """Acts of a perfect answer, by the parameters of `runbooks.actions`; none: nothing should be done."""
     words: str
     """What a perfect answer says, in a sentence."""
-    recovers: Recovers | None
-    keeps: Keeps
-    document: Document
+    recovers: RecoveryCheck | None
+    keeps: IncidentLimits
+    document: LocatedDocument
     """The file, for errors of the script."""
 
 
@@ -141,7 +141,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def incidents_of(document: Document) -> Iterator[Incident]:
+def incidents_of(document: LocatedDocument) -> Iterator[Incident]:
     """Those of a file, which is a list of them. Raises SpecError."""
     if not isinstance(document.value, list):
         document.fail("", "is not a list of incidents", "Start each with '- id: NAME'")
@@ -151,7 +151,7 @@ def incidents_of(document: Document) -> Iterator[Incident]:
         yield _incident(document, raw, f"[{i}]")
 
 
-def _incident(document: Document, raw: dict[str, Any], at: str) -> Incident:
+def _incident(document: LocatedDocument, raw: dict[str, Any], at: str) -> Incident:
     for key in raw:
         if key not in _KEYS:
             document.fail(f"{at}.{key}", f"unknown key {shown(key)}{did_you_mean(key, _KEYS)}", "")
@@ -177,7 +177,9 @@ def _incident(document: Document, raw: dict[str, Any], at: str) -> Incident:
             question=raw.get("asked", ""),
             about=raw.get("about", ""),
             finds=raw.get("finds", ""),
-            finding=None if finding is None else msgspec.convert({"id": "R-other", "text": "", **finding}, Finding),
+            finding=None
+            if finding is None
+            else msgspec.convert({"id": "R-other", "text": "", **finding}, ReportedFinding),
             begins_ms=read_value("time", raw.get("begins", BEGINS)),
             cell=_cell(document, raw["cell"], f"{at}.cell"),
             provider=None if "provider" not in raw else msgspec.convert(raw["provider"], ProviderFaults),
@@ -186,23 +188,23 @@ def _incident(document: Document, raw: dict[str, Any], at: str) -> Incident:
             perfect=tuple(_perfect(document, one, f"{at}.perfect[{i}]") for i, one in enumerate(perfect)),
             words=raw.get("words", raw["title"]),
             recovers=_recovers(document, raw["recovers"], f"{at}.recovers") if "recovers" in raw else None,
-            keeps=msgspec.convert(_named(raw.get("keeps", {})), Keeps),
+            keeps=msgspec.convert(_named(raw.get("keeps", {})), IncidentLimits),
             document=document,
         )
     except (msgspec.ValidationError, ValueError, TypeError, KeyError) as error:
         raise SpecError(place, str(error), "See how the others are written") from None
 
 
-def _cell(document: Document, raw: Any, at: str) -> CellSpec:
+def _cell(document: LocatedDocument, raw: Any, at: str) -> CellSpec:
     """A cell file's content; nodes may be counted, as in `id: gx-01..08`."""
     if not isinstance(raw, dict):
         document.fail(at, "is not a cell", "Write a mapping with pools and queues")
     nodes = [{**node, "id": id_} for node in raw.get("nodes", ()) for id_ in expanded(node["id"])]
     values = raw | ({"nodes": nodes} if nodes else {})
-    return cell_of(Document(f"{document.place(at)} cell", values, document.marks))
+    return cell_of(LocatedDocument(f"{document.place(at)} cell", values, document.marks))
 
 
-def _verbs(document: Document, raw: Any, at: str) -> Iterator[tuple[str, Any]]:
+def _verbs(document: LocatedDocument, raw: Any, at: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(raw, list):
         document.fail(at, "is not a list", "Write one step per line, as in `- pass: 30m`")
     for i, step in enumerate(raw):
@@ -214,13 +216,13 @@ def _verbs(document: Document, raw: Any, at: str) -> Iterator[tuple[str, Any]]:
 # -- what is accepted -------------------------------------------------------------------------------------------------
 
 
-def _way(document: Document, raw: Any, at: str) -> Way:
+def _way(document: LocatedDocument, raw: Any, at: str) -> Way:
     """`{drain: {nodes: [n1]}, cordon?: {...}}`, or a list of such where an action is in it twice."""
     parts = raw if isinstance(raw, list) else [raw]
     return tuple(_pattern(document, name, terms, at) for part in parts for name, terms in dict(part).items())
 
 
-def _pattern(document: Document, name: str, terms: Any, at: str) -> Pattern:
+def _pattern(document: LocatedDocument, name: str, terms: Any, at: str) -> Pattern:
     action: Any = name.removesuffix("?")
     if action not in ACTIONS:
         document.fail(at, f"there is no action {shown(action)}{did_you_mean(action, ACTIONS)}", "")
@@ -249,7 +251,7 @@ def _bounds(value: Any) -> Any:
     return int(match[1] or 0), int(match[2] or 2**62)
 
 
-def _perfect(document: Document, raw: Any, at: str) -> tuple[ActionName, dict[str, Any]]:
+def _perfect(document: LocatedDocument, raw: Any, at: str) -> tuple[ActionName, dict[str, Any]]:
     if not isinstance(raw, dict) or len(raw) != 1:
         document.fail(at, "is not one act", "Write `- drain: {nodes: [n1]}`")
     ((action, given),) = raw.items()
@@ -268,11 +270,11 @@ def _perfect(document: Document, raw: Any, at: str) -> tuple[ActionName, dict[st
     return action, values
 
 
-def _recovers(document: Document, raw: Any, at: str) -> Recovers:
+def _recovers(document: LocatedDocument, raw: Any, at: str) -> RecoveryCheck:
     if not isinstance(raw, dict) or "within" not in raw or len(raw) < 2:
         document.fail(at, "says not what shall be so by when", "Write `within: 20m` and a check")
     checks = tuple((name, told) for name, told in raw.items() if name != "within")
-    return Recovers(within_ms=duration_ms(raw["within"]), checks=checks)
+    return RecoveryCheck(within_ms=duration_ms(raw["within"]), checks=checks)
 
 
 def _named(raw: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from engine.respec import spec_of
 from engine.shape import accepts
 from recommender.metrics import CELL, kind_of
 from recommender.sizes import SizingReport, SizingRequest
-from recommender.sizing import Running, Sizer, sized, sizing_findings
+from recommender.sizing import Sizer, TaskGroupUse, sized, sizing_findings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from engine.model import TaskGroup
     from engine.state import State
-    from recommender.interference import Beside, Slowdown
+    from recommender.interference import ColocatedRun, Slowdown
     from recommender.metrics import RunRecord
-    from recommender.placement import Fingerprint, Place, SpeedModel
+    from recommender.placement import CandidatePool, Fingerprint, SpeedModel
     from recommender.placements import PlacementAdvice
     from recommender.suggest import Suggestion
     from recommender.usage_model import UsageModel
@@ -61,13 +61,13 @@ MIN_SEEN = 2
 """Looks at a run's neighbours before it tells of them."""
 
 
-class Asked(NamedTuple):
+class AdviceRequest(NamedTuple):
     """What is asked of the engine to advise on one workload."""
 
     version: int
     now_ms: int
     like: Fingerprint | None
-    places: list[Place]
+    places: list[CandidatePool]
     checkpoint_ms: int
 
 
@@ -90,7 +90,7 @@ class Insights:
         """(source, id)"""
         self._shares: dict[str, list[float]] = {}
         """Workload that runs -> what others held of its node at each look."""
-        self.beside: deque[Beside] = deque(maxlen=MAX_BESIDE)
+        self.beside: deque[ColocatedRun] = deque(maxlen=MAX_BESIDE)
         """Ended runs whose neighbours were seen."""
         self._joined = 0
         """Of those, so many since they were last tested."""
@@ -214,7 +214,7 @@ class Insights:
             self._speed, self._fitted_s = SpeedModel(runs), now_s
         return self._speed
 
-    def _watched(self, place: Place, now_ms: int) -> Place:
+    def _watched(self, place: CandidatePool, now_ms: int) -> CandidatePool:
         """With the interruptions that were seen in its pool."""
         if not place.spot:
             return place
@@ -228,10 +228,10 @@ class Insights:
 
     # -- what runs ----------------------------------------------------------------------------------------------------
 
-    def _running(self) -> tuple[list[Running], int]:
+    def _running(self) -> tuple[list[TaskGroupUse], int]:
         """What runs now of kinds with tasks of one sort, and how many workloads were not looked at."""
         rows = self._loop.call(lambda engine: bound_rows(engine.state))
-        grouped: dict[tuple[str, int, int, int, str], tuple[Running, list[str], list[int]]] = {}
+        grouped: dict[tuple[str, int, int, int, str], tuple[TaskGroupUse, list[str], list[int]]] = {}
         for start in range(0, min(len(rows), MAX_LOOKED), AT_ONCE):
             part = rows[start : start + AT_ONCE]
             for each in self._loop.call(lambda engine, part=part: running_of(engine.state, part)):  # type: ignore[misc]
@@ -276,7 +276,7 @@ def bound_rows(state: State) -> list[int]:
     return found
 
 
-def running_of(state: State, rows: Sequence[int]) -> list[Running]:
+def running_of(state: State, rows: Sequence[int]) -> list[TaskGroupUse]:
     """Of each that still runs, has a kind and tasks of one sort; as if all its tasks were in the pool of the first."""
     w, a, c = state.workloads, state.allocations, state.capacity
     found = []
@@ -291,7 +291,7 @@ def running_of(state: State, rows: Sequence[int]) -> list[Running]:
         request = groups[0].request
         restarts = w.checkpoint[row] or w.checkpoint_cost[row] or w.terms_at(row).service is not None
         found.append(
-            Running(
+            TaskGroupUse(
                 kind=kind,
                 ids=(w.ids[row],) if restarts else (),
                 tasks=w.tasks[row],
@@ -323,14 +323,14 @@ def held_by_others(state: State, rows: Sequence[int]) -> list[tuple[str, float]]
     return found
 
 
-def asked_of(engine: Engine, workload_id: str) -> Asked:
+def asked_of(engine: Engine, workload_id: str) -> AdviceRequest:
     """What it is, and the pools whose nodes could hold its tasks, whether or not it wishes to go there. Raises
     NotFoundError."""
     import math
 
     import numpy as np
 
-    from recommender.placement import Place, fingerprint
+    from recommender.placement import CandidatePool, fingerprint
 
     state = engine.state
     detail = engine.workload(workload_id)
@@ -354,7 +354,7 @@ def asked_of(engine: Engine, workload_id: str) -> Asked:
         )
         zones = sorted({c.places.names[zone] for zone in np.unique(view(c.zone)[there]).tolist()} - {""})
         places.append(
-            Place(
+            CandidatePool(
                 pool=pool.name,
                 gpu_model=pool.gpu_model if gpu else "",
                 spot=pool.spot,
@@ -367,7 +367,7 @@ def asked_of(engine: Engine, workload_id: str) -> Asked:
             )
         )
     like = fingerprint(spec.tenant, spec.name, gpu, tasks)
-    return Asked(engine.version, engine.now_ms, like, places, detail.checkpoint_interval_ms)
+    return AdviceRequest(engine.version, engine.now_ms, like, places, detail.checkpoint_interval_ms)
 
 
 def anywhere(group: TaskGroup) -> TaskGroup:

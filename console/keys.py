@@ -20,7 +20,7 @@ MAX_HELD = 200
 AWAY = "the engine does not answer: nothing can be done until it is back. esc leaves"
 
 
-class Keys:
+class KeyQueue:
     """Sees every key before any widget does. One per app."""
 
     def __init__(self, app: MusterApp) -> None:

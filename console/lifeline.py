@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from console.feed import Arrived, Connected, Lost
-from console.frame_text import MISSED, NEW_S, Age, Seen
+from console.frame_text import MISSED, NEW_S, Age, DataAge
 from engine.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ class Outage:
         self.retry_at = 0.0
 
 
-class Lifeline:
+class ConnectionState:
     """One per app. Moments are those of the app's clock, which never goes back."""
 
     def __init__(self) -> None:
         self.client_now: Client | None = None
         self.health: Health | None = None
-        self.seen = Seen()
+        self.seen = DataAge()
         self.outage: Outage | None = None
         self._spoke = 0.0
         """When the engine was last heard."""
@@ -51,7 +51,7 @@ class Lifeline:
         """Whether this is an engine that has less behind it than the one before: another journal, or an older one."""
         behind = event.health.version < self.seen.version
         if behind:
-            self.seen = Seen()
+            self.seen = DataAge()
         self.client_now, self.health, self.outage = event.client, event.health, None
         self.seen.hear(event.health.version, event.health.now_ms, now)
         self._spoke = now
@@ -64,7 +64,7 @@ class Lifeline:
         moved = bool(changes.items) or changes.version != seen.version
         moved = moved or abs(changes.at_ms - seen.reloaded_ms) >= STALE_MS
         if changes.version < seen.version or changes.at_ms < seen.at_ms:
-            self.seen = seen = Seen()
+            self.seen = seen = DataAge()
         self.health = event.health or self.health
         seen.hear(changes.version, changes.at_ms, now)
         self._spoke = now

@@ -19,7 +19,7 @@ from console.command_line import parse_command
 from console.linear_deciding import DECISIONS, Deciding
 from console.linear_input import Lines
 from console.linear_pages import LISTS, PAGES, Part, event_said, findings, news, page_of, part_of, sliced
-from console.linear_text import Said, changes
+from console.linear_text import SpokenLine, changes
 from console.query import FilterError
 from console.screens.draft import ask_of, is_draft_id, report_of
 from console.text import printable, timestamp
@@ -53,13 +53,13 @@ OWN = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class PagedText:
     """What is being read: a part of it at a time."""
 
     line: str
     part: Part
     start: int = 0
-    lines: tuple[Said, ...] = ()
+    lines: tuple[SpokenLine, ...] = ()
     """Those that were said last."""
     total: int = 0
 
@@ -102,8 +102,8 @@ class Conversation:
         self._client: Client | None = None
         self._seen = 0
         self._tells_news = True
-        self._answer: Answer | None = None
-        self._before: list[Answer] = []
+        self._answer: PagedText | None = None
+        self._before: list[PagedText] = []
         self._deciding = Deciding(self.client, identity, self.say, self.ask)
 
     # --- hearing and saying
@@ -243,13 +243,13 @@ class Conversation:
 
     def _go(self, line: str) -> None:
         """To another page: what was read before is kept for `back`."""
-        answer = self._read_part(Answer(line, self._parts(line)), 0)
+        answer = self._read_part(PagedText(line, self._parts(line)), 0)
         if self._answer is not None:
             self._before = [*self._before[-49:], self._answer]
         self._answer = answer
         self._say_answer()
 
-    def _read_part(self, answer: Answer, start: int) -> Answer:
+    def _read_part(self, answer: PagedText, start: int) -> PagedText:
         lines, total = answer.part(start, AT_ONCE)
         return replace(answer, start=start, lines=tuple(lines), total=total)
 
@@ -274,7 +274,7 @@ class Conversation:
         self._answer = self._read_part(answer, start)
         self._say_answer()
 
-    def _present(self) -> Answer:
+    def _present(self) -> PagedText:
         if self._answer is None:
             raise SpecError("", "nothing was asked for yet", "Say overview, or help")
         return self._answer
@@ -295,7 +295,7 @@ class Conversation:
     def _again(self) -> None:
         """Only what differs is said: that is what one listens for."""
         answer = self._present()
-        fresh = self._read_part(Answer(answer.line, self._parts(answer.line)), answer.start)
+        fresh = self._read_part(PagedText(answer.line, self._parts(answer.line)), answer.start)
         self.say(fresh.line)
         for line in changes(answer.lines, fresh.lines):
             self.say(line.text)
@@ -336,13 +336,13 @@ class Conversation:
         if self._hears.at_terminal:
             self._hears.line()
 
-    def _help(self) -> list[Said]:
-        told = [Said(f"{said}: {what}") for said, what in OWN.items()]
+    def _help(self) -> list[SpokenLine]:
+        told = [SpokenLine(f"{said}: {what}") for said, what in OWN.items()]
         for action in self._actions:
             can = action.id in (*PAGES, *LISTS, *DECISIONS, *DRAFTED, "proposal", "open") or action.mutates
             if action.commands and can:
                 takes = {"": "", "filter": " FILTER", "id": " ID", "ids": " IDS"}.get(action.argument, " ...")
-                told.append(Said(f"{action.commands[0]}{takes}: {action.title}"))
+                told.append(SpokenLine(f"{action.commands[0]}{takes}: {action.title}"))
         return told
 
     def _leave(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from console.linear_text import Said, said_of
+from console.linear_text import SpokenLine, said_of
 from console.proposal_needs import by_author_alone, one_key, others_needed
 from console.proposal_text import (
     carried_sections,
@@ -63,7 +63,7 @@ class Deciding:
 
     # --- looking
 
-    def shown(self, proposal_id: str) -> list[Said]:
+    def shown(self, proposal_id: str) -> list[SpokenLine]:
         """All that a voter must hear, in the order in which it is decided on."""
         proposal, caller = self._client().proposal(proposal_id), self._client().whoami()
         self._said[proposal_id] = proposal.digest

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from console.event_log import EventLog
-from console.linear_text import Said, row_said, said_of, spoken
+from console.linear_text import SpokenLine, row_said, said_of, spoken
 from console.navigator import new_page
 from console.plain import overview_lines
 from console.screens.detail_pane import DetailPane
@@ -40,7 +40,7 @@ LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "order
 _ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
 """The page of one of them."""
 
-Part = Callable[[int, int], tuple[list[Said], int]]
+Part = Callable[[int, int], tuple[list[SpokenLine], int]]
 """Offset and limit -> lines, and how many there are in all."""
 
 
@@ -65,20 +65,20 @@ def part_of(line: str, client: Callable[[], Client]) -> Part:
     return partial(sliced, said)
 
 
-def findings(client: Callable[[], Client]) -> list[Said]:
+def findings(client: Callable[[], Client]) -> list[SpokenLine]:
     """What needs somebody: the first section of the overview."""
     pane = cast("DetailPane[object]", new_page("overview", "", client, EventLog()))
     left, right = pane.columns(pane.ask(client()), WIDTH)
     return said_of([*left, *right][:1])
 
 
-def overview(client: Callable[[], Client]) -> list[Said]:
+def overview(client: Callable[[], Client]) -> list[SpokenLine]:
     """What needs somebody, and the cell in a few lines. The tables of the page are lists of their own."""
-    told = [Said(spoken(printable(line))) for line in overview_lines(client().overview())]
-    return [*findings(client), Said("The cell."), *told]
+    told = [SpokenLine(spoken(printable(line))) for line in overview_lines(client().overview())]
+    return [*findings(client), SpokenLine("The cell."), *told]
 
 
-def _output(client: Client, words: str) -> list[Said]:
+def _output(client: Client, words: str) -> list[SpokenLine]:
     """The end of what a task has written, and how the task does. Raises MusterError."""
     from console.log_lines import LogLines, as_left
     from console.process_text import task_facts
@@ -94,25 +94,29 @@ def _output(client: Client, words: str) -> list[Said]:
          for each in attempt.tasks if each.name == part.task), None,
     )  # fmt: skip
     facts = [shown.phase, *task_facts(shown)] if shown is not None else []
-    head = Said(", ".join([f"{printable(part.task)} of attempt {part.attempt}", *facts]))
+    head = SpokenLine(", ".join([f"{printable(part.task)} of attempt {part.attempt}", *facts]))
     whole = part.offset == 0 and len(lines) <= LAST_LINES
     of = "all it has written" if whole else f"the last {min(len(lines), LAST_LINES)} lines"
-    return [head, Said(f"{of}."), *(Said(f"quoted: {printable(line)}") for line in lines[-LAST_LINES:] if line.strip())]
+    return [
+        head,
+        SpokenLine(f"{of}."),
+        *(SpokenLine(f"quoted: {printable(line)}") for line in lines[-LAST_LINES:] if line.strip()),
+    ]
 
 
-def sliced(said: Sequence[Said], start: int, limit: int) -> tuple[list[Said], int]:
+def sliced(said: Sequence[SpokenLine], start: int, limit: int) -> tuple[list[SpokenLine], int]:
     return list(said[start : start + limit]), len(said)
 
 
 def _rows(
     client: Callable[[], Client], view: ListView, page: str, start: int, limit: int
-) -> tuple[list[Said], int]:  # fmt: skip
+) -> tuple[list[SpokenLine], int]:  # fmt: skip
     window = fetch_rows(client, view, start, limit)
     said = [row_said(row, view.headings, f"{page} {row.id}" if page else "") for row in window.rows]
     return said, window.matched
 
 
-def _table(client: Client, name: str, words: str) -> list[Said]:
+def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
     """Proposals or runbooks in whose line every word occurs. What is over is told when `all` are asked for."""
     rows: Sequence[Row]
     headings: Sequence[Heading]

@@ -36,36 +36,36 @@ _WORDS = {
 _GAP = re.compile(r"\s{2,}")
 
 
-class Said(NamedTuple):
+class SpokenLine(NamedTuple):
     """One line, and the command that tells more of it."""
 
     text: str
     link: str = ""
 
 
-def said_of(sections: Sequence[Section]) -> list[Said]:
+def said_of(sections: Sequence[Section]) -> list[SpokenLine]:
     """Each section by its title, then its facts; one without facts is left out."""
-    said: list[Said] = []
+    said: list[SpokenLine] = []
     for section in sections:
         facts = _facts(section.lines)
         if facts:
             title = spoken(f"{section.title}  {section.note}" if section.note else section.title)
-            said += [Said(f"{title}." if said or section.title else title), *facts]
+            said += [SpokenLine(f"{title}." if said or section.title else title), *facts]
     return said
 
 
-def _facts(lines: Sequence[Line]) -> list[Said]:
+def _facts(lines: Sequence[Line]) -> list[SpokenLine]:
     """What a line goes on with below joins it."""
-    facts: list[Said] = []
+    facts: list[SpokenLine] = []
     for line in lines:
         text = "".join(part for part, _ in line.spans)
         bare = text.lstrip()
         if bare.startswith(HANG) and facts:
             facts[-1] = facts[-1]._replace(text=f"{facts[-1].text} {spoken(bare[len(HANG) :])}")
         elif bare.startswith(GUTTER.rstrip()):
-            facts.append(Said(QUOTED + printable(bare[len(GUTTER) :]), line.link))
+            facts.append(SpokenLine(QUOTED + printable(bare[len(GUTTER) :]), line.link))
         elif told := spoken(text):
-            facts.append(Said(told, line.link))
+            facts.append(SpokenLine(told, line.link))
     return facts
 
 
@@ -88,7 +88,7 @@ def _tidy(part: str) -> str:
     return re.sub(r"\s+,", ",", " ".join(part.split())).strip(", ")
 
 
-def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> Said:
+def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLine:
     """A row of a table: what it is, then its most important columns by name. What is nothing is left out."""
     texts = [spoken(text) if index else printable(text) for index, (text, _) in enumerate(row.cells)]
     named = [
@@ -96,12 +96,12 @@ def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> Said:
         for heading, text in zip(headings[1:], texts[1:], strict=False)
         if text not in ("", "0", NONE)
     ]
-    return Said(f"{texts[0]}: {', '.join(named[:FACTS])}", link)
+    return SpokenLine(f"{texts[0]}: {', '.join(named[:FACTS])}", link)
 
 
-def changes(before: Sequence[Said], now: Sequence[Said]) -> list[Said]:
+def changes(before: Sequence[SpokenLine], now: Sequence[SpokenLine]) -> list[SpokenLine]:
     """What a page says now that it did not say before, and the reverse."""
     was, is_now = {line.text for line in before}, {line.text for line in now}
     new = [line for line in now if line.text not in was]
-    gone = [Said(f"no more: {line.text}") for line in before if line.text not in is_now]
-    return [*new, *gone] if new or gone else [Said("nothing has changed")]
+    gone = [SpokenLine(f"no more: {line.text}") for line in before if line.text not in is_now]
+    return [*new, *gone] if new or gone else [SpokenLine("nothing has changed")]

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console.identity import CALLER
-from console.operations import Number, Operation, Word
+from console.operations import Number, Operation, TextParameter
 from console.query import parse_columns, parse_sort, parse_view
 from console.request_handler import answer_of, least_of
 from engine.errors import SpecError
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PARAMETERS = (
-    Word("filter", "As on the console: state:queued queue:research/* gpu>=8 age>1h !tenant:acme word"),
-    Word("columns", "Which, with commas between; none: the usual ones"),
-    Word("sort", "Columns, with - in front to turn one around; none: in creation order"),
+    TextParameter("filter", "As on the console: state:queued queue:research/* gpu>=8 age>1h !tenant:acme word"),
+    TextParameter("columns", "Which, with commas between; none: the usual ones"),
+    TextParameter("sort", "Columns, with - in front to turn one around; none: in creation order"),
     Number("limit", 100, 1, MAX_ROWS, "At most so many rows"),
     Number("offset", 0, 0, 2**31, "How many rows to leave out; not with a cursor"),
-    Word("cursor", "`next` of the page before"),
+    TextParameter("cursor", "`next` of the page before"),
 )
 
 

@@ -31,13 +31,13 @@ from engine.errors import UnreachableError
 from runbooks import doubt, policy_view
 from runbooks.admission import admit
 from runbooks.identity import OWNER, THIS_ACCOUNT, Actor
-from runbooks.shelf import Shelf
+from runbooks.shelf import RunbookRegistry
 
 if TYPE_CHECKING:
     from console.advisor import Advisor
     from console.cell_questions import RuntimeEstimate
-    from console.doorkeeper import Doorkeeper
-    from console.identity import Claim
+    from console.doorkeeper import GateTicker
+    from console.identity import IdentityClaim
     from console.token_terms import NewToken, TokenAsk, TokenLine
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
@@ -108,8 +108,8 @@ class LocalClient(Client):
         forecasts: Forecasts | None = None,
         archive: Archive | None = None,
         insights: Insights | None = None,
-        shelf: Shelf | None = None,
-        doorkeeper: Doorkeeper | None = None,
+        shelf: RunbookRegistry | None = None,
+        doorkeeper: GateTicker | None = None,
         drafting: Drafting | None = None,
         slurm: SlurmCell | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class LocalClient(Client):
         self._output = RunOutput(loop)
         self._loop = loop
         self._gate = gate
-        self._shelf = shelf or Shelf(loop.engine, gate, call=loop.call)
+        self._shelf = shelf or RunbookRegistry(loop.engine, gate, call=loop.call)
         self._advisor = advisor
         self._doorkeeper = doorkeeper
         self._recommender = recommender or Recommender(loop, advisor)
@@ -152,7 +152,7 @@ class LocalClient(Client):
         """The same for a request that claims nothing, where it can be said at once."""
         return self._gate.policies.glanced(account)
 
-    def identified(self, claim: Claim) -> Actor:
+    def identified(self, claim: IdentityClaim) -> Actor:
         """Who makes a request, by the policy in force. Raises AuthRefused, on record."""
         policies = self._gate.policies
         return self._loop.call(lambda _: policies.identified(claim.account, claim.person, claim.signed, claim.digest))

@@ -11,7 +11,7 @@ from console.outlook import start
 from console.slurm_rules_text import limit_lines, limit_sentence, share_lines
 from console.text import NONE, cut, duration, printable, timestamp, wrap
 from engine.outlook import StartEstimate
-from engine.slurm.accounting import Step
+from engine.slurm.accounting import JobStep
 from engine.slurm.report import Mirrored, MirrorReport
 
 TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
@@ -181,7 +181,7 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     return Section("In Slurm", tuple(lines))
 
 
-def step_text(step: Step) -> str:
+def step_text(step: JobStep) -> str:
     """A step that runs: which, where and since when."""
     named = "" if step.name in ("", step.id) else f" {step.name}"
     where = ", ".join(step.nodes[:3]) + (f" and {len(step.nodes) - 3:,} more nodes" if len(step.nodes) > 3 else "")

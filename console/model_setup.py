@@ -12,12 +12,12 @@ import os
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
-from console.settings import MODEL_KEY, Settings, microusd
+from console.settings import MODEL_KEY, ConsoleSettings, microusd
 from engine.errors import SpecError
 from engine.measures import duration_ms
 from runbooks.draft import DraftRejected
 from runbooks.key_files import read_secret
-from runbooks.model_drafter import Setup
+from runbooks.model_drafter import ModelSetup
 from runbooks.model_endpoint import Endpoint, endpoint_of
 from runbooks.model_limits import SpendingLimits, TokenPrices
 
@@ -26,7 +26,7 @@ KEYRING = "muster"
 MAX_KEY = 4_096
 
 
-def setup_of(settings: Settings) -> Setup:
+def setup_of(settings: ConsoleSettings) -> ModelSetup:
     """What the settings say of a model."""
     endpoint, problem = None, ""
     if settings.model_url or settings.model:
@@ -42,7 +42,7 @@ def setup_of(settings: Settings) -> Setup:
             )
         except SpecError as error:
             problem = str(error)
-    return Setup(
+    return ModelSetup(
         endpoint=endpoint,
         problem=problem,
         model=settings.model,
@@ -57,7 +57,7 @@ def setup_of(settings: Settings) -> Setup:
     )
 
 
-def _amount(settings: Settings, key: str) -> int:
+def _amount(settings: ConsoleSettings, key: str) -> int:
     return microusd(getattr(settings, key), key, key)
 
 

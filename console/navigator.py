@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from console.screens.list_pane import ListPane
 from console.screens.overview import OverviewPane
-from console.screens.pane import Connect, Pane, Step
+from console.screens.pane import Connect, PageStep, Pane
 from engine.errors import SpecError
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ MAX_VIEWS = 60
 """Views that `[` goes back through."""
 
 
-Trail = tuple[Step, ...]
+Trail = tuple[PageStep, ...]
 """A stack of pages, the root first."""
 
 
 def trail_of(value: object) -> Trail:
     """What a session kept, as a trail. Whatever is not a page of this console ends it."""
-    steps: list[Step] = []
+    steps: list[PageStep] = []
     for each in value if isinstance(value, list) else ():
         if not (isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], dict)):
             break
         if not known(each[0].partition(" ")[0]):
             break
-        steps.append(Step(each[0], each[1]))
+        steps.append(PageStep(each[0], each[1]))
     return tuple(steps[:MAX_DEPTH])
 
 
@@ -172,7 +172,7 @@ class Navigator:
 
     def trail(self) -> Trail:
         """The pages of the stack and the place on each."""
-        return tuple(pane.awaited or Step(pane.line, pane.place()) for pane in self.stack)
+        return tuple(pane.awaited or PageStep(pane.line, pane.place()) for pane in self.stack)
 
     def _leave_view(self) -> None:
         """Write down where on the present view the person was."""
@@ -195,7 +195,7 @@ class Navigator:
             try:
                 root = self._new(cast("ScreenName", name), argument)
             except SpecError:
-                root, trail = self._new(cast("ScreenName", name)), (Step(name, {}),)
+                root, trail = self._new(cast("ScreenName", name)), (PageStep(name, {}),)
             self._roots[name] = root
             root.awaited = trail[0]
         if self.stack:

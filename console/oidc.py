@@ -47,7 +47,7 @@ class Proof(NamedTuple):
     expires_ms: int
 
 
-class Provider:
+class OpenIdProvider:
     """One OpenID provider, as this cell's people log in with it. Safe to use from several threads."""
 
     def __init__(self, issuer: str, client_id: str, ca_file: str = "", clock: Callable[[], float] = time.time) -> None:

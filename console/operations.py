@@ -49,7 +49,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Word:
+class TextParameter:
     """A text of the query string; `many`: several, with commas between."""
 
     name: str
@@ -62,7 +62,7 @@ class Word:
         return tuple(part for part in found.split(",") if part) if self.many else found
 
 
-Parameter = Number | Word
+Parameter = Number | TextParameter
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _parameter(part: Part) -> Parameter:
     assert isinstance(meta, msgspec.Meta)
     says = meta.description or ""
     if kind is str or get_origin(kind) is tuple:
-        return Word(part.name, says, many=kind is not str)
+        return TextParameter(part.name, says, many=kind is not str)
     default = 0 if part.default is inspect.Parameter.empty else part.default
     assert meta.ge is not None
     assert meta.le is not None

@@ -12,7 +12,7 @@ from engine.model import HOUR_MS
 from engine.query import Overview
 
 if TYPE_CHECKING:
-    from console.overview_text import Beside
+    from console.overview_text import SlowReadings
     from engine.costs import BudgetLine
     from recommender.forecasts import Forecast
 
@@ -20,7 +20,7 @@ TOO_SHORT = "too short"
 """Basis of a forecast that knows next to nothing."""
 
 
-def cost(view: Overview, beside: Beside, width: int, most: int) -> Section:
+def cost(view: Overview, beside: SlowReadings, width: int, most: int) -> Section:
     """Cost an hour, and of each budget what is spent and how fast."""
     budgets = beside.budgets
     idle = f", {short_money(view.idle_microusd_hour)} idle" if view.idle_microusd_hour else ""
@@ -61,7 +61,7 @@ def short_money(microusd: int) -> str:
     return money(microusd) if microusd < 100_000_000 else f"${round(microusd / 1e6):,}"
 
 
-def ahead(view: Overview, beside: Beside, width: int, height: int) -> Section:
+def ahead(view: Overview, beside: SlowReadings, width: int, height: int) -> Section:
     """Demand that is foretold against what there is. A mark shows when a node ordered now would take work."""
     forecast = beside.forecast
     if forecast is None:

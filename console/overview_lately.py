@@ -22,7 +22,7 @@ _OUT = parse_filter("nodes", "state:down state:suspect")
 _NODES = ("id", "state", "pool", "rack", "workloads")
 
 
-class Waiting(NamedTuple):
+class LongestWait(NamedTuple):
     """Work that has waited longest."""
 
     id: str
@@ -32,7 +32,7 @@ class Waiting(NamedTuple):
     reason: str
 
 
-class Out(NamedTuple):
+class LostNode(NamedTuple):
     """A node that is lost, or silent."""
 
     id: str
@@ -42,12 +42,12 @@ class Out(NamedTuple):
     workloads: int
 
 
-class Lately(NamedTuple):
+class RecentColumn(NamedTuple):
     """What the third column tells besides what has just happened."""
 
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[LongestWait, ...] = ()
     queued: int = 0
-    out: tuple[Out, ...] = ()
+    out: tuple[LostNode, ...] = ()
     nodes_out: int = 0
 
 
@@ -59,21 +59,21 @@ def questions() -> tuple[Query, Query]:
     )
 
 
-def lately(waiting: Page, out: Page) -> Lately:
-    return Lately(
+def lately(waiting: Page, out: Page) -> RecentColumn:
+    return RecentColumn(
         tuple(_waiting(dict(zip(waiting.columns, row, strict=True))) for row in waiting.rows),
         waiting.matched,
-        tuple(Out(*(row[out.columns.index(name)] or "" for name in _NODES)) for row in out.rows),
+        tuple(LostNode(*(row[out.columns.index(name)] or "" for name in _NODES)) for row in out.rows),
         out.matched,
     )
 
 
-def _waiting(row: dict[str, Any]) -> Waiting:
+def _waiting(row: dict[str, Any]) -> LongestWait:
     asks = f"{milli(row['gpu'])} GPU" if row["gpu"] else f"{milli(row['cpu'] or 0)} CPU"
-    return Waiting(row["id"], row["queue"] or "", asks, row["wait"] or 0, row["reason"] or "")
+    return LongestWait(row["id"], row["queue"] or "", asks, row["wait"] or 0, row["reason"] or "")
 
 
-def third_column(told: Lately | None, events: Sequence[Change] | None, width: int, height: int) -> list[Section]:
+def third_column(told: RecentColumn | None, events: Sequence[Change] | None, width: int, height: int) -> list[Section]:
     """Work and nodes first; what happened takes the lines that are left. None: it is not known yet."""
     sections = [loading("Waits longest")] if told is None else _of_work(told, width, height)
     if events is None:
@@ -83,7 +83,7 @@ def third_column(told: Lately | None, events: Sequence[Change] | None, width: in
     return [*sections, Section("Just happened", tuple(happened), "newest first")]
 
 
-def _of_work(told: Lately, width: int, height: int) -> list[Section]:
+def _of_work(told: RecentColumn, width: int, height: int) -> list[Section]:
     waits = [_waits(each, width) for each in told.waiting[: max(3, height // 4)]] or [text_line("nothing waits", "dim")]
     outs = [_out(each, width) for each in told.out[: max(2, height // 6)]]
     sections = [Section("Waits longest", tuple(waits), f"{told.queued:,} queued")]
@@ -93,7 +93,7 @@ def _of_work(told: Lately, width: int, height: int) -> list[Section]:
     return sections
 
 
-def _waits(each: Waiting, width: int) -> Line:
+def _waits(each: LongestWait, width: int) -> Line:
     room = max(12, width - 9 - 10)
     named, queue, why = room * 4 // 12, room * 3 // 12, room - room * 4 // 12 - room * 3 // 12
     spans = (
@@ -106,7 +106,7 @@ def _waits(each: Waiting, width: int) -> Line:
     return Line(spans, f"workload {printable(each.id)}")
 
 
-def _out(each: Out, width: int) -> Line:
+def _out(each: LostNode, width: int) -> Line:
     glyph, tone = state_look(each.state)
     where = "  ".join(printable(part) for part in (each.pool, each.rack) if part)
     runs = f"{each.workloads:,} at work" if each.workloads else "empty"

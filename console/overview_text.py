@@ -9,7 +9,7 @@ from console.charts import graph, shrink
 from console.details import Line, Section, fact_bars, plural, quantity, text_line
 from console.overview_ahead import ahead, cost
 from console.overview_findings import (
-    Finding,
+    OverviewFinding,
     lines_of,
     of_advice,
     of_budgets,
@@ -18,9 +18,9 @@ from console.overview_findings import (
     of_the_cell,
     pool_filter,
 )
-from console.overview_lately import Lately
+from console.overview_lately import RecentColumn
 from console.overview_queues import QueueRow, blocked, objectives, queues
-from console.quota_bars import BOOTING, BORROWED, BURST, DOWN, IDLE, OUT, USED, Part, bar
+from console.quota_bars import BOOTING, BORROWED, BURST, DOWN, IDLE, OUT, USED, BarPart, bar
 from console.text import cut, duration, fit, fit_name, permille, printable
 from engine.query import Overview, PoolOverview
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runbooks.plan import Proposal
 
 
-class Beside(NamedTuple):
+class SlowReadings(NamedTuple):
     """What is asked for on a slower beat, because it takes longer to find. None: it is not known yet."""
 
     budgets: tuple[BudgetLine, ...] | None = None
@@ -44,7 +44,7 @@ class Beside(NamedTuple):
     """Why what is not known could not be had."""
 
 
-class Glance(NamedTuple):
+class OverviewData(NamedTuple):
     """What the overview shows."""
 
     view: Overview
@@ -55,7 +55,7 @@ class Glance(NamedTuple):
     """Plans that were begun and do not go on."""
     proposals: tuple[Proposal, ...] = ()
     """The first of those that wait."""
-    lately: Lately | None = None
+    lately: RecentColumn | None = None
     """None: it was not asked for."""
 
     @property
@@ -75,7 +75,7 @@ ABOUT_AHEAD = 4
 """Lines of the forecast besides its rows: head, verdict, axis of time."""
 
 
-class Room(NamedTuple):
+class SectionHeights(NamedTuple):
     """Lines that the parts of a page of some height may take."""
 
     findings: int
@@ -89,25 +89,25 @@ class Room(NamedTuple):
 
 
 _ROOMS = (
-    (22, Room(6, 3, 2, 1, 1, 3, 0, 1)),
-    (25, Room(6, 4, 3, 2, 2, 3, 0, 1)),
-    (34, Room(9, 6, 4, 2, 2, 5, 0, 3)),
-    (48, Room(10, 9, 6, 4, 3, 7, 4, 4)),
+    (22, SectionHeights(6, 3, 2, 1, 1, 3, 0, 1)),
+    (25, SectionHeights(6, 4, 3, 2, 2, 3, 0, 1)),
+    (34, SectionHeights(9, 6, 4, 2, 2, 5, 0, 3)),
+    (48, SectionHeights(10, 9, 6, 4, 3, 7, 4, 4)),
 )
-_MOST = Room(14, 14, 9, 6, 5, 11, 6, 4)
+_MOST = SectionHeights(14, 14, 9, 6, 5, 11, 6, 4)
 """By the height of the page."""
 
 
-def room_for(height: int) -> Room:
+def room_for(height: int) -> SectionHeights:
     return next((room for below, room in _ROOMS if height < below), _MOST)
 
 
 def overview_columns(
-    glance: Glance, width: int, height: int = 60, beside: Beside | None = None
+    glance: OverviewData, width: int, height: int = 60, beside: SlowReadings | None = None
 ) -> tuple[list[Section], list[Section]]:
     """Left: is it fine, the fleet. Right: who waits, why, at what price, and what comes. `width` is that of one column,
     `height` that of the page."""
-    view, room, beside = glance.view, room_for(height), beside or Beside()
+    view, room, beside = glance.view, room_for(height), beside or SlowReadings()
     found = all_findings(glance, beside)
     left = [
         Section(
@@ -135,7 +135,7 @@ def _left_over(sections: Sequence[Section], height: int) -> int:
     return height - sum(2 + len(section.lines) for section in sections)
 
 
-def all_findings(glance: Glance, beside: Beside) -> list[Finding]:
+def all_findings(glance: OverviewData, beside: SlowReadings) -> list[OverviewFinding]:
     if not glance.view.pools:
         return []
     return [
@@ -147,13 +147,15 @@ def all_findings(glance: Glance, beside: Beside) -> list[Finding]:
     ]
 
 
-def unknown(beside: Beside) -> str:
+def unknown(beside: SlowReadings) -> str:
     """What may be found that was not looked for yet."""
     parts = (("budgets", beside.budgets), ("suggestions", beside.advice))
     return " and ".join(name for name, known in parts if known is None)
 
 
-def now_lines(view: Overview, found: Sequence[Finding], width: int, most: int, not_known: str = "") -> list[Line]:
+def now_lines(
+    view: Overview, found: Sequence[OverviewFinding], width: int, most: int, not_known: str = ""
+) -> list[Line]:
     """Is it fine? If not, what, and what to press. `not_known`: what was not looked at yet."""
     if not view.pools:
         return [
@@ -195,7 +197,7 @@ def _beside(view: Overview, width: int) -> list[Line]:
     return [Line(((cut(" · ".join(told), width), "dim"),), "topology")] if told else []
 
 
-def _fleet_parts(view: Overview, main: str) -> list[tuple[Part, int]]:
+def _fleet_parts(view: Overview, main: str) -> list[tuple[BarPart, int]]:
     """What the fleet's capacity is doing. Parts add up to all of it."""
     used = view.used.get(main, 0)
     borrowed = min(view.borrowed.get(main, 0), used)
@@ -209,7 +211,7 @@ def _fleet_parts(view: Overview, main: str) -> list[tuple[Part, int]]:
     ]
 
 
-def _rest(free: int, unready: Sequence[int]) -> list[tuple[Part, int]]:
+def _rest(free: int, unready: Sequence[int]) -> list[tuple[BarPart, int]]:
     """What is not used, by why not: idle is what could be."""
     parts = []
     for part, amount in zip((DOWN, BOOTING, OUT), unready, strict=False):
@@ -225,7 +227,7 @@ def _not_ready(pool: PoolOverview, main: str) -> tuple[int, int, int]:
     return pool.down * each, pool.booting * each, (pool.cordoned + pool.draining + pool.suspect) * each
 
 
-def _legend_lines(told: Sequence[tuple[Part, str]], width: int) -> list[Line]:
+def _legend_lines(told: Sequence[tuple[BarPart, str]], width: int) -> list[Line]:
     lines: list[list[Span]] = [[]]
     used = 0
     for part, amount in told:

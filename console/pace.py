@@ -15,7 +15,7 @@ LONGEST_S = 1.0
 """How long it waits at most."""
 
 
-class Pace:
+class RefreshThrottle:
     """One per app."""
 
     def __init__(self, app: MusterApp) -> None:

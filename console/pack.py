@@ -10,7 +10,7 @@ from console.plain import facts, table
 from console.show import write_json, write_lines
 from console.text import printable
 from engine.errors import SpecError
-from engine.packing import MAX_INFLATE, Packed, pack, read_nodes, read_pods
+from engine.packing import MAX_INFLATE, PackingResult, pack, read_nodes, read_pods
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     write_json(report) if arguments.json else write_lines(report_lines(report))
 
 
-def _run_report(packed: Packed, seconds: float) -> dict[str, Any]:
+def _run_report(packed: PackingResult, seconds: float) -> dict[str, Any]:
     return {
         "seed": packed.seed,
         "alloc_at_100": packed.alloc_at(100),

@@ -21,7 +21,7 @@ STEP = 10_000
 """Rows asked for at a time: the engine gives no more in one answer."""
 
 
-class Part(NamedTuple):
+class PageRows(NamedTuple):
     """Rows of one answer."""
 
     ids: list[str]
@@ -39,7 +39,7 @@ class PageData(NamedTuple):
 
     name: str
     titles: tuple[str, ...]
-    read: Callable[[int, int], Part]
+    read: Callable[[int, int], PageRows]
 
 
 def page_data(pane: Pane | None) -> PageData:
@@ -56,20 +56,20 @@ def page_data(pane: Pane | None) -> PageData:
 def list_data(connect: Connect, view: ListView) -> PageData:
     columns = view.columns
 
-    def read(offset: int, limit: int) -> Part:
+    def read(offset: int, limit: int) -> PageRows:
         return _part_of_page(connect().query(view.query(offset, limit)), columns, KEY_COLUMN[view.kind])
 
     return PageData(view.kind, tuple(title(column) for column in columns), read)
 
 
-def _part_of_page(page: Page, columns: Sequence[Column], key: str) -> Part:
+def _part_of_page(page: Page, columns: Sequence[Column], key: str) -> PageRows:
     index = {name: at for at, name in enumerate(page.columns)}
 
     def value(column: Column, row: list[Any]) -> Any:
         return share_of(row, index) if column is SHARE else row[index[column.name]]
 
     rows = [[value(column, row) for column in columns] for row in page.rows]
-    return Part(
+    return PageRows(
         [str(row[index[key]]) for row in page.rows],
         [[plain(column, each) for column, each in zip(columns, row, strict=True)] for row in rows],
         [{column.name: each for column, each in zip(columns, row, strict=True)} for row in rows],
@@ -79,11 +79,11 @@ def _part_of_page(page: Page, columns: Sequence[Column], key: str) -> Part:
     )
 
 
-def _part_of_rows(fetch: Fetch, names: Sequence[str], offset: int, limit: int) -> Part:
+def _part_of_rows(fetch: Fetch, names: Sequence[str], offset: int, limit: int) -> PageRows:
     """Of a page whose rows are made by the console: its cells as they read."""
     window = fetch(offset, limit)
     cells = [[harmless(text) for text, _ in row.cells] for row in window.rows]
-    return Part(
+    return PageRows(
         [row.id for row in window.rows],
         [[unformed(text) for text in row] for row in cells],
         [dict(zip(names, row, strict=True)) for row in cells],
@@ -93,7 +93,7 @@ def _part_of_rows(fetch: Fetch, names: Sequence[str], offset: int, limit: int) -
     )
 
 
-def row_part(data: PageData, row: Row, index: int) -> Part:
+def row_part(data: PageData, row: Row, index: int) -> PageRows:
     """The row under the cursor as data, wherever it has moved to meanwhile. Blocks. Raises RefusedError where it is not
     listed any more."""
     first = max(0, index - 100)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from console.command_line import Command, parse_command
+from console.command_line import ParsedCommand, parse_command
 from console.text import printable
 from engine.errors import SpecError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from console.action import Action
 
 
-def page_command(line: str, available: Iterable[Action]) -> Command:
+def page_command(line: str, available: Iterable[Action]) -> ParsedCommand:
     """What the line says. Raises SpecError for one that does not lead to a page."""
     command = parse_command(line, list(available))
     if not _leads(command):
@@ -24,7 +24,7 @@ def page_command(line: str, available: Iterable[Action]) -> Command:
     return command
 
 
-def _leads(command: Command) -> bool:
+def _leads(command: ParsedCommand) -> bool:
     from console.navigator import known
 
     if command.action.id == "draft":

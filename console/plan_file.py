@@ -29,8 +29,8 @@ import msgspec
 
 from engine.errors import SpecError
 from runbooks.checks import Check
-from runbooks.plan import Act, Evidence, Limits, Request, StepRequest
-from runbooks.strict_yaml import MAX_BYTES, Document, read
+from runbooks.plan import Act, EvidenceRef, Limits, Request, StepRequest
+from runbooks.strict_yaml import MAX_BYTES, YamlDocument, read
 
 ACT = frozenset(Act.__struct_fields__)
 STEP = frozenset(StepRequest.__struct_fields__) - {"act"} | ACT
@@ -48,7 +48,7 @@ def read_plan(name: str, reason: str = "", *, when_asked: bool = False) -> Reque
     return msgspec.structs.replace(request, reason=reason or request.reason, start=start)
 
 
-def plan_of(document: Document) -> Request:
+def plan_of(document: YamlDocument) -> Request:
     """Raises SpecError."""
     top = document.value
     if not isinstance(top, dict):
@@ -68,7 +68,7 @@ def plan_of(document: Document) -> Request:
     if isinstance(made.get("limits"), dict):
         _known(document, ("limits",), made["limits"], Limits.__struct_fields__)
     for number, piece in enumerate(made.get("evidence") or ()):
-        _known(document, ("evidence", number), piece, Evidence.__struct_fields__)
+        _known(document, ("evidence", number), piece, EvidenceRef.__struct_fields__)
     try:
         return msgspec.convert(made, Request)
     except msgspec.ValidationError as error:
@@ -93,7 +93,7 @@ def _remedy(problem: str, at: tuple[str | int, ...]) -> str:
     return f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(words)}"
 
 
-def _step(document: Document, at: tuple[str | int, ...], step: Any) -> Any:
+def _step(document: YamlDocument, at: tuple[str | int, ...], step: Any) -> Any:
     """With what belongs to the act apart from what belongs to the step."""
     if not isinstance(step, dict):
         return step
@@ -109,7 +109,7 @@ def _step(document: Document, at: tuple[str | int, ...], step: Any) -> Any:
     return {"act": act, **{key: value for key, value in step.items() if key not in ACT}}
 
 
-def _known(document: Document, at: tuple[str | int, ...], value: Any, known: Iterable[str]) -> None:
+def _known(document: YamlDocument, at: tuple[str | int, ...], value: Any, known: Iterable[str]) -> None:
     """Raises SpecError for a key that means nothing, with the nearest that does."""
     if not isinstance(value, dict):
         return

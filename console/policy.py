@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from console.client import Client
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.identity import Signed
-    from runbooks.policy_shown import Candidate, Change, PolicyCheck, PolicyView
+    from runbooks.policy_shown import Candidate, PolicyCheck, PolicyDifference, PolicyView
 
 WIDTH = 78
 INDENT = 2
@@ -84,7 +84,7 @@ def candidate_lines(candidate: Candidate, *, brief: bool = False) -> list[str]:
     ]
 
 
-def change_lines(changes: tuple[Change, ...]) -> list[str]:
+def change_lines(changes: tuple[PolicyDifference, ...]) -> list[str]:
     """One line for each; `!` before what loosens."""
     if not changes:
         return [f"{' ' * INDENT}changes nothing"]

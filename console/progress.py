@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import msgspec
 
-from console.guarded import Guarded, write_over
+from console.guarded import GuardedStream, write_over
 from console.text import duration, printable
 from engine.progress import listening
 
@@ -27,7 +27,7 @@ SURE_S = 2.0
 """Before that the time left is a guess that nobody wants."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class ProgressStep(msgspec.Struct, frozen=True):
     """How far something is."""
 
     what: str
@@ -43,7 +43,7 @@ class Step(msgspec.Struct, frozen=True):
         return min(1000, self.done * 1000 // self.of) if self.of else None
 
 
-class Pace:
+class TimeLeft:
     """Time left of what is counted, from how fast it went so far."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class Pace:
         """Since what is counted has begun."""
         return time.perf_counter() - self._began if self._what else 0.0
 
-    def step(self, what: str, done: int, of: int) -> Step:
+    def step(self, what: str, done: int, of: int) -> ProgressStep:
         now = time.perf_counter()
         if what != self._what or done < self._done:
             self._what, self._began = what, now
         self._done = done
         went = now - self._began
         left = went * (of - done) / done if of and done and went >= SURE_S else None
-        return Step(what, done, of, None if left is None else round(left, 1))
+        return ProgressStep(what, done, of, None if left is None else round(left, 1))
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def told(arguments: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-class _Above(Guarded):
+class _Above(GuardedStream):
     """A stream that takes the line of progress away before it writes."""
 
     def write(self, text: str) -> int:
@@ -94,7 +94,7 @@ class _Above(Guarded):
 def _above_the_line() -> Iterator[None]:
     """Nothing is written behind a line of progress, and none is left at the end."""
     out, err = sys.stdout, sys.stderr
-    if isinstance(out, Guarded) and isinstance(err, Guarded):
+    if isinstance(out, GuardedStream) and isinstance(err, GuardedStream):
         sys.stdout, sys.stderr = cast(Any, _Above(out.within)), cast(Any, _Above(err.within))
     try:
         yield
@@ -108,7 +108,7 @@ class _Teller:
 
     def __init__(self, show: Any) -> None:
         self._show = show
-        self._pace = Pace()
+        self._pace = TimeLeft()
         self._what = ""
         self._next = 0.0
 
@@ -124,7 +124,7 @@ _shown = threading.Event()
 """A line of progress is on the terminal."""
 
 
-def _line(step: Step) -> None:
+def _line(step: ProgressStep) -> None:
     _shown.set()
     write_over(step_words(step))
 
@@ -135,7 +135,7 @@ def _take_away() -> None:
         write_over("")
 
 
-def step_words(step: Step) -> str:
+def step_words(step: ProgressStep) -> str:
     """As `jobs 12,345 of 77,222, 16%, 1m 20s left`."""
     if not step.of:
         return f"{printable(step.what)} …"
@@ -143,8 +143,8 @@ def step_words(step: Step) -> str:
     return f"{printable(step.what)} {step.done:,} of {step.of:,}, {(step.permille or 0) // 10}%{left}"
 
 
-def _json(step: Step) -> None:
-    err = sys.stderr.within if isinstance(sys.stderr, Guarded) else sys.stderr
+def _json(step: ProgressStep) -> None:
+    err = sys.stderr.within if isinstance(sys.stderr, GuardedStream) else sys.stderr
     print(json.dumps({"progress": msgspec.to_builtins(step)}), file=err, flush=True)
 
 

@@ -16,7 +16,7 @@ from console.text import cut, duration, fit, milli, money, printable, timestamp,
 from console.theme import state_look
 from console.views import Heading, Row, Span
 from runbooks import checks, life
-from runbooks.plan import Difference, Effect, Evidence, Plan, Proposal, Step, StepStanding, VoteLine
+from runbooks.plan import Difference, Effect, EvidenceRef, Plan, Proposal, Step, StepStanding, VoteLine
 
 GUTTER = "┃ "
 """Before every line that is not ours."""
@@ -323,7 +323,7 @@ def origin_words(plan: Plan) -> str:
     return plan.source.words() if plan.source is not None else plan.origin
 
 
-def _piece(piece: Evidence, width: int) -> list[Line]:
+def _piece(piece: EvidenceRef, width: int) -> list[Line]:
     return hanging("evidence    ", f"{printable(piece.id)}, {printable(piece.sha256)[:12]}", width, "dim")
 
 

@@ -25,7 +25,7 @@ MAX_DECISIONS = 5
 _RESOURCES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
 
 
-class Known(NamedTuple):
+class QueuePageData(NamedTuple):
     """What the page of a queue shows."""
 
     detail: QueueDetail
@@ -45,7 +45,7 @@ class Known(NamedTuple):
         return self.detail.now_ms
 
 
-def queue_columns(known: Known, width: int) -> tuple[list[Section], list[Section]]:
+def queue_columns(known: QueuePageData, width: int) -> tuple[list[Section], list[Section]]:
     """Left: how it stands, its quota, who borrows from whom. Right: what waits and runs, and who went first."""
     vertex = _vertex(known)
     left = [_state(known, width), _quota(known, vertex, width)]
@@ -57,12 +57,12 @@ def queue_columns(known: Known, width: int) -> tuple[list[Section], list[Section
     return left, right
 
 
-def _vertex(known: Known) -> VertexReport | None:
+def _vertex(known: QueuePageData) -> VertexReport | None:
     queues = known.fairness.queues if known.fairness is not None else ()
     return next((vertex for vertex in queues if vertex.name == known.detail.name), None)
 
 
-def _state(known: Known, width: int) -> Section:
+def _state(known: QueuePageData, width: int) -> Section:
     detail, spec, row = known.detail, known.detail.spec, known.row
     glyph, tone = state_look(detail.mode)
     counts = ", ".join(f"{row[name]:,} {name}" for name in ("queued", "held", "waiting", "running") if row.get(name))
@@ -94,7 +94,7 @@ def _told(label: str, text: str, width: int, tone: str = "") -> list[Line]:
     return [fact("" if n else label, part, tone) for n, part in enumerate(wrap(text, max(12, width - 11)))]
 
 
-def _objective(known: Known, width: int) -> list[Line]:
+def _objective(known: QueuePageData, width: int) -> list[Line]:
     spec, burn = known.detail.spec, known.detail.burn
     if burn is None:
         example = f"none; :set-quota {printable(known.detail.name)} --start-within 10m --objective 95%"
@@ -118,7 +118,7 @@ def _window(window: BurnWindow) -> tuple[str, str]:
 # -- quota ------------------------------------------------------------------------------------------------------------
 
 
-def _quota(known: Known, vertex: VertexReport | None, width: int) -> Section:
+def _quota(known: QueuePageData, vertex: VertexReport | None, width: int) -> Section:
     spec, row = known.detail.spec, known.row
     lines: list[Line] = []
     for name, title in _RESOURCES:
@@ -214,7 +214,7 @@ def _words(name: str) -> str:
 # -- its neighbours ---------------------------------------------------------------------------------------------------
 
 
-def _neighbours(known: Known, vertex: VertexReport, width: int) -> Section:
+def _neighbours(known: QueuePageData, vertex: VertexReport, width: int) -> Section:
     """Who borrows and who lends in its cohort."""
     assert known.fairness is not None
     near = [each for each in known.fairness.queues if each.parent == vertex.parent and each.parent]
@@ -256,7 +256,7 @@ def work_filter(detail: QueueDetail) -> str:
     return f"queue:{','.join(quoted(printable(name)) for name in detail.leaves)}"
 
 
-def _waiting(known: Known, width: int) -> Section:
+def _waiting(known: QueuePageData, width: int) -> Section:
     lines = [_waits(values, width) for values in _rows(known.waiting)]
     if not lines:
         lines = [text_line("nothing waits", "dim")]
@@ -280,7 +280,7 @@ def _waits(values: dict[str, Any], width: int) -> Line:
     return Line(spans, f"workload {printable(values['id'])}")
 
 
-def _running(known: Known, width: int) -> Section:
+def _running(known: QueuePageData, width: int) -> Section:
     lines = [_runs(values, width) for values in _rows(known.running)]
     if not lines:
         lines = [text_line("nothing runs", "dim")]

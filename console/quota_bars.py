@@ -8,7 +8,7 @@ from typing import NamedTuple
 from console.views import Span
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """A kind of use, its sign in a bar and its word beside a number."""
 
     sign: str
@@ -16,16 +16,16 @@ class Part(NamedTuple):
     tone: str
 
 
-USED = Part("█", "used", "bar")
-BORROWED = Part("▓", "borrowed", "info")
-BURST = Part("▒", "burst", "warn")
-LENT = Part("╱", "lent", "accent")
-IDLE = Part("·", "idle", "faint")
-OUT = Part("◇", "kept out", "warn")
-DOWN = Part("x", "down", "bad")
-BOOTING = Part("o", "booting", "info")
+USED = BarPart("█", "used", "bar")
+BORROWED = BarPart("▓", "borrowed", "info")
+BURST = BarPart("▒", "burst", "warn")
+LENT = BarPart("╱", "lent", "accent")
+IDLE = BarPart("·", "idle", "faint")
+OUT = BarPart("◇", "kept out", "warn")
+DOWN = BarPart("x", "down", "bad")
+BOOTING = BarPart("o", "booting", "info")
 
-Amounts = Sequence[tuple[Part, int]]
+Amounts = Sequence[tuple[BarPart, int]]
 
 
 def bar(amounts: Amounts, width: int) -> list[Span]:
@@ -53,7 +53,7 @@ def _shared(amounts: Sequence[int], width: int) -> list[int]:
     return cells
 
 
-def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst: int = 0) -> list[tuple[Part, int]]:
+def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst: int = 0) -> list[tuple[BarPart, int]]:
     """What a queue holds beside what it may: its own, borrowed, in a burst, lent to others, idle. Without a quota: what
     it uses."""
     if nominal is None:
@@ -70,7 +70,7 @@ def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst:
     ]
 
 
-def legend(parts: Sequence[Part]) -> list[Span]:
+def legend(parts: Sequence[BarPart]) -> list[Span]:
     """What the signs mean."""
     spans: list[Span] = []
     for part in parts:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEY = "├ p10  ● p50  ┤ p90  ▸ later than was looked  ○ single estimate  [ ] least, most of few runs"
 
 
-class Drawn(NamedTuple):
+class DrawnEstimate(NamedTuple):
     """An estimate as it is drawn, and in words. None where it is not known."""
 
     low: int | None
@@ -51,7 +51,7 @@ def compared(found: Quote, request: QuoteRequest, width: int) -> list[Section]:
     ]
 
 
-def _start(option: QuoteOption, now_ms: int) -> Drawn:
+def _start(option: QuoteOption, now_ms: int) -> DrawnEstimate:
     """From now."""
     found = _drawn(option.start_ms, start_words(option, now_ms), now_ms)
     if found.low is None and option.seeds:
@@ -60,16 +60,16 @@ def _start(option: QuoteOption, now_ms: int) -> Drawn:
     return found
 
 
-def _drawn(values: Quantiles, words: str, zero: int = 0) -> Drawn:
+def _drawn(values: Quantiles, words: str, zero: int = 0) -> DrawnEstimate:
     measured = values.runs >= MIN_RUNS
     marks = (values.p10, values.p50, values.p90) if measured else (values.least, None, values.most)
     low, mid, high = (None if each is None else max(0, each - zero) for each in marks)
-    return Drawn(low, mid, high, measured, words)
+    return DrawnEstimate(low, mid, high, measured, words)
 
 
 def _rows(
     rows: Sequence[tuple[QuoteOption, str]],
-    values: Sequence[Drawn],
+    values: Sequence[DrawnEstimate],
     width: int,
 ) -> list[Line]:
     """One scale for all: from 0 to the most that is known."""

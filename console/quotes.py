@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from console.advisor import Advisor
     from engine.loop import EngineLoop
-    from recommender.cell_runs import Asked
-    from recommender.quote_plan import Candidate, Plan
+    from recommender.cell_runs import WorkloadFeatures
+    from recommender.quote_plan import QuoteCandidate, QuotePlan
 
 MAX_SEEDS = 8
 """When there is time for so many."""
@@ -72,7 +72,7 @@ class Quotes:
             took_ms=round((time.monotonic() - begun) * 1000),
         )
 
-    def _run_time(self, request: QuoteRequest, made: Plan) -> RunTime:
+    def _run_time(self, request: QuoteRequest, made: QuotePlan) -> RunTime:
         if request.run_ms:
             ms = request.run_ms
             return RunTime(p10_ms=ms, p50_ms=ms, p90_ms=ms, told=True, samples=0, level="", p90_coverage_permille=None)
@@ -94,7 +94,7 @@ class Quotes:
         )
 
     def _tried(
-        self, request: QuoteRequest, near: Sequence[Candidate], likely: tuple[int, ...], run: RunTime, begun: float
+        self, request: QuoteRequest, near: Sequence[QuoteCandidate], likely: tuple[int, ...], run: RunTime, begun: float
     ) -> Options:
         """What the twin says of the options."""
         # Whoever does not know gives the time that is hardly ever passed.
@@ -125,12 +125,12 @@ class Quotes:
         return status.answer
 
 
-def _asked(request: QuoteRequest, made: Plan) -> Asked:
+def _asked(request: QuoteRequest, made: QuotePlan) -> WorkloadFeatures:
     """What is known of the work before it is there."""
-    from recommender.cell_runs import Asked
+    from recommender.cell_runs import WorkloadFeatures
 
     group = made.candidates[0].spec.groups[0]
-    return Asked(
+    return WorkloadFeatures(
         name=request.name,
         tenant=request.tenant,
         queue=made.queue,
@@ -139,7 +139,7 @@ def _asked(request: QuoteRequest, made: Plan) -> Asked:
     )
 
 
-def _assumptions(request: QuoteRequest, made: Plan, run: RunTime, found: Options | None, at_ms: int) -> list[str]:
+def _assumptions(request: QuoteRequest, made: QuotePlan, run: RunTime, found: Options | None, at_ms: int) -> list[str]:
     texts = []
     if found is not None:
         until = "its end" if found.until == "ended" else "its start"
@@ -183,7 +183,7 @@ def _runs(found: Options) -> str:
     return f"{many} run{'s' if many != 1 else ''}" if few == many else f"{few} to {many} runs"
 
 
-def _task(candidate: Candidate) -> str:
+def _task(candidate: QuoteCandidate) -> str:
     asked = candidate.spec.groups[0].request
     parts = [f"{asked.cpu_milli / 1000:g} CPU", f"{asked.memory_mib / 1024:,.0f} GiB"]
     if asked.gpu_milli:

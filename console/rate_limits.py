@@ -14,7 +14,7 @@ MAX_CALLERS = 20_000
 """Whose buckets are kept; the one that asked least recently is forgotten, and begins anew with a full one."""
 
 
-class Buckets:
+class TokenBuckets:
     """One for each caller. `clock` gives monotonic seconds. Used on one thread."""
 
     def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:

@@ -15,11 +15,11 @@ from anyio import CapacityLimiter, to_thread
 
 from console.back_pressure import RETRY_S
 from console.http_answers import PATIENCE_S, Crowded, on_engine
-from engine.copies import HEADER, Copy, Failed, Gone, Urgency, framed, told
+from engine.copies import HEADER, Copy, CopyFailed, CopyGone, Urgency, framed, told
 from engine.errors import RefusedError
 
 if TYPE_CHECKING:
-    from console.watch import Watch
+    from console.watch import VersionWatch
     from engine.loop import EngineLoop
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ THREADS = 4
 """For what takes long: a copy answers one such question at a time, and more threads would only wait."""
 
 
-class Shown(NamedTuple):
+class CachedBody(NamedTuple):
     content: bytes
     version: int
 
@@ -53,9 +53,9 @@ class _Asker(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, frame: bytes) -> asyncio.Future[bytes]:
-        """Raises Gone where nobody answers any more; so does what is returned."""
+        """Raises CopyGone where nobody answers any more; so does what is returned."""
         if self.lost or self._transport is None:
-            raise Gone
+            raise CopyGone
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
         self._transport.write(frame)
@@ -79,7 +79,7 @@ class _Asker(asyncio.Protocol):
         self.lost = True
         for answer in self._waiting:
             if not answer.done():
-                answer.set_exception(Gone())
+                answer.set_exception(CopyGone())
         self._waiting.clear()
 
     def finish(self) -> None:
@@ -95,7 +95,7 @@ class _Asker(asyncio.Protocol):
 class Reads:
     """Made and used in one event loop."""
 
-    def __init__(self, loop: EngineLoop, watch: Watch) -> None:
+    def __init__(self, loop: EngineLoop, watch: VersionWatch) -> None:
         self._loop = loop
         self._watch = watch
         self._slow = CapacityLimiter(THREADS)
@@ -116,7 +116,9 @@ class Reads:
         """Up to which version, at least, an answer that is asked for now will show what happened."""
         return max(self._loop.copies.shown_version(), own_version)
 
-    async def told(self, what: str, arguments: tuple[object, ...], own_version: int, least: int | None = None) -> Shown:
+    async def told(
+        self, what: str, arguments: tuple[object, ...], own_version: int, least: int | None = None
+    ) -> CachedBody:
         """What the engine's method of that name answers, and of which version. `own_version`: of the caller's account's
         last change, which is shown unless the request says itself what it wants to be shown. Raises what the engine
         does, and RefusedError for a version that is not there yet."""
@@ -140,9 +142,9 @@ class Reads:
         answer, version = await on_engine(
             self._loop, lambda engine: (getattr(engine, what)(*arguments), engine.version)
         )
-        return Shown(msgspec.json.encode(answer), version)
+        return CachedBody(msgspec.json.encode(answer), version)
 
-    async def _beside(self, what: str, arguments: tuple[object, ...], wanted: int) -> Shown | None:
+    async def _beside(self, what: str, arguments: tuple[object, ...], wanted: int) -> CachedBody | None:
         """From a copy of that version or later; None where there is none that answers."""
         copies = self._loop.copies
         copy = copies.at_least(wanted)
@@ -150,7 +152,7 @@ class Reads:
             return None
         if copies.urgency_of(what, arguments) != Urgency.SCREEN:
             answer = await to_thread.run_sync(copies.ask, what, arguments, wanted, limiter=self._slow)
-            return None if answer is None else Shown(answer, copy.version)
+            return None if answer is None else CachedBody(answer, copy.version)
         async with self._turn(first=what == "changes"):
             # Meanwhile another may have taken its place, also while this one was about to be asked.
             for _ in range(TRIES):
@@ -179,32 +181,32 @@ class Reads:
         finally:
             self._room.release()
 
-    async def _asked_of(self, copy: Copy, what: str, arguments: tuple[object, ...]) -> Shown | None:
+    async def _asked_of(self, copy: Copy, what: str, arguments: tuple[object, ...]) -> CachedBody | None:
         begun, copies = time.monotonic(), self._loop.copies
         copy.asked += 1
         try:
             asker = await self._of(copy)
             async with asyncio.timeout(PATIENCE_S):
                 content = told(await asker.ask(framed(what, arguments)))
-        except (Gone, Failed):
+        except (CopyGone, CopyFailed):
             return None
         except TimeoutError:
             copy.lost = True
             return None
         copies.noted(what, arguments, time.monotonic() - begun)
-        return Shown(content, copy.version)
+        return CachedBody(content, copy.version)
 
     async def _of(self, copy: Copy) -> _Asker:
-        """Who asks this copy. Raises Gone for one that took its leave."""
+        """Who asks this copy. Raises CopyGone for one that took its leave."""
         if self._asked is copy and self._asker is not None:
             return self._asker
         async with self._changing:
             if self._asked is not copy:
                 if self._asked is not None and self._asked.version > copy.version:
-                    raise Gone
+                    raise CopyGone
                 lane = copy.many.take()
                 if lane is None:
-                    raise Gone
+                    raise CopyGone
                 _, asker = await asyncio.get_running_loop().create_unix_connection(_Asker, sock=lane)
                 if self._asker is not None:
                     self._asker.finish()

@@ -25,10 +25,10 @@ from console.text import printable
 from engine.errors import MusterError, NotFoundError, SpecError
 from engine.model import HOUR_MS
 from recommender.follow_up import Others, Read, looked_up, record
-from recommender.recommendations import Recommendation, Recommendations, Simulated
-from recommender.shelf import Keep, Shelf, Standing, done_by, utc
+from recommender.recommendations import Recommendation, Recommendations, SuggestionTrial
+from recommender.shelf import SuggestionKeeper, SuggestionRecord, SuggestionStore, done_by, utc
 from recommender.suggest import GPU_HOUR_MICROUSD, Suggestion, ranked, same_id
-from runbooks.plan import Evidence, Source
+from runbooks.plan import EvidenceRef, Source
 from runbooks.readings import MAX_PERSON
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ More = Callable[["Overview"], tuple[Sequence[Suggestion], Sequence[str]]]
 """What stands out besides, and what could not be judged."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FindingsPass(msgspec.Struct, frozen=True, kw_only=True):
     """One look at the cell."""
 
     version: int
@@ -88,7 +88,7 @@ class Recommender:
         loop: EngineLoop,
         advisor: Advisor,
         *,
-        keep: Callable[[], Keep] | None = None,
+        keep: Callable[[], SuggestionKeeper] | None = None,
         more: More | None = None,
         read: Read | None = None,
         others: Others | None = None,
@@ -101,15 +101,15 @@ class Recommender:
         self._others: Others = others or (lambda *_: ())
         self._keep = keep
         self._chore = chore
-        self._shelf = Shelf()
+        self._shelf = SuggestionStore()
         self._remembers = keep is None
         """Whether what was remembered has been read."""
         self._simulations = Simulations(loop)
-        self._tried: dict[str, tuple[Suggestion, Simulated, int]] = {}
+        self._tried: dict[str, tuple[Suggestion, SuggestionTrial, int]] = {}
         """Id -> what was tried, how it stands, and the cell time of the try."""
         self._wanted: deque[str] = deque(maxlen=SHOWN_FOLLOWED)
         """Ids somebody asked to see tried."""
-        self._found: Found | None = None
+        self._found: FindingsPass | None = None
         self._looked_s = 0.0
         self._asked_s = -math.inf
         self._took_s = 0.0
@@ -140,7 +140,7 @@ class Recommender:
         self._asked_s = time.monotonic()
         return self._view(self._look(OLD_S if self._thread.is_alive() else 0.0))
 
-    def _view(self, found: Found) -> Recommendations:
+    def _view(self, found: FindingsPass) -> Recommendations:
         with self._lock:
             standings, tracks = self._shelf.standings, self._shelf.tracks()
             told: list[Recommendation] = []
@@ -184,7 +184,7 @@ class Recommender:
             self._woken.set()
         return found
 
-    def _known(self, id_: str, at: Found) -> Recommendation | None:
+    def _known(self, id_: str, at: FindingsPass) -> Recommendation | None:
         view = self._view(at)
         return next((each for each in (*view.open, *view.aside) if each.suggestion.id == id_), None)
 
@@ -244,7 +244,7 @@ class Recommender:
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def _look(self, old_s: float = 0.0) -> Found:
+    def _look(self, old_s: float = 0.0) -> FindingsPass:
         """The last look where it is younger than so many wall seconds, else a new one for all who ask meanwhile."""
         since_s = time.monotonic() - old_s
         if self._found is not None and self._looked_s > since_s:
@@ -252,7 +252,7 @@ class Recommender:
         with self._looking:
             return self._found if self._found is not None and self._looked_s > since_s else self._looked()
 
-    def _looked(self) -> Found:
+    def _looked(self) -> FindingsPass:
         now_s = time.monotonic()
         overview = self._loop.call(lambda engine: engine.overview())
         advice = self._advisor.advice()
@@ -265,7 +265,7 @@ class Recommender:
                 self._shelf.found([suggestion for _, suggestion in rated], overview.now_ms)
             except MusterError as error:
                 _log(f"suggestions are not remembered: {error.problem}")
-            self._found = Found(
+            self._found = FindingsPass(
                 version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
             )
             there = {suggestion.id for _, suggestion in rated}
@@ -279,7 +279,7 @@ class Recommender:
         if self._keep is None or self._remembers:
             return
         try:
-            self._shelf, self._remembers = Shelf(self._keep()), True
+            self._shelf, self._remembers = SuggestionStore(self._keep()), True
         except MusterError as error:
             _log(f"what was remembered cannot be read: {error.problem}")
 
@@ -323,13 +323,13 @@ class Recommender:
         """Try it on the twin now, and remember what came of it."""
         now_ms = self._found.now_ms if self._found is not None else 0
 
-        def tell(simulated: Simulated) -> None:
+        def tell(simulated: SuggestionTrial) -> None:
             with self._lock:
                 self._tried[suggestion.id] = (suggestion, simulated, now_ms)
 
         self._simulations.run(suggestion, tell)
 
-    def _to_try(self, found: Found) -> Suggestion | None:
+    def _to_try(self, found: FindingsPass) -> Suggestion | None:
         by_id = {suggestion.id: suggestion for _, suggestion in found.rated}
         while self._wanted:
             asked = by_id.get(self._wanted.popleft())
@@ -346,13 +346,13 @@ class Recommender:
             return False
         return simulated.state == "waiting" or now_ms - self._tried[suggestion.id][2] > AGAIN_MS
 
-    def _simulated(self, suggestion: Suggestion) -> Simulated:
+    def _simulated(self, suggestion: Suggestion) -> SuggestionTrial:
         """What is known of the same action."""
         tried = self._tried.get(suggestion.id)
         if tried is not None and _same(tried[0], suggestion):
             return tried[1]
         edits = edits_of(suggestion)
-        return Simulated(state="none", why=edits) if isinstance(edits, str) else WAITING
+        return SuggestionTrial(state="none", why=edits) if isinstance(edits, str) else WAITING
 
 
 def command(suggestion: Suggestion) -> tuple[str, ...]:
@@ -370,10 +370,10 @@ def source_of(suggestion: Suggestion) -> Source:
     return Source(kind="suggestion", id=suggestion.id, by=f"{suggestion.kind}{model}"[:MAX_PERSON])
 
 
-def evidence_of(suggestion: Suggestion) -> Evidence:
+def evidence_of(suggestion: Suggestion) -> EvidenceRef:
     """The suggestion by what it rests on: a voter sees by its id where to read that."""
     measured = hashlib.sha256(msgspec.json.encode(suggestion.evidence)).hexdigest()
-    return Evidence(id=suggestion.id, sha256=measured)
+    return EvidenceRef(id=suggestion.id, sha256=measured)
 
 
 def gpu_hour_microusd(overview: Overview) -> int:
@@ -388,7 +388,7 @@ def _same(one: Suggestion, other: Suggestion) -> bool:
     )  # fmt: skip
 
 
-def _note(standing: Standing) -> str:
+def _note(standing: SuggestionRecord) -> str:
     if standing.rejected is not None:
         reason = f" because {standing.rejected.reason}" if standing.rejected.reason else ""
         return f"rejected on {utc(standing.rejected.at_ms)} by {standing.rejected.who or 'somebody'}{reason}"

@@ -99,7 +99,7 @@ def _live(arguments: argparse.Namespace) -> int:
 class LiveReplay:
     """An engine in memory whose load is a trace. It is opened when the console asks for its client."""
 
-    def __init__(self, plan: traces.Plan, policy: Policy, speed: float) -> None:
+    def __init__(self, plan: traces.ReplayPlan, policy: Policy, speed: float) -> None:
         from engine.loop import EngineLoop
 
         self._plan = plan

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from console import idempotency
-from console.back_pressure import Kind, Pressure
+from console.back_pressure import BackPressure, Kind
 from console.client import Client
 from console.http_answers import DEFECT, VERSION, Forbidden, body, decoded, refusal
 from console.identity import CALLER
@@ -51,7 +51,12 @@ class RequestHandler:
     """Answers operations. Made and used in one event loop."""
 
     def __init__(
-        self, client: LocalClient, loop: EngineLoop, reads: Reads, pressure: Pressure, keys: idempotency.Keys
+        self,
+        client: LocalClient,
+        loop: EngineLoop,
+        reads: Reads,
+        pressure: BackPressure,
+        keys: idempotency.IdempotencyKeys,
     ) -> None:
         self._of_nobody = client
         self._loop = loop
@@ -116,9 +121,9 @@ class RequestHandler:
             asked.client.note_shown(given[0], shown.content)
         return answer_of(shown.content, shown.version)
 
-    async def _changed(self, asked: Asked) -> idempotency.Answered:
+    async def _changed(self, asked: Asked) -> idempotency.StoredResponse:
         content = await self._thread(asked)
-        return idempotency.Answered(content, self._loop.engine.version)
+        return idempotency.StoredResponse(content, self._loop.engine.version)
 
     async def _thread(self, asked: Asked) -> bytes:
         """Asking blocks, and encoding may take a while."""
@@ -153,7 +158,7 @@ def answer_of(content: bytes, version: int) -> Response:
     return Response(content, headers={VERSION: str(version)}, media_type="application/json")
 
 
-def answer_to(change: idempotency.Answered) -> Response:
+def answer_to(change: idempotency.StoredResponse) -> Response:
     """A 200 to a change."""
     answer = answer_of(change.content, change.version)
     if change.again:
@@ -161,7 +166,7 @@ def answer_to(change: idempotency.Answered) -> Response:
     return answer
 
 
-def key_of(request: Request, content: bytes) -> idempotency.Key | None:
+def key_of(request: Request, content: bytes) -> idempotency.IdempotencyKey | None:
     """The key that a request brings. Raises SpecError."""
     text = request.headers.get(idempotency.HEADER)
     if text is None:

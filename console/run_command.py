@@ -29,12 +29,12 @@ FAILED = 1
 
 def run(arguments: argparse.Namespace) -> int:
     """Submit it; with --follow show what it writes, and end with its exit code."""
-    from console.document import Document
+    from console.document import LocatedDocument
     from console.files import placed, workloads_of
     from console.moments import clock_of
     from engine.commands import Submit
 
-    document = Document("command line", _workload(arguments), {})
+    document = LocatedDocument("command line", _workload(arguments), {})
     with closing(connect(arguments)) as client, placed(document):
         receipt = client.command(Submit(workloads=workloads_of(document, clock_of(client))))
         name = receipt.changed[0]

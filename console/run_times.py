@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from console.cell_questions import RuntimeEstimate
 from engine.query import Page, Query, Term
-from recommender.cell_runs import COLUMNS, LEVELS, LIVE, MAX_OPEN, Asked, CellRuns, Row, Skill
-from recommender.run_model import Floats, Forest, RunTime
+from recommender.cell_runs import COLUMNS, LEVELS, LIVE, MAX_OPEN, CellRuns, Skill, WorkloadFeatures, WorkloadRow
+from recommender.run_model import Floats, Forest, RunTimeQuantiles
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -31,7 +31,7 @@ LOOKBACK = 5_000
 learnt is dropped for the latest."""
 
 
-class RunTimes:
+class LearnedRunTimes:
     """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own."""
 
     def __init__(self, loop: EngineLoop) -> None:
@@ -50,18 +50,18 @@ class RunTimes:
         workload = self._loop.call(lambda engine: engine.workload(workload_id))
         return self._ask(asked_of(workload), elapsed_ms(workload))
 
-    def about(self, asked: Asked) -> RuntimeEstimate | None:
+    def about(self, asked: WorkloadFeatures) -> RuntimeEstimate | None:
         """Of work that is not there yet; None while nothing is known that is like it."""
         return self._ask(asked, 0)
 
-    def usual(self, running: Page) -> tuple[dict[str, RunTime], Skill | None]:
+    def usual(self, running: Page) -> tuple[dict[str, RunTimeQuantiles], Skill | None]:
         """How long each on a page of workloads should run, where likes of its own tell; and how good that has been."""
         found = {}
         with self._lock:
             self._catch_up()
             for values in running.rows:
                 row = dict(zip(running.columns, values, strict=True))
-                asked = Asked(
+                asked = WorkloadFeatures(
                     name=row["name"],
                     tenant=row["tenant"],
                     queue=row["queue"],
@@ -78,7 +78,7 @@ class RunTimes:
         if self._fitting is not None:
             self._fitting.join()
 
-    def _ask(self, asked: Asked, elapsed_ms: int) -> RuntimeEstimate | None:
+    def _ask(self, asked: WorkloadFeatures, elapsed_ms: int) -> RuntimeEstimate | None:
         with self._lock:
             self._catch_up()
             said, skill = self._runs.about(asked, self._looked_ms, elapsed_ms), self._runs.skill()
@@ -128,11 +128,11 @@ class RunTimes:
             return True, older[0][COLUMNS.index("ended")] + 1, until_ms
         return from_ms == 0, from_ms, until_ms
 
-    def _all(self, query: Query, most: int) -> list[Row]:
-        rows: list[Row] = []
+    def _all(self, query: Query, most: int) -> list[WorkloadRow]:
+        rows: list[WorkloadRow] = []
         while len(rows) < most:
             page = self._page(page_of(query, len(rows), PAGE))
-            rows += (Row(*values) for values in page.rows)
+            rows += (WorkloadRow(*values) for values in page.rows)
             if not page.rows or len(rows) >= page.matched:
                 break
         return rows
@@ -155,10 +155,10 @@ class RunTimes:
             runs.adopt(trees)
 
 
-def past_rows(runs: list[PastRun]) -> list[Row]:
+def past_rows(runs: list[PastRun]) -> list[WorkloadRow]:
     """Runs from before the cell, as if it had seen those that finished. No workload has such an id."""
     return [
-        Row(
+        WorkloadRow(
             id=f"//{number}", name=run.name, tenant=run.tenant, queue=run.queue, tasks=run.tasks,
             gpu_milli=run.gpu_milli, estimate_ms=run.limit_ms or None, state="finished", attempts=1, run_ms=run.run_ms,
             submitted_ms=run.submitted_ms, started_ms=run.started_ms, ended_ms=run.ended_ms,
@@ -184,9 +184,9 @@ def page_of(query: Query, offset: int, limit: int) -> Query:
     return Query(kind=query.kind, columns=query.columns, where=query.where, sort=query.sort, offset=offset, limit=limit)
 
 
-def asked_of(workload: WorkloadDetail) -> Asked:
+def asked_of(workload: WorkloadDetail) -> WorkloadFeatures:
     """What was known of a workload before it ran."""
-    return Asked(
+    return WorkloadFeatures(
         name=workload.name,
         tenant=workload.tenant,
         queue=workload.queue,

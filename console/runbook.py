@@ -19,7 +19,7 @@ from engine.errors import RefusedError, SpecError
 from runbooks.runbook_shown import RunbookAsk, RunbookVote
 
 if TYPE_CHECKING:
-    from runbooks.runbook_shown import Problem, RunbookLine, RunbookRun, RunbookView
+    from runbooks.runbook_shown import FileProblem, RunbookLine, RunbookRun, RunbookView
 
 WIDTH = 78
 MAX_TITLE = 43
@@ -104,7 +104,7 @@ def lint(arguments: argparse.Namespace) -> int:
     """Look at files without an engine. Returns 2 when one has a problem."""
     from runbooks.lint import lint_file
 
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for name in arguments.files:
         problems += lint_file(_bytes(name), printable(name))
     if arguments.json:
@@ -131,7 +131,7 @@ def _bytes(name: str) -> bytes:
     return file.data
 
 
-def problem_line(problem: Problem) -> str:
+def problem_line(problem: FileProblem) -> str:
     return printable(f"{problem.where}: {problem.rule}: {problem.problem}. {problem.remedy}")
 
 

@@ -20,15 +20,15 @@ from starlette.responses import Response
 
 from console.agents import AgentRoutes
 from console.authentication import Authentication, BrowserGuard, Doors
-from console.back_pressure import Pressure
+from console.back_pressure import BackPressure
 from console.client import Client
 from console.event_stream import EventRoutes
 from console.http_answers import DEFECT, Versioned, refusal
 from console.http_metrics import Counting, Metrics
-from console.idempotency import Keys
+from console.idempotency import IdempotencyKeys
 from console.listings import Listings
 from console.local_client import LocalClient
-from console.oidc import Provider
+from console.oidc import OpenIdProvider
 from console.openapi import Described
 from console.operations import Handler, Operation, asked_by
 from console.presence_routes import PresenceRoutes
@@ -37,7 +37,7 @@ from console.reads import Reads
 from console.request_handler import RequestHandler
 from console.submitting import Submitting
 from console.token_routes import TokenRoutes
-from console.watch import Watch
+from console.watch import VersionWatch
 from engine.errors import MusterError, NotFoundError, SpecError
 from engine.loop import EngineLoop
 
@@ -45,7 +45,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)
-class Service:
+class ControlPlane:
     """The control plane over one engine."""
 
     app: Versioned
@@ -67,11 +67,11 @@ def build_service(
     *,
     hosts: tuple[str, ...] = (*_LOOPBACK, "muster"),
     doors: Doors | None = None,
-    provider: Provider | None = None,
-) -> Service:
+    provider: OpenIdProvider | None = None,
+) -> ControlPlane:
     """In the event loop that serves it. `hosts` are the names a request may address it by, `doors` the ports it comes
     through; `provider` says who people are, where there is one."""
-    watch, pressure, keys = Watch(loop), Pressure(), Keys(loop)
+    watch, pressure, keys = VersionWatch(loop), BackPressure(), IdempotencyKeys(loop)
     reads, metrics = Reads(loop, watch), Metrics(loop, pressure)
     events = EventRoutes(client, loop, watch, reads, metrics)
     presence = PresenceRoutes(client.presence)
@@ -106,7 +106,7 @@ def build_service(
     app.add_middleware(BrowserGuard, hosts=hosts)
     app.add_middleware(Counting, metrics=metrics)
     shown = Versioned(app, loop.copies.shown_version)
-    return Service(shown, operations, metrics, (events.close, presence.close, watch.close, reads.close))
+    return ControlPlane(shown, operations, metrics, (events.close, presence.close, watch.close, reads.close))
 
 
 async def _handled(request: Request, error: Exception) -> Response:

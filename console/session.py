@@ -37,7 +37,7 @@ _LEFT = "left"
 Json = Any
 
 
-class Session:
+class SessionState:
     """The choices of one cell, and the place of one console. Safe on any thread."""
 
     def __init__(self, folder: Path | None = None, name: str = "console", *, restore: str = LOST) -> None:

@@ -16,7 +16,7 @@ from engine.errors import RefusedError, SpecError
 Value = str | bool | int | float | tuple[str, ...]
 
 
-class Span(NamedTuple):
+class LineSpan(NamedTuple):
     """Lines of a file that set one key, counted from 0; the last is not one of them."""
 
     first: int
@@ -57,7 +57,7 @@ def changed(text: str, key: str, value: Value | None, where: str) -> str:
     return after
 
 
-def find(text: str, key: str) -> Span | None:
+def find(text: str, key: str) -> LineSpan | None:
     """The lines that set a key of the top level; None where there are none, or they cannot be told apart."""
     import tomllib
 
@@ -80,7 +80,7 @@ def find(text: str, key: str) -> Span | None:
         else:
             return None
         if name.strip("\"'") == key:
-            return Span(row, last)
+            return LineSpan(row, last)
         row = last
     return None
 
@@ -97,7 +97,7 @@ def literal(value: Value) -> str:
     return repr(value)
 
 
-def _with(lines: list[str], span: Span | None, line: str) -> list[str]:
+def _with(lines: list[str], span: LineSpan | None, line: str) -> list[str]:
     """The lines with another in the place of those, or at the end of the top level."""
     if span is not None:
         return [*lines[: span.first], line + _comment(lines[span.first : span.last]) + "\n", *lines[span.last :]]

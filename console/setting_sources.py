@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from console import settings
-from console.settings import ENVIRONMENT, Settings
+from console.settings import ENVIRONMENT, ConsoleSettings
 from engine.errors import SpecError
 
 Source = Literal["default", "file", "environment", "flag"]
@@ -58,7 +58,9 @@ def settings_told(flags: Mapping[str, Any], environment: Mapping[str, str] | Non
     unknown = sorted(name for name in table if name not in meanings())
     if unknown and not problem:
         problem = f"{settings.place(path, text, unknown[0])}: unknown key '{unknown[0]}'"
-    return [_setting(field.name, field.default, flags, env, path, table, text) for field in fields(Settings)], problem
+    return [
+        _setting(field.name, field.default, flags, env, path, table, text) for field in fields(ConsoleSettings)
+    ], problem
 
 
 def _file(path: Path) -> tuple[dict[str, Any], str, str]:
@@ -116,7 +118,7 @@ def effect_of(name: str) -> Effect:
 @cache
 def meanings() -> dict[str, str]:
     """Name of each setting -> what it means, as its definition says."""
-    [definition] = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(ConsoleSettings))).body
     assert isinstance(definition, ast.ClassDef)
     told: dict[str, str] = {}
     name = ""
@@ -133,7 +135,7 @@ def meanings() -> dict[str, str]:
 def subjects() -> list[tuple[str, tuple[str, ...]]]:
     """Every setting once, by what belongs together."""
     named = {name for _, names in SUBJECTS for name in names}
-    rest = tuple(field.name for field in fields(Settings) if field.name not in named)
+    rest = tuple(field.name for field in fields(ConsoleSettings) if field.name not in named)
     return [*SUBJECTS, ("Model", rest)]
 
 

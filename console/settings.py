@@ -41,7 +41,7 @@ DEMO_CELL = "demo"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ConsoleSettings:
     """What a person may set. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
 
     cell: str = ""
@@ -154,10 +154,10 @@ class CellPaths(NamedTuple):
     log: Path
 
 
-def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ConsoleSettings:
     """Settings from every source. `flags` are those that were given; None means "not given". Raises SpecError."""
     env = os.environ if environment is None else environment
-    settings = replace(Settings(), **_from_file(config_file(env)))
+    settings = replace(ConsoleSettings(), **_from_file(config_file(env)))
     settings = replace(settings, **_from_environment(env))
     given = {name: value for name, value in flags.items() if name in _types() and value is not None}
     return replace(settings, **given)
@@ -179,7 +179,7 @@ def unknown_environment(environment: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
 
 
-def cells_folder(settings: Settings) -> Path:
+def cells_folder(settings: ConsoleSettings) -> Path:
     """The folder that holds one folder per cell."""
     if settings.state_dir:
         return Path(settings.state_dir).expanduser().absolute()
@@ -188,14 +188,14 @@ def cells_folder(settings: Settings) -> Path:
     return Path(platformdirs.user_state_dir("muster"))
 
 
-def cell_paths(settings: Settings, cell: str = "") -> CellPaths:
+def cell_paths(settings: ConsoleSettings, cell: str = "") -> CellPaths:
     """Paths of a cell's files; nothing is created. Raises SpecError for a name that is not a folder name."""
     name = cell or settings.cell or DEFAULT_CELL
     check_cell_name(name)
     return paths_in(cells_folder(settings) / name)
 
 
-def audit_key_path(settings: Settings, cell: str, paths: CellPaths) -> Path:
+def audit_key_path(settings: ConsoleSettings, cell: str, paths: CellPaths) -> Path:
     """Where the key is that signs a cell's audit: not in the folder of its journal, because who has both can forge it.
     A cell whose files are elsewhere than by default has it beside that folder."""
     if settings.audit_key:
@@ -238,7 +238,7 @@ def _runtime_folder() -> Path:
 
 
 def _types() -> dict[str, type]:
-    return {field.name: type(getattr(Settings(), field.name)) for field in fields(Settings)}
+    return {field.name: type(getattr(ConsoleSettings(), field.name)) for field in fields(ConsoleSettings)}
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _EFFECTS = {
 }
 
 
-class Told(NamedTuple):
+class SettingsPage(NamedTuple):
     """What the page shows."""
 
     settings: tuple[Setting, ...]
@@ -31,7 +31,7 @@ class Told(NamedTuple):
     """What is wrong with the file."""
 
 
-class Wish(NamedTuple):
+class SettingChange(NamedTuple):
     """A change that was typed."""
 
     name: str
@@ -46,7 +46,7 @@ def values_of(settings: Sequence[Setting]) -> tuple[dict[str, str], dict[str, st
     )
 
 
-def pages(told: Told, wish: Wish | None, width: int) -> tuple[list[Section], list[Section]]:
+def pages(told: SettingsPage, wish: SettingChange | None, width: int) -> tuple[list[Section], list[Section]]:
     """Left: what is being changed, the console, the engine, the person. Right: the rest."""
     by_name = {each.name: each for each in told.settings}
     sections = [
@@ -59,14 +59,14 @@ def pages(told: Told, wish: Wish | None, width: int) -> tuple[list[Section], lis
     return [*head, *sections[:3]], sections[3:]
 
 
-def _head(told: Told, width: int) -> Section:
+def _head(told: SettingsPage, width: int) -> Section:
     lines = [text_line(cut(told.path, width), "dim")]
     lines += [text_line(line, "bad") for line in wrap(told.problem, width)] if told.problem else []
     said = "enter begins a change; the nearest counts: flag, then environment, then file"
     return Section("Settings", (*lines, *(text_line(line, "dim") for line in wrap(said, width))), KEY)
 
 
-def _lines(each: Setting, told: Told, width: int) -> list[Line]:
+def _lines(each: Setting, told: SettingsPage, width: int) -> list[Line]:
     """Name, value and origin; beneath what it means, and what is wrong with it."""
     sign, tone = _SIGNS[each.source]
     name = fit(each.name, min(20, max(12, width // 3)))
@@ -89,7 +89,7 @@ def _beneath(text: str, tone: str, width: int) -> list[Line]:
     return [Line((("    " + line, tone),)) for line in wrap(printable(text), width - 4)]
 
 
-def change(told: Told, wish: Wish, width: int) -> Section:
+def change(told: SettingsPage, wish: SettingChange, width: int) -> Section:
     """What a change would do, and lines that make it."""
     each = next(each for each in told.settings if each.name == wish.name)
     wanted = told.defaults[each.name] if wish.value is None else shown(wish.value)

@@ -18,7 +18,7 @@ from engine.errors import MusterError, RefusedError, SpecError
 from engine.model import HOUR_MS
 from engine.outlook import Interval, Outlook, RunStatus, WhatIf
 from engine.twin import Twins
-from recommender.recommendations import Simulated
+from recommender.recommendations import SuggestionTrial
 from recommender.suggest import Suggestion
 from runbooks.actions.catalog import CATALOG
 
@@ -31,7 +31,7 @@ SEEDS = MIN_RUNS
 MAX_SECONDS = 45.0
 """Wall time of one try; then what it has found by then stands."""
 LOOK_S = 0.1
-WAITING = Simulated(state="waiting")
+WAITING = SuggestionTrial(state="waiting")
 
 _NO_EDIT = "the twin has no edit for {action}"
 
@@ -60,13 +60,15 @@ class Simulations:
         self._twins = Twins(loop.engine)
         self._leave = self._closed = False
 
-    def run(self, suggestion: Suggestion, tell: Callable[[Simulated], None]) -> None:
+    def run(self, suggestion: Suggestion, tell: Callable[[SuggestionTrial], None]) -> None:
         """Try it, and `tell` how it stands as it comes; at last `waiting` when somebody else wanted the twin."""
         edits = edits_of(suggestion)
         if isinstance(edits, str):
-            tell(Simulated(state="none", why=edits))
+            tell(SuggestionTrial(state="none", why=edits))
             return
-        told = Simulated(state="running", edits=tuple(ed.written(edit) for edit in edits), why=_beside(suggestion))
+        told = SuggestionTrial(
+            state="running", edits=tuple(ed.written(edit) for edit in edits), why=_beside(suggestion)
+        )
         self._leave = False
         ask = WhatIf(edits=edits, horizon_ms=HORIZON_MS, seeds=SEEDS, arrivals=True)
         try:
@@ -108,7 +110,7 @@ class Simulations:
         self._twins.close()
 
 
-def _seen(told: Simulated, status: RunStatus) -> Simulated:
+def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
     """The try as its run stands."""
     answer = status.answer
     if status.state == "cancelled":

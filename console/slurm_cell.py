@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from engine.intent_report import FarLook
     from engine.intents import Intent
     from engine.loop import EngineLoop
-    from engine.slurm.accounting import Step
+    from engine.slurm.accounting import JobStep
     from engine.slurm.connection import SlurmConnection
-    from engine.slurm.driver import Driver, Forbidden, Recorded
+    from engine.slurm.driver import Forbidden, IntentDriver, Recorded
     from engine.slurm.mirror import Mirror
     from engine.slurm.records import Job
     from engine.slurm.watch import Watcher
@@ -100,7 +100,7 @@ class SlurmCell:
         self._evidence: dict[int, tuple[float, FarLook]] = {}
         """Number of an intent that was looked at -> until when, by the monotonic clock, that will do."""
         self._looking = threading.Lock()
-        self.driver: Driver | None = None
+        self.driver: IntentDriver | None = None
         """Where Muster may act on the cluster."""
         if at is None:
             return
@@ -112,10 +112,10 @@ class SlurmCell:
         self.mirror = Mirror(self.connection, loop.call)
         self.watcher = Watcher(self.connection, self.mirror, where=at.where, user=at.user, acts=at.acts)
         if at.acts:
-            from engine.slurm.driver import Driver
+            from engine.slurm.driver import IntentDriver
 
             loop.engine.acts = True
-            self.driver = Driver(
+            self.driver = IntentDriver(
                 self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing,
                 knows_jobs=self.mirror.has_looked, recorded=recorded, forbidden=forbidden,
             )  # fmt: skip
@@ -194,7 +194,7 @@ class SlurmCell:
 
             self.watcher.track(*ids, for_s=VISIBLE_S)
 
-    def _steps(self, job: Job) -> tuple[Step, ...]:
+    def _steps(self, job: Job) -> tuple[JobStep, ...]:
         """Those that run; none where that cannot be told now."""
         if job.state != "RUNNING" or self.connection is None:
             return ()

@@ -14,12 +14,12 @@ from console.text import printable
 from engine.database import Schema
 from engine.errors import JournalTaken
 from engine.lease import Lease
-from engine.standby import StoodBy, stand_by, wait_for
+from engine.standby import StandbyResult, stand_by, wait_for
 
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def wait_for_lease(place: Schema, cell: str) -> StoodBy | None:
+def wait_for_lease(place: Schema, cell: str) -> StandbyResult | None:
     """Wait as a standby. None when a signal said to end. Called on the main thread: signals are its own meanwhile."""
     with _until_signalled() as stop:
         return stand_by(place, stop, lambda news: _say(f"muster standby '{cell}' {news}"))

@@ -22,7 +22,7 @@ from console.settings import (
     DEFAULT_CELL,
     DEMO_CELL,
     CellPaths,
-    Settings,
+    ConsoleSettings,
     audit_key_path,
     cell_paths,
     cells_folder,
@@ -36,10 +36,10 @@ from engine.errors import RefusedError, SpecError, UnreachableError
 if TYPE_CHECKING:
     from console.action import ScreenName
     from console.client import Client
-    from console.engine_process import Served
-    from console.here import Here
+    from console.engine_process import ServeOptions
+    from console.here import LocalExecution
     from console.identity import Identity
-    from console.session import Session
+    from console.session import SessionState
     from console.slurm_cell import SlurmAt
     from console.tls import Tls
     from engine.database import Schema
@@ -111,20 +111,20 @@ def open_here(arguments: argparse.Namespace) -> int:
     return open_console(arguments)
 
 
-def _session(settings: Settings, folder: Path, *, fresh: bool) -> Session:
+def _session(settings: ConsoleSettings, folder: Path, *, fresh: bool) -> SessionState:
     """What is kept of this person for this cell; for an engine elsewhere beside the cells, by where it is. `fresh`: the
     cell begins anew, and with it where one is."""
-    from console.session import Session
+    from console.session import SessionState
 
     if not settings.connect:
-        session = Session(folder, restore=settings.restore)
+        session = SessionState(folder, restore=settings.restore)
         while fresh and session.lost() is not None:
             pass
         return session
     import hashlib
 
     where = hashlib.sha256(settings.connect.encode()).hexdigest()[:12]
-    return Session(folder, f"console-{where}", restore=settings.restore)
+    return SessionState(folder, f"console-{where}", restore=settings.restore)
 
 
 def _tell_what_goes_on(folder: Path, cell: str) -> None:
@@ -152,7 +152,7 @@ def serve_engine(arguments: argparse.Namespace) -> None:
         _serve(served)
 
 
-def _serve(served: Served) -> None:
+def _serve(served: ServeOptions) -> None:
     from console.engine_process import serve
 
     serve(served)
@@ -193,7 +193,7 @@ def stop_running(paths: CellPaths) -> int:
 
 
 def _connector(
-    arguments: argparse.Namespace, settings: Settings, identity: Identity
+    arguments: argparse.Namespace, settings: ConsoleSettings, identity: Identity
 ) -> tuple[Callable[[], Client], str, Path]:
     """What the console calls to get its client, the title to show before that, and the folder for its log."""
     if settings.connect:
@@ -229,7 +229,7 @@ def _connector(
     return start, cell, paths.folder
 
 
-def _load_arguments(arguments: argparse.Namespace, settings: Settings) -> list[str]:
+def _load_arguments(arguments: argparse.Namespace, settings: ConsoleSettings) -> list[str]:
     if arguments.here:
         return ["--here"]
     if not arguments.demo:
@@ -238,7 +238,7 @@ def _load_arguments(arguments: argparse.Namespace, settings: Settings) -> list[s
     return ["--demo", *(word for flag, value in given.items() if value for word in (flag, str(value)))]
 
 
-def _cell_name(arguments: argparse.Namespace, settings: Settings) -> str:
+def _cell_name(arguments: argparse.Namespace, settings: ConsoleSettings) -> str:
     """Each scenario has a cell of its own, as the demo does."""
     if not arguments.demo or arguments.cell is not None:
         return settings.cell or DEFAULT_CELL
@@ -255,14 +255,14 @@ def forget(paths: CellPaths) -> None:
         (paths.folder / name).unlink(missing_ok=True)
 
 
-def _remote(where: str, settings: Settings, identity: Identity) -> Client:
+def _remote(where: str, settings: ConsoleSettings, identity: Identity) -> Client:
     from console.remote_client import RemoteClient
 
     return RemoteClient(where, settings.readonly, identity, live=True)
 
 
-def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Served:
-    from console.engine_process import Served
+def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> ServeOptions:
+    from console.engine_process import ServeOptions
     from runbooks.anchors import anchors_of
 
     settings = settings_of(arguments)
@@ -305,7 +305,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
             return _playing(arguments, shared)
         speed = demo.SPEED if arguments.speed is None else arguments.speed
         check_speed(speed, "--speed")
-        return Served(
+        return ServeOptions(
             **shared,
             speed=speed,
             start_ms=demo.START_MS,
@@ -316,15 +316,15 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     now_ms = time.time_ns() // 1_000_000
     at = _slurm_of(arguments)
     if at is not None:
-        return Served(**shared, start_ms=now_ms, keep_up=True, cell=_mirroring(name, cell), slurm=at)
+        return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=_mirroring(name, cell), slurm=at)
     if here is not None:
-        return Served(**shared, start_ms=now_ms, keep_up=True, cell=new_cell(paths.folder, cell), here=here)
-    return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+        return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=new_cell(paths.folder, cell), here=here)
+    return ServeOptions(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
 
 
-def _here(arguments: argparse.Namespace, paths: CellPaths) -> Here | None:
+def _here(arguments: argparse.Namespace, paths: CellPaths) -> LocalExecution | None:
     """How work runs on this machine, where it does: a cell that was begun so goes on so. Raises SpecError."""
-    from console.here import Here
+    from console.here import LocalExecution
     from engine.executors.task_files import Bounds
     from engine.measures import memory_mib
 
@@ -345,7 +345,7 @@ def _here(arguments: argparse.Namespace, paths: CellPaths) -> Here | None:
         except ValueError as error:
             raise SpecError("--output-limit", str(error), "Give a size such as 10GiB") from None
         bounds = Bounds(task=min(bounds.task, limit), all=limit)
-    return Here(runs, bounds=bounds, for_others=bool(arguments.for_others))
+    return LocalExecution(runs, bounds=bounds, for_others=bool(arguments.for_others))
 
 
 def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
@@ -367,11 +367,11 @@ def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
     """A new cell that another scheduler decides: all in it comes from there. A cell file may give its settings."""
     import msgspec
 
-    from engine.model import CellSpec, Settings
+    from engine.model import CellSpec
 
     if given is not None and (given.pools or given.nodes or given.queues):
         raise SpecError("--cell-file", "defines pools, nodes or queues", "With --slurm they come from Slurm")
-    settings = Settings() if given is None else given.settings
+    settings = ConsoleSettings() if given is None else given.settings
     return CellSpec(
         name=name if given is None else given.name,
         settings=msgspec.structs.replace(settings, decided_by="slurm", preempt_across=True),
@@ -379,7 +379,7 @@ def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
     )
 
 
-def _place(arguments: argparse.Namespace, settings: Settings, cell: str, paths: CellPaths) -> Path | Schema:
+def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, paths: CellPaths) -> Path | Schema:
     """Where the cell is kept. Raises SpecError."""
     from engine.database import Schema, place_of, schema_for
 
@@ -413,7 +413,7 @@ def _tls(arguments: argparse.Namespace) -> Tls | None:
     return Tls(Path(given["tls_cert"]), Path(given["tls_key"]), Path(callers) if callers else None)
 
 
-def folders_of(settings: Settings) -> tuple[Path, ...]:
+def folders_of(settings: ConsoleSettings) -> tuple[Path, ...]:
     """Folders with runbooks. Raises SpecError for one that would mean another folder in another process."""
     folders = tuple(Path(folder).expanduser() for folder in settings.runbooks)
     for folder in folders:
@@ -422,7 +422,7 @@ def folders_of(settings: Settings) -> tuple[Path, ...]:
     return folders
 
 
-def _retention(settings: Settings) -> Retention:
+def _retention(settings: ConsoleSettings) -> Retention:
     """How long history is kept. Raises SpecError when the times do not go together."""
     from engine.measures import duration_ms
     from recommender.retention import Retention
@@ -436,17 +436,17 @@ def _retention(settings: Settings) -> Retention:
     )
 
 
-def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> Served:
+def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> ServeOptions:
     """A scenario instead of the demo's days."""
     from console import demo
-    from console.engine_process import Served
+    from console.engine_process import ServeOptions
     from engine.traces.scenarios import scenario
 
     played = scenario(arguments.scenario)
     nodes = arguments.nodes or played.nodes
     speed = played.speed if arguments.speed is None else arguments.speed
     check_speed(speed, "--speed")
-    return Served(
+    return ServeOptions(
         **shared,
         speed=speed,
         start_ms=demo.START_MS,

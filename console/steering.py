@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from console.action import ScreenName
     from console.app import MusterApp
-    from console.command_line import Command
+    from console.command_line import ParsedCommand
     from console.screens.draft import DraftPane
     from console.screens.proposal import ProposalPane
     from console.screens.proposals import ProposalsPane
@@ -60,7 +60,7 @@ def first_edit(context: Context) -> str:
     return f"whatif preempt {ids}" if runs else f"whatif priority {ids} "
 
 
-class Steering:
+class Navigation:
     """Moves a person about. One per app."""
 
     def __init__(self, app: MusterApp) -> None:
@@ -390,7 +390,7 @@ class Steering:
         known = kept(self._app.session).get(line.strip())
         self._do_command(parse_command(line, available) if known is None else page_command(known, available))
 
-    def _do_command(self, command: Command, *, drill: bool = False) -> None:
+    def _do_command(self, command: ParsedCommand, *, drill: bool = False) -> None:
         """With `drill` it came from the page, and Back returns there. Raises SpecError."""
         action, argument = command.action, command.argument
         if action.id in DEEDS:

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from console import idempotency
 from console.back_pressure import RETRY_S
 from console.http_answers import Crowded, Forbidden, body, decoded
-from console.idempotency import Answered, Key, Keys
+from console.idempotency import IdempotencyKey, IdempotencyKeys, StoredResponse
 from console.identity import CALLER
 from console.questions import refuse_read_only
 from console.request_handler import LARGE_BODY, answer_to, key_of
@@ -43,7 +43,7 @@ MAX_AT_ONCE = 2_000
 """Workloads of one transaction, unless one request has more: how long the engine may be busy with them."""
 MAX_WAITING = 200_000
 """Workloads that may wait to be taken."""
-Answer = Answered | BaseException
+Answer = StoredResponse | BaseException
 
 
 @dataclass
@@ -52,8 +52,8 @@ class _Waiting:
 
     actor: Actor
     command: Submit
-    key: Key | None
-    answer: asyncio.Future[Answered] = field(repr=False)
+    key: IdempotencyKey | None
+    answer: asyncio.Future[StoredResponse] = field(repr=False)
 
     @property
     def size(self) -> int:
@@ -63,7 +63,7 @@ class _Waiting:
 class Submitting:
     """Made and used in one event loop; only `_take` runs on the engine's thread: it takes all that has come by then."""
 
-    def __init__(self, client: LocalClient, loop: EngineLoop, gate: Gate, keys: Keys) -> None:
+    def __init__(self, client: LocalClient, loop: EngineLoop, gate: Gate, keys: IdempotencyKeys) -> None:
         self._client = client
         self._loop = loop
         self._gate = gate
@@ -94,13 +94,13 @@ class Submitting:
             return answer_to(await self._submitted(command, key))
         client = self._client.acting_as(CALLER.get())
 
-        async def define() -> Answered:
+        async def define() -> StoredResponse:
             receipt = await to_thread.run_sync(client.command, command)
-            return Answered(msgspec.json.encode(receipt), receipt.version)
+            return StoredResponse(msgspec.json.encode(receipt), receipt.version)
 
         return answer_to(await (define() if key is None else self._keys.once(key, define)))
 
-    async def _submitted(self, command: Submit, key: Key | None) -> Answered:
+    async def _submitted(self, command: Submit, key: IdempotencyKey | None) -> StoredResponse:
         waiting = _Waiting(CALLER.get(), command, key, self._aio.create_future())
         with self._door:
             if self._size and self._size + waiting.size > MAX_WAITING:
@@ -150,7 +150,7 @@ class Submitting:
             answers = self._done(engine, batch)
         except BaseException as error:  # whatever it is, it is told to those who wait
             answers = [error] * len(batch)
-        if any(isinstance(answer, Answered) for answer in answers):
+        if any(isinstance(answer, StoredResponse) for answer in answers):
             self._client.wrote({waiting.actor for waiting in batch})
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self._aio.call_soon_threadsafe(self._answered, batch, answers)
@@ -185,7 +185,7 @@ class Submitting:
         for waiting, answer in zip(batch, answers, strict=True):
             if waiting.answer.done():
                 continue  # whoever asked is gone
-            if isinstance(answer, Answered):
+            if isinstance(answer, StoredResponse):
                 waiting.answer.set_result(answer)
             else:
                 waiting.answer.set_exception(answer)
@@ -204,7 +204,7 @@ class Submitting:
             self._aio.call_soon_threadsafe(self._answered, batch, [error] * len(batch))
 
 
-def _replayed(key: Key | None, known: dict[tuple[str, str], tuple[str, bytes]]) -> Answer | None:
+def _replayed(key: IdempotencyKey | None, known: dict[tuple[str, str], tuple[str, bytes]]) -> Answer | None:
     """What was answered to a key before; None where nothing was."""
     found = known.get((key.caller, key.key)) if key is not None else None
     if key is None or found is None:
@@ -215,5 +215,5 @@ def _replayed(key: Key | None, known: dict[tuple[str, str], tuple[str, bytes]]) 
         return error
 
 
-def _told(receipt: Receipt) -> Answered:
-    return Answered(msgspec.json.encode(receipt), receipt.version)
+def _told(receipt: Receipt) -> StoredResponse:
+    return StoredResponse(msgspec.json.encode(receipt), receipt.version)

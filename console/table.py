@@ -17,12 +17,12 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
-from console.chunks import Chunks, range_at
+from console.chunks import RowChunks, range_at
 from console.feed import in_thread
 from console.screens.lean import LeanScroll
 from console.selection import MOST, Selection
 from console.table_columns import Columns
-from console.table_drawing import Across, TableDrawing
+from console.table_drawing import TableDrawing, VisibleCells
 from console.text import printable
 from console.theme import tones
 from console.views import Heading, Row, Window
@@ -32,7 +32,7 @@ Fetch = Callable[[int, int], Window]
 """Offset and limit to rows. Blocks; called on a thread."""
 
 
-class Place(NamedTuple):
+class TablePosition(NamedTuple):
     """Where in a table a person is."""
 
     index: int = 0
@@ -119,12 +119,12 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self._next: tuple[tuple[Heading, ...], tuple[tuple[str, bool], ...]] = ((), ())
         """Headings and order of the rows that are asked for: those on the screen keep theirs until these come."""
         self._grows_at_top = False
-        self._place = Place()
+        self._place = TablePosition()
         self._version = 0
         self._fetch: Fetch | None = None
         self._source = 0
         self._shown = 0
-        self._rows = Chunks()
+        self._rows = RowChunks()
         self._loading = False
 
     # --- what the owner of the table calls
@@ -136,7 +136,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         sorted_by: tuple[tuple[str, bool], ...] = (),
         *,
         grows_at_top: bool = False,
-        place: Place | None = None,
+        place: TablePosition | None = None,
     ) -> None:
         """Show other rows, from the top or from a place. What is on the screen stays until they have arrived.
         `grows_at_top`: new rows come first, so that what is read moves down by as many."""
@@ -144,7 +144,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         if headings == self._columns.headings and sorted_by != self._columns.order:
             self._columns.order = sorted_by  # the arrow at once; the rows follow
             self.refresh(Region(0, 0, self.size.width, 1))
-        self._place = place or Place()
+        self._place = place or TablePosition()
         self._source += 1
         self._ask_again()
 
@@ -192,10 +192,10 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         return self.cursor == 0 and self.scroll_offset.y == 0
 
     @property
-    def place(self) -> Place:
-        return Place(self.cursor, self._cursor_id, self.scroll_offset.y, self.scroll_offset.x)
+    def place(self) -> TablePosition:
+        return TablePosition(self.cursor, self._cursor_id, self.scroll_offset.y, self.scroll_offset.x)
 
-    def put_back(self, place: Place) -> None:
+    def put_back(self, place: TablePosition) -> None:
         """Go to a place, and there to its row should that be near."""
         self._place = place
         self._source += 1
@@ -281,7 +281,9 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         begins = self._shown != self._source
         if begins:
             if not window.rows and window.matched:
-                self._place = Place(top=max(0, window.matched - self.size.height))  # that place is there no more
+                self._place = TablePosition(
+                    top=max(0, window.matched - self.size.height)
+                )  # that place is there no more
                 return
             self._start_over()
         before = self._rows_in_view()
@@ -317,7 +319,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         """Keep the cursor, and what is in view, on the same rows."""
         top = self.scroll_offset.y
         if begins:
-            place, self._place = self._place, Place()
+            place, self._place = self._place, TablePosition()
             near = range_at(place.top, self.size.height)
             here = [
                 at for at in range(*(near[0], sum(near))) if place.id and getattr(self._row(at), "id", "") == place.id
@@ -390,7 +392,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     # --- drawing
 
     def render_line(self, y: int) -> Strip:
-        across = Across(self._width, self.scroll_offset.x, self.max_scroll_x)
+        across = VisibleCells(self._width, self.scroll_offset.x, self.max_scroll_x)
         if y == 0:
             return self._drawing.header(across)
         index = y - 1 + self.scroll_offset.y

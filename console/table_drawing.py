@@ -18,7 +18,7 @@ NAMES = frozenset(("id", "name", "queue", "parent", "pool", "node", "rack", "ten
 """Columns of names, which keep their end when they are cut."""
 
 
-class Across(NamedTuple):
+class VisibleCells(NamedTuple):
     """Which cells of a line are in view."""
 
     width: int
@@ -47,7 +47,7 @@ class TableDrawing:
         """Widths have changed."""
         self._strips.clear()
 
-    def header(self, across: Across) -> Strip:
+    def header(self, across: VisibleCells) -> Strip:
         style, width = self._tones["header"], across.width
         segments = [drawn(" " * GUTTER, style)]
         for heading, cells in zip(self.columns.headings, self.columns.widths(width), strict=False):
@@ -65,7 +65,7 @@ class TableDrawing:
             strip = Strip.join([strip.crop(0, width - 2), Strip([drawn(" »", self._tones["sorted"])])])
         return strip
 
-    def row(self, row: Row, across: Across, *, at_cursor: bool, focused: bool, marked: bool) -> Strip:
+    def row(self, row: Row, across: VisibleCells, *, at_cursor: bool, focused: bool, marked: bool) -> Strip:
         key = (row, at_cursor, at_cursor and focused, marked, across.shift)
         strip = self._strips.get(key)
         if strip is None:
@@ -97,7 +97,7 @@ class TableDrawing:
             style = self._styles[tone, at_cursor] = ground if tone == "base" else ground + self._tones[tone]
         return style
 
-    def _in_view(self, segments: list[Segment], style: Style, across: Across) -> Strip:
+    def _in_view(self, segments: list[Segment], style: Style, across: VisibleCells) -> Strip:
         """The first column stays; the others scroll beneath it."""
         strip, width = Strip(segments), across.width
         frozen = min(width, self.columns.frozen(width))

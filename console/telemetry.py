@@ -32,7 +32,7 @@ from recommender.metrics import CELL, METRICS, OFS, SeriesKey
 
 if TYPE_CHECKING:
     from console.client import Client
-    from recommender.prometheus import NodeNames, Prometheus, Rule
+    from recommender.prometheus import MetricQuery, NodeNames, Prometheus
 
 LINES = 24
 """Lines of a table where no step is given, about."""
@@ -251,7 +251,7 @@ def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) ->
 def _bring(
     client: Client,
     server: Prometheus,
-    rule: Rule,
+    rule: MetricQuery,
     nodes: NodeNames,
     window: tuple[int, int, int],
     unmatched: Counter[str],

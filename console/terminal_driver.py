@@ -22,7 +22,7 @@ from textual.message import Message
 
 from console.ascii_signs import signs_for
 from console.terminal_watch import watch
-from console.thrift import Thrift
+from console.thrift import TerminalDiff
 
 ESC_S = 0.010
 """Longest wait after Esc for the rest of a sequence, unless `ESCDELAY` (milliseconds) says otherwise: a terminal writes
@@ -41,7 +41,7 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *arguments: object, **named: object) -> None:
         super().__init__(*arguments, **named)  # type: ignore[arg-type]
-        self._thrift = Thrift()
+        self._thrift = TerminalDiff()
         self._signs = signs_for(self._file.encoding)
         self._entered = False
         if "ESCDELAY" not in os.environ:

@@ -39,7 +39,7 @@ TERMINATED = 128
 """Added to the number of a signal that ended a process, to make an exit code of it: as shells do."""
 
 
-class Watch:
+class TerminalGuard:
     """What the two processes share."""
 
     def __init__(self, drawn: mmap.mmap, lifeline: int) -> None:
@@ -55,10 +55,10 @@ class Watch:
         self._drawn[0] = 0
 
 
-_watch: Watch | None = None
+_watch: TerminalGuard | None = None
 
 
-def watch() -> Watch | None:
+def watch() -> TerminalGuard | None:
     """Of this process, if it is a watched console."""
     return _watch
 
@@ -75,7 +75,7 @@ def watched() -> int | None:
     console = os.fork()
     if console == 0:
         os.close(alive)
-        _watch = Watch(drawn, lifeline)
+        _watch = TerminalGuard(drawn, lifeline)
         return None
     os.close(lifeline)
     _pass_signals_on(console, lambda: drawn[0] == 1)

@@ -19,7 +19,7 @@ _LONG = ("38", "48")
 """What begins a colour of several numbers."""
 
 
-class Piece(NamedTuple):
+class StyledRun(NamedTuple):
     """Text of one style in one line."""
 
     begin: int
@@ -30,11 +30,11 @@ class Piece(NamedTuple):
     """Parameters of the SGR sequence; empty for none."""
 
 
-class Thrift:
+class TerminalDiff:
     """Of one terminal. Not for several threads, but for `forget`."""
 
     def __init__(self) -> None:
-        self._shown: dict[int, list[Piece]] = {}
+        self._shown: dict[int, list[StyledRun]] = {}
         """Line -> the pieces that are on it, as far as known, from left to right."""
         self._forgotten = False
 
@@ -60,7 +60,7 @@ class Thrift:
         out = _Out()
         line = column = 0
         style = ""
-        pieces: list[Piece] = []
+        pieces: list[StyledRun] = []
         for sequence, text in zip(parts[1::2], parts[2::2], strict=True):
             if sequence[-1] == "H":
                 self._settle(line, pieces, out)
@@ -72,12 +72,12 @@ class Thrift:
             text = text.rstrip("\n")
             if text:
                 end = column + (len(text) if text.isascii() else cell_len(text))
-                pieces.append(Piece(column, end, text, style))
+                pieces.append(StyledRun(column, end, text, style))
                 column = end
         self._settle(line, pieces, out)
         return out.finish(line, column)
 
-    def _settle(self, line: int, pieces: list[Piece], out: _Out) -> None:
+    def _settle(self, line: int, pieces: list[StyledRun], out: _Out) -> None:
         """Send of a stretch of a line what is not there already, and remember it."""
         if not pieces:
             return
@@ -100,7 +100,7 @@ class _Out:
         self._at = (0, 0)
         self._pen = ""
 
-    def write(self, line: int, piece: Piece) -> None:
+    def write(self, line: int, piece: StyledRun) -> None:
         if self._at != (line, piece.begin):
             self._parts.append(f"\x1b[{line};{piece.begin}H")
         if self._pen != piece.style:

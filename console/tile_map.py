@@ -15,7 +15,7 @@ from textual.strip import Strip
 
 from console.text import printable
 from console.theme import drawn, tones
-from console.topology_text import Layout, Spot, drawn_row, laid_out
+from console.topology_text import MapLayout, TileLook, drawn_row, laid_out
 from engine.query import HeatLevel, HeatTile
 
 MARGIN = 1
@@ -60,8 +60,8 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
         self.told = "loading …"
         """What stands where there are no tiles."""
         self._level: HeatLevel = "zone"
-        self._spots: tuple[Spot, ...] = ()
-        self._layout = Layout((), 1, ())
+        self._spots: tuple[TileLook, ...] = ()
+        self._layout = MapLayout((), 1, ())
         self._tones: dict[str, Style] = {}
 
     @property
@@ -69,7 +69,7 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
         """The tile under the cursor."""
         return self.tiles[self.cursor] if self.cursor < len(self.tiles) else None
 
-    def show(self, tiles: tuple[HeatTile, ...], spots: Sequence[Spot], level: HeatLevel, keep: str = "") -> None:
+    def show(self, tiles: tuple[HeatTile, ...], spots: Sequence[TileLook], level: HeatLevel, keep: str = "") -> None:
         """Draw these. The cursor stays on the tile of that name, or where it was."""
         spots = tuple(spots)
         if (tiles, spots, level) == (self.tiles, self._spots, self._level):

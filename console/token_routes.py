@@ -13,7 +13,7 @@ from console.client import Login
 from console.http_answers import Crowded, Forbidden, answer, body, decoded
 from console.identity import CALLER
 from console.local_client import LocalClient
-from console.oidc import Provider
+from console.oidc import OpenIdProvider
 from console.operations import Operation, asked_by
 from console.questions import question_of, refuse_read_only
 from console.token_terms import LoginView, NewToken, TokenAsk
@@ -28,7 +28,7 @@ MAX_LOGINS = 8
 class TokenRoutes:
     """The handlers. `provider`: who says who people are, where one is set."""
 
-    def __init__(self, client: LocalClient, provider: Provider | None = None) -> None:
+    def __init__(self, client: LocalClient, provider: OpenIdProvider | None = None) -> None:
         self._of_nobody = client
         self._provider = provider
         self._logins = 0

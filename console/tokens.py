@@ -88,7 +88,7 @@ USED = Table(
 """What a provider signed and was exchanged for a token, for as long as it would be taken."""
 
 
-class Shown(NamedTuple):
+class PresentedToken(NamedTuple):
     """What a token that was shown says."""
 
     id: str
@@ -101,7 +101,7 @@ class Shown(NamedTuple):
 class _Kept(msgspec.Struct):
     line: TokenLine
     hash: bytes
-    shown: Shown
+    shown: PresentedToken
     written_ms: int
 
 
@@ -124,7 +124,7 @@ class Tokens:
         that nothing was revoked."""
         self._loop.call(self._load)
 
-    def check(self, text: str, address: str = "") -> Shown:
+    def check(self, text: str, address: str = "") -> PresentedToken:
         """Whom a token stands for. Raises Unauthenticated; which of the reasons it is, is told for no guess."""
         if self._kept is None:
             self.load()
@@ -351,7 +351,7 @@ def _kept(line: TokenLine, hashed: bytes) -> _Kept:
     if line.scopes != (LOGIN,):
         # A scope of a later version that is not known here gives nothing.
         deeds = tuple(sorted({deed for scope in line.scopes for deed in SCOPES.get(scope, ())}))
-    shown = Shown(line.id, f"{TOKEN}{line.subject}", deeds, line.within)
+    shown = PresentedToken(line.id, f"{TOKEN}{line.subject}", deeds, line.within)
     return _Kept(line, hashed, shown, line.used_ms)
 
 

@@ -30,7 +30,7 @@ SMALL, WIDE = 3, 22
 """Cells of a tile: its sign alone, or with name and number too."""
 
 
-class Spot(NamedTuple):
+class TileLook(NamedTuple):
     """What a tile shows for one colouring."""
 
     sign: str
@@ -38,7 +38,7 @@ class Spot(NamedTuple):
     tone: str
 
 
-def spot(tile: HeatTile, colouring: str, dearest: int) -> Spot:
+def spot(tile: HeatTile, colouring: str, dearest: int) -> TileLook:
     match colouring:
         case "fragmentation":
             return _fragmentation(tile)
@@ -47,7 +47,7 @@ def spot(tile: HeatTile, colouring: str, dearest: int) -> Spot:
         case "price":
             return _price(tile, dearest)
         case _:
-            return Spot(_sign(tile.use_permille), permille(tile.use_permille), _heat(tile.use_permille))
+            return TileLook(_sign(tile.use_permille), permille(tile.use_permille), _heat(tile.use_permille))
 
 
 def _sign(share: int) -> str:
@@ -59,32 +59,32 @@ def _heat(share: int) -> str:
     return "faint" if share <= 0 else "info" if share < 500 else "bar" if share < 900 else "accent"
 
 
-def _fragmentation(tile: HeatTile) -> Spot:
+def _fragmentation(tile: HeatTile) -> TileLook:
     """Of the free GPU what is on nodes that are partly used."""
     if not tile.gpu_milli:
-        return Spot("-", "no GPU", "faint")
+        return TileLook("-", "no GPU", "faint")
     if not tile.gpu_free_milli:
-        return Spot("=", "none free", "dim")
+        return TileLook("=", "none free", "dim")
     share = tile.split_milli * 1000 // tile.gpu_free_milli
-    return Spot(_sign(share), permille(share), "ok" if not share else "info" if share < 500 else "warn")
+    return TileLook(_sign(share), permille(share), "ok" if not share else "info" if share < 500 else "warn")
 
 
-def _health(tile: HeatTile) -> Spot:
+def _health(tile: HeatTile) -> TileLook:
     """The worst state there is, and how many nodes are in it."""
     worst = next((state for state in _WORST if tile.states.get(state)), "")
     glyph, tone = state_look(worst)
     bad = sum(count for state, count in tile.states.items() if state != "ready")
-    return Spot(glyph, f"{bad:,} of {tile.nodes:,}" if bad else "all ready", tone)
+    return TileLook(glyph, f"{bad:,} of {tile.nodes:,}" if bad else "all ready", tone)
 
 
-def _price(tile: HeatTile, dearest: int) -> Spot:
+def _price(tile: HeatTile, dearest: int) -> TileLook:
     """Of one node on average, beside the dearest of the cell."""
     each = tile.price_microusd_hour // max(1, tile.nodes)
     if not each:
-        return Spot("·", "no price", "faint")
+        return TileLook("·", "no price", "faint")
     share = each * 1000 // max(1, dearest)
     spot_ = " spot" if tile.spot == tile.nodes else ""
-    return Spot(_sign(share), f"{short_money(each)}{spot_}", _heat(share))
+    return TileLook(_sign(share), f"{short_money(each)}{spot_}", _heat(share))
 
 
 def legend(colouring: str) -> str:
@@ -100,7 +100,7 @@ def legend(colouring: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MapRow:
     """One line of the map: a head, or tiles from `first` on."""
 
     head: str = ""
@@ -108,8 +108,8 @@ class Row:
     count: int = 0
 
 
-class Layout(NamedTuple):
-    rows: tuple[Row, ...]
+class MapLayout(NamedTuple):
+    rows: tuple[MapRow, ...]
     tile_width: int
     line_of: tuple[int, ...]
     """By tile: the line it is on."""
@@ -131,27 +131,27 @@ class Layout(NamedTuple):
         return target.first + min(column, target.count - 1)
 
 
-def laid_out(tiles: Sequence[HeatTile], level: HeatLevel, width: int, height: int) -> Layout:
+def laid_out(tiles: Sequence[HeatTile], level: HeatLevel, width: int, height: int) -> MapLayout:
     """Tiles below the name of the domain they are in: with names where that leaves all of them in view."""
     wide = _arranged(tiles, level, width, WIDE)
     return wide if len(wide.rows) <= height else _arranged(tiles, level, width, SMALL)
 
 
-def _arranged(tiles: Sequence[HeatTile], level: HeatLevel, width: int, tile_width: int) -> Layout:
+def _arranged(tiles: Sequence[HeatTile], level: HeatLevel, width: int, tile_width: int) -> MapLayout:
     each = max(1, width // tile_width)
-    rows: list[Row] = []
+    rows: list[MapRow] = []
     line_of: list[int] = []
     first = 0
     for head, group in groupby(tiles, key=lambda tile: head_of(tile, level)):
         count = sum(1 for _ in group)
         if head:
-            rows.append(Row(head))
+            rows.append(MapRow(head))
         for start in range(first, first + count, each):
             size = min(each, first + count - start)
             line_of += [len(rows)] * size
-            rows.append(Row("", start, size))
+            rows.append(MapRow("", start, size))
         first += count
-    return Layout(tuple(rows), tile_width, tuple(line_of))
+    return MapLayout(tuple(rows), tile_width, tuple(line_of))
 
 
 def head_of(tile: HeatTile, level: HeatLevel) -> str:
@@ -162,7 +162,7 @@ def head_of(tile: HeatTile, level: HeatLevel) -> str:
 
 
 def drawn_row(
-    row: Row, layout: Layout, tiles: Sequence[HeatTile], spots: Sequence[Spot], cursor: int, width: int
+    row: MapRow, layout: MapLayout, tiles: Sequence[HeatTile], spots: Sequence[TileLook], cursor: int, width: int
 ) -> list[Span]:
     """One line of the map as spans; those of one tone together."""
     if not row.count:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
 
 
-class Watch:
+class VersionWatch:
     """Wakes long polls when the state version moves. A waiter costs no thread.
 
     Made and used in the event loop whose requests wait; only `_heard` runs on the engine's thread.

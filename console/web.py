@@ -71,7 +71,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from aiohttp import web
 
     secret = secrets.token_urlsafe(24)
-    house = House(console_command(arguments), secret)
+    house = WebConsole(console_command(arguments), secret)
     runner = web.AppRunner(house.app(), access_log=None, handle_signals=False, shutdown_timeout=GONE_S)
     await runner.setup()
     try:
@@ -111,7 +111,7 @@ def console_command(arguments: argparse.Namespace) -> list[str]:
     return command
 
 
-class House:
+class WebConsole:
     """The pages below the secret, and the consoles behind them."""
 
     def __init__(self, command: list[str], secret: str) -> None:

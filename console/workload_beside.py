@@ -24,7 +24,7 @@ SHOWN = 12
 OVER = ("finished", "failed", "cancelled")
 
 
-class Beside(NamedTuple):
+class WorkloadContext(NamedTuple):
     """What was asked for besides the workload itself; None: not known yet."""
 
     siblings: tuple[str, ...] | None = None
@@ -123,7 +123,7 @@ def _more(count: int) -> list[Line]:
     return [text_line(f"… and {count:,} more", "dim")] if count > 0 else []
 
 
-def related_section(view: WorkloadDetail, beside: Beside, width: int) -> Section:
+def related_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
     """Where to go from here."""
     room = max(8, width - 12)
     queue, tenant, array = (cut(printable(name), room) for name in (view.queue, view.tenant, view.array))
@@ -150,7 +150,7 @@ def _listed(column: str, value: str) -> str:
     return f"workloads {column}:{quoted(printable(value))}"
 
 
-def _states(beside: Beside) -> str:
+def _states(beside: WorkloadContext) -> str:
     if beside.siblings is None:
         return ""
     counts = ", ".join(f"{count:,} {state}" for state, count in Counter(beside.siblings).most_common())
@@ -158,7 +158,7 @@ def _states(beside: Beside) -> str:
     return f"  {beside.siblings_total:,} {plural('member', beside.siblings_total)}: {counts}{first}"
 
 
-def said_section(view: WorkloadDetail, beside: Beside, width: int) -> Section:
+def said_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
     """What was told of it as it happened; and that there is no more."""
     lines = [
         Line(

@@ -16,7 +16,7 @@ from console.process_text import process_sections
 from console.query import quoted
 from console.text import NONE, cut, duration, fit, mebibytes, milli, printable, timestamp, wrap
 from console.theme import state_look
-from console.workload_beside import Beside, dependency_sections, money_section, related_section, said_section
+from console.workload_beside import WorkloadContext, dependency_sections, money_section, related_section, said_section
 from console.workload_timeline import history_section, timeline
 from engine.model import RunSpec
 from engine.query import GroupDetail, TaskPlace, Unblocking, WorkloadDetail
@@ -37,11 +37,11 @@ def workload_columns(
     width: int,
     unblocking: Unblocking | None = None,
     likely: RuntimeEstimate | None = None,
-    beside: Beside | None = None,
+    beside: WorkloadContext | None = None,
 ) -> tuple[list[Section], list[Section]]:
     """Left: how it stands, why it waits and what would end that, where its time and money went, what it asked for.
     Right: where it runs, what it hangs together with, what happened. What is not known yet is not there."""
-    beside = beside or Beside()
+    beside = beside or WorkloadContext()
     left = [
         _workload_state(view),
         *process_sections(view, beside.processes, width),

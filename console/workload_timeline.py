@@ -30,7 +30,7 @@ SHOWN_STRETCHES = 8
 SHOWN_HISTORY = 100
 
 
-class Stretch(NamedTuple):
+class TimelineStretch(NamedTuple):
     """A time in one state."""
 
     state: str
@@ -40,24 +40,24 @@ class Stretch(NamedTuple):
     """What is said of how it began."""
 
 
-def stretches(history: Sequence[HistoryItem], now_ms: int) -> list[Stretch]:
+def stretches(history: Sequence[HistoryItem], now_ms: int) -> list[TimelineStretch]:
     """The states one after another, up to now or to its end; transitions at the same moment count as one."""
     begins = [(item, _BEGINS[item.what]) for item in history if item.what in _BEGINS]
     if not begins:
         return []
     ends = [item.at_ms for item, _ in begins[1:]] + [now_ms]
-    found: list[Stretch] = []
+    found: list[TimelineStretch] = []
     for (item, state), end in zip(begins, ends, strict=True):
         if state in OVER:
             break
         if found and found[-1].state == state:
             found[-1] = found[-1]._replace(end_ms=max(end, item.at_ms))
         elif end > item.at_ms or end == now_ms:
-            found.append(Stretch(state, item.at_ms, max(end, item.at_ms), item.detail))
+            found.append(TimelineStretch(state, item.at_ms, max(end, item.at_ms), item.detail))
     return found
 
 
-def bar(found: Sequence[Stretch], width: int) -> tuple[Span, ...]:
+def bar(found: Sequence[TimelineStretch], width: int) -> tuple[Span, ...]:
     """Cells from its submission to now. A state that was short is there all the same where there is room."""
     if not found or width <= 0:
         return ()
@@ -97,7 +97,7 @@ def timeline(history: Sequence[HistoryItem], now_ms: int, width: int) -> list[Se
     return [Section("Timeline", tuple(lines), duration(end - begin))]
 
 
-def _stretch_line(stretch: Stretch, width: int) -> Line:
+def _stretch_line(stretch: TimelineStretch, width: int) -> Line:
     told = f"{timestamp(stretch.begin_ms)[5:]}  {SIGNS.get(stretch.state, ' ')} "
     head = f"{told}{fit(stretch.state, 13)} {fit(duration(stretch.end_ms - stretch.begin_ms), 8, right=True)}  "
     return Line(((head, ""), (cut(printable(stretch.why), max(0, width - len(head))), "dim")))

@@ -3,7 +3,7 @@ be done about it."""
 
 from __future__ import annotations
 
-from engine.backfill import Reservation
+from engine.backfill import PromisedStart
 from engine.binder import Binder
 from engine.cycle_memory import CandidateVerdict, CycleMemory
 from engine.elastic import Elastic
@@ -105,7 +105,7 @@ class Admission:
         state = self._state
         named = state.workloads.class_at(row).reservation
         if self._memory.reservation is None and state.pending.by_class and not named:
-            promise = Reservation(state, row)
+            promise = PromisedStart(state, row)
             # What no running work stands in the way of (nodes are down, or its groups never fit together) holds up
             # nobody: there is no time to promise.
             if promise.start_ms is not None and promise.start_ms > state.now_ms:

@@ -16,9 +16,9 @@ import numpy as np
 from engine.columns import view
 from engine.commands import UnwatchNodes, WatchNodes
 from engine.failures import FLAPS, NEEDS_HANDS
-from engine.heartbeats import FOREVER, NEVER, Column, Leases, Taken
+from engine.heartbeats import FOREVER, NEVER, Column, HeartbeatResult, Leases
 from engine.model import NodeState
-from engine.stragglers import Progress, SampleOf, Still, Straggler
+from engine.stragglers import Progress, SampleOf, StalledGang, Straggler
 from engine.usage import UsageSample
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """Those in pools that whoever calls may not speak for."""
 
 
-class Left(NamedTuple):
+class LeaveResult(NamedTuple):
     """The answer to agents that leave: nodes that the cell does not have, and those in pools of others."""
 
     refused: tuple[str, ...]
@@ -91,7 +91,7 @@ class AgentsReport(msgspec.Struct, frozen=True, kw_only=True):
     flapping: tuple[tuple[str, int], ...]
     """Nodes that are cordoned because they were lost again and again, and how often they were within the window."""
     stragglers: tuple[Straggler, ...]
-    still: tuple[Still, ...] = ()
+    still: tuple[StalledGang, ...] = ()
     """Gangs that report and do not come on."""
     moving: tuple[str, ...] = ()
     """Gangs of which it is known that they do, the first few."""
@@ -151,7 +151,7 @@ class Agents:
             forbidden=tuple(forbidden),
         )
 
-    def leave(self, nodes: Sequence[str], pools: Collection[str] = ()) -> Left:
+    def leave(self, nodes: Sequence[str], pools: Collection[str] = ()) -> LeaveResult:
         """The agents of these nodes were taken away on purpose."""
         row_of = self._engine.state.capacity.row_of
         known, forbidden = self._told_apart(nodes, pools)
@@ -159,7 +159,7 @@ class Agents:
             self._engine.command(UnwatchNodes(ids=tuple(known)))
         for name in known:
             self.leases.drop(row_of[name])
-        return Left(tuple(name for name in dict.fromkeys(nodes) if name not in row_of), tuple(forbidden))
+        return LeaveResult(tuple(name for name in dict.fromkeys(nodes) if name not in row_of), tuple(forbidden))
 
     def _told_apart(self, nodes: Sequence[str], pools: Collection[str]) -> tuple[list[str], list[str]]:
         """Nodes of the cell that may be spoken for, and those that may not."""
@@ -180,7 +180,7 @@ class Agents:
         found: Column = there & np.isin(pool_of[np.where(there, rows, 0)], named) if len(pool_of) else there
         return found
 
-    def beat(self, rows: Column, epochs: Column, numbers: Column, skews_ms: Column | None = None) -> Taken:
+    def beat(self, rows: Column, epochs: Column, numbers: Column, skews_ms: Column | None = None) -> HeartbeatResult:
         """A batch of heartbeats, as in `Leases.beat`."""
         failures = self._engine.state.failures
         for node in failures.touched:

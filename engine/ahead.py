@@ -25,7 +25,7 @@ from engine.workloads import NONE
 MILLION = 1_000_000
 
 
-class Lot(NamedTuple):
+class DemandLot(NamedTuple):
     """Like workloads that wait, as many as their queue's quota allows."""
 
     shapes: tuple[Shape, ...]
@@ -120,13 +120,13 @@ def in_use(state: State) -> list[int]:
     return [min(share, nodes * MILLION) for share, nodes in zip(found, occupied, strict=True)]
 
 
-def waiting(state: State, now_ms: int) -> list[Lot]:
+def waiting(state: State, now_ms: int) -> list[DemandLot]:
     """What waits and could use growing pools, lot by lot in the order of priority; of each as much as quota allows once
     those before it have theirs. What is larger than a pool may become is not counted there."""
     w, queues = state.workloads, state.queues
     growing = [pool for pool, spec in enumerate(state.capacity.pools) if spec.scaling is not None]
     groups = state.pending.groups
-    found: list[Lot] = []
+    found: list[DemandLot] = []
     if not growing or not groups:
         return found
     with queues.trial():
@@ -147,7 +147,7 @@ def waiting(state: State, now_ms: int) -> list[Lot]:
     return found
 
 
-def _lot(state: State, growing: list[int], queue: int, cls: int, count: int, now_ms: int) -> Lot | None:
+def _lot(state: State, growing: list[int], queue: int, cls: int, count: int, now_ms: int) -> DemandLot | None:
     """The first of `count` workloads of the class that quota allows, which is charged with them."""
     workload_class = state.workloads.classes[cls]
     shapes, least = workload_class.shapes, workload_class.least
@@ -173,7 +173,7 @@ def _lot(state: State, growing: list[int], queue: int, cls: int, count: int, now
         return None
     queues.charge(queue, tuple((slot, quantity * count) for slot, quantity in charge), now_ms, workloads=count)
     tasks = tuple(each * count for each in least)
-    return Lot(shapes, tasks, {pool: _shares(shapes, tasks, pools[pool]) for pool in fit})
+    return DemandLot(shapes, tasks, {pool: _shares(shapes, tasks, pools[pool]) for pool in fit})
 
 
 def _share(shape: Shape, tasks: int, pool: PoolSpec) -> int:
@@ -190,7 +190,7 @@ def whole_nodes(share: int) -> int:
     return -(-share // MILLION)
 
 
-def first_choice(state: State, lot: Lot) -> int:
+def first_choice(state: State, lot: DemandLot) -> int:
     """The pool that the lot's demand is counted to: of the highest priority, then the cheapest, then the oldest."""
     pools = state.capacity.pools
     return min(lot.pools, key=lambda pool: (-pools[pool].scaling.priority, pools[pool].price_microusd_hour, pool))

@@ -146,7 +146,7 @@ class NodeAhead:
         return free + mig.KINDS[kind].most * self.devices.count(1000)
 
 
-class Reservation:
+class PromisedStart:
     """The start promised to the first blocked workload."""
 
     def __init__(self, state: State, row: int) -> None:

@@ -20,7 +20,7 @@ from engine.binder import Binder
 from engine.capacity import NOWHERE, Capacity
 from engine.choosing import is_simple
 from engine.columns import view
-from engine.lineup import Lineup, Order
+from engine.lineup import CandidateOrder, Order
 from engine.many import requests
 from engine.pending import Key
 from engine.placement import packed
@@ -43,7 +43,7 @@ class Draw(NamedTuple):
     flags: int
 
 
-class Rush(NamedTuple):
+class BatchCandidates(NamedTuple):
     """All that waits, in the order in which it may start."""
 
     rows: np.ndarray[Any, np.dtype[np.int32]]
@@ -63,7 +63,7 @@ class Rush(NamedTuple):
         ]
 
 
-class Plan(NamedTuple):
+class BatchQuota(NamedTuple):
     """What the start of one of a class takes in a queue."""
 
     shape: Shape
@@ -77,7 +77,7 @@ class Batches:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._plans: dict[tuple[int, int], Plan | None] = {}
+        self._plans: dict[tuple[int, int], BatchQuota | None] = {}
         """(queue row, class row) -> plan; None for what is not started in batches."""
         self._rules = -1
         """`State.rules` that the plans were made by."""
@@ -86,7 +86,7 @@ class Batches:
         self._plain: dict[int, bool] = {}
         """By class row, whether nothing but room, quota and order decides about it."""
 
-    def rush(self) -> Rush | None:
+    def rush(self) -> BatchCandidates | None:
         """All that waits, where nobody has looked at any of it before, nothing but room may keep one of them from
         starting, and they all leave their queues' shares at nothing; None otherwise."""
         state = self._state
@@ -119,7 +119,7 @@ class Batches:
         if (priority != priority[0]).any() or (depth != depth[0]).any():
             order = np.lexsort((rows, -values[priority], depth, -bands[priority]))
             rows, cls = rows[order], cls[order]
-        return Rush(rows, cls.tolist())
+        return BatchCandidates(rows, cls.tolist())
 
     def _within_quota(self, more: list[tuple[int, list[int]]]) -> bool:
         """Whether so much more in these queues leaves each vertex on their paths within its quota, its draw of the past
@@ -155,7 +155,7 @@ class Batches:
             self._plain.clear()
             self._rules = self._state.rules
 
-    def may_begin(self, lineup: Lineup) -> bool:
+    def may_begin(self, lineup: CandidateOrder) -> bool:
         """Whether the first of the lineup may find a node: a batch that ends before it began costs another lineup."""
         self._forget()
         first = lineup.first()
@@ -180,7 +180,7 @@ class Batches:
         self._size = max(begun, MIN_SIZE) if begun < len(draws) else min(2 * self._size, binder.max_at_once)
         return begun
 
-    def start_rush(self, binder: Binder, rush: Rush) -> int:
+    def start_rush(self, binder: Binder, rush: BatchCandidates) -> int:
         """The same for all that waits."""
         classes = self._state.workloads.classes
         claims = place_singles(self._state.capacity, [classes[cls].shapes[0] for cls in rush.classes])
@@ -188,7 +188,7 @@ class Batches:
             binder.bind_many(placed(rush.rows.tolist(), (), claims), len(claims))
         return len(claims)
 
-    def draw(self, lineup: Lineup, closed: set[int], refused: set[int]) -> tuple[list[Draw], list[Order]]:
+    def draw(self, lineup: CandidateOrder, closed: set[int], refused: set[int]) -> tuple[list[Draw], list[Order]]:
         """Candidates that may start as far as quota goes, taken out of the lineup; and where the
         candidate stood that was next after each. Candidates of closed queues and refused kinds are dropped. The quota
         itself is as before afterwards: the event of those that start charges it."""
@@ -236,14 +236,14 @@ class Batches:
             use[:] = [a - b for a, b in zip(use, request, strict=True)]
         return draws, nexts
 
-    def _plan(self, queue: int, cls: int) -> Plan | None:
+    def _plan(self, queue: int, cls: int) -> BatchQuota | None:
         queues = self._state.queues
         workload_class = self._state.workloads.classes[cls]
         plan = None
         sure = queues.is_open(queue) and not queues.flavored(queue) and not queues.profile(queue)
         if sure and self._is_plain(cls):
             reach = queues.reach(queue, workload_class.charge)
-            plan = Plan(workload_class.shapes[0], workload_class.request, reach, bool(queues.limited[queue]))
+            plan = BatchQuota(workload_class.shapes[0], workload_class.request, reach, bool(queues.limited[queue]))
         self._plans[queue, cls] = plan
         return plan
 
@@ -283,7 +283,7 @@ def placed(rows: Sequence[int], flags: Sequence[int], claims: list[tuple[int, in
     )
 
 
-def put_back(lineup: Lineup, draws: list[Draw]) -> list[tuple[Key, int]]:
+def put_back(lineup: CandidateOrder, draws: list[Draw]) -> list[tuple[Key, int]]:
     """All that are left when these draws are taken back: the key and the first row of each group."""
     left = dict(lineup.rest())
     for draw in reversed(draws):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.state import State
 
 
-class Stage(IntEnum):
+class BudgetStage(IntEnum):
     """How far a budget is spent in the present window."""
 
     OPEN = 0
@@ -36,7 +36,7 @@ class Stage(IntEnum):
         return self.name.lower()
 
 
-class Outlook(NamedTuple):
+class BudgetOutlook(NamedTuple):
     """Where a budget stands. Amounts in micro-USD, rounded down."""
 
     spent: int
@@ -96,7 +96,7 @@ class Budgets(Table):
             if row is not None:
                 self.remove(spec.name)
             self.specs.append(spec)
-            self.stage.append(Stage.OPEN)
+            self.stage.append(BudgetStage.OPEN)
             self.turn.append(0)
             self.row_of[spec.name] = row = len(self.specs) - 1
             self._of_account.clear()
@@ -156,11 +156,15 @@ class Budgets(Table):
         """In the present window."""
         return self.meters.amount(row, now_ms) - self.meters.amount_before(row, now_ms // self.meters.period[row])
 
-    def stage_at(self, row: int, now_ms: int) -> Stage:
+    def stage_at(self, row: int, now_ms: int) -> BudgetStage:
         spec, spent = self.specs[row], self.spent_grains(row, now_ms)
         if spent >= spec.limit_microusd * GRAINS:
-            return Stage.SPENT
-        return Stage.WARNED if spent * 1000 >= spec.limit_microusd * spec.warn_permille * GRAINS else Stage.OPEN
+            return BudgetStage.SPENT
+        return (
+            BudgetStage.WARNED
+            if spent * 1000 >= spec.limit_microusd * spec.warn_permille * GRAINS
+            else BudgetStage.OPEN
+        )
 
     def next_ms(self, row: int, now_ms: int) -> int:
         """When its stage changes next: at the present rate, or because its window ends."""
@@ -170,22 +174,22 @@ class Budgets(Table):
             return now_ms
         end_ms: int = (turn + 1) * spec.window_ms
         rate = self.meters.rate[row]
-        if self.stage[row] == Stage.SPENT:
+        if self.stage[row] == BudgetStage.SPENT:
             return end_ms
-        permille = spec.warn_permille if self.stage[row] == Stage.OPEN else 1000
+        permille = spec.warn_permille if self.stage[row] == BudgetStage.OPEN else 1000
         left = -(-spec.limit_microusd * permille * GRAINS // 1000) - self.spent_grains(row, now_ms)
         if left <= 0:
             return now_ms
         return min(end_ms, now_ms - (-left // rate)) if rate else end_ms
 
-    def outlook(self, row: int, now_ms: int) -> Outlook:
+    def outlook(self, row: int, now_ms: int) -> BudgetOutlook:
         spec = self.specs[row]
         start_ms = now_ms // spec.window_ms * spec.window_ms
         end_ms = start_ms + spec.window_ms
         spent, rate = self.spent_grains(row, now_ms), self.meters.rate[row]
         left = spec.limit_microusd * GRAINS - spent
         at_ms = now_ms if left <= 0 else now_ms - (-left // rate) if rate else None
-        return Outlook(
+        return BudgetOutlook(
             spent=spent // GRAINS,
             rate=rate,
             window_start_ms=start_ms,
@@ -209,7 +213,7 @@ class Budgets(Table):
 
     def stops(self, budget: int) -> bool:
         """Whether the budget keeps work from starting."""
-        return bool(self.stage[budget] == Stage.SPENT) and self.specs[budget].action != "warn"
+        return bool(self.stage[budget] == BudgetStage.SPENT) and self.specs[budget].action != "warn"
 
     @property
     def any_stops(self) -> bool:

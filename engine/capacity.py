@@ -99,7 +99,7 @@ class Capacity(NodeTable):
         super().derive()
         self.company = Company()
         """Where work is that others want to be near to or apart from. Filled by `State`, which knows what is where."""
-        self.mix: tuple[scores.Shape, ...] = ()
+        self.mix: tuple[scores.MixShape, ...] = ()
         """What tasks there were when the last scheduling cycle began, for the scores that go by it."""
         self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)
         """What requests may come to on all nodes, whatever their state, in the order of RESOURCES."""

@@ -31,7 +31,7 @@ SPOT = ("spot_price_per_hour", "spot_usd_per_hour", "preemptible_usd_per_hour", 
 CURRENCIES = ("currency",)
 
 
-class Offer(msgspec.Struct, frozen=True, gc=False):
+class ListPrice(msgspec.Struct, frozen=True, gc=False):
     """What one machine type costs in one region, millionths of the currency per hour; None where the list has no
     price."""
 
@@ -44,7 +44,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
 class Catalogue:
     """Prices by machine type and region; the region is empty where the list has none."""
 
-    def __init__(self, name: str, offers: dict[tuple[str, str], Offer]) -> None:
+    def __init__(self, name: str, offers: dict[tuple[str, str], ListPrice]) -> None:
         self.name = name
         self._offers = offers
         self._regions: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ class Catalogue:
             )
         return price
 
-    def offers_of(self, machine_type: str, region: str, where: str) -> list[tuple[str, Offer]]:
+    def offers_of(self, machine_type: str, region: str, where: str) -> list[tuple[str, ListPrice]]:
         """(region, offer) in the order of the list; without `region` in all there are. Raises SpecError naming near
         types, the regions there are, or the currencies that are not the cell's."""
         regions = self._regions_of(machine_type, where, "Name one that is on the list")
@@ -104,7 +104,7 @@ class Catalogue:
         self._refuse_foreign(machine_type, [offer for _, offer in offers], where)
         return offers
 
-    def _refuse_foreign(self, machine_type: str, offers: Sequence[Offer], where: str) -> None:
+    def _refuse_foreign(self, machine_type: str, offers: Sequence[ListPrice], where: str) -> None:
         """Raises SpecError when not all are in the currency of the cell: amounts in two cannot be compared."""
         lines: dict[str, list[int]] = {}
         for offer in offers:
@@ -155,7 +155,7 @@ def priced_cell(cell: CellSpec, catalogue: Catalogue) -> CellSpec:
 def read_catalogue(path: str | Path) -> Catalogue:
     """Raises SpecError naming file, line and column."""
     path = Path(path)
-    offers: dict[tuple[str, str], Offer] = {}
+    offers: dict[tuple[str, str], ListPrice] = {}
     rows = _rows(path)
     columns, _ = next(rows, ([], 0))
     at = _Columns(path.name, [name.strip().lower() for name in columns])
@@ -189,7 +189,7 @@ def read_catalogue(path: str | Path) -> Catalogue:
                 "Keep one of them",
             )
         prices = [at.amount(row, column, line, columns) for column in (at.price, at.spot)]
-        offers[machine_type, region] = Offer(prices[0], prices[1], line, currency)
+        offers[machine_type, region] = ListPrice(prices[0], prices[1], line, currency)
     if not offers:
         raise SpecError(path.name, "lists no machine type", "Give a CSV file of prices")
     return Catalogue(path.name, offers)

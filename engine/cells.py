@@ -1,7 +1,7 @@
 """The global policy over many cells: which of them a submission goes to, and whose turn it is.
 
 Pure functions of what the fleet's file says and of what is known of each cell. A cell places its own work; here it is
-only decided to whom a workload is offered. Each cell is asked for its own estimate on its own twin (`Offer`); what
+only decided to whom a workload is offered. Each cell is asked for its own estimate on its own twin (`CellOffer`); what
 comes out is one row for every cell, with its figures or with why not, so that a decision can be read afterwards.
 
 Times are milliseconds of a wall clock, delays milliseconds from now, money micro-USD. Integers only.
@@ -46,7 +46,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     """With what was sent there since it was last seen."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class CellOffer(msgspec.Struct, frozen=True, kw_only=True):
     """What a cell says of a submission, were it sent now."""
 
     p50_ms: int | None = None
@@ -65,7 +65,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no estimate: then its free capacity has to do."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What of a submission decides where it may go."""
 
     tenant: TenantShare
@@ -106,7 +106,7 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
 Wait = Literal["", "quota", "room", "cells"]
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Where a submission goes."""
 
     cell: str = ""
@@ -131,7 +131,7 @@ def asked_of(spec: WorkloadSpec) -> dict[str, int]:
 
 def terms_of(
     spec: WorkloadSpec, fleet: FleetSpec, cells: tuple[str, ...] = (), waited_ms: int = 0, where: str = "workload"
-) -> Terms:
+) -> RoutingTerms:
     """Raises SpecError for a dataset or a cell that the fleet does not know."""
     tenant = next((each for each in fleet.tenants if each.name == spec.tenant), TenantShare(name=spec.tenant or "none"))
     known = {data.name: data for data in fleet.datasets}
@@ -142,7 +142,7 @@ def terms_of(
             raise SpecError(f"{where}.tags.{DATASET_TAG}", f"there is no '{name[:60]}'", f"There are: {told}")
     for cell in cells:
         known_cell(cell, {link.name for link in fleet.cells}, "cells")
-    return Terms(
+    return RoutingTerms(
         tenant=tenant,
         asked=asked_of(spec),
         residency=_words(spec.tags.get(RESIDENCY_TAG, "")),
@@ -159,7 +159,7 @@ def _words(text: str) -> tuple[str, ...]:
 # -- the decision -----------------------------------------------------------------------------------------------------
 
 
-def barred(terms: Terms, cell: CellFacts) -> tuple[str, bool]:
+def barred(terms: RoutingTerms, cell: CellFacts) -> tuple[str, bool]:
     """Why the cell need not be asked, and whether that is for good; empty when it is to be."""
     link = cell.link
     for allowed, whose in ((terms.residency, "it"), (terms.tenant.residency, f"work of {terms.tenant.name}")):
@@ -176,7 +176,7 @@ def barred(terms: Terms, cell: CellFacts) -> tuple[str, bool]:
     return cell.why_not, False
 
 
-def over_quota(terms: Terms, held: Mapping[str, int]) -> str:
+def over_quota(terms: RoutingTerms, held: Mapping[str, int]) -> str:
     """Why the tenant's quota over all cells does not let it through now; empty when it does."""
     for i, name in enumerate(RESOURCES):
         most, asked = terms.tenant.quota.get(name), terms.asked.get(name, 0)
@@ -188,7 +188,9 @@ def over_quota(terms: Terms, held: Mapping[str, int]) -> str:
     return ""
 
 
-def decide(terms: Terms, cells: Sequence[CellFacts], offers: Mapping[str, Offer], fleet: FleetSpec) -> Decision:
+def decide(
+    terms: RoutingTerms, cells: Sequence[CellFacts], offers: Mapping[str, CellOffer], fleet: FleetSpec
+) -> RoutingDecision:
     """Where it goes, given what each cell that is not barred has said. A cell without an offer has not answered."""
     rules = fleet.routing
     rows = [_row(terms, cell, offers.get(cell.link.name), fleet) for cell in cells]
@@ -198,15 +200,15 @@ def decide(terms: Terms, cells: Sequence[CellFacts], offers: Mapping[str, Offer]
         never = all(row.for_good for row in rest)
         first = next((f" ({row.cell}: {row.why_not})" for row in rest), "")
         why = f"no cell may take it{first}" if never else "no cell that may take it answers now"
-        return Decision(why=why, waits="" if never else "cells", never=never, rows=tuple(rest))
+        return RoutingDecision(why=why, waits="" if never else "cells", never=never, rows=tuple(rest))
     soon = [row for row in able if not row.crowded and _soon(row, rules)]
     chosen = next((row for row in soon if row.cell == terms.tenant.home), soon[0] if soon else able[0])
     ordered = (chosen, *(row for row in able if row is not chosen), *rest)
     if not _soon(chosen, rules) and terms.waited_ms < rules.bind_after_ms:
         left = _time(rules.bind_after_ms - terms.waited_ms)
         why = f"no cell starts it within {_time(rules.bind_within_ms)}; kept for whichever has room first, for {left}"
-        return Decision(why=why, waits="room", rows=ordered)
-    return Decision(cell=chosen.cell, why=_why(chosen, able, terms, rules), rows=ordered)
+        return RoutingDecision(why=why, waits="room", rows=ordered)
+    return RoutingDecision(cell=chosen.cell, why=_why(chosen, able, terms, rules), rows=ordered)
 
 
 def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
@@ -222,7 +224,7 @@ def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
     return sorted(scored, key=lambda row: (row.guessed, row.score_microusd // MIN_SAID, row.used_permille, row.cell))
 
 
-def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -> CellRow:
+def _row(terms: RoutingTerms, cell: CellFacts, offer: CellOffer | None, fleet: FleetSpec) -> CellRow:
     name = cell.link.name
     used = _used_permille(terms.asked, cell)
     why_not, for_good = barred(terms, cell)
@@ -255,7 +257,7 @@ def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -
     )
 
 
-def _by_room(asked: Mapping[str, int], cell: CellFacts, offer: Offer) -> Offer:
+def _by_room(asked: Mapping[str, int], cell: CellFacts, offer: CellOffer) -> CellOffer:
     """A start at once where there is room in all, else none that is known."""
     fits = all(cell.used.get(name, 0) + value <= cell.capacity.get(name, 0) for name, value in asked.items())
     return msgspec.structs.replace(offer, p50_ms=0 if fits else None, p90_ms=None)
@@ -272,7 +274,7 @@ def _soon(row: CellRow, rules: Routing) -> bool:
     return row.start_p50_ms is not None and row.start_p50_ms + row.data_ms <= rules.bind_within_ms
 
 
-def _why(chosen: CellRow, able: Sequence[CellRow], terms: Terms, rules: Routing) -> str:
+def _why(chosen: CellRow, able: Sequence[CellRow], terms: RoutingTerms, rules: Routing) -> str:
     """In a sentence what decided."""
     start = "starts later than was looked" if chosen.start_p50_ms is None else f"starts {_delay(chosen.start_p50_ms)}"
     others = [row for row in able if row is not chosen]
@@ -314,7 +316,7 @@ def _usd(microusd: int) -> str:
 # -- a submission as a cell gets it, and what its twin says of it -----------------------------------------------------
 
 
-class Clock(msgspec.Struct, frozen=True, kw_only=True):
+class CellClock(msgspec.Struct, frozen=True, kw_only=True):
     """A cell's clock as it stood when the wall clock stood at `wall_ms`."""
 
     wall_ms: int
@@ -327,7 +329,7 @@ SAME_TIME_MS = 5_000
 """Clocks that differ by less are the same clock, read at different moments."""
 
 
-def as_of_cell(spec: WorkloadSpec, link: CellLink, fleet: str, clock: Clock) -> WorkloadSpec:
+def as_of_cell(spec: WorkloadSpec, link: CellLink, fleet: str, clock: CellClock) -> WorkloadSpec:
     """The submission as the cell is given it: with the cell's own name for its queue, the times of the cell's"""
     queue, tags = link.queues.get(spec.queue, spec.queue), {**spec.tags, FLEET_TAG: fleet}
     times = {
@@ -338,7 +340,7 @@ def as_of_cell(spec: WorkloadSpec, link: CellLink, fleet: str, clock: Clock) -> 
     return msgspec.structs.replace(spec, queue=queue, tags=tags, **times)
 
 
-def offer_of(answer: Options, place: int, run_ms: int, speed: float) -> Offer:
+def offer_of(answer: Options, place: int, run_ms: int, speed: float) -> CellOffer:
     """One option of an answer, whose start was looked for: delays as a wall clock has them while the cell's runs
     at `speed`, and the cost of `run_ms` at the rate of where it started."""
     trial = answer.trials[place]
@@ -358,13 +360,13 @@ def offer_of(answer: Options, place: int, run_ms: int, speed: float) -> Offer:
 
     cost = rates[len(rates) // 2] * run_ms // HOUR_MS if rates and rates[-1] else None
     p90_ms = at(900) if count >= MIN_RUNS else None
-    return Offer(p50_ms=at(500), p90_ms=p90_ms, runs=count, cost_microusd=cost, reason=trial.reason)
+    return CellOffer(p50_ms=at(500), p90_ms=p90_ms, runs=count, cost_microusd=cost, reason=trial.reason)
 
 
 # -- whose turn it is -------------------------------------------------------------------------------------------------
 
 
-class Waiting(msgspec.Struct, frozen=True, array_like=True):
+class WaitingSubmission(msgspec.Struct, frozen=True, array_like=True):
     """A submission that waits in the fleet."""
 
     id: str
@@ -379,14 +381,14 @@ def share_ppm(held: Mapping[str, int], capacity: Mapping[str, int], weight: int)
 
 
 def fair_order(
-    waiting: Iterable[Waiting],
+    waiting: Iterable[WaitingSubmission],
     held: Mapping[str, Mapping[str, int]],
     capacity: Mapping[str, int],
     weights: Mapping[str, int],
 ) -> list[str]:
     """Ids in the order in which they are to be tried: always next the oldest of the tenant that would hold the least
     of the fleet by its weight, with what came before it counted (DRF over all cells together)."""
-    lines: dict[str, list[Waiting]] = {}
+    lines: dict[str, list[WaitingSubmission]] = {}
     for each in sorted(waiting, key=lambda each: (each.since_ms, each.id), reverse=True):
         lines.setdefault(each.tenant, []).append(each)
     sums = {tenant: dict(held.get(tenant, {})) for tenant in lines}

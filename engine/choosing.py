@@ -382,7 +382,7 @@ def _ends(capacity: Capacity, index: PoolIndex, shape: Shape, most: int) -> list
     return found
 
 
-def _candidates(capacity: Capacity, rows: Ints, claims: list[Claim]) -> scores.Candidates:
+def _candidates(capacity: Capacity, rows: Ints, claims: list[Claim]) -> scores.CandidateNodes:
     """What scores see of the nodes, the claims of the gang being made already."""
     facts = capacity.pool_facts()
     pool = view(capacity.pool)[rows]
@@ -391,7 +391,7 @@ def _candidates(capacity: Capacity, rows: Ints, claims: list[Claim]) -> scores.C
     at = np.minimum(base[:, None] + slot, max(len(capacity.device_free) - 1, 0))
     devices = np.where(slot < has[:, None], view(capacity.device_free)[at], -1).astype(np.int32)
     zone = view(capacity.zone)[rows]
-    return scores.Candidates(
+    return scores.CandidateNodes(
         rows=rows,
         capacity=facts.capacity[:, pool],
         free=np.stack(
@@ -426,9 +426,9 @@ def _distance(capacity: Capacity, rows: Ints, claims: list[Claim]) -> np.ndarray
     return distance
 
 
-def _wish(capacity: Capacity, shape: Shape) -> scores.Wish:
+def _wish(capacity: Capacity, shape: Shape) -> scores.TaskRequest:
     zones = tuple(capacity.places.index[name] for name in shape.data if name in capacity.places.index)
-    return scores.Wish(
+    return scores.TaskRequest(
         cpu=shape.cpu, memory=shape.memory, gpus=shape.gpus, share=shape.share, disk=shape.disk, zones=zones
     )
 
@@ -449,7 +449,7 @@ def uses_mix(weights: Iterable[Mapping[str, int]]) -> bool:
     return any(profile.get(name) for profile in weights for name in scores.BY_MIX)
 
 
-def mix_of(capacity: Capacity, tasks: Iterable[tuple[Shape, int]]) -> tuple[scores.Shape, ...]:
+def mix_of(capacity: Capacity, tasks: Iterable[tuple[Shape, int]]) -> tuple[scores.MixShape, ...]:
     """Tasks of these shapes, and how many of each, as scores see them."""
     model = capacity.pool_facts().model
     every = set(model.tolist())
@@ -457,7 +457,7 @@ def mix_of(capacity: Capacity, tasks: Iterable[tuple[Shape, int]]) -> tuple[scor
     for shape, count in tasks:
         models = {int(model[pool]) for pool in shape.pools}
         found.append(
-            scores.Shape(
+            scores.MixShape(
                 cpu=shape.cpu,
                 per_device=shape.share or scores.WHOLE * (shape.gpus > 0),
                 devices=shape.gpus or int(shape.share > 0),

@@ -12,7 +12,7 @@ from engine.columns import view
 from engine.workloads import WorkloadClass
 
 
-class Requests:
+class RequestColumns:
     """What the classes of workloads ask for, as columns. The first three go by class, the others by (class, group)."""
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class Requests:
         self.mig = array("b")
         """Whether the devices asked for are one MIG instance."""
 
-    def copy(self) -> Requests:
-        other = object.__new__(Requests)
+    def copy(self) -> RequestColumns:
+        other = object.__new__(RequestColumns)
         other.__dict__ = {name: column[:] for name, column in self.__dict__.items()}
         return other
 

@@ -73,7 +73,7 @@ def check_cloud(spec: CloudSpec) -> None:
                 check_quantity(machines, f"{where}.stock[{k}][1]")
 
 
-class Said(IntEnum):
+class ProviderSignal(IntEnum):
     """What a provider reports of one request or machine."""
 
     GRANTED = 0
@@ -86,13 +86,13 @@ class Said(IntEnum):
     """It is gone."""
 
 
-class Report(NamedTuple):
+class CloudReport(NamedTuple):
     at_ms: int
     machine: int
     """Number of the request, which is that of the machine if it is granted."""
     zone: int
     """Index into `SimulatedCloud.zones`."""
-    said: Said
+    said: ProviderSignal
 
 
 class SimulatedCloud:
@@ -114,7 +114,7 @@ class SimulatedCloud:
         """(cell ms, requests) of the last 100 seconds, by project."""
         self._in_window = [0] * len(spec.projects)
         self._next = 0
-        self._due: list[Report] = []
+        self._due: list[CloudReport] = []
         """Heap of what is to happen; calls are answered when their second comes."""
         self._calls: Counter[int] = Counter()
         """Calls that the head node has taken, by second. Only of late."""
@@ -128,7 +128,7 @@ class SimulatedCloud:
         self._next += allowed
         for machine in range(first, self._next):
             at_ms = now_ms + self._random.randint(*ANSWER_MS)
-            heappush(self._due, Report(at_ms, machine, zone, Said.GRANTED))
+            heappush(self._due, CloudReport(at_ms, machine, zone, ProviderSignal.GRANTED))
         return range(first, self._next)
 
     def _count_requests(self, zone: int, count: int, now_ms: int) -> int:
@@ -161,7 +161,7 @@ class SimulatedCloud:
         """Cell time of the next report; None when nothing is going on."""
         return self._due[0].at_ms if self._due else None
 
-    def take_reports(self, until_ms: int) -> list[Report]:
+    def take_reports(self, until_ms: int) -> list[CloudReport]:
         """What happened up to the cell time, in order."""
         reports = []
         while self._due and self._due[0].at_ms <= until_ms:
@@ -169,35 +169,35 @@ class SimulatedCloud:
             if due.machine in self._gone:
                 self._gone.discard(due.machine)
                 continue
-            if due.said == Said.GRANTED:
+            if due.said == ProviderSignal.GRANTED:
                 reports.append(self._grant(due))
-            elif due.said == Said.CALLED:
+            elif due.said == ProviderSignal.CALLED:
                 reports.append(self._call(due))
             else:
                 self.held[due.zone] -= 1
                 reports.append(due)
         return reports
 
-    def _grant(self, due: Report) -> Report:
+    def _grant(self, due: CloudReport) -> CloudReport:
         zone = self.zones[due.zone]
         if self.held[due.zone] >= stock_at(zone, due.at_ms):
-            return due._replace(said=Said.OUT_OF_STOCK)
+            return due._replace(said=ProviderSignal.OUT_OF_STOCK)
         self.held[due.zone] += 1
         boot_ms = lognormal_ms(self._random, *zone.boot_ms) + 1
-        heappush(self._due, Report(due.at_ms + boot_ms, due.machine, due.zone, Said.CALLED))
+        heappush(self._due, CloudReport(due.at_ms + boot_ms, due.machine, due.zone, ProviderSignal.CALLED))
         return due
 
-    def _call(self, due: Report) -> Report:
+    def _call(self, due: CloudReport) -> CloudReport:
         second = due.at_ms // 1000
         if self._calls[second] >= self.spec.head_calls_per_s:
-            return due._replace(said=Said.DROPPED)
+            return due._replace(said=ProviderSignal.DROPPED)
         if len(self._calls) > 1000:
             self._calls = Counter({second: self._calls[second]})
         self._calls[second] += 1
         chance = self.zones[due.zone].taken_permille_hour / 1000
         if chance:
             lasts_ms = int(self._random.expovariate(-math.log1p(-chance) / HOUR_MS)) + 1
-            heappush(self._due, Report(due.at_ms + lasts_ms, due.machine, due.zone, Said.TAKEN))
+            heappush(self._due, CloudReport(due.at_ms + lasts_ms, due.machine, due.zone, ProviderSignal.TAKEN))
         return due
 
 

@@ -29,7 +29,7 @@ from engine.allocations import NONE
 from engine.backfill import all_expected_ends
 from engine.columns import view
 from engine.devices import closest, device_numbers
-from engine.domains import Choice, domain_room, levels_asked, pick
+from engine.domains import DomainChoice, domain_room, levels_asked, pick
 from engine.model import LEVELS, NodeState, TopologyRequest
 from engine.placement import Claim, orders_of_groups, place
 from engine.shape import Shape
@@ -55,7 +55,7 @@ class Conservative:
         """Row -> promised start, cell ms."""
         self._state = state
         self._depth = depth
-        self._timeline: Slots | Nodes = Slots(state) if is_uniform(state) else Nodes(state)
+        self._timeline: SlotTimeline | NodeTimeline = SlotTimeline(state) if is_uniform(state) else NodeTimeline(state)
 
     @property
     def full(self) -> bool:
@@ -113,7 +113,7 @@ def is_uniform(state: State) -> bool:
     return alike and not state.capacity.booked
 
 
-class Slots:
+class SlotTimeline:
     """Free slots as a step function of time, where every task is one slot."""
 
     def __init__(self, state: State) -> None:
@@ -191,7 +191,7 @@ class Slots:
         return step
 
 
-class Nodes:
+class NodeTimeline:
     """What each node has free from now on, as steps: (node, time from which, free quantities)."""
 
     def __init__(self, state: State) -> None:
@@ -408,7 +408,7 @@ class Nodes:
                     return claims
         return None
 
-    def _choices(self, workload_class: WorkloadClass, free: Ints, *, best: bool) -> Iterator[Choice | None]:
+    def _choices(self, workload_class: WorkloadClass, free: Ints, *, best: bool) -> Iterator[DomainChoice | None]:
         """The domains in which each group has room, as far as it asks for one; None stands for anywhere."""
         request = workload_class.shapes[0].topology
         if request is None:
@@ -429,14 +429,14 @@ class Nodes:
             for domain in domains.tolist():
                 span = tree.bounds(level, domain)
                 if tree.holds(required, span):
-                    yield Choice(span, tree.next_narrower(level) if level == preferred else preferred)
+                    yield DomainChoice(span, tree.next_narrower(level) if level == preferred else preferred)
 
     def _place_in_order(
         self,
         workload_class: WorkloadClass,
         order_: tuple[int, ...],
         free: Ints,
-        choice: Choice | None,
+        choice: DomainChoice | None,
         *,
         best: bool,
     ) -> list[Claim] | None:
@@ -476,7 +476,7 @@ class Nodes:
         have = choosing.spread_counts(capacity, group, shape, [])
         return choosing.evenly(order, room, domain, count, shape.spread.max_skew, have)
 
-    def _picked(self, room: Ints, choice: Choice, count: int) -> tuple[Ints, Ints]:
+    def _picked(self, room: Ints, choice: DomainChoice, count: int) -> tuple[Ints, Ints]:
         """(nodes in the order of the tree, tasks on every node) for tasks that lie close together."""
         tree = self._tree
         by_position = np.zeros(len(tree.rows), np.int64)

@@ -8,7 +8,7 @@ from engine.admission import Admission
 from engine.binder import Binder
 from engine.conservative import Conservative
 from engine.cycle_memory import CandidateVerdict, CycleMemory
-from engine.lineup import Lineup, Order
+from engine.lineup import CandidateOrder, Order
 from engine.pending import STOPPED, Key
 from engine.preemptor import Preemptor
 from engine.state import State
@@ -38,7 +38,7 @@ class ConservativePass:
             return
         self._waiting = {key: deque(group.rows[group.front :]) for key, group in groups.items() if key[3] != STOPPED}
         heads = [(key, rows[0]) for key, rows in self._waiting.items()]
-        self._lineup = Lineup(state, heads)
+        self._lineup = CandidateOrder(state, heads)
         self._plan = Conservative(state, state.settings.reservation_depth)
         self._hopeful = heads[:] if only_room_counts else None
         while (first := self._next()) is not None:

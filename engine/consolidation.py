@@ -45,7 +45,7 @@ from engine.shape import Shape, task_size
 from engine.state import State
 from engine.variants import variants
 from engine.victim_domains import cheapest_in_one
-from engine.victim_field import Candidates
+from engine.victim_field import VictimCandidates
 from engine.victims import cheapest
 from engine.workloads import NONE
 
@@ -63,7 +63,7 @@ MILLION = 1_000_000
 Rows = np.ndarray[Any, np.dtype[Any]]
 
 
-class Goal(NamedTuple):
+class PlacementGoal(NamedTuple):
     """What is to find room."""
 
     name: str
@@ -73,7 +73,7 @@ class Goal(NamedTuple):
     counts: tuple[int, ...]
 
 
-class Relay(NamedTuple):
+class GangMove(NamedTuple):
     """A gang's new place."""
 
     row: int
@@ -81,12 +81,12 @@ class Relay(NamedTuple):
     """In the order in which they are to be filled."""
 
 
-class Layout(NamedTuple):
+class MoveLayout(NamedTuple):
     """Where everything goes once the moving are off their nodes."""
 
     nodes: frozenset[int]
     """Of the goal."""
-    relays: tuple[Relay, ...]
+    relays: tuple[GangMove, ...]
     """In the order in which they found their places."""
 
 
@@ -198,23 +198,23 @@ class _Planner:
             if lack is not None:
                 why = f"its queue lacks quota in {state.queues.specs[lack.vertex].name}, which no move gives it"
                 continue
-            found, why = self._serve(Goal(state.workloads.ids[row], row, shapes, least))
+            found, why = self._serve(PlacementGoal(state.workloads.ids[row], row, shapes, least))
             if found is not None:
                 return found, why
         return None, why
 
-    def _empty_nodes(self) -> Goal:
+    def _empty_nodes(self) -> PlacementGoal:
         """Room for tasks that take a whole node each."""
         capacity = self.state.capacity
         pool = capacity.pools[capacity.pool_of[self.request.pool]]
         taints = sorted({taint.key for taints in capacity.taint_sets for taint in taints})
         anything = tuple(Toleration(key=key) for key in taints)
         group = TaskGroup(request=pool.capacity, pools=(pool.name,), tolerations=anything)
-        return Goal(f"pool {pool.name}", NONE, (Shape(group, capacity.pools),), (self.request.free_nodes,))
+        return PlacementGoal(f"pool {pool.name}", NONE, (Shape(group, capacity.pools),), (self.request.free_nodes,))
 
     # -- who moves ----------------------------------------------------------------------------------------------------
 
-    def _serve(self, goal: Goal) -> tuple[ConsolidationPlan | None, str]:
+    def _serve(self, goal: PlacementGoal) -> tuple[ConsolidationPlan | None, str]:
         """(the cheapest plan found for the goal, why there is none or why it is not worth it)"""
         short = self._short(goal)
         if short:
@@ -235,7 +235,7 @@ class _Planner:
             why = f"what would have to move finds no other place: {named([ids[row] for row in stuck])}"
         return None, f"none found in {MAX_ROUNDS} searches; {why}"
 
-    def _short(self, goal: Goal) -> str:
+    def _short(self, goal: PlacementGoal) -> str:
         """What lacks even if all that is free were in one piece; empty when nothing does, or when elastic work could
         give some of what it has."""
         for shape, count in zip(goal.shapes, goal.counts, strict=True):
@@ -245,7 +245,7 @@ class _Planner:
                 return f"too little is free: {_counted(count, one)} wanted, and all of it in one piece makes {room}"
         return ""
 
-    def _has_room(self, goal: Goal) -> str:
+    def _has_room(self, goal: PlacementGoal) -> str:
         """Why no move is of use where there is room."""
         if goal.row == NONE:
             return f"{_counted(goal.counts[0], f'empty node of {goal.name}')} there already"
@@ -259,7 +259,7 @@ class _Planner:
         used = np.flatnonzero(view(a.workload) != NONE)
         return np.unique(view(a.workload)[used][useful[view(a.node)[used]]])
 
-    def _cheapest(self, goal: Goal, level: Rows) -> list[int] | None:
+    def _cheapest(self, goal: PlacementGoal, level: Rows) -> list[int] | None:
         """The cheapest set whose removal makes room, whether or not it finds another place."""
         state = self.state
 
@@ -276,7 +276,7 @@ class _Planner:
             self.movable.requests,
             view(state.workloads.cls),
             list(zip(goal.shapes, goal.counts, strict=True)),
-            Candidates(level, self.movable.cost),
+            VictimCandidates(level, self.movable.cost),
         )
         joint = None if len(goal.shapes) == 1 else fits
         request = goal.shapes[0].topology
@@ -289,12 +289,12 @@ class _Planner:
     def _budget(self) -> _Budget:
         return _Budget(self.state, self.engine.now_ms, self.most_moves)
 
-    def _laid_out(self, goal: Goal, moving: list[int]) -> tuple[Layout | None, list[int]]:
+    def _laid_out(self, goal: PlacementGoal, moving: list[int]) -> tuple[MoveLayout | None, list[int]]:
         """(a place for the goal and for each that moves, who found none). The state is left as it was."""
         state = self.state
         w, queues, now_ms = state.workloads, state.queues, state.now_ms
         claimed: list[tuple[tuple[Shape, ...], list[Claim]]] = []
-        relays: list[Relay] = []
+        relays: list[GangMove] = []
         stuck: list[int] = []
         with off_nodes(state, moving), queues.trial():
             for row in moving:
@@ -314,10 +314,10 @@ class _Planner:
                 claimed.append(found)
                 # The nodes of the goal last: where there is room elsewhere, none of theirs is taken.
                 to = sorted(dict.fromkeys(node for _, node, _, _ in found[1]), key=nodes.__contains__)
-                relays.append(Relay(row, tuple(to)))
+                relays.append(GangMove(row, tuple(to)))
             for shapes, claims in reversed(claimed):
                 unplace(state.capacity, shapes, claims)
-        return (None if stuck else Layout(nodes, tuple(relays))), stuck
+        return (None if stuck else MoveLayout(nodes, tuple(relays))), stuck
 
     def _hardness(self, row: int) -> tuple[int, ...]:
         """The hardest to place first: large tasks, then large gangs."""
@@ -352,7 +352,7 @@ class _Planner:
 
     # -- tried out ----------------------------------------------------------------------------------------------------
 
-    def _tried_out(self, goal: Goal, layout: Layout) -> tuple[ConsolidationPlan | None, str]:
+    def _tried_out(self, goal: PlacementGoal, layout: MoveLayout) -> tuple[ConsolidationPlan | None, str]:
         """The plan as it went on a fork; none, and what went wrong, when it did not go as planned."""
         state, ids, node_ids = self.state, self.state.workloads.ids, self.state.capacity.node_ids
         fork = self.engine.fork()
@@ -379,7 +379,9 @@ class _Planner:
                 return None, f"{named(there)} would be put back where it is"
         return self._summed_up(goal, layout, starts, fork)
 
-    def _summed_up(self, goal: Goal, layout: Layout, starts: list[int], fork: Engine) -> tuple[ConsolidationPlan, str]:
+    def _summed_up(
+        self, goal: PlacementGoal, layout: MoveLayout, starts: list[int], fork: Engine
+    ) -> tuple[ConsolidationPlan, str]:
         state, w = self.state, self.state.workloads
         movable = self.movable
         rows = [relay.row for relay in layout.relays]
@@ -436,7 +438,7 @@ class _Planner:
             gains_ms=min(known, default=UNKNOWN_MS),
         )
 
-    def _relocation(self, relay: Relay, after: State) -> Relocation:
+    def _relocation(self, relay: GangMove, after: State) -> Relocation:
         state, row = self.state, relay.row
         w, node_ids = state.workloads, state.capacity.node_ids
         return Relocation(

@@ -21,7 +21,7 @@ from engine.model import LEVELS, Affinity, Qos, TopologyRequest, WorkloadSpec
 
 if TYPE_CHECKING:
     from engine.nodes import NodeTable
-    from engine.shape import Terms
+    from engine.shape import BondTerms
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Marks = tuple[tuple[int, ...], tuple[int, ...]]
@@ -139,7 +139,7 @@ class Company:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def admits(self, nodes: NodeTable, node: int, terms: Terms) -> bool:
+    def admits(self, nodes: NodeTable, node: int, terms: BondTerms) -> bool:
         """Whether work with these terms may be on the node, besides what is where now."""
         for term in terms.near:
             if self.carriers[term] and nodes.domain_of(self.level[term], node) not in self.carriers[term]:
@@ -149,7 +149,7 @@ class Company:
                 return False
         return all(nodes.domain_of(self.level[term], node) not in self.keepers[term] for term in terms.shunned)
 
-    def mask(self, nodes: NodeTable, terms: Terms) -> Mask:
+    def mask(self, nodes: NodeTable, terms: BondTerms) -> Mask:
         """`admits` of every node."""
         mask: Mask = np.ones(len(nodes.node_ids), bool)
         for term in terms.near:

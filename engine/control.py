@@ -27,7 +27,7 @@ from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.database import Place
 from engine.downtime import MIN_DOWNTIME_MS
 from engine.errors import JournalError, MusterError, RefusedError
-from engine.executors.protocol import Confirmations, Executor, Outcome, Report, ReportKind
+from engine.executors.protocol import Confirmations, Executor, ExecutorReport, ReportKind, ReportOutcome
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.forecast import Forecaster
 from engine.intake import check
@@ -38,7 +38,7 @@ from engine.journal_tables import Estimate
 from engine.lease import Lease
 from engine.lookup import find
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
-from engine.observing import Observation
+from engine.observing import ObservationFold
 from engine.provider import ProviderFaults
 from engine.query import (
     Changes,
@@ -56,11 +56,11 @@ from engine.query import (
 )
 from engine.recent import Recent
 from engine.reconsider import Cause
-from engine.resizing import Recommender, recommended
+from engine.resizing import RequestRecommender, recommended
 from engine.run_spec import TIME_LIMIT
 from engine.scaling_report import ScalingReport
 from engine.scheduler import Scheduler
-from engine.standby import StoodBy
+from engine.standby import StandbyResult
 from engine.state import State
 from engine.timers import Entry, Timer
 from engine.usage import UsageSample
@@ -119,7 +119,7 @@ class Engine:
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
         self.journal_error = ""
         """Why the last change could not be recorded; empty when all is well."""
-        self.recommender: Recommender | None = None
+        self.recommender: RequestRecommender | None = None
         """May change the requests of new work, where the settings let it."""
         self._journal = journal
         self._memory: Memory | None = None
@@ -197,7 +197,7 @@ class Engine:
         faults: Faults | None = None,
         provider_faults: ProviderFaults | None = None,
         forecaster: Forecaster | None = None,
-        stood_by: StoodBy | None = None,
+        stood_by: StandbyResult | None = None,
         processes: Executor | None = None,
     ) -> Engine:
         """The cell recorded at `path`, a file or a PostgreSQL URL, or a new one; None keeps it in memory only. `cell`
@@ -306,7 +306,7 @@ class Engine:
         """Take in what was seen of the scheduler that decides: each event depends on those before it."""
         if self.decides:
             return RefusedError("this cell is decided by Muster itself", "Only a cell that mirrors another is told")
-        observation = Observation(self.state, command, self._clock_ms)
+        observation = ObservationFold(self.state, command, self._clock_ms)
         for event in observation.events():
             self._emit(event)
         left_out += observation.left_out
@@ -472,19 +472,19 @@ class Engine:
         self.state.apply(event)
         self._record(event)
 
-    def _take_report(self, report: Report) -> None:
+    def _take_report(self, report: ExecutorReport) -> None:
         outcome = self._confirmations.take(report)
         row = report.row
-        if outcome == Outcome.CONFIRM:
+        if outcome == ReportOutcome.CONFIRM:
             self._start(row)
-        elif outcome == Outcome.ABORT:
+        elif outcome == ReportOutcome.ABORT:
             self._abort(row)
-        elif outcome == Outcome.LATE:
+        elif outcome == ReportOutcome.LATE:
             self.executor.release(row, report.attempt)
-        elif outcome == Outcome.ENDED:
+        elif outcome == ReportOutcome.ENDED:
             self._end(row, report)
 
-    def _end(self, row: int, report: Report) -> None:
+    def _end(self, row: int, report: ExecutorReport) -> None:
         if report.kind == ReportKind.FINISHED:
             self._emit(ev.Finished(row))
         elif report.kind == ReportKind.LOST:

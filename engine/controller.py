@@ -13,7 +13,7 @@ from engine import events as ev
 from engine.autoscaler import Autoscaler
 from engine.budgets import BudgetWatch
 from engine.forecast import Forecaster
-from engine.health import Watch
+from engine.health import NodeWatch
 from engine.heartbeats import Leases
 from engine.pressure import PressureRelief
 from engine.provider import ProviderFaults, Provisioning, SimulatedProvider
@@ -49,7 +49,7 @@ def controllers_of(
     """Those that the cell needs, in the order in which they act at one moment. `from_ms`: as in Interruptions.
     `forecaster`: what nodes are ordered ahead by; None: the built-in baseline."""
     return [
-        Watch(state, seed, emit, leases),
+        NodeWatch(state, seed, emit, leases),
         Interruptions(state, seed, emit, from_ms),
         Provisioning(state, SimulatedProvider(state, seed, provider_faults), emit),
         Services(state, emit),

@@ -141,19 +141,19 @@ class Urgency(IntEnum):
     """Tries changes on forks of the cell: many seconds. The others have the processors first."""
 
 
-class Gone(Exception):
+class CopyGone(Exception):
     """The copy cannot be asked any more."""
 
 
-class Lost(Gone):
+class CopyLost(CopyGone):
     """It was asked, and ended or hung over it."""
 
 
-class Failed(Exception):
+class CopyFailed(Exception):
     """It met a defect of ours."""
 
 
-class Lane:
+class CopyChannel:
     """One question at a time, over a socket."""
 
     def __init__(self, patience_s: float) -> None:
@@ -162,10 +162,10 @@ class Lane:
         self.ours.settimeout(patience_s)
 
     def ask(self, frame: bytes) -> bytes:
-        """Raises Gone, and Lost."""
+        """Raises CopyGone, and Lost."""
         with self.lock:
             if self.ours.fileno() < 0:
-                raise Gone
+                raise CopyGone
             try:
                 self.ours.sendall(HEADER.pack(len(frame)) + frame)
                 answer = _received(self.ours)
@@ -174,7 +174,7 @@ class Lane:
             if answer is None:
                 # What might still come would be taken for the answer to the next question.
                 self.ours.close()
-                raise Lost
+                raise CopyLost
         return answer
 
     def close(self) -> bool:
@@ -217,7 +217,7 @@ class Copy:
         begun = time.monotonic()
         self.version, self.at_ms = engine.version, engine.now_ms
         self.lanes = {
-            urgency: Lane(PATIENCE_S if urgency == Urgency.SCREEN else SLOW_PATIENCE_S) for urgency in Urgency
+            urgency: CopyChannel(PATIENCE_S if urgency == Urgency.SCREEN else SLOW_PATIENCE_S) for urgency in Urgency
         }
         self.many = OpenLane()
         lanes = [self.many.theirs.detach(), *(lane.theirs.detach() for lane in self.lanes.values())]
@@ -246,7 +246,7 @@ class Copy:
         """The answer as JSON. Raises what the engine would, Gone, Lost and Failed."""
         try:
             answer = self.lanes[urgency].ask(frame)
-        except Lost:
+        except CopyLost:
             self.lost = True
             raise
         return told(answer)
@@ -284,7 +284,7 @@ def told(answer: bytes) -> bytes:
     if answer[:1] == b"+":
         return answer[1:]
     if answer == b"?":
-        raise Failed
+        raise CopyFailed
     raise of_code(**msgspec.json.decode(answer[1:], type=dict[str, str]))
 
 
@@ -326,12 +326,12 @@ class Copies:
         begun = time.monotonic()
         try:
             answer = copy.ask(frame, urgency)
-        except Lost:
+        except CopyLost:
             if urgency == Urgency.SCREEN:
                 return None
             problem = "the process that was to find the answer took too long, needed too much memory or was ended"
             raise RefusedError(problem, "Ask again, or for less; the engine's log may have more") from None
-        except (Gone, Failed):
+        except (CopyGone, CopyFailed):
             return None
         if urgency == Urgency.SCREEN:
             self.noted(what, arguments, time.monotonic() - begun)

@@ -82,7 +82,7 @@ DEVICE = 1000
 """Milli-GPU of a whole device."""
 
 
-class Trial(NamedTuple):
+class ChangeTrial(NamedTuple):
     """One change, not yet tried."""
 
     kind: str
@@ -104,7 +104,7 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     settled = engine.fork()
     settled.settle()
     search = _Search(settled, row)
-    nothing = Trial("nothing", "the next scheduling cycle comes", ())
+    nothing = ChangeTrial("nothing", "the next scheduling cycle comes", ())
     try:
         found = _stated(nothing, workload_id) if settled.state.is_bound(row) else search.run()
     finally:
@@ -144,10 +144,10 @@ class _Search:
 
     # -- trying -------------------------------------------------------------------------------------------------------
 
-    def _try(self, trial: Trial) -> Counterfactual | None:
+    def _try(self, trial: ChangeTrial) -> Counterfactual | None:
         return _stated(trial, self.id) if self._starts(trial) else None
 
-    def _starts(self, trial: Trial) -> bool:
+    def _starts(self, trial: ChangeTrial) -> bool:
         """Whether the workload has its nodes after the change. False without a try when all forks are used up."""
         if self.forks == MAX_FORKS:
             return False
@@ -166,10 +166,10 @@ class _Search:
         self.tried.append(f"{trial.text}: then {then[0].token if then else 'it is gone'}")
         return False
 
-    def _least(self, low: int, high: int, trial_of: Callable[[int], Trial]) -> Counterfactual | None:
+    def _least(self, low: int, high: int, trial_of: Callable[[int], ChangeTrial]) -> Counterfactual | None:
         """The smallest number from `low` to `high` that is enough, where one more is never worse. `low - 1` was tried,
         or is nothing at all."""
-        best: Trial | None = None
+        best: ChangeTrial | None = None
         at, step = low, 1
         while low <= high and self.forks < MAX_FORKS:
             trial = trial_of(at)
@@ -180,24 +180,26 @@ class _Search:
             at, step = (min(at + step, high), step * 4) if best is None else ((low + high) // 2, step)
         return None if best is None else _stated(best, self.id, smallest=low > high)
 
-    def _copy(self, kind: str, text: str, **changes: Any) -> Trial:
+    def _copy(self, kind: str, text: str, **changes: Any) -> ChangeTrial:
         """Submit it anew, a little different, and cancel the original."""
         copy = _spec_of(self.state, self.row, **changes)
-        return Trial(kind, text, (cmd.Cancel(ids=(self.id,)), cmd.Submit(workloads=(copy,))), copy.id)
+        return ChangeTrial(kind, text, (cmd.Cancel(ids=(self.id,)), cmd.Submit(workloads=(copy,))), copy.id)
 
     # -- people and rules ---------------------------------------------------------------------------------------------
 
     def release(self) -> Iterator[Counterfactual | None]:
-        yield self._try(Trial("release", f"{self.id} is released", (cmd.Release(ids=(self.id,)),)))
+        yield self._try(ChangeTrial("release", f"{self.id} is released", (cmd.Release(ids=(self.id,)),)))
 
     def resume(self) -> Iterator[Counterfactual | None]:
-        yield self._try(Trial("resume", f"{self.id} is resumed", (cmd.Resume(ids=(self.id,)),)))
+        yield self._try(ChangeTrial("resume", f"{self.id} is resumed", (cmd.Resume(ids=(self.id,)),)))
 
     def open_queue(self) -> Iterator[Counterfactual | None]:
         queues = self.state.queues
         path = queues.path[self.state.workloads.queue[self.row]]
         closed = tuple(queues.specs[vertex].name for vertex in path if queues.mode[vertex] != QueueMode.OPEN)
-        yield self._try(Trial("queue", f"queue {' and '.join(closed)} is opened", (cmd.OpenQueues(names=closed),)))
+        yield self._try(
+            ChangeTrial("queue", f"queue {' and '.join(closed)} is opened", (cmd.OpenQueues(names=closed),))
+        )
 
     def without_dependencies(self) -> Iterator[Counterfactual | None]:
         w = self.state.workloads
@@ -218,7 +220,7 @@ class _Search:
         first = budgets.stopping(state, self.row)
         if first is not None and budgets.specs[first].action == "approve":
             command = cmd.ApproveSpending(ids=(self.id,))
-            yield self._try(Trial("budget", f"the spending of {self.id} is approved", (command,)))
+            yield self._try(ChangeTrial("budget", f"the spending of {self.id} is approved", (command,)))
         stopping = [budget for budget in range(len(budgets.specs)) if budgets.stops_row(state, budget, self.row)]
         raised = []
         for budget in stopping:
@@ -226,14 +228,14 @@ class _Search:
             more = max(spent + spent // 10, spec.limit_microusd) // MICROUSD * MICROUSD + MICROUSD
             raised.append(msgspec.structs.replace(spec, limit_microusd=more))
         text = " and ".join(f"budget {spec.name} is raised to {usd(spec.limit_microusd)}" for spec in raised)
-        yield self._try(Trial("budget", text, (cmd.SetBudgets(budgets=tuple(raised)),)))
+        yield self._try(ChangeTrial("budget", text, (cmd.SetBudgets(budgets=tuple(raised)),)))
 
     def one_member_less(self) -> Iterator[Counterfactual | None]:
         """Whatever member of its array loses least work."""
         w = self.state.workloads
         running = [row for row in np.flatnonzero(view(w.array) == w.array[self.row]).tolist() if self._is_bound(row)]
         least = min(running, key=self._loss)
-        yield self._try(Trial("array", f"{w.ids[least]} is suspended", (cmd.Suspend(ids=(w.ids[least],)),)))
+        yield self._try(ChangeTrial("array", f"{w.ids[least]} is suspended", (cmd.Suspend(ids=(w.ids[least],)),)))
 
     def ahead(self) -> Iterator[Counterfactual | None]:
         """Hold what is ahead of it in its strict queue, where that is little."""
@@ -246,17 +248,17 @@ class _Search:
         if len(before) <= MAX_AHEAD:
             ids = tuple(w.ids[row] for row in sorted(before))
             yield self._try(
-                Trial("ahead", f"{', '.join(ids)} ahead of it {_be(ids)} put on hold", (cmd.Hold(ids=ids),))
+                ChangeTrial("ahead", f"{', '.join(ids)} ahead of it {_be(ids)} put on hold", (cmd.Hold(ids=ids),))
             )
 
     def other_order(self) -> Iterator[Counterfactual | None]:
         spec = self.state.queues.specs[self.state.workloads.queue[self.row]]
         if self.state.policy == "fcfs":
-            yield self._try(Trial("policy", "the policy is easy", (cmd.SetPolicy(policy="easy"),)))
+            yield self._try(ChangeTrial("policy", "the policy is easy", (cmd.SetPolicy(policy="easy"),)))
         else:
             freer = msgspec.structs.replace(spec, order="best_effort")
             text = f"queue {spec.name} passes over what cannot start (order best_effort)"
-            yield self._try(Trial("queue", text, (cmd.ChangeQueue(queue=freer, over="keep"),)))
+            yield self._try(ChangeTrial("queue", text, (cmd.ChangeQueue(queue=freer, over="keep"),)))
 
     # -- promises -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class _Search:
         lengths = sorted((end_ms - self._engine.now_ms for end_ms in ends), reverse=True)
         lengths = [length for length in lengths if 0 < length < workload_class.bound_ms]
 
-        def shorter(at: int) -> Trial:
+        def shorter(at: int) -> ChangeTrial:
             text = f"{self.id} is submitted again with an estimate of {lengths[at] / 1000:g} s"
             return self._copy("estimate", text, estimate_ms=lengths[at])
 
@@ -288,7 +290,7 @@ class _Search:
         if others:
             first = self.state.workloads.ids[min(others, key=promised.__getitem__)]
             text = f"{first}, which is promised a start, is put on hold"
-            yield self._try(Trial("promise", text, (cmd.Hold(ids=(first,)),)))
+            yield self._try(ChangeTrial("promise", text, (cmd.Hold(ids=(first,)),)))
 
     def unreserve(self) -> Iterator[Counterfactual | None]:
         """One advance reservation less: the smallest first."""
@@ -298,7 +300,7 @@ class _Search:
             if name == self.state.workloads.class_at(self.row).reservation:
                 continue
             text = f"reservation {name} is taken back"
-            yield self._try(Trial("reservation", text, (cmd.Unreserve(names=(name,)),)))
+            yield self._try(ChangeTrial("reservation", text, (cmd.Unreserve(names=(name,)),)))
 
     def without_reservation(self) -> Iterator[Counterfactual | None]:
         name = self.state.workloads.class_at(self.row).reservation
@@ -325,7 +327,7 @@ class _Search:
             text = f"queue {name} returns {amount(lack.slot, total)}"
             text += " that it borrows" if total <= borrowed else f", {amount(lack.slot, borrowed)} of it borrowed"
             text += f" ({named(list(ids))} {_be(ids)} requeued and the queue is held)"
-            yield self._try(Trial("returned", text, (cmd.HoldQueues(names=(name,)), cmd.Requeue(ids=ids))))
+            yield self._try(ChangeTrial("returned", text, (cmd.HoldQueues(names=(name,)), cmd.Requeue(ids=ids))))
 
     def _least_costly(self, queue: int, lack: Lack) -> list[tuple[int, int]]:
         """(row, quantity in the slot that lacks) of work of the queue that returns enough: what loses least, and none
@@ -364,7 +366,7 @@ class _Search:
             specs = {vertex: raised.specs[vertex] for vertex, _ in added}
             edits = tuple(cmd.ChangeQueue(queue=spec, over="keep") for spec in specs.values())
             text = " and ".join(_more_nominal(raised, vertex, slot, more) for (vertex, slot), more in added.items())
-            found = self._try(Trial("quota", text, edits))
+            found = self._try(ChangeTrial("quota", text, edits))
             yield found
             after = self._after
 
@@ -392,7 +394,7 @@ class _Search:
             if nodes:
                 ids = tuple(self.state.capacity.node_ids[node] for node in nodes)
                 text = f"{_counted(len(ids), 'node')} {_be(ids)} uncordoned ({named(list(ids))})"
-                yield self._try(Trial("uncordon", text, (cmd.Uncordon(ids=ids),)))
+                yield self._try(ChangeTrial("uncordon", text, (cmd.Uncordon(ids=ids),)))
                 return
 
     def _asleep_enough(self, span: Span | None) -> list[int]:
@@ -452,7 +454,7 @@ class _Search:
             nodes = named(list(dict.fromkeys(node for move in made.moves for node in move.nodes)))
             moves = tuple(cmd.Move(id=move.id, nodes=move.nodes) for move in made.moves)
             text = f"{named(ids)} {_be(ids)} moved to {nodes}"
-            yield self._try(Trial("consolidate", text, (cmd.Migrate(moves=moves),)))
+            yield self._try(ChangeTrial("consolidate", text, (cmd.Migrate(moves=moves),)))
 
     def more_nodes(self) -> Iterator[Counterfactual | None]:
         """The fewest more tasks of each group that lacks room that there would have to be room for."""
@@ -493,7 +495,7 @@ class _Search:
         group, fewest = workload_class.groups[0], workload_class.least[0]
         most = min(fewest - 1, fewest - self._missing(self._homes()[0])[0] + 1)
 
-        def smaller(left_out: int) -> Trial:
+        def smaller(left_out: int) -> ChangeTrial:
             tasks = most - left_out
             fewer = msgspec.structs.replace(group, count=tasks, min_count=0)
             text = f"{self.id} is submitted again with {tasks} of {_counted(fewest, 'task')}"
@@ -596,7 +598,7 @@ class _Site:
         return f"{quantity(scarce, vector[scarce] * tasks)} more{model}{where}, {room}"
 
 
-def _grown(wanted: list[tuple[_Site, int]]) -> Trial:
+def _grown(wanted: list[tuple[_Site, int]]) -> ChangeTrial:
     """So many new nodes on each site."""
     edits: list[cmd.AnyCommand] = [cmd.AddPools(pools=(site.pool,)) for site, _ in wanted if site.is_new]
     nodes: list[NodeSpec] = []
@@ -605,7 +607,7 @@ def _grown(wanted: list[tuple[_Site, int]]) -> Trial:
         names = _free_names(f"{site.pool.name[:100]}-new", taken, count)
         nodes += [msgspec.structs.replace(NodeSpec(id=n, pool=site.pool.name), **site.place) for n in names]
     edits.append(cmd.AddNodes(nodes=tuple(nodes)))
-    return Trial("capacity", " and ".join(site.said(count) for site, count in wanted), tuple(edits))
+    return ChangeTrial("capacity", " and ".join(site.said(count) for site, count in wanted), tuple(edits))
 
 
 def _may_name(tree: QueueTree, vertex: int, slot: int) -> bool:
@@ -656,7 +658,7 @@ def _free_names(base: str, taken: Container[str], count: int) -> list[str]:
     return list(islice(free, count))
 
 
-def _stated(trial: Trial, workload_id: str, *, smallest: bool = False) -> Counterfactual:
+def _stated(trial: ChangeTrial, workload_id: str, *, smallest: bool = False) -> Counterfactual:
     edits = tuple(msgspec.to_builtins(edit) for edit in trial.edits)
     return Counterfactual(
         kind=trial.kind, text=trial.text, edits=edits, starts=trial.starts or workload_id, smallest=smallest

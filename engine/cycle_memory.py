@@ -6,7 +6,7 @@ from collections import deque
 from enum import IntEnum
 from typing import NamedTuple
 
-from engine.backfill import Reservation
+from engine.backfill import PromisedStart
 from engine.capacity import Capacity
 from engine.lineup import Order
 from engine.model import NodeState
@@ -55,7 +55,7 @@ class CycleMemory:
         self._state = state
         self._gains = -1
         """`Capacity.gains` when the last pass began; -1 before the first."""
-        self.reservation: Reservation | None = None
+        self.reservation: PromisedStart | None = None
         """The start promised to the first blocked workload."""
         self.promises: dict[int, int] = {}
         """Conservative: row -> promised start, cell ms, as far as the last pass worked them out."""

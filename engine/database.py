@@ -33,7 +33,7 @@ _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
-class File:
+class SqliteFile:
     """A SQLite database."""
 
     path: Path
@@ -60,12 +60,12 @@ class Schema:
         return self.shown
 
 
-Place = File | Schema
+Place = SqliteFile | Schema
 
 
 def place_of(where: str | Path | Place, schema: str = SCHEMA) -> Place:
     """The place that a path or a URL names. Raises SpecError for a URL of another kind, or one nobody understands."""
-    if isinstance(where, File | Schema):
+    if isinstance(where, SqliteFile | Schema):
         return where
     text = str(where)
     kind = text.partition("://")[0] if isinstance(where, str) and "://" in text else ""
@@ -73,9 +73,9 @@ def place_of(where: str | Path | Place, schema: str = SCHEMA) -> Place:
         # As a path it would be shown, with the password that may be in it.
         raise SpecError("database", "is neither a URL nor a path", "Give postgresql://USER@HOST/DATABASE")
     if not kind:
-        return File(Path(where))
+        return SqliteFile(Path(where))
     if kind == "sqlite":
-        return File(Path(unquote(text.removeprefix("sqlite://").removeprefix("/"))))
+        return SqliteFile(Path(unquote(text.removeprefix("sqlite://").removeprefix("/"))))
     if kind in ("postgresql", "postgres"):
         return _schema_of(text, schema)
     raise SpecError("database", f"is a URL of {kind[:20]!a}", "Give postgresql://USER@HOST/DATABASE, or a file's path")

@@ -10,7 +10,7 @@ from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine import postgres
-from engine.database import File, Place
+from engine.database import Place, SqliteFile
 from engine.sqlite_store import looked_at, unavailable
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def reader(place: Place) -> Database:
     """Connections that read beside the engine, each transaction as of one moment. Nothing is made, not even a file."""
-    if isinstance(place, File):
+    if isinstance(place, SqliteFile):
         return looked_at(place.path)
     return postgres.pool(place, "reader", size=2)
 
@@ -30,7 +30,7 @@ def read(place: Place, ask: Callable[[Connection], T]) -> T:
         with database.begin() as connection:
             return ask(connection)
     except (SQLAlchemyError, UnicodeDecodeError) as error:
-        if isinstance(place, File):
+        if isinstance(place, SqliteFile):
             raise unavailable(place.path, "read", error) from error
         raise postgres.refused(place, "read", error) from error
     finally:

@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.columns import view
 from engine.model import LEVELS, NodeState, TopologyRequest
-from engine.topology import CELL, NODE, Ints, Tree
+from engine.topology import CELL, NODE, Ints, TopologyTree
 
 if TYPE_CHECKING:
     from engine.capacity import Capacity
@@ -40,7 +40,7 @@ Span = tuple[int, int]
 """(first position, position after the last)"""
 
 
-class Choice(NamedTuple):
+class DomainChoice(NamedTuple):
     """Where a gang goes, and how it is laid out there."""
 
     span: Span
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
     """The widest level of which as few domains as possible are to be used."""
 
 
-class Nearest(NamedTuple):
+class NearestDomain(NamedTuple):
     """The domain in which a gang comes nearest to having room."""
 
     level: int
@@ -65,7 +65,7 @@ def request_of(shape: Shape) -> Request:
 class DomainRoom:
     """What is known of the room in domains, for the shapes that were asked about lately."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: TopologyTree) -> None:
         self.tree = tree
         self.touched: list[int] = []
         """Node rows whose capacity, state or booking changed, in order."""
@@ -74,7 +74,7 @@ class DomainRoom:
         self._before = 0
         """How many entries were dropped from the front of `touched`."""
         self._shifted_before = 0
-        self._rooms: dict[Shape, Rooms] = {}
+        self._rooms: dict[Shape, DomainRooms] = {}
         """The one asked about last is last."""
         self.sound: set[Hashable] = set()
         """Kinds of gangs that an empty domain was found to hold, by `engine.submission`."""
@@ -83,14 +83,14 @@ class DomainRoom:
         """For a copy of the capacity: the tree is shared, room is counted anew when it is asked for."""
         return DomainRoom(self.tree)
 
-    def rooms(self, capacity: Capacity, shape: Shape) -> Rooms:
+    def rooms(self, capacity: Capacity, shape: Shape) -> DomainRooms:
         """The room there is now for tasks of the shape."""
         shape = shape.plain
         rooms = self._rooms.pop(shape, None)
         elsewhere = capacity.company.version if shape.terms is not None else 0
         lost = rooms is not None and (rooms.mark < self._before or rooms.shift_mark < self._shifted_before)
         if rooms is None or lost or rooms.elsewhere != elsewhere:
-            rooms = Rooms(capacity, self.tree, shape)
+            rooms = DomainRooms(capacity, self.tree, shape)
             if len(self._rooms) >= SHAPES_KEPT:
                 del self._rooms[next(iter(self._rooms))]
         else:
@@ -134,14 +134,14 @@ def domain_room(capacity: Capacity) -> DomainRoom:
     """That of the capacity, made if nobody has asked before."""
     found = capacity.domain_room
     if found is None or len(found.tree.rows) != len(capacity.node_ids):
-        found = capacity.domain_room = DomainRoom(Tree(capacity))
+        found = capacity.domain_room = DomainRoom(TopologyTree(capacity))
     return found
 
 
-class Rooms:
+class DomainRooms:
     """Room for one shape, by position and by domain."""
 
-    def __init__(self, capacity: Capacity, tree: Tree, shape: Shape) -> None:
+    def __init__(self, capacity: Capacity, tree: TopologyTree, shape: Shape) -> None:
         self.tree = tree
         self.shape = shape
         self.mark = 0
@@ -246,7 +246,7 @@ def _summed(domains: Ints, change: Ints) -> Iterator[tuple[int, int]]:
 # -- the choice -------------------------------------------------------------------------------------------------------
 
 
-def levels_asked(tree: Tree, request: TopologyRequest) -> tuple[int, int]:
+def levels_asked(tree: TopologyTree, request: TopologyRequest) -> tuple[int, int]:
     """(level of which one domain must hold the gang, level of which it should be as few as possible). At a level at
     which no node has a name every node is alone, as at that of the nodes."""
     required = CELL if request.required is None else LEVELS.index(request.required)
@@ -254,23 +254,27 @@ def levels_asked(tree: Tree, request: TopologyRequest) -> tuple[int, int]:
     return required if required in tree.starts else NODE, preferred if preferred in tree.starts else NODE
 
 
-def spans(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], request: TopologyRequest) -> Iterator[Choice]:
+def spans(
+    tree: TopologyTree, rooms: list[DomainRooms], counts: tuple[int, ...], request: TopologyRequest
+) -> Iterator[DomainChoice]:
     """Where a gang with `counts[g]` tasks of the shape of `rooms[g]` might go, the best first: in one domain of the
     preferred level, the smallest that is enough; then in one of a wider level, that first of which fewest domains of
     the preferred level are enough; up to the required level. Exact for one group; for several each has room alone."""
     required, preferred = levels_asked(tree, request)
     if required == preferred and len(rooms) == 1:
         for domain in rooms[0].enough(required, counts[0]):
-            yield Choice(tree.bounds(required, domain), tree.next_narrower(required))
+            yield DomainChoice(tree.bounds(required, domain), tree.next_narrower(required))
         return
     for level in tree.wider(preferred, required):
         for domain in _fitting(tree, rooms, counts, level, preferred):
             span = tree.bounds(level, domain)
             if tree.holds(required, span):
-                yield Choice(span, tree.next_narrower(level) if level == preferred else preferred)
+                yield DomainChoice(span, tree.next_narrower(level) if level == preferred else preferred)
 
 
-def _fitting(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], level: int, preferred: int) -> Iterator[int]:
+def _fitting(
+    tree: TopologyTree, rooms: list[DomainRooms], counts: tuple[int, ...], level: int, preferred: int
+) -> Iterator[int]:
     """Domains of the level in which each group has room, the best first."""
     if len(rooms) == 1 and level in (preferred, CELL):
         yield from rooms[0].enough(level, counts[0])
@@ -285,7 +289,7 @@ def _fitting(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], level: int
     yield from order if len(order) <= 2 * MAX_TRIED else order[:MAX_TRIED] + order[: -MAX_TRIED - 1 : -1]
 
 
-def _needed(tree: Tree, room: Ints, level: int, narrower: int, want: int) -> Ints:
+def _needed(tree: TopologyTree, room: Ints, level: int, narrower: int, want: int) -> Ints:
     """For each domain of the level: the fewest domains of the narrower level in it whose room together is enough."""
     edges = tree.both_edges(level, narrower)
     sums = np.add.reduceat(room, edges)
@@ -308,15 +312,15 @@ def lacking(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ..
     return [int(domain) for domain in np.argsort(missing, kind="stable")]
 
 
-def nearest(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...], level: int) -> Nearest:
+def nearest(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...], level: int) -> NearestDomain:
     """The domain of the level that lacks room for fewest of the tasks, the first of those."""
     known = domain_room(capacity)
     domain = lacking(capacity, shapes, counts, level)[0]
     room = tuple(known.rooms(capacity, shape).sums(level)[domain] for shape in shapes)
-    return Nearest(level, known.tree.name(capacity, level, domain), room)
+    return NearestDomain(level, known.tree.name(capacity, level, domain), room)
 
 
-def pick(tree: Tree, room: Ints, choice: Choice, want: int) -> tuple[Ints, Ints]:
+def pick(tree: TopologyTree, room: Ints, choice: DomainChoice, want: int) -> tuple[Ints, Ints]:
     """(positions, tasks on each), ascending, for `want` tasks where there is that much room: in as few domains as
     possible of the level first looked at, then of each narrower one. The smallest domain that is enough; where none
     is, the largest ones and the smallest that is enough for the rest, which is the fewest there can be."""

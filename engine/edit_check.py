@@ -61,39 +61,39 @@ class _Check:
         elif edit.at_ms >= self.horizon_ms:
             self._wrong("its time lies beyond the horizon")
         match edit:
-            case ed.AddNodes():
+            case ed.AddNodesEdit():
                 self._pool(edit.pool)
                 self._count(edit.count, 1)
                 self._ids(getattr(edit, place) for place in ed.PLACES if place != "pool" and getattr(edit, place))
                 self._new_nodes.update(_new_ids(self.state, edit, self._new_nodes, min(edit.count, MAX_NEW_NODES)))
-            case ed.ResizePool():
+            case ed.ResizePoolEdit():
                 self._pool(edit.pool)
                 self._count(edit.count, 0)
-            case ed.RemoveNodes() | ed.FailNodes() | ed.Drain() | ed.Cordon() | ed.Uncordon():
+            case ed.RemoveNodesEdit() | ed.FailNodesEdit() | ed.DrainEdit() | ed.CordonEdit() | ed.UncordonEdit():
                 self._nodes(edit.nodes)
-                if isinstance(edit, ed.FailNodes) and edit.for_ms < 0:
+                if isinstance(edit, ed.FailNodesEdit) and edit.for_ms < 0:
                     self._wrong("it lasts less than no time")
-            case ed.Shock():
+            case ed.ShockEdit():
                 self._shock(edit)
-            case ed.ChangeQuota():
+            case ed.ChangeQuotaEdit():
                 self._queue(edit.queue)
                 self._quota(edit)
-            case ed.SetWeight():
+            case ed.SetWeightEdit():
                 self._queue(edit.queue)
                 if not 1 <= edit.weight <= 1_000_000:
                     self._wrong(f"a weight of {edit.weight} is not from 1 to 1000000")
-            case ed.HoldQueue() | ed.OpenQueue():
+            case ed.HoldQueueEdit() | ed.OpenQueueEdit():
                 self._queue(edit.queue)
-            case ed.SetPriority():
+            case ed.SetPriorityEdit():
                 self._jobs(edit.ids, _LIVE, "has ended", edit.at_ms)
                 self._known("priority class", edit.priority_class, self.state.workloads.priority_of)
-            case ed.Submit():
+            case ed.SubmitEdit():
                 self._submit(edit)
-            case ed.Preempt():
+            case ed.PreemptEdit():
                 self._jobs(edit.ids, _BOUND, "does not run", edit.at_ms)
-            case ed.Cancel():
+            case ed.CancelEdit():
                 self._jobs(edit.ids, _LIVE, "has ended", edit.at_ms)
-            case ed.Migrate():
+            case ed.MigrateEdit():
                 self._jobs(edit.ids, _BOUND, "does not run", edit.at_ms)
                 self._migrate(edit)
 
@@ -152,7 +152,7 @@ class _Check:
             if self._known("workload", name, w.row_of) and not at_ms and w.state[w.row_of[name]] not in allowed:
                 self._wrong(f"'{name}' {otherwise}: it is {WorkloadState(w.state[w.row_of[name]]).label}")
 
-    def _shock(self, edit: ed.Shock) -> None:
+    def _shock(self, edit: ed.ShockEdit) -> None:
         pools = self.state.capacity.pools
         if edit.pool == "spot" and "spot" not in self.state.capacity.pool_of:
             if not any(pool.spot for pool in pools):
@@ -164,14 +164,14 @@ class _Check:
         if edit.for_ms < 0:
             self._wrong("it lasts less than no time")
 
-    def _quota(self, edit: ed.ChangeQuota) -> None:
+    def _quota(self, edit: ed.ChangeQuotaEdit) -> None:
         if not edit.nominal:
             self._wrong("names no resource")
         for name, quantity in edit.nominal.items():
             if self._known("resource", name, RESOURCES) and not 0 <= quantity <= MAX_QUANTITY:
                 self._wrong(f"a quota of {quantity} {name} is not from 0 to {MAX_QUANTITY}")
 
-    def _submit(self, edit: ed.Submit) -> None:
+    def _submit(self, edit: ed.SubmitEdit) -> None:
         w = self.state.workloads
         if not edit.workloads:
             self._wrong("holds no workload")
@@ -189,7 +189,7 @@ class _Check:
             if spec.array is not None:
                 self._new_jobs.update(f"{spec.id}/{index}" for index in members(spec.array))
 
-    def _migrate(self, edit: ed.Migrate) -> None:
+    def _migrate(self, edit: ed.MigrateEdit) -> None:
         if bool(edit.pool) == bool(edit.nodes):
             self._wrong("names no place to go to, or two")
         elif edit.pool:
@@ -231,13 +231,13 @@ class _Check:
         """((kind, name), what becomes of it)"""
         fate = str(edit.__struct_config__.tag)
         match edit:
-            case ed.RemoveNodes() | ed.FailNodes() | ed.Drain() | ed.Cordon() | ed.Uncordon():
+            case ed.RemoveNodesEdit() | ed.FailNodesEdit() | ed.DrainEdit() | ed.CordonEdit() | ed.UncordonEdit():
                 ids = self.state.capacity.node_ids
                 names = edit.nodes.ids or [ids[row] for row in nodes_meant(self.state, edit.nodes)]
                 return [(("node", name), fate) for name in dict.fromkeys(names)]
-            case ed.Preempt() | ed.Cancel():
+            case ed.PreemptEdit() | ed.CancelEdit():
                 return [(("workload", name), fate) for name in dict.fromkeys(edit.ids)]
-            case ed.Migrate():
+            case ed.MigrateEdit():
                 moved = [(("workload", name), fate) for name in dict.fromkeys(edit.ids)]
                 onto = edit.nodes if pool_meant(self.state, edit) is None else ()
                 return moved + [(("node", name), "target") for name in dict.fromkeys(onto)]
@@ -247,14 +247,16 @@ class _Check:
     def _adds(self, edits: Sequence[ed.AnyEdit]) -> None:
         """Nodes that are added where others fail or go at the same time: are they meant too?"""
         for i, add in enumerate(edits):
-            if not isinstance(add, ed.AddNodes):
+            if not isinstance(add, ed.AddNodesEdit):
                 continue
             for j, other in enumerate(edits):
-                if isinstance(other, ed.ResizePool):
+                if isinstance(other, ed.ResizePoolEdit):
                     within = other.pool == add.pool
-                elif not isinstance(other, ed.RemoveNodes | ed.FailNodes | ed.Drain | ed.Cordon | ed.Shock):
+                elif not isinstance(
+                    other, ed.RemoveNodesEdit | ed.FailNodesEdit | ed.DrainEdit | ed.CordonEdit | ed.ShockEdit
+                ):
                     continue
-                elif isinstance(other, ed.Shock):
+                elif isinstance(other, ed.ShockEdit):
                     spot = other.pool == "spot" and any(
                         p.spot and p.name == add.pool for p in self.state.capacity.pools
                     )
@@ -274,8 +276,15 @@ class _Check:
 _LIVE = frozenset(state for state in WorkloadState if not state.terminal)
 _BOUND = frozenset((WorkloadState.PLACED, WorkloadState.RUNNING))
 _DECIDING = (
-    ed.RemoveNodes, ed.FailNodes, ed.Drain, ed.Cordon, ed.Uncordon, ed.Preempt, ed.Cancel, ed.Migrate,
-)  # fmt: skip
+    ed.RemoveNodesEdit,
+    ed.FailNodesEdit,
+    ed.DrainEdit,
+    ed.CordonEdit,
+    ed.UncordonEdit,
+    ed.PreemptEdit,
+    ed.CancelEdit,
+    ed.MigrateEdit,
+)
 """What decides the fate of named nodes or workloads."""
 _FINAL = ("remove_nodes", "cancel")
 """Nothing is left afterwards."""
@@ -284,17 +293,17 @@ _FINAL = ("remove_nodes", "cancel")
 def _settles(edit: ed.AnyEdit) -> list[tuple[str, str]]:
     """What the edit sets, which can have one value at a time."""
     match edit:
-        case ed.ChangeQuota():
+        case ed.ChangeQuotaEdit():
             return [("the quota of queue", edit.queue)]
-        case ed.SetWeight():
+        case ed.SetWeightEdit():
             return [("the weight of queue", edit.queue)]
-        case ed.HoldQueue() | ed.OpenQueue():
+        case ed.HoldQueueEdit() | ed.OpenQueueEdit():
             return [("the state of queue", edit.queue)]
-        case ed.SetPolicy():
+        case ed.SetPolicyEdit():
             return [("the policy", "")]
-        case ed.SetPriority():
+        case ed.SetPriorityEdit():
             return [("the priority of", name) for name in dict.fromkeys(edit.ids)]
-        case ed.ResizePool():
+        case ed.ResizePoolEdit():
             return [("the size of pool", edit.pool)]
         case _:
             return []
@@ -335,7 +344,7 @@ def nodes_meant(state: State, nodes: ed.Nodes) -> list[int]:
     return [state.capacity.row_of[name] for name in dict.fromkeys(nodes.ids) if name in state.capacity.row_of]
 
 
-def pool_meant(state: State, edit: ed.Migrate) -> str | None:
+def pool_meant(state: State, edit: ed.MigrateEdit) -> str | None:
     """The pool to move to; None when it is nodes."""
     if edit.pool:
         return edit.pool
@@ -348,45 +357,45 @@ def commands_of(state: State, edit: ed.AnyEdit, seed: int, now_ms: int) -> list[
     """What the edit does now, and what follows from it later. Raises MusterError for what is not there any more."""
     ids = state.capacity.node_ids
     match edit:
-        case ed.AddNodes():
+        case ed.AddNodesEdit():
             return [(now_ms, (cmd.AddNodes(nodes=_new_nodes(state, edit, edit.count)),))]
-        case ed.ResizePool():
+        case ed.ResizePoolEdit():
             return [(now_ms, _resized(state, edit))]
-        case ed.RemoveNodes():
+        case ed.RemoveNodesEdit():
             return [(now_ms, (cmd.RemoveNodes(ids=_node_ids(state, edit.nodes)),))]
-        case ed.FailNodes():
+        case ed.FailNodesEdit():
             return _failing(_node_ids(state, edit.nodes), edit.for_ms, now_ms)
-        case ed.Shock():
+        case ed.ShockEdit():
             return _failing(tuple(ids[row] for row in _shocked(state, edit, seed)), edit.for_ms, now_ms)
-        case ed.Drain():
+        case ed.DrainEdit():
             return [(now_ms, (cmd.Drain(ids=_node_ids(state, edit.nodes)),))]
-        case ed.Cordon():
+        case ed.CordonEdit():
             return [(now_ms, (cmd.Cordon(ids=_node_ids(state, edit.nodes)),))]
-        case ed.Uncordon():
+        case ed.UncordonEdit():
             return [(now_ms, (cmd.Uncordon(ids=_node_ids(state, edit.nodes)),))]
-        case ed.ChangeQuota():
+        case ed.ChangeQuotaEdit():
             spec = state.queues.specs[state.queues.row(edit.queue)]
             spec = msgspec.structs.replace(spec, nominal=spec.nominal | edit.nominal)
             return [(now_ms, (cmd.ChangeQueue(queue=spec, over="evict" if edit.evict else "keep"),))]
-        case ed.SetWeight():
+        case ed.SetWeightEdit():
             spec = state.queues.specs[state.queues.row(edit.queue)]
             spec = msgspec.structs.replace(spec, weight=edit.weight)
             return [(now_ms, (cmd.ChangeQueue(queue=spec, over="keep"),))]
-        case ed.HoldQueue():
+        case ed.HoldQueueEdit():
             return [(now_ms, (cmd.HoldQueues(names=(edit.queue,)),))]
-        case ed.OpenQueue():
+        case ed.OpenQueueEdit():
             return [(now_ms, (cmd.OpenQueues(names=(edit.queue,)),))]
-        case ed.SetPolicy():
+        case ed.SetPolicyEdit():
             return [(now_ms, (cmd.SetPolicy(policy=edit.policy),))]
-        case ed.SetPriority():
+        case ed.SetPriorityEdit():
             return [(now_ms, (cmd.SetPriority(ids=edit.ids, priority_class=edit.priority_class),))]
-        case ed.Submit():
+        case ed.SubmitEdit():
             return [(now_ms, (cmd.Submit(workloads=edit.workloads),))]
-        case ed.Preempt():
+        case ed.PreemptEdit():
             return [(now_ms, (cmd.Requeue(ids=edit.ids),))]
-        case ed.Cancel():
+        case ed.CancelEdit():
             return [(now_ms, (cmd.Cancel(ids=edit.ids),))]
-        case ed.Migrate():
+        case ed.MigrateEdit():
             pool = pool_meant(state, edit)
             nodes = () if pool else edit.nodes
             moves = tuple(cmd.Move(id=name, pool=pool or "", nodes=nodes) for name in dict.fromkeys(edit.ids))
@@ -407,7 +416,7 @@ def _failing(ids: tuple[str, ...], for_ms: int, now_ms: int) -> list[Step]:
     return steps
 
 
-def _shocked(state: State, edit: ed.Shock, seed: int) -> list[int]:
+def _shocked(state: State, edit: ed.ShockEdit, seed: int) -> list[int]:
     """The share of the pool's nodes that the seed draws: those whose number, mixed from id and seed, is smallest."""
     capacity = state.capacity
     if edit.pool == "spot" and "spot" not in capacity.pool_of:
@@ -421,12 +430,12 @@ def _shocked(state: State, edit: ed.Shock, seed: int) -> list[int]:
     return sorted(drawn[:count])
 
 
-def _resized(state: State, edit: ed.ResizePool) -> tuple[cmd.AnyCommand, ...]:
+def _resized(state: State, edit: ed.ResizePoolEdit) -> tuple[cmd.AnyCommand, ...]:
     """More nodes, or fewer: those that are not ready go first, then those with fewest workloads, the youngest first."""
     capacity = state.capacity
     rows = rows_in(state, "pool", edit.pool)
     if edit.count > len(rows):
-        add = ed.AddNodes(pool=edit.pool, count=edit.count - len(rows))
+        add = ed.AddNodesEdit(pool=edit.pool, count=edit.count - len(rows))
         return (cmd.AddNodes(nodes=_new_nodes(state, add, add.count)),)
     if edit.count == len(rows):
         return ()
@@ -435,12 +444,12 @@ def _resized(state: State, edit: ed.ResizePool) -> tuple[cmd.AnyCommand, ...]:
     return (cmd.RemoveNodes(ids=tuple(capacity.node_ids[row] for row in rows[: len(rows) - edit.count])),)
 
 
-def _new_nodes(state: State, edit: ed.AddNodes, count: int) -> tuple[NodeSpec, ...]:
+def _new_nodes(state: State, edit: ed.AddNodesEdit, count: int) -> tuple[NodeSpec, ...]:
     places = {place: getattr(edit, place) for place in ed.PLACES if place != "pool" and getattr(edit, place)}
     return tuple(NodeSpec(id=name, pool=edit.pool, **places) for name in _new_ids(state, edit, set(), count))
 
 
-def _new_ids(state: State, edit: ed.AddNodes, taken: set[str], count: int) -> list[str]:
+def _new_ids(state: State, edit: ed.AddNodesEdit, taken: set[str], count: int) -> list[str]:
     found: list[str] = []
     number = 0
     while len(found) < count:

@@ -59,7 +59,7 @@ class Edit(Spec, frozen=True, kw_only=True, tag_field="edit"):
     """Milliseconds after the start of the what-if at which it happens."""
 
 
-class AddNodes(Edit, frozen=True, kw_only=True, tag="add_nodes"):
+class AddNodesEdit(Edit, frozen=True, kw_only=True, tag="add_nodes"):
     """New nodes of a pool, ready at once. Their ids are `<pool>-new-<n>`. Places not named are unknown."""
 
     pool: str
@@ -71,20 +71,20 @@ class AddNodes(Edit, frozen=True, kw_only=True, tag="add_nodes"):
     nvlink: str = ""
 
 
-class RemoveNodes(Edit, frozen=True, kw_only=True, tag="remove_nodes"):
+class RemoveNodesEdit(Edit, frozen=True, kw_only=True, tag="remove_nodes"):
     """Nodes leave the cell for good; what runs there is requeued first, as in a drain."""
 
     nodes: Nodes
 
 
-class ResizePool(Edit, frozen=True, kw_only=True, tag="resize_pool"):
+class ResizePoolEdit(Edit, frozen=True, kw_only=True, tag="resize_pool"):
     """The pool has so many nodes: new ones, or those go that have least work."""
 
     pool: str
     count: int
 
 
-class FailNodes(Edit, frozen=True, kw_only=True, tag="fail_nodes"):
+class FailNodesEdit(Edit, frozen=True, kw_only=True, tag="fail_nodes"):
     """Nodes are lost at once, with all work since the last checkpoint."""
 
     nodes: Nodes
@@ -92,7 +92,7 @@ class FailNodes(Edit, frozen=True, kw_only=True, tag="fail_nodes"):
     """They are back after so long; 0: never."""
 
 
-class Shock(Edit, frozen=True, kw_only=True, tag="shock"):
+class ShockEdit(Edit, frozen=True, kw_only=True, tag="shock"):
     """A share of the nodes fails at once. Which ones is drawn anew for every seed."""
 
     pool: str
@@ -101,19 +101,19 @@ class Shock(Edit, frozen=True, kw_only=True, tag="shock"):
     for_ms: int = 0
 
 
-class Drain(Edit, frozen=True, kw_only=True, tag="drain"):
+class DrainEdit(Edit, frozen=True, kw_only=True, tag="drain"):
     nodes: Nodes
 
 
-class Cordon(Edit, frozen=True, kw_only=True, tag="cordon"):
+class CordonEdit(Edit, frozen=True, kw_only=True, tag="cordon"):
     nodes: Nodes
 
 
-class Uncordon(Edit, frozen=True, kw_only=True, tag="uncordon"):
+class UncordonEdit(Edit, frozen=True, kw_only=True, tag="uncordon"):
     nodes: Nodes
 
 
-class ChangeQuota(Edit, frozen=True, kw_only=True, tag="quota"):
+class ChangeQuotaEdit(Edit, frozen=True, kw_only=True, tag="quota"):
     """Nominal quotas of a queue; a resource not named keeps its own."""
 
     queue: str
@@ -123,43 +123,43 @@ class ChangeQuota(Edit, frozen=True, kw_only=True, tag="quota"):
     """Requeue what is above the new quota; otherwise it runs out."""
 
 
-class SetWeight(Edit, frozen=True, kw_only=True, tag="weight"):
+class SetWeightEdit(Edit, frozen=True, kw_only=True, tag="weight"):
     queue: str
     weight: int
 
 
-class HoldQueue(Edit, frozen=True, kw_only=True, tag="hold_queue"):
+class HoldQueueEdit(Edit, frozen=True, kw_only=True, tag="hold_queue"):
     queue: str
 
 
-class OpenQueue(Edit, frozen=True, kw_only=True, tag="open_queue"):
+class OpenQueueEdit(Edit, frozen=True, kw_only=True, tag="open_queue"):
     queue: str
 
 
-class SetPolicy(Edit, frozen=True, kw_only=True, tag="policy"):
+class SetPolicyEdit(Edit, frozen=True, kw_only=True, tag="policy"):
     policy: Policy
 
 
-class SetPriority(Edit, frozen=True, kw_only=True, tag="priority"):
+class SetPriorityEdit(Edit, frozen=True, kw_only=True, tag="priority"):
     ids: tuple[str, ...]
     priority_class: str
 
 
-class Submit(Edit, frozen=True, kw_only=True, tag="submit"):
+class SubmitEdit(Edit, frozen=True, kw_only=True, tag="submit"):
     workloads: tuple[WorkloadSpec, ...]
 
 
-class Preempt(Edit, frozen=True, kw_only=True, tag="preempt"):
+class PreemptEdit(Edit, frozen=True, kw_only=True, tag="preempt"):
     """Stop running workloads and queue them again at their age; work is kept to the last checkpoint."""
 
     ids: tuple[str, ...]
 
 
-class Cancel(Edit, frozen=True, kw_only=True, tag="cancel"):
+class CancelEdit(Edit, frozen=True, kw_only=True, tag="cancel"):
     ids: tuple[str, ...]
 
 
-class Migrate(Edit, frozen=True, kw_only=True, tag="migrate"):
+class MigrateEdit(Edit, frozen=True, kw_only=True, tag="migrate"):
     """Move running workloads to a pool or to named nodes: all of them, or none."""
 
     ids: tuple[str, ...]
@@ -168,28 +168,28 @@ class Migrate(Edit, frozen=True, kw_only=True, tag="migrate"):
 
 
 AnyEdit = (
-    AddNodes
-    | RemoveNodes
-    | ResizePool
-    | FailNodes
-    | Shock
-    | Drain
-    | Cordon
-    | Uncordon
-    | ChangeQuota
-    | SetWeight
-    | HoldQueue
-    | OpenQueue
-    | SetPolicy
-    | SetPriority
-    | Submit
-    | Preempt
-    | Cancel
-    | Migrate
+    AddNodesEdit
+    | RemoveNodesEdit
+    | ResizePoolEdit
+    | FailNodesEdit
+    | ShockEdit
+    | DrainEdit
+    | CordonEdit
+    | UncordonEdit
+    | ChangeQuotaEdit
+    | SetWeightEdit
+    | HoldQueueEdit
+    | OpenQueueEdit
+    | SetPolicyEdit
+    | SetPriorityEdit
+    | SubmitEdit
+    | PreemptEdit
+    | CancelEdit
+    | MigrateEdit
 )
 
 
-class Form(msgspec.Struct, frozen=True):
+class EditForm(msgspec.Struct, frozen=True):
     """One kind of edit, for menus and help."""
 
     word: str
@@ -198,24 +198,24 @@ class Form(msgspec.Struct, frozen=True):
 
 
 FORMS = (
-    Form("add", "add N nodes to POOL [rack=RACK block=BLOCK zone=ZONE]", "new nodes, ready at once"),
-    Form("remove", "remove NODES", "nodes leave for good; their work is requeued"),
-    Form("resize", "resize POOL N", "the pool has so many nodes"),
-    Form("fail", "fail NODES [for DURATION]", "nodes are lost with the work on them"),
-    Form("shock", "shock POOL|spot PERCENT% [for DURATION]", "a share of the nodes fails, drawn by seed"),
-    Form("drain", "drain NODES", "no new work; what runs is moved away"),
-    Form("cordon", "cordon NODES", "no new work; what runs goes on"),
-    Form("uncordon", "uncordon NODES", "take new work again"),
-    Form("quota", "quota QUEUE gpu=N cpu=N memory=SIZE [evict]", "nominal quota; evict requeues what is above it"),
-    Form("weight", "weight QUEUE N", "weight in fair sharing"),
-    Form("hold-queue", "hold-queue QUEUE", "start nothing more from it"),
-    Form("open-queue", "open-queue QUEUE", "start from it again"),
-    Form("policy", f"policy {'|'.join(POLICIES)}", "scheduling policy of the cell"),
-    Form("priority", "priority JOB[,JOB] CLASS", "another priority class"),
-    Form("submit", "submit FILE", "more workloads"),
-    Form("preempt", "preempt JOB[,JOB]", "stop and queue again"),
-    Form("cancel", "cancel JOB[,JOB]", "end for good"),
-    Form("migrate", "migrate JOB[,JOB] to POOL|NODE[,NODE]", "move running workloads, all or none"),
+    EditForm("add", "add N nodes to POOL [rack=RACK block=BLOCK zone=ZONE]", "new nodes, ready at once"),
+    EditForm("remove", "remove NODES", "nodes leave for good; their work is requeued"),
+    EditForm("resize", "resize POOL N", "the pool has so many nodes"),
+    EditForm("fail", "fail NODES [for DURATION]", "nodes are lost with the work on them"),
+    EditForm("shock", "shock POOL|spot PERCENT% [for DURATION]", "a share of the nodes fails, drawn by seed"),
+    EditForm("drain", "drain NODES", "no new work; what runs is moved away"),
+    EditForm("cordon", "cordon NODES", "no new work; what runs goes on"),
+    EditForm("uncordon", "uncordon NODES", "take new work again"),
+    EditForm("quota", "quota QUEUE gpu=N cpu=N memory=SIZE [evict]", "nominal quota; evict requeues what is above it"),
+    EditForm("weight", "weight QUEUE N", "weight in fair sharing"),
+    EditForm("hold-queue", "hold-queue QUEUE", "start nothing more from it"),
+    EditForm("open-queue", "open-queue QUEUE", "start from it again"),
+    EditForm("policy", f"policy {'|'.join(POLICIES)}", "scheduling policy of the cell"),
+    EditForm("priority", "priority JOB[,JOB] CLASS", "another priority class"),
+    EditForm("submit", "submit FILE", "more workloads"),
+    EditForm("preempt", "preempt JOB[,JOB]", "stop and queue again"),
+    EditForm("cancel", "cancel JOB[,JOB]", "end for good"),
+    EditForm("migrate", "migrate JOB[,JOB] to POOL|NODE[,NODE]", "move running workloads, all or none"),
 )
 """Every edit, in the order menus show them. Each may end in `at +DURATION`."""
 _FORM_OF = {form.word: form for form in FORMS}
@@ -249,7 +249,7 @@ def parse(text: str, read: Read | None = None) -> AnyEdit:
 class _Reader:
     """What follows the first word of an edit."""
 
-    def __init__(self, text: str, form: Form, rest: str, at_ms: int, read: Read | None) -> None:
+    def __init__(self, text: str, form: EditForm, rest: str, at_ms: int, read: Read | None) -> None:
         self.text = text
         self.form = form
         self.at_ms = at_ms
@@ -311,33 +311,33 @@ class _Reader:
         return found
 
 
-def _add(r: _Reader) -> AddNodes:
+def _add(r: _Reader) -> AddNodesEdit:
     if len(r.words) < 4 or r.words[1] not in ("node", "nodes") or r.words[2] != "to":
         r.fail("is not complete")
     places = r.pairs(r.words[4:])
     unknown = [key for key in places if key not in PLACES or key == "pool"]
     if unknown:
         r.fail(f"'{_shown(unknown[0])}' is no place; there are {', '.join(p for p in PLACES if p != 'pool')}")
-    return AddNodes(pool=r.words[3], count=r.whole(r.words[0], "nodes"), at_ms=r.at_ms, **places)
+    return AddNodesEdit(pool=r.words[3], count=r.whole(r.words[0], "nodes"), at_ms=r.at_ms, **places)
 
 
-def _resize(r: _Reader) -> ResizePool:
+def _resize(r: _Reader) -> ResizePoolEdit:
     if len(r.words) > 2:
         # Also: resize h100 to 120 nodes.
         r.words = [r.words[0], *(word for word in r.words[1:] if word not in ("to", "nodes"))]
     pool, count = r.exactly("POOL", "N")
-    return ResizePool(pool=pool, count=r.whole(count, "nodes"), at_ms=r.at_ms)
+    return ResizePoolEdit(pool=pool, count=r.whole(count, "nodes"), at_ms=r.at_ms)
 
 
-def _shock(r: _Reader) -> Shock:
+def _shock(r: _Reader) -> ShockEdit:
     pool, share = r.exactly("POOL or spot", "PERCENT%")
     number = share.removesuffix("%")
     if not share.endswith("%") or not re.fullmatch(r"\d{1,3}(\.\d)?", number) or not 0 < float(number) <= 100:
         r.fail(f"'{_shown(share)}' is no share such as 30%")
-    return Shock(pool=pool, permille=round(float(number) * 10), for_ms=r.for_ms, at_ms=r.at_ms)
+    return ShockEdit(pool=pool, permille=round(float(number) * 10), for_ms=r.for_ms, at_ms=r.at_ms)
 
 
-def _quota(r: _Reader) -> ChangeQuota:
+def _quota(r: _Reader) -> ChangeQuotaEdit:
     evict = bool(r.words) and r.words[-1] == "evict"
     words = r.words[:-1] if evict else r.words
     if len(words) < 2:
@@ -352,31 +352,31 @@ def _quota(r: _Reader) -> ChangeQuota:
             nominal[name] = reading(value)
         except ValueError as error:
             r.fail(f"{key}={_shown(value)}: {error}")
-    return ChangeQuota(queue=words[0], nominal=nominal, evict=evict, at_ms=r.at_ms)
+    return ChangeQuotaEdit(queue=words[0], nominal=nominal, evict=evict, at_ms=r.at_ms)
 
 
-def _weight(r: _Reader) -> SetWeight:
+def _weight(r: _Reader) -> SetWeightEdit:
     queue, weight = r.exactly("QUEUE", "N")
-    return SetWeight(queue=queue, weight=r.whole(weight, "weight"), at_ms=r.at_ms)
+    return SetWeightEdit(queue=queue, weight=r.whole(weight, "weight"), at_ms=r.at_ms)
 
 
-def _policy(r: _Reader) -> SetPolicy:
+def _policy(r: _Reader) -> SetPolicyEdit:
     (name,) = r.exactly("POLICY")
     for policy in POLICIES:
         if name == policy:
-            return SetPolicy(policy=policy, at_ms=r.at_ms)
+            return SetPolicyEdit(policy=policy, at_ms=r.at_ms)
     near = difflib.get_close_matches(name, POLICIES, 1)
     r.fail(f"'{_shown(name)}' is no policy" + (f", did you mean {near[0]}?" if near else ""))
 
 
-def _priority(r: _Reader) -> SetPriority:
+def _priority(r: _Reader) -> SetPriorityEdit:
     if len(r.words) < 2:
         r.fail("JOB or CLASS is missing")
     ids = tuple(part for word in r.words[:-1] for part in word.split(",") if part)
-    return SetPriority(ids=ids, priority_class=r.words[-1], at_ms=r.at_ms)
+    return SetPriorityEdit(ids=ids, priority_class=r.words[-1], at_ms=r.at_ms)
 
 
-def _submit(r: _Reader) -> Submit:
+def _submit(r: _Reader) -> SubmitEdit:
     if not r.rest:
         r.fail("FILE is missing")
     if r.rest[0] in "{[":
@@ -384,21 +384,21 @@ def _submit(r: _Reader) -> Submit:
             given = msgspec.json.decode(r.rest, type=WorkloadSpec | tuple[WorkloadSpec, ...])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             r.fail(f"the workload is malformed: {error}")
-        return Submit(workloads=given if isinstance(given, tuple) else (given,), at_ms=r.at_ms)
+        return SubmitEdit(workloads=given if isinstance(given, tuple) else (given,), at_ms=r.at_ms)
     if r.read is None:
         r.fail("files are not read here; give the workload as JSON")
-    return Submit(workloads=r.read(r.rest), at_ms=r.at_ms)
+    return SubmitEdit(workloads=r.read(r.rest), at_ms=r.at_ms)
 
 
-def _migrate(r: _Reader) -> Migrate:
+def _migrate(r: _Reader) -> MigrateEdit:
     if "to" not in r.words[1:-1]:
         r.fail("JOB, 'to' or the place to move to is missing")
     at = r.words.index("to", 1)
     ids, places = (tuple(p for w in words for p in w.split(",") if p) for words in (r.words[:at], r.words[at + 1 :]))
     if len(places) == 1 and places[0].startswith("pool="):
-        return Migrate(ids=ids, pool=places[0].removeprefix("pool="), at_ms=r.at_ms)
+        return MigrateEdit(ids=ids, pool=places[0].removeprefix("pool="), at_ms=r.at_ms)
     # One name may be a pool or a node; who knows the cell decides.
-    return Migrate(ids=ids, nodes=places, at_ms=r.at_ms)
+    return MigrateEdit(ids=ids, nodes=places, at_ms=r.at_ms)
 
 
 _QUANTITIES: dict[str, tuple[str, Callable[[str], int]]] = {
@@ -409,22 +409,22 @@ _QUANTITIES: dict[str, tuple[str, Callable[[str], int]]] = {
 }
 _PARSERS: dict[str, Callable[[_Reader], AnyEdit]] = {
     "add": _add,
-    "remove": lambda r: RemoveNodes(nodes=r.nodes(), at_ms=r.at_ms),
+    "remove": lambda r: RemoveNodesEdit(nodes=r.nodes(), at_ms=r.at_ms),
     "resize": _resize,
-    "fail": lambda r: FailNodes(nodes=r.nodes(), for_ms=r.for_ms, at_ms=r.at_ms),
+    "fail": lambda r: FailNodesEdit(nodes=r.nodes(), for_ms=r.for_ms, at_ms=r.at_ms),
     "shock": _shock,
-    "drain": lambda r: Drain(nodes=r.nodes(), at_ms=r.at_ms),
-    "cordon": lambda r: Cordon(nodes=r.nodes(), at_ms=r.at_ms),
-    "uncordon": lambda r: Uncordon(nodes=r.nodes(), at_ms=r.at_ms),
+    "drain": lambda r: DrainEdit(nodes=r.nodes(), at_ms=r.at_ms),
+    "cordon": lambda r: CordonEdit(nodes=r.nodes(), at_ms=r.at_ms),
+    "uncordon": lambda r: UncordonEdit(nodes=r.nodes(), at_ms=r.at_ms),
     "quota": _quota,
     "weight": _weight,
-    "hold-queue": lambda r: HoldQueue(queue=r.exactly("QUEUE")[0], at_ms=r.at_ms),
-    "open-queue": lambda r: OpenQueue(queue=r.exactly("QUEUE")[0], at_ms=r.at_ms),
+    "hold-queue": lambda r: HoldQueueEdit(queue=r.exactly("QUEUE")[0], at_ms=r.at_ms),
+    "open-queue": lambda r: OpenQueueEdit(queue=r.exactly("QUEUE")[0], at_ms=r.at_ms),
     "policy": _policy,
     "priority": _priority,
     "submit": _submit,
-    "preempt": lambda r: Preempt(ids=r.ids("JOB"), at_ms=r.at_ms),
-    "cancel": lambda r: Cancel(ids=r.ids("JOB"), at_ms=r.at_ms),
+    "preempt": lambda r: PreemptEdit(ids=r.ids("JOB"), at_ms=r.at_ms),
+    "cancel": lambda r: CancelEdit(ids=r.ids("JOB"), at_ms=r.at_ms),
     "migrate": _migrate,
 }
 
@@ -460,12 +460,12 @@ def _lasting(for_ms: int) -> str:
     return f" for {_time(for_ms)}" if for_ms else ""
 
 
-def _add_text(e: AddNodes) -> str:
+def _add_text(e: AddNodesEdit) -> str:
     places = [f"{level}={getattr(e, level)}" for level in PLACES if level != "pool" and getattr(e, level)]
     return " ".join([f"add {e.count} nodes to {e.pool}", *places])
 
 
-def _quota_text(e: ChangeQuota) -> str:
+def _quota_text(e: ChangeQuotaEdit) -> str:
     parts = []
     for key, (name, _) in _QUANTITIES.items():
         if name in e.nominal:
@@ -479,7 +479,7 @@ def _thousandths(milli: int) -> str:
     return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
 
 
-def _submit_text(e: Submit) -> str:
+def _submit_text(e: SubmitEdit) -> str:
     ids = [spec.id for spec in e.workloads[:3]]
     more = f" and {len(e.workloads) - 3} more" if len(e.workloads) > 3 else ""
     return f"submit {', '.join(ids)}{more}"
@@ -496,24 +496,24 @@ def _time(ms: int) -> str:
 
 
 _WRITERS: dict[type, Callable[..., str]] = {
-    AddNodes: _add_text,
-    RemoveNodes: lambda e: f"remove {_nodes_text(e.nodes)}",
-    ResizePool: lambda e: f"resize {e.pool} {e.count}",
-    FailNodes: lambda e: f"fail {_nodes_text(e.nodes)}{_lasting(e.for_ms)}",
-    Shock: lambda e: f"shock {e.pool} {e.permille / 10:g}%{_lasting(e.for_ms)}",
-    Drain: lambda e: f"drain {_nodes_text(e.nodes)}",
-    Cordon: lambda e: f"cordon {_nodes_text(e.nodes)}",
-    Uncordon: lambda e: f"uncordon {_nodes_text(e.nodes)}",
-    ChangeQuota: _quota_text,
-    SetWeight: lambda e: f"weight {e.queue} {e.weight}",
-    HoldQueue: lambda e: f"hold-queue {e.queue}",
-    OpenQueue: lambda e: f"open-queue {e.queue}",
-    SetPolicy: lambda e: f"policy {e.policy}",
-    SetPriority: lambda e: f"priority {','.join(e.ids)} {e.priority_class}",
-    Submit: _submit_text,
-    Preempt: lambda e: f"preempt {','.join(e.ids)}",
-    Cancel: lambda e: f"cancel {','.join(e.ids)}",
-    Migrate: lambda e: f"migrate {','.join(e.ids)} to " + (f"pool={e.pool}" if e.pool else ",".join(e.nodes)),
+    AddNodesEdit: _add_text,
+    RemoveNodesEdit: lambda e: f"remove {_nodes_text(e.nodes)}",
+    ResizePoolEdit: lambda e: f"resize {e.pool} {e.count}",
+    FailNodesEdit: lambda e: f"fail {_nodes_text(e.nodes)}{_lasting(e.for_ms)}",
+    ShockEdit: lambda e: f"shock {e.pool} {e.permille / 10:g}%{_lasting(e.for_ms)}",
+    DrainEdit: lambda e: f"drain {_nodes_text(e.nodes)}",
+    CordonEdit: lambda e: f"cordon {_nodes_text(e.nodes)}",
+    UncordonEdit: lambda e: f"uncordon {_nodes_text(e.nodes)}",
+    ChangeQuotaEdit: _quota_text,
+    SetWeightEdit: lambda e: f"weight {e.queue} {e.weight}",
+    HoldQueueEdit: lambda e: f"hold-queue {e.queue}",
+    OpenQueueEdit: lambda e: f"open-queue {e.queue}",
+    SetPolicyEdit: lambda e: f"policy {e.policy}",
+    SetPriorityEdit: lambda e: f"priority {','.join(e.ids)} {e.priority_class}",
+    SubmitEdit: _submit_text,
+    PreemptEdit: lambda e: f"preempt {','.join(e.ids)}",
+    CancelEdit: lambda e: f"cancel {','.join(e.ids)}",
+    MigrateEdit: lambda e: f"migrate {','.join(e.ids)} to " + (f"pool={e.pool}" if e.pool else ",".join(e.nodes)),
 }
 
 

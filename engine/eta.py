@@ -28,7 +28,7 @@ from engine.outlook import (
     Trial,
 )
 from engine.outside_words import not_foretold
-from engine.rehearsal import Conditions, Covered, Sample
+from engine.rehearsal import Conditions, HorizonProgress, RehearsalSample
 from engine.run_times import RunTimes
 from engine.what_if import NEVER, Job, Pairs, ids_of, interval, movers, run_all, start_of
 
@@ -57,7 +57,7 @@ def estimate(
     jobs: list[Job] = [((), _conditions(ask, n, ask.arrivals)) for n in range(ask.seeds)]
     bounds = min(BOUND_SEEDS, ask.seeds) if ask.arrivals else 0
     jobs += [((), _conditions(ask, n, False)) for n in range(bounds)]
-    done: dict[int, Sample] = {}
+    done: dict[int, RehearsalSample] = {}
 
     def made() -> StartEstimate:
         main = [done[job] for job in sorted(done) if job < ask.seeds]
@@ -79,8 +79,8 @@ def estimate(
             leaves_out=not_foretold(state, row),
         )
 
-    def heard(job: int, what: Sample | Covered) -> None:
-        if isinstance(what, Sample):
+    def heard(job: int, what: RehearsalSample | HorizonProgress) -> None:
+        if isinstance(what, RehearsalSample):
             done[job] = what
             if len(done) < len(jobs) and any(key < ask.seeds for key in done):
                 tell(len(done) * 1000 // len(jobs), made())
@@ -93,7 +93,7 @@ def _conditions(ask: AskStart, n: int, arrivals: bool) -> Conditions:
     return Conditions(seed=ask.seed + n, horizon_ms=ask.horizon_ms, arrivals=arrivals, focus=(ask.id,), until="started")
 
 
-def _ends(samples: list[Sample]) -> list[Driver]:
+def _ends(samples: list[RehearsalSample]) -> list[Driver]:
     """Work whose end, the last on the nodes it got, made room for it."""
     times: dict[str, list[int]] = {}
     for sample in samples:
@@ -116,7 +116,7 @@ def _ends(samples: list[Sample]) -> list[Driver]:
     ]
 
 
-def _ahead(engine: Engine, row: int, samples: list[Sample]) -> list[Driver]:
+def _ahead(engine: Engine, row: int, samples: list[RehearsalSample]) -> list[Driver]:
     """Waiting work of its own queue, and of others of its priority and above, that starts before it does: the largest,
     by what they ask for, of those that do so in most seeds."""
     w = engine.state.workloads
@@ -152,7 +152,7 @@ def dry_run(
     engine: Engine, ask: AskRun, run_times: RunTimes | None, tell: Callable[[int, DryRun | None], None]
 ) -> DryRun:
     """What would become of the workloads, and of others because of them. Raises MusterError."""
-    edits: tuple[ed.AnyEdit, ...] = (ed.Submit(workloads=ask.workloads),)
+    edits: tuple[ed.AnyEdit, ...] = (ed.SubmitEdit(workloads=ask.workloads),)
     focus = tuple(name for spec in ask.workloads for name in ids_of(spec))
     pairs = Pairs()
     for n in range(ask.seeds):
@@ -168,11 +168,11 @@ def dry_run(
     return _dry_run(engine, ask, focus, pairs)
 
 
-def _one(engine: Engine, job: Job, run_times: RunTimes | None) -> Sample:
-    found: list[Sample] = []
+def _one(engine: Engine, job: Job, run_times: RunTimes | None) -> RehearsalSample:
+    found: list[RehearsalSample] = []
 
-    def heard(_job: int, what: Sample | Covered) -> None:
-        if isinstance(what, Sample):
+    def heard(_job: int, what: RehearsalSample | HorizonProgress) -> None:
+        if isinstance(what, RehearsalSample):
             found.append(what)
 
     run_all(engine, [job], run_times, heard)

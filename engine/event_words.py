@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine import events as ev
-from engine.budgets import Stage
+from engine.budgets import BudgetStage
 from engine.failures import NOTES
 from engine.intents import Phase, wording_of
 from engine.model import NodeState, QueueMode
@@ -207,7 +207,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ),
     ev.BudgetSet: _budget_set,
     ev.BudgetRemoved: lambda state, e: ("budget removed", e.name, ""),
-    ev.BudgetStaged: lambda state, e: (f"budget {Stage(e.stage).label}", e.name, ""),
+    ev.BudgetStaged: lambda state, e: (f"budget {BudgetStage(e.stage).label}", e.name, ""),
     ev.SpendingApproved: _of_workload(TRANSITIONS[APPROVED]),
     # Rules.
     ev.PoolAdded: lambda state, e: ("pool added", e.pool.name, ""),

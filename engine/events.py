@@ -421,7 +421,7 @@ class BudgetStaged(Event, frozen=True, array_like=True, gc=False, tag=63):
 
     name: str
     stage: int
-    """An `engine.budgets.Stage`."""
+    """An `engine.budgets.BudgetStage`."""
     window: int
     """Number of the window."""
 

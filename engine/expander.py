@@ -10,7 +10,7 @@ from engine.scaling import Expander
 MILLION = 1_000_000
 
 
-class Option(NamedTuple):
+class GrowthOption(NamedTuple):
     """New nodes of one pool, and the tasks that would go there."""
 
     pool: int
@@ -23,14 +23,14 @@ class Option(NamedTuple):
     """Of all the nodes together."""
 
 
-_KEYS: dict[Expander, Callable[[Option], int]] = {
+_KEYS: dict[Expander, Callable[[GrowthOption], int]] = {
     "priority": lambda option: -option.priority,
     "least-waste": lambda option: option.waste_ppm,
     "price": lambda option: option.microusd_hour * MILLION // max(option.tasks, 1),
 }
 
 
-def choose(options: Sequence[Option], chain: Sequence[Expander]) -> int:
+def choose(options: Sequence[GrowthOption], chain: Sequence[Expander]) -> int:
     """Index of the best: what needs no new node first, then as the chain says; of equal ones that of the oldest pool,
     and of one pool the first given. There must be one."""
     left = [at for at, option in enumerate(options) if not option.nodes] or list(range(len(options)))

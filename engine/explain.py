@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.backfill import Reservation
+from engine.backfill import PromisedStart
 from engine.barred import Bar, bars, condition, named_taints
 from engine.bookings import Reservation as Booked
 from engine.capacity import OPEN
 from engine.columns import view
 from engine.cycle_memory import CycleMemory
 from engine.devices import Census, census
-from engine.domains import Nearest, domain_room, levels_asked, nearest
+from engine.domains import NearestDomain, domain_room, levels_asked, nearest
 from engine.fragmentation import free_gpu, in_one_piece
 from engine.growth import outlook
 from engine.lineup import order_of
@@ -78,9 +78,9 @@ class Explainer:
         self._state = state
         self._memory = memory
         self._version = -1
-        self._room = Room(state)
+        self._room = ShapeRoom(state)
         self._heads: dict[int, int] = {}
-        self._waiting: dict[Kind, Waiting] = {}
+        self._waiting: dict[Kind, QueueBlockers] = {}
         self._starts: dict[int, int | None] = {}
         self._outlooks: dict[int, tuple[Reason, ...]] = {}
 
@@ -173,14 +173,14 @@ class Explainer:
             return promised_ms
         cls = state.workloads.cls[row]
         if cls not in self._starts:
-            self._starts[cls] = Reservation(state, row).start_ms
+            self._starts[cls] = PromisedStart(state, row).start_ms
         return self._starts[cls]
 
     def promised(self) -> dict[int, int]:
         """Workload row -> cell time at which the policy has promised it a start."""
         return _promised(self._state, self._memory)
 
-    def _queued(self, row: int) -> Waiting:
+    def _queued(self, row: int) -> QueueBlockers:
         """What holds up a queued workload; evaluated once for all of its kind."""
         self._renew()
         state = self._state
@@ -193,14 +193,14 @@ class Explainer:
         kind = (w.priority[row], w.queue[row], -1 - row if alone else w.cls[row])
         found = self._waiting.get(kind)
         if found is None:
-            found = self._waiting[kind] = Waiting(state, self._memory, self._room, row, ahead)
+            found = self._waiting[kind] = QueueBlockers(state, self._memory, self._room, row, ahead)
         return found
 
     def _renew(self) -> None:
         """Forget what is of another version."""
         if self._version != self._state.version:
             self._version = self._state.version
-            self._room = Room(self._state)
+            self._room = ShapeRoom(self._state)
             self._heads.clear()
             self._waiting.clear()
             self._starts.clear()
@@ -250,7 +250,7 @@ def _turned(state: State, row: int) -> tuple[Reason, ...]:
 _WITHOUT_A_TIME = frozenset((QUEUE_HELD, ARRAY_LIMIT, CAP, BUDGET, NO_NODES, QUOTA))
 
 
-class Room:
+class ShapeRoom:
     """Room for tasks of a shape in one version of the state, counted once for each shape."""
 
     def __init__(self, state: State) -> None:
@@ -304,10 +304,10 @@ class Room:
         return sorted({booking for booking, _ in kept}), slots
 
 
-class Waiting:
+class QueueBlockers:
     """What holds up a queued workload, and all of its kind."""
 
-    def __init__(self, state: State, memory: CycleMemory, room: Room, row: int, ahead: int) -> None:
+    def __init__(self, state: State, memory: CycleMemory, room: ShapeRoom, row: int, ahead: int) -> None:
         """`ahead`: the workload that strictly goes first; NONE when there is none."""
         self._state = state
         self._memory = memory
@@ -413,7 +413,7 @@ class Waiting:
         pairs = zip(shapes, self._class.least, strict=True)
         return [(shape, count) for shape, count in pairs if self._room.slots(shape) < count]
 
-    def _nearest(self, shapes: tuple[Shape, ...]) -> Nearest | None:
+    def _nearest(self, shapes: tuple[Shape, ...]) -> NearestDomain | None:
         """The domain of the required level that comes nearest to having room, where that is all that lacks: each group
         has room in the cell, and no domain has room for each. None otherwise."""
         topology = shapes[0].topology
@@ -698,20 +698,20 @@ class Waiting:
         return f"; {count} of {_nodes(int(mine.sum()))} there are not ready" if count else ""
 
 
-_DESCRIBE: dict[str, Callable[[Waiting], Iterator[Reason]]] = {
-    PREEMPTED: Waiting._clearing,
-    QUEUE_HELD: Waiting._held_queue,
-    BEHIND: Waiting._behind,
-    ARRAY_LIMIT: Waiting._array,
-    CAP: Waiting._cap,
-    BUDGET: Waiting._budget,
-    NO_NODES: Waiting._no_nodes,
-    QUOTA: Waiting._quota,
-    CAPACITY: Waiting._insufficient,
-    FRAGMENTED: Waiting._fragmented,
-    SCATTERED: Waiting._no_domain,
-    RESERVED: Waiting._reserved,
-    UNSEEN: Waiting._unseen,
+_DESCRIBE: dict[str, Callable[[QueueBlockers], Iterator[Reason]]] = {
+    PREEMPTED: QueueBlockers._clearing,
+    QUEUE_HELD: QueueBlockers._held_queue,
+    BEHIND: QueueBlockers._behind,
+    ARRAY_LIMIT: QueueBlockers._array,
+    CAP: QueueBlockers._cap,
+    BUDGET: QueueBlockers._budget,
+    NO_NODES: QueueBlockers._no_nodes,
+    QUOTA: QueueBlockers._quota,
+    CAPACITY: QueueBlockers._insufficient,
+    FRAGMENTED: QueueBlockers._fragmented,
+    SCATTERED: QueueBlockers._no_domain,
+    RESERVED: QueueBlockers._reserved,
+    UNSEEN: QueueBlockers._unseen,
 }
 
 

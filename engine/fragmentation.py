@@ -45,7 +45,7 @@ SHOWN_SHAPES = 12
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
-class Kind(NamedTuple):
+class TaskKind(NamedTuple):
     """Tasks of one shape in the mix."""
 
     shape: Shape
@@ -57,10 +57,10 @@ class Kind(NamedTuple):
         return self.waiting + self.running
 
 
-class Mix(NamedTuple):
+class TaskMix(NamedTuple):
     """The tasks that are there now."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[TaskKind, ...]
     """Those that ask for GPU, the most frequent first."""
     covered: int
     """Tasks of these kinds."""
@@ -68,14 +68,14 @@ class Mix(NamedTuple):
     """All tasks that wait for a start or run, with GPU or without."""
 
 
-def live_mix(state: State) -> Mix:
+def live_mix(state: State) -> TaskMix:
     """What waits for a start and what runs, by what one task asks for."""
     w, a = state.workloads, state.allocations
-    kinds: dict[tuple[Any, ...], Kind] = {}
+    kinds: dict[tuple[Any, ...], TaskKind] = {}
 
     def count(shape: Shape, waiting: int, running: int) -> None:
-        known = kinds.get(_asked(shape), Kind(shape, 0, 0))
-        kinds[_asked(shape)] = Kind(known.shape, known.waiting + waiting, known.running + running)
+        known = kinds.get(_asked(shape), TaskKind(shape, 0, 0))
+        kinds[_asked(shape)] = TaskKind(known.shape, known.waiting + waiting, known.running + running)
 
     for cls, workloads in sorted(_queued(state).items()):
         for shape, tasks in zip(w.classes[cls].shapes, w.classes[cls].counts, strict=True):
@@ -90,7 +90,7 @@ def live_mix(state: State) -> Mix:
     wanted = [kind for kind in kinds.values() if kind.shape.gpu_milli]
     wanted.sort(key=lambda kind: (-kind.tasks, -kind.shape.gpu_milli, -kind.shape.cpu))
     covered = sum(kind.tasks for kind in wanted[:MAX_SHAPES])
-    return Mix(tuple(wanted[:MAX_SHAPES]), covered, sum(kind.tasks for kind in kinds.values()))
+    return TaskMix(tuple(wanted[:MAX_SHAPES]), covered, sum(kind.tasks for kind in kinds.values()))
 
 
 def _asked(shape: Shape) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ class Classes:
     """The nodes that take anybody's work and have something free on devices, in classes that no task of the mix can
     tell apart. Figures are by class, in milli-GPU where nothing else is said."""
 
-    def __init__(self, capacity: Capacity, kinds: tuple[Kind, ...]) -> None:
+    def __init__(self, capacity: Capacity, kinds: tuple[TaskKind, ...]) -> None:
         self._capacity = capacity
         self._limits = [sorted({want for kind in kinds if (want := getattr(kind.shape, name))}) for name in _RESOURCES]
         """By resource: the quantities that tasks ask for; between two of them a little more or less tells nothing."""
@@ -162,7 +162,7 @@ class Classes:
         """By kind: free as MIG instances of it, on partitioned devices."""
         self.free = self._in_whole + self._in_parts[:, 0] + self._in_instances.sum(0)
 
-    def _loose(self, kinds: tuple[Kind, ...], rows: Numbers) -> dict[Shape, Numbers]:
+    def _loose(self, kinds: tuple[TaskKind, ...], rows: Numbers) -> dict[Shape, Numbers]:
         found: dict[Shape, Numbers] = {}
         for kind in kinds:
             reach = self._capacity.reach(kind.shape)
@@ -237,7 +237,7 @@ class Loss(NamedTuple):
     """By kind: the pools that it may ever use."""
 
 
-def lost(state: State, kinds: tuple[Kind, ...]) -> Loss:
+def lost(state: State, kinds: tuple[TaskKind, ...]) -> Loss:
     """One pass over the nodes."""
     capacity = state.capacity
     count = len(capacity.pools)
@@ -265,7 +265,7 @@ def headline_ppm(state: State) -> int | None:
     return _ppm(lost(state, kinds), kinds, None)
 
 
-def _ppm(loss: Loss, kinds: tuple[Kind, ...], pool: int | None) -> int | None:
+def _ppm(loss: Loss, kinds: tuple[TaskKind, ...], pool: int | None) -> int | None:
     """Fragmentation of the cell, or of one pool. None when no kind of the mix may go there."""
     there = slice(None) if pool is None else slice(pool, pool + 1)
     free = unusable = 0
@@ -302,7 +302,7 @@ def measured(state: State, now_ms: int) -> FragmentationReport:
     )
 
 
-def _shape_report(state: State, kind: Kind, loss: Loss, at: int) -> ShapeFragmentation:
+def _shape_report(state: State, kind: TaskKind, loss: Loss, at: int) -> ShapeFragmentation:
     shape = kind.shape
     free = sum(loss.within_reach[at])
     usable = sum(loss.usable[at])

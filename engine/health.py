@@ -31,7 +31,7 @@ MASS_EVERY_MS = 10_000
 _ALIVE = (NodeState.READY, NodeState.CORDONED, NodeState.DRAINING)
 
 
-class Watch:
+class NodeWatch:
     """A controller (`engine.controller`)."""
 
     def __init__(self, state: State, seed: int, emit: Callable[[ev.AnyEvent], None], leases: Leases) -> None:

@@ -20,7 +20,7 @@ FOREVER = 2**61
 Column = np.ndarray[Any, np.dtype[Any]]
 
 
-class Taken(NamedTuple):
+class HeartbeatResult(NamedTuple):
     """What became of a batch of heartbeats."""
 
     renewed: int
@@ -118,7 +118,9 @@ class Leases:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def beat(self, rows: Column, epochs: Column, numbers: Column, skews_ms: Column | None, now_ms: int) -> Taken:
+    def beat(
+        self, rows: Column, epochs: Column, numbers: Column, skews_ms: Column | None, now_ms: int
+    ) -> HeartbeatResult:
         """Take a batch, all columns of one length: node rows, epochs, and the number of each heartbeat, above 0 and
         rising, within its epoch. `skews_ms`: by how much the agents' clocks are ahead of ours; it is noted, and nothing
         follows from it."""
@@ -145,7 +147,7 @@ class Leases:
             self.skew_ms[rows] = skews_ms
         fresh = np.unique(rows) if len(rows) > 1 else rows
         self._heard(fresh, now_ms)
-        return Taken(len(fresh), len(known) - len(refused) - len(fresh), refused)
+        return HeartbeatResult(len(fresh), len(known) - len(refused) - len(fresh), refused)
 
     def _heard(self, rows: Column, now_ms: int) -> None:
         """These nodes, which have leases, are alive."""

@@ -78,7 +78,7 @@ MAYBE_CARRIED = (Phase.DONE, Phase.NEEDLESS, Phase.IN_DOUBT)
 """Settled ones after which things at the other scheduler are, or may be, as they were wanted."""
 
 
-class Word(msgspec.Struct, frozen=True, array_like=True):
+class IntentStatement(msgspec.Struct, frozen=True, array_like=True):
     """What was said of an intent at some time."""
 
     at_ms: int
@@ -104,7 +104,7 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     changed_ms: int = 0
     tries: int = 0
     """How often it was lost there and carried anew."""
-    words: tuple[Word, ...] = ()
+    words: tuple[IntentStatement, ...] = ()
     """What was said of it, the newest last."""
     boot: str = ""
     """Which run of the other scheduler it was read back from, by that one's word; empty: not known."""
@@ -322,7 +322,7 @@ def _replace(state: State, number: int, **changed: Any) -> None:
 def replaced(intent: Intent, now_ms: int, **changed: Any) -> Intent:
     """With what is said of it now among its words."""
     new = msgspec.structs.replace(intent, changed_ms=now_ms, **changed)
-    words = (*intent.words, Word(now_ms, new.phase, new.text))[-WORDS_KEPT:]
+    words = (*intent.words, IntentStatement(now_ms, new.phase, new.text))[-WORDS_KEPT:]
     return msgspec.structs.replace(new, words=words)
 
 

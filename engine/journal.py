@@ -19,7 +19,7 @@ from sqlalchemy.exc import DatabaseError
 
 from engine import events as ev
 from engine import migrations, sqlite_store
-from engine.database import File, Place, place_of
+from engine.database import Place, SqliteFile, place_of
 from engine.errors import JournalCorrupt
 from engine.journal_reading import batches, head_of, last_written_ms, link, newest_snapshot, refuse_damaged_snapshot
 from engine.journal_tables import Estimate, Snapshot, table_of
@@ -59,7 +59,7 @@ class Journal:
     @property
     def path(self) -> Path | None:
         """The file it is in; None where it is in no file."""
-        return self.place.path if isinstance(self.place, File) else None
+        return self.place.path if isinstance(self.place, SqliteFile) else None
 
     @property
     def lease(self) -> Lease | None:
@@ -183,7 +183,7 @@ class Journal:
 
 
 def _opened(place: Place, seed: int, lease: Lease | None) -> FileStore | PostgresStore:
-    if isinstance(place, File):
+    if isinstance(place, SqliteFile):
         return FileStore(place, seed)
     from engine.postgres_store import PostgresStore
 

@@ -81,7 +81,7 @@ def table_of(model: type[SQLModel]) -> Any:
 TABLES = tuple(table_of(model) for model in (Batch, Snapshot, Head))
 
 
-class Kind(NamedTuple):
+class DatabaseKind(NamedTuple):
     """What a new database is made for."""
 
     format: int
@@ -89,4 +89,4 @@ class Kind(NamedTuple):
     """With the head among them."""
 
 
-OF_A_CELL = Kind(FORMAT, TABLES)
+OF_A_CELL = DatabaseKind(FORMAT, TABLES)

@@ -83,7 +83,7 @@ def awake_or_asleep_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Look(NamedTuple):
+class LeaseSighting(NamedTuple):
     """What somebody who wants the lease has seen."""
 
     holder: str
@@ -96,7 +96,7 @@ class Look(NamedTuple):
     """It is ours now."""
 
 
-class Candidate:
+class LeaseCandidate:
     """One who wants the lease of a cell. To be used by one thread."""
 
     def __init__(self, place: Schema) -> None:
@@ -107,7 +107,7 @@ class Candidate:
         self._seen: tuple[str, int] | None = None
         self._since = 0.0
 
-    def look(self) -> Look:
+    def look(self) -> LeaseSighting:
         """Look who has it, and take it if it is free or its holder is known to be gone. Raises JournalError while the
         database cannot be asked: what was seen until then counts no more."""
         try:
@@ -120,7 +120,7 @@ class Candidate:
             raise postgres.refused(self.place, "take the lease of", error) from error
         return found
 
-    def _looked(self) -> Look:
+    def _looked(self) -> LeaseSighting:
         row = self._connection.execute(_LOOK).fetchone()
         if row is None:
             raise JournalError(f"journal {self.place} has no lease", "Restore the database from a backup")
@@ -131,7 +131,7 @@ class Candidate:
             self._seen, self._since = (owner, renewals), now
         free = owner in ("", self.owner) or now - self._since >= TTL_S or holder_of(holder).is_gone()
         taken = free and self._take(owner, renewals)
-        return Look("" if owner == "" else str(holder_of(holder)), now_ms - renewed_ms, moves, taken)
+        return LeaseSighting("" if owner == "" else str(holder_of(holder)), now_ms - renewed_ms, moves, taken)
 
     def _take(self, owner: str, renewals: int) -> bool:
         self._connection.commit()
@@ -188,7 +188,7 @@ def holder_of(text: str) -> Holder:
 def take(place: Schema) -> Lease:
     """The lease of a cell, at once or after a holder that does not renew has lost it. Raises JournalBusy when somebody
     else has it and lives, and JournalError."""
-    candidate = Candidate(place)
+    candidate = LeaseCandidate(place)
     while not (look := candidate.look()).taken:
         if look.moves:
             candidate.stand_no_more()

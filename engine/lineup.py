@@ -19,9 +19,9 @@ from engine.workloads import NONE
 Order = tuple[int, tuple[int, ...], int, int]
 """(minus band, shares from the root down, minus priority, row): lower goes first. Without shares: it has waited so long
 that they do not count."""
-LaneEntry = tuple[tuple[int, ...], int, int, int, "Lane"]
+LaneEntry = tuple[tuple[int, ...], int, int, int, "CandidateLane"]
 """(shares below the root and of the tenant, minus priority and row of its first, stamp it was reckoned at, lane)"""
-UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "Unit"]
+UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "LaneGroup"]
 """(minus band, share of the root, then as in the entry of its first lane, unit)"""
 
 
@@ -43,12 +43,12 @@ def order_of(state: State, key: Key, row: int) -> Order:
     return -w.priority_band[priority], shares, -w.priority_value[priority], row
 
 
-class Lane:
+class CandidateLane:
     """Candidates of one queue, tenant and band."""
 
     __slots__ = ("below", "candidates", "entry", "queue", "starved", "tenant", "unit")
 
-    def __init__(self, unit: Unit, queue: int, tenant: int, starved: bool, below: tuple[int, ...]) -> None:
+    def __init__(self, unit: LaneGroup, queue: int, tenant: int, starved: bool, below: tuple[int, ...]) -> None:
         self.unit = unit
         self.queue = queue
         self.tenant = tenant
@@ -62,7 +62,7 @@ class Lane:
         """The entry that counts; others are dropped when met."""
 
 
-class Unit:
+class LaneGroup:
     """Lanes of one tree and band."""
 
     __slots__ = ("entry", "lanes", "minus_band", "root", "starved")
@@ -77,7 +77,7 @@ class Unit:
         self.entry: UnitEntry | None = None
 
 
-class Lineup:
+class CandidateOrder:
     """The first of every group, and what follows it once it has started."""
 
     def __init__(self, state: State, heads: Iterable[tuple[Key, int]]) -> None:
@@ -88,9 +88,9 @@ class Lineup:
         )
         self._grown = [0] * len(state.queues.specs)
         """How often the share of each vertex has changed."""
-        self._lanes: dict[tuple[int, int, int, bool], Lane] = {}
+        self._lanes: dict[tuple[int, int, int, bool], CandidateLane] = {}
         """By (minus band, queue row, tenant, whether it has waited too long)."""
-        self._units: dict[tuple[int, int, bool], Unit] = {}
+        self._units: dict[tuple[int, int, bool], LaneGroup] = {}
         """By (minus band, row of the root, whether it has waited too long)."""
         self._top: list[UnitEntry] = []
         for key, row in heads:
@@ -173,7 +173,7 @@ class Lineup:
 
     # -- where things stand -------------------------------------------------------------------------------------------
 
-    def _lane_of(self, key: Key, row: int) -> Lane:
+    def _lane_of(self, key: Key, row: int) -> CandidateLane:
         state = self._state
         patience = state.settings.starve_after_ms
         starved = bool(patience) and state.now_ms - state.workloads.submitted[row] > patience
@@ -183,23 +183,23 @@ class Lineup:
             path = state.queues.path[queue]
             unit = self._units.get((minus_band, path[-1], starved))
             if unit is None:
-                unit = self._units[minus_band, path[-1], starved] = Unit(minus_band, path[-1], starved)
-            lane = Lane(unit, queue, key[3], starved, path[-2::-1])
+                unit = self._units[minus_band, path[-1], starved] = LaneGroup(minus_band, path[-1], starved)
+            lane = CandidateLane(unit, queue, key[3], starved, path[-2::-1])
             self._lanes[minus_band, queue, key[3], starved] = lane
         return lane
 
-    def _entry_of(self, lane: Lane) -> LaneEntry:
+    def _entry_of(self, lane: CandidateLane) -> LaneEntry:
         """Where the lane belongs in its unit now."""
         minus_priority, row, _ = lane.candidates[0]
         lane.entry = (self._shares_below(lane), minus_priority, row, self._stamp(lane), lane)
         return lane.entry
 
-    def _enter_lane(self, lane: Lane) -> None:
+    def _enter_lane(self, lane: CandidateLane) -> None:
         """Put the lane where it belongs in its unit, if it has candidates."""
         if lane.candidates:
             heappush(lane.unit.lanes, self._entry_of(lane))
 
-    def _enter_first_again(self, unit: Unit, lane: Lane) -> None:
+    def _enter_first_again(self, unit: LaneGroup, lane: CandidateLane) -> None:
         """The first lane of the unit is out of date."""
         if lane.candidates:
             heapreplace(unit.lanes, self._entry_of(lane))
@@ -207,13 +207,13 @@ class Lineup:
             heappop(unit.lanes)
             lane.entry = None
 
-    def _enter_unit(self, unit: Unit) -> None:
+    def _enter_unit(self, unit: LaneGroup) -> None:
         """Put the unit where it belongs, if it has lanes."""
         if unit.lanes:
             unit.entry = (unit.minus_band, self._root_share(unit), *unit.lanes[0][:3], unit)
             heappush(self._top, unit.entry)
 
-    def _first_unit(self) -> Unit | None:
+    def _first_unit(self) -> LaneGroup | None:
         """The unit whose first lane has the next candidate, both up to date; None when nothing is left."""
         if len(self._units) == 1:
             (unit,) = self._units.values()
@@ -232,7 +232,7 @@ class Lineup:
                 heappop(self._top)
         return None
 
-    def _refresh_lanes(self, unit: Unit) -> None:
+    def _refresh_lanes(self, unit: LaneGroup) -> None:
         """Bring the first lane of the unit up to date."""
         lanes = unit.lanes
         while lanes:
@@ -245,17 +245,17 @@ class Lineup:
             else:
                 heappop(lanes)
 
-    def _shares_below(self, lane: Lane) -> tuple[int, ...]:
+    def _shares_below(self, lane: CandidateLane) -> tuple[int, ...]:
         """Shares below the root, and that of the tenant."""
         if lane.starved:
             return ()
         shares = tuple([self._shares.of(vertex) for vertex in lane.below])
         return shares if lane.tenant == NONE else (*shares, self._state.tenant_share(lane.queue, lane.tenant))
 
-    def _root_share(self, unit: Unit) -> tuple[int, ...]:
+    def _root_share(self, unit: LaneGroup) -> tuple[int, ...]:
         return () if unit.starved else (self._shares.of(unit.root),)
 
-    def _stamp(self, lane: Lane) -> int:
+    def _stamp(self, lane: CandidateLane) -> int:
         """Changes when a share that counts for the lane within its unit does."""
         return sum([self._grown[vertex] for vertex in lane.below])
 

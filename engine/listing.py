@@ -34,7 +34,7 @@ _STILL_WAITS = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.SUSPENDE
 _HAS_WAITED = np.array([s in _STILL_WAITS for s in WorkloadState])
 
 
-class Source:
+class RowSource:
     """Rows of one kind. A column is numeric, coded text (codes into a few names) or plain text.
 
     Column functions take the rows that are wanted, so that a window costs a window and only filters cost a column.
@@ -85,7 +85,7 @@ class Source:
         return self.numbers[name](rows)
 
 
-class WorkloadSource(Source):
+class WorkloadSource(RowSource):
     """Columns of `COLUMNS["workloads"]`."""
 
     def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
@@ -145,7 +145,7 @@ class WorkloadSource(Source):
         self.absent = {"run": -1, "started": -1, "ended": -1}
 
 
-class NodeSource(Source):
+class NodeSource(RowSource):
     """Columns of `COLUMNS["nodes"]`."""
 
     def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
@@ -211,7 +211,7 @@ class NodeSource(Source):
         }
 
 
-class QueueSource(Source):
+class QueueSource(RowSource):
     """Columns of `COLUMNS["queues"]`. Counts and charges of a queue include all below it."""
 
     def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
@@ -308,7 +308,7 @@ class QueueSource(Source):
             self.absent[name] = -1
 
 
-class ReservationSource(Source):
+class ReservationSource(RowSource):
     """Columns of `COLUMNS["reservations"]`."""
 
     def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
@@ -331,7 +331,7 @@ _UNSCALED = -(1 << 40)
 """Of a pool that does not grow by itself, where a priority may be below zero."""
 
 
-class PoolSource(Source):
+class PoolSource(RowSource):
     """Columns of `COLUMNS["pools"]`."""
 
     def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
@@ -387,7 +387,7 @@ class PoolSource(Source):
         self.absent = {"backed_off": -1} | dict.fromkeys(("least", "most", "headroom", "priority"), _UNSCALED)
 
 
-class OrderSource(Source):
+class OrderSource(RowSource):
     """Columns of `COLUMNS["orders"]`."""
 
     def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
@@ -424,7 +424,7 @@ class OrderSource(Source):
         self.absent = {"ready": -1, "ended": -1}
 
 
-SOURCES: dict[Kind, Callable[[State, Explainer, int], Source]] = {
+SOURCES: dict[Kind, Callable[[State, Explainer, int], RowSource]] = {
     "workloads": WorkloadSource,
     "nodes": NodeSource,
     "queues": QueueSource,
@@ -461,7 +461,7 @@ def column_named(kind: Kind, name: str) -> None:
         )
 
 
-def matching(kind: Kind, source: Source, where: tuple[Term, ...]) -> Numbers:
+def matching(kind: Kind, source: RowSource, where: tuple[Term, ...]) -> Numbers:
     """Rows that satisfy the terms. Positive terms on one column are alternatives; all else must hold together."""
     keep = np.ones(source.size, bool) if source.hidden is None else ~source.hidden
     either: dict[str, Numbers] = {}
@@ -479,7 +479,7 @@ def matching(kind: Kind, source: Source, where: tuple[Term, ...]) -> Numbers:
     return np.flatnonzero(keep)
 
 
-def _mask(source: Source, term: Term) -> Numbers:
+def _mask(source: RowSource, term: Term) -> Numbers:
     name = term.column
     if name == "text":
         masks = [_column_mask(source, column, term) for column in source.texts]
@@ -493,7 +493,7 @@ def _mask(source: Source, term: Term) -> Numbers:
     return _number_mask(source.numbers[name](ALL), source.absent.get(name), term)
 
 
-def _column_mask(source: Source, name: str, term: Term) -> Numbers:
+def _column_mask(source: RowSource, name: str, term: Term) -> Numbers:
     """Of a column with a text of its own in every row."""
     index, values = source.indexes.get(name), source.texts[name]
     if index is None or not index.covers or term.op not in ("=", "!=", "~", "!~"):
@@ -538,7 +538,7 @@ def _number_mask(numbers: Numbers, absent: int | None, term: Term) -> Numbers:
     return mask if absent is None else mask & (numbers != absent)
 
 
-def ordered(kind: Kind, source: Source, rows: Numbers, sort: tuple[str, ...], start: int, stop: int) -> Numbers:
+def ordered(kind: Kind, source: RowSource, rows: Numbers, sort: tuple[str, ...], start: int, stop: int) -> Numbers:
     """Rows `start` to `stop` of the rows sorted. Ties keep creation order; values that do not apply come last."""
     ranks: list[Rank] = []
     for entry in sort:
@@ -548,7 +548,7 @@ def ordered(kind: Kind, source: Source, rows: Numbers, sort: tuple[str, ...], st
     return np.asarray(rows[window(len(rows), ranks, start, stop)])
 
 
-def _ranks(source: Source, name: str, descending: bool) -> list[Rank]:
+def _ranks(source: RowSource, name: str, descending: bool) -> list[Rank]:
     """By what the column is sorted."""
     index = source.indexes.get(name)
     if index is not None and index.covers:

@@ -19,7 +19,7 @@ from engine import workloads as wl
 from engine.allocations import NONE
 from engine.columns import summed, view
 from engine.model import WorkloadSpec, WorkloadState
-from engine.pending import STOPPED, Arrived, Key
+from engine.pending import STOPPED, Key, NewArrivals
 from engine.quota import WIDTH, QueueTree, Vector
 from engine.reconsider import Cause
 
@@ -76,7 +76,7 @@ def submitted(state: State, event: ev.SubmittedMany) -> None:
     if state.budgets.any_stops:
         stops = state.budgets.stopping
         tenants = [t if stops(state, row) is None else STOPPED for row, t in zip(rows, tenants, strict=True)]
-    state.pending.arrive(Arrived(rows, priorities, queues, classes, tenants))
+    state.pending.arrive(NewArrivals(rows, priorities, queues, classes, tenants))
     state.arrivals += rows
 
 

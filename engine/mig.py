@@ -25,7 +25,7 @@ from engine.model import PoolSpec, TaskGroup
 COMPUTE_SLICES, MEMORY_SLICES = 7, 8
 
 
-class Kind(NamedTuple):
+class InstanceSize(NamedTuple):
     """One size of instance."""
 
     compute: int
@@ -39,12 +39,12 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind(1, 1, (0, 1, 2, 3, 4, 5, 6), 7),
-    Kind(1, 2, (0, 2, 4, 6), 4),
-    Kind(2, 2, (0, 2, 4), 3),
-    Kind(3, 4, (0, 4), 2),
-    Kind(4, 4, (0,), 1),
-    Kind(7, 8, (0,), 1),
+    InstanceSize(1, 1, (0, 1, 2, 3, 4, 5, 6), 7),
+    InstanceSize(1, 2, (0, 2, 4, 6), 4),
+    InstanceSize(2, 2, (0, 2, 4), 3),
+    InstanceSize(3, 4, (0, 4), 2),
+    InstanceSize(4, 4, (0,), 1),
+    InstanceSize(7, 8, (0,), 1),
 )
 MODELS = {
     "A100-40GB": ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),

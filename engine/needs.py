@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from engine.columns import view
-from engine.lineup import Lineup
+from engine.lineup import CandidateOrder
 from engine.model import NodeState
-from engine.order_limits import Limits
-from engine.pending import STOPPED, Group, Key
+from engine.order_limits import OrderLimits
+from engine.pending import STOPPED, Key, PendingGroup
 from engine.quota import Charge
 from engine.services import unmet
 from engine.shape import Shape
@@ -28,7 +28,7 @@ Way = tuple[tuple[Shape, ...], tuple[int, ...], Charge]
 """(shapes, tasks of each group, what they cost the queue)"""
 
 
-class Need:
+class PlacementNeed:
     """Tasks to be placed: those of one gang, or all single ones of a kind."""
 
     __slots__ = ("counts", "gang", "rows", "shapes", "young")
@@ -47,25 +47,25 @@ class Need:
 class Needs:
     """Finds them, in one state at one time."""
 
-    def __init__(self, state: State, now_ms: int, limits: Limits) -> None:
+    def __init__(self, state: State, now_ms: int, limits: OrderLimits) -> None:
         self._state = state
         self._now_ms = now_ms
         self._limits = limits
 
-    def blocks(self) -> list[list[Need]]:
+    def blocks(self) -> list[list[PlacementNeed]]:
         """First what runs on nodes that are taken back and what services lack, then what waits by band of priority, the
         highest first: gangs in the scheduler's order, then single tasks by kind, what is hardest to place first."""
         state = self._state
         with state.queues.trial():
             return [self._of_doomed() + self._of_services(), *self._of_waiting()]
 
-    def _of_waiting(self) -> list[list[Need]]:
-        gangs: dict[int, list[Need]] = {}
-        singles: dict[int, dict[tuple[tuple[Shape, ...], bool], Need]] = {}
+    def _of_waiting(self) -> list[list[PlacementNeed]]:
+        gangs: dict[int, list[PlacementNeed]] = {}
+        singles: dict[int, dict[tuple[tuple[Shape, ...], bool], PlacementNeed]] = {}
         w = self._state.workloads
         young_since = self._now_ms - self._state.settings.autoscaling.scale_up_after_ms
-        freely: dict[Key, Group] = {}
-        others: dict[Key, Group] = {}
+        freely: dict[Key, PendingGroup] = {}
+        others: dict[Key, PendingGroup] = {}
         for key, group in self._state.pending.groups.items():
             if key[3] == STOPPED:
                 continue
@@ -73,7 +73,7 @@ class Needs:
 
         def add(band: int, shapes: tuple[Shape, ...], rows: list[int], young: bool) -> None:
             if rows:
-                need = singles[band].setdefault((shapes, young), Need(shapes, [0], [], NONE, young))
+                need = singles[band].setdefault((shapes, young), PlacementNeed(shapes, [0], [], NONE, young))
                 need.counts[0] += len(rows)
                 need.rows += rows
 
@@ -93,7 +93,7 @@ class Needs:
             if w.class_at(row).single:
                 add(band, shapes, [row], young)
             else:
-                gangs[band].append(Need(shapes, list(counts), [row], row, young))
+                gangs[band].append(PlacementNeed(shapes, list(counts), [row], row, young))
         found = []
         for band in sorted(gangs, reverse=True):
             ordered = sorted(
@@ -115,13 +115,13 @@ class Needs:
             return False
         return state.queues.is_open(queue) and not state.bookings.clearings and not state.queues.flavored(queue)
 
-    def _waiting(self, groups: dict[Key, Group]) -> Iterator[tuple[int, Way]]:
+    def _waiting(self, groups: dict[Key, PendingGroup]) -> Iterator[tuple[int, Way]]:
         """What waits and may start as far as queues and quota go, in the scheduler's order, its quota charged."""
         state = self._state
         w, queues, now_ms = state.workloads, state.queues, self._now_ms
         waiting = {key: group.rows[group.front :] for key, group in groups.items()}
         at: dict[Key, int] = dict.fromkeys(waiting, 0)
-        lineup = Lineup(state, [(key, rows[0]) for key, rows in waiting.items()])
+        lineup = CandidateOrder(state, [(key, rows[0]) for key, rows in waiting.items()])
         ways: dict[tuple[int, int], list[Way]] = {}
         looked_at = 0
         begun: dict[int, int] = {}
@@ -170,7 +170,7 @@ class Needs:
             ways.sort(key=lambda way: not all(self._limits.room(shape.home).now for shape in way[0]))
         return iter(ways)
 
-    def _of_doomed(self) -> list[Need]:
+    def _of_doomed(self) -> list[PlacementNeed]:
         """Tasks on nodes that are about to be taken back."""
         state = self._state
         if not state.doomed:
@@ -184,14 +184,14 @@ class Needs:
                 lost.setdefault(row, [0] * len(w.class_at(row).counts))[a.group[i]] += a.count[i]
         return self._as_needs(sorted(lost.items()))
 
-    def _of_services(self) -> list[Need]:
+    def _of_services(self) -> list[PlacementNeed]:
         """Replicas that running services lack."""
         found: dict[int, list[int]] = {}
         for row, group, missing in unmet(self._state):
             found.setdefault(row, [0] * len(self._state.workloads.class_at(row).counts))[group] += missing
         return self._as_needs(sorted(found.items()), alone=True)
 
-    def _as_needs(self, lost: list[tuple[int, list[int]]], *, alone: bool = False) -> list[Need]:
+    def _as_needs(self, lost: list[tuple[int, list[int]]], *, alone: bool = False) -> list[PlacementNeed]:
         """`alone`: each of the tasks is of use by itself."""
         w = self._state.workloads
         gangs, singles = [], []
@@ -199,10 +199,10 @@ class Needs:
             shapes = w.class_at(row).shapes
             if alone or w.class_at(row).single:
                 singles += [
-                    Need((shape,), [count], [row], NONE, False)
+                    PlacementNeed((shape,), [count], [row], NONE, False)
                     for shape, count in zip(shapes, counts, strict=True)
                     if count
                 ]
             else:
-                gangs.append(Need(shapes, counts, [row], row, False))
+                gangs.append(PlacementNeed(shapes, counts, [row], row, False))
         return gangs + singles

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.capacity import Capacity
-from engine.expander import Option, waste_ppm
+from engine.expander import GrowthOption, waste_ppm
 from engine.model import PoolSpec
-from engine.needs import Need
+from engine.needs import PlacementNeed
 from engine.placement import Claim, place, unplace
 from engine.shape import Shape
 from engine.templates import template
@@ -57,21 +57,21 @@ class NewNodes:
             self.used.pop(node, None)
 
 
-class Try:
+class PlacementTrial:
     """Tasks placed on new nodes, on trial."""
 
     def __init__(self, on: NewNodes, spare: int = 0) -> None:
         """`spare`: how many of the nodes need not be ordered."""
         self.on = on
         self.spare = spare
-        self.placed: list[tuple[Need, tuple[Shape, ...], list[Claim]]] = []
+        self.placed: list[tuple[PlacementNeed, tuple[Shape, ...], list[Claim]]] = []
         self.nodes: list[int] = []
         """Rows of the nodes that it takes."""
 
-    def note(self, need: Need, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
+    def note(self, need: PlacementNeed, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
         self.placed.append((need, shapes, claims))
 
-    def option(self) -> Option:
+    def option(self) -> GrowthOption:
         spec = self.on.spec
         used = [0, 0, 0, 0]
         tasks = 0
@@ -84,7 +84,7 @@ class Try:
         waste = waste_ppm(used, spec.offered.vector(), len(self.nodes))
         nodes = max(len(self.nodes) - self.spare, 0)
         priority = spec.scaling.priority if spec.scaling is not None else 0
-        return Option(self.on.pool, priority, nodes, tasks, waste, nodes * spec.price_microusd_hour)
+        return GrowthOption(self.on.pool, priority, nodes, tasks, waste, nodes * spec.price_microusd_hour)
 
     def undo(self) -> None:
         for _, shapes, claims in reversed(self.placed):

@@ -45,7 +45,7 @@ class Partition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ShapeReach:
     """Where tasks of a shape may go."""
 
     open: tuple[int, ...]
@@ -314,7 +314,7 @@ class NodeTable(Table):
         self.partition_nodes: list[int] = []
         """Nodes of each partition, in any state."""
         self._partition_of: dict[Any, int] = {}
-        self.reaches: dict[Shape, Reach] = {}
+        self.reaches: dict[Shape, ShapeReach] = {}
         self.partition = array("i", [self._partition(node) for node in range(len(self.node_ids))])
         for node, state in enumerate(self.state):
             if state == NodeState.REMOVED:
@@ -355,7 +355,7 @@ class NodeTable(Table):
         self.partition_nodes[found] += 1
         return found
 
-    def reach(self, shape: Shape) -> Reach:
+    def reach(self, shape: Shape) -> ShapeReach:
         """Where tasks of the shape may go, as far as that follows from what nodes are."""
         found = self.reaches.get(shape)
         if found is None:
@@ -376,7 +376,7 @@ class NodeTable(Table):
         mask = mine[view(self.partition)] & (view(self.state) != NodeState.REMOVED) & self.labelled(shape.labels)
         return [int(count) for count in np.bincount(view(self.pool)[mask], minlength=len(counts))]
 
-    def _reach(self, shape: Shape, *, labels: bool = True, taints: bool = True) -> Reach:
+    def _reach(self, shape: Shape, *, labels: bool = True, taints: bool = True) -> ShapeReach:
         order = {pool: i for i, pool in enumerate(shape.pools)}
         ranked: list[tuple[int, int, LabelSet, list[tuple[str, ...]], int]] = []
         for row, partition in enumerate(self.partitions):
@@ -395,7 +395,7 @@ class NodeTable(Table):
             (booking, row) for booking, pool in shape.booked for row in rows if self.partitions[row].pool == pool
         )
         loose = tuple(demand for demand in shape.labels if demand.key not in self.split)
-        return Reach(found, kept, loose, frozenset(found), frozenset(kept), ranks)
+        return ShapeReach(found, kept, loose, frozenset(found), frozenset(kept), ranks)
 
     def _labels_match(self, shape: Shape, labels: dict[str, str]) -> bool:
         return all(demand.holds(labels.get(demand.key)) for demand in shape.labels if demand.key in self.split)
@@ -410,7 +410,7 @@ class NodeTable(Table):
         mine[list(reach.open)] = True
         return np.asarray(mine[view(self.partition)] & self.labelled(reach.loose))
 
-    def loose_mask(self, reach: Reach) -> Mask:
+    def loose_mask(self, reach: ShapeReach) -> Mask:
         """Which nodes have the labels that are to be matched node by node."""
         return self.labelled(reach.loose)
 

@@ -51,7 +51,7 @@ _HOLDS = ("starting", "running")
 _OUTSIDE = ev.REQUEUE_CAUSES.index("decided outside")
 
 
-class Observation:
+class ObservationFold:
     """One command Observe being taken in. `events` is to be applied one by one as it yields: what follows depends on
     what came before. Nothing that was seen makes it raise: what cannot be taken is left out and named."""
 

@@ -18,7 +18,7 @@ from engine import rehearsal
 from engine.chance import MIN_RUNS
 from engine.control import Engine
 from engine.outlook import MAX_STRETCH, AskOptions, Attempt, Options, OptionTrial, Placing
-from engine.rehearsal import Conditions, Covered, Sample, arrivals_within
+from engine.rehearsal import Conditions, HorizonProgress, RehearsalSample, arrivals_within
 from engine.run_times import RunTimes, Whole, quantile
 from engine.state import State
 from engine.what_if import AT_ONCE, NEVER, Job, run_all
@@ -49,7 +49,7 @@ def run_time_in(likely: Sequence[int], n: int) -> int:
     return quantile(array("q", likely), share_of(n), 0)
 
 
-class Told(RunTimes):
+class FixedRunTimes(RunTimes):
     """Run times of some workloads are told, all others drawn."""
 
     def __init__(self, state: State, others: RunTimes, told: dict[str, int]) -> None:
@@ -97,7 +97,7 @@ class _Round:
 
     def __init__(self, ask: AskOptions, places: Sequence[int], n: int, *, arrivals: bool) -> None:
         self.ask, self.places, self.n, self.arrivals = ask, places, n, arrivals
-        self.samples: dict[int, Sample] = {}
+        self.samples: dict[int, RehearsalSample] = {}
         """By place in the ask."""
 
     def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], left: _Time, part: float) -> None:
@@ -136,13 +136,13 @@ class _Round:
                 most_looks=MAX_LOOKS if left.limited else rehearsal.MAX_LOOKS,
                 figures=False,
             )
-            jobs.append(((ed.Submit(workloads=(spec,)),), under))
+            jobs.append(((ed.SubmitEdit(workloads=(spec,)),), under))
 
-        def heard(job: int, what: Sample | Covered) -> None:
-            if isinstance(what, Sample):
+        def heard(job: int, what: RehearsalSample | HorizonProgress) -> None:
+            if isinstance(what, RehearsalSample):
                 self.samples[places[job]] = what
 
-        run_all(engine, jobs, Told(engine.state, run_times, told), heard)
+        run_all(engine, jobs, FixedRunTimes(engine.state, run_times, told), heard)
         left.note(max(self.samples[place].cpu_s for place in places))
 
     def settled(self, place: int) -> bool:
@@ -226,7 +226,7 @@ def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: list[
     return found
 
 
-def _within_reach(engine: Engine, sample: Sample, left: _Time) -> bool:
+def _within_reach(engine: Engine, sample: RehearsalSample, left: _Time) -> bool:
     """Whether what arrives up to then can be run ahead in time."""
     count = arrivals_within(engine.state, engine.now_ms, sample.covered_ms)
     return count * ARRIVAL_S <= left.left_s() * FULL_PART

@@ -15,7 +15,7 @@ from engine.templates import could_stand, grows
 NO_LIMIT = 1 << 40
 
 
-class Room(NamedTuple):
+class GrowthRoom(NamedTuple):
     """How far a pool may grow."""
 
     most: int
@@ -30,7 +30,7 @@ class Room(NamedTuple):
     """What sets `most`, where it is 0; else what sets the others."""
 
 
-class Limits:
+class OrderLimits:
     """What is left of every limit, while orders are made."""
 
     def __init__(self, state: State, now_ms: int) -> None:
@@ -75,7 +75,7 @@ class Limits:
         """Whether anything at all may be ordered now."""
         return any(grows(pool) and self.room(row).now for row, pool in enumerate(self._state.capacity.pools))
 
-    def room(self, pool: int) -> Room:
+    def room(self, pool: int) -> GrowthRoom:
         """What may still be ordered of the pool."""
         state, settings = self._state, self._settings
         spec = state.capacity.pools[pool]
@@ -83,12 +83,12 @@ class Limits:
         quota = self._quota.get(self._project(pool), NO_LIMIT)
         at_once = min(quota, settings.most_in_batch, self._heard_at_once(spec))
         if state.orders.backed_off_ms.get(pool, 0) > self._now_ms:
-            return Room(0, 0, 0, at_once, self._failed(pool))
+            return GrowthRoom(0, 0, 0, at_once, self._failed(pool))
         left = most - state.capacity.pool_nodes[pool] - self.due[pool] - self._ordered[pool]
         if left <= 0:
-            return Room(0, 0, 0, at_once, f"is at its most, {most} node{'s' if most != 1 else ''}")
+            return GrowthRoom(0, 0, 0, at_once, f"is at its most, {most} node{'s' if most != 1 else ''}")
         if settings.most_nodes and self._nodes >= settings.most_nodes:
-            return Room(0, 0, 0, at_once, f"would make the cell larger than {settings.most_nodes} nodes")
+            return GrowthRoom(0, 0, 0, at_once, f"would make the cell larger than {settings.most_nodes} nodes")
         if settings.most_nodes:
             left = min(left, settings.most_nodes - self._nodes)
         asked = max(quota - self._asked.get(self._project(pool), 0), 0)
@@ -99,7 +99,7 @@ class Limits:
         if self._calls < min(asked, in_batch):
             why = f"the head node takes the calls of {settings.calls_per_s} new machines in a second"
         now = max(min(left, asked, self._calls), 0)
-        return Room(left, now, min(now, in_batch, at_once), at_once, why)
+        return GrowthRoom(left, now, min(now, in_batch, at_once), at_once, why)
 
     def _heard_at_once(self, pool: PoolSpec) -> int:
         """Machines of the pool that the head node can take the calls of when they are ordered together: they call over

@@ -9,7 +9,7 @@ from engine.admission import Admission
 from engine.batch import Batches, put_back
 from engine.binder import Binder
 from engine.cycle_memory import MAX_DECISIONS, CandidateVerdict, CycleMemory
-from engine.lineup import Lineup, Order, ShortestFirst
+from engine.lineup import CandidateOrder, Order, ShortestFirst
 from engine.pending import Key
 from engine.preemptor import Preemptor
 from engine.state import State
@@ -34,7 +34,7 @@ class OrderedPass:
         self._admission = admission
         self._binder = binder
         self._batches = batches
-        self._lineup: Lineup | ShortestFirst = Lineup(state, heads)
+        self._lineup: CandidateOrder | ShortestFirst = CandidateOrder(state, heads)
         self._closed: set[int] = set()
         """Queues of which nothing more starts."""
         self._refused: set[int] = set()
@@ -69,7 +69,7 @@ class OrderedPass:
         return first
 
     def _put_shortest_first(self) -> None:
-        if isinstance(self._lineup, Lineup):
+        if isinstance(self._lineup, CandidateOrder):
             self._lineup = ShortestFirst(self._state, self._lineup.rest())
 
     def _admit(self, order: Order, key: Key) -> None:
@@ -103,14 +103,14 @@ class OrderedPass:
     # -- together -----------------------------------------------------------------------------------------------------
 
     def _may_start_together(self) -> bool:
-        together = not self._one_by_one and isinstance(self._lineup, Lineup)
+        together = not self._one_by_one and isinstance(self._lineup, CandidateOrder)
         return together and self._memory.reservation is None and self._batches.are_sure()
 
     def _start_together(self) -> int:
         """Start the first candidates all at once, as many as would start one by one. Returns how many those were. Where
         one found no room, the pass goes on one by one."""
         lineup, batches = self._lineup, self._batches
-        assert isinstance(lineup, Lineup)
+        assert isinstance(lineup, CandidateOrder)
         if not batches.may_begin(lineup):
             self._one_by_one = True
             return 0
@@ -122,7 +122,7 @@ class OrderedPass:
         for draw, following in known:
             self._memory.note_decision(draw.order, following)
         if begun < len(draws):
-            self._lineup = Lineup(self._state, put_back(lineup, draws[begun:]))
+            self._lineup = CandidateOrder(self._state, put_back(lineup, draws[begun:]))
             self._one_by_one = True
         elif len(nexts) < begun:
             self._started = draws[-1].order

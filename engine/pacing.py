@@ -17,7 +17,7 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
-from engine.clouds import WINDOW_MS, CloudSpec, Report, Said, SimulatedCloud
+from engine.clouds import WINDOW_MS, CloudReport, CloudSpec, ProviderSignal, SimulatedCloud
 
 MAX_IN_BATCH = 5_000
 PAUSE_MS = (500, 1_500)
@@ -72,19 +72,19 @@ class Pacer:
         self._leaving: list[deque[int]] = [deque() for _ in zones]
         """Machines to be given back, by zone."""
 
-    def take(self, reports: list[Report]) -> None:
+    def take(self, reports: list[CloudReport]) -> None:
         """Learn from what the cloud said. Machines whose call was dropped are given back with the next batch."""
         for at_ms, machine, zone, said in reports:
-            if said == Said.GRANTED:
+            if said == ProviderSignal.GRANTED:
                 self.alive += 1
                 self._answered(zone, granted=True, at_ms=at_ms)
-            elif said == Said.OUT_OF_STOCK:
+            elif said == ProviderSignal.OUT_OF_STOCK:
                 self.out_of_stock += 1
                 self._calls_left += 1
                 self._answered(zone, granted=False, at_ms=at_ms)
-            elif said == Said.TAKEN:
+            elif said == ProviderSignal.TAKEN:
                 self.alive -= 1
-            elif said == Said.DROPPED:
+            elif said == ProviderSignal.DROPPED:
                 self.calls_lost += 1
                 self._leaving[zone].append(machine)
 

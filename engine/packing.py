@@ -34,11 +34,11 @@ from engine.scores import (
     GPU,
     MEMORY,
     WHOLE,
-    Candidates,
+    CandidateNodes,
+    MixShape,
     Score,
-    Shape,
     Surroundings,
-    Wish,
+    TaskRequest,
     average,
     best_fit,
     dot_product,
@@ -68,7 +68,7 @@ UNFIT = -(2**60)
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeList:
     """A node list, sorted by name."""
 
     names: list[str]
@@ -119,7 +119,7 @@ class Pods:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackingResult:
     """What came of one order of arrivals."""
 
     policy: Policy
@@ -148,7 +148,7 @@ class Packed:
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def read_nodes(path: Path | str) -> Nodes:
+def read_nodes(path: Path | str) -> NodeList:
     """A node list of openb, plain or gzip. The first line that is wrong raises TraceError: figures of a list that was
     read in part would not compare with any other."""
     pools, nodes = openb.read_nodes(path, Problems(strict=True))
@@ -159,7 +159,7 @@ def read_nodes(path: Path | str) -> Nodes:
         raise TraceError(str(path), 1, "gpu", "expected nodes with GPUs, found none")
     models = sorted({pool.gpu_model for pool in pools if pool.gpu_model})
     row = {model: row for row, model in enumerate(models)}
-    return Nodes(
+    return NodeList(
         names=[node.id for node in nodes],
         cpu=np.array([each.cpu_milli for each in capacity], np.int64),
         memory=np.array([each.memory_mib for each in capacity], np.int64),
@@ -169,7 +169,7 @@ def read_nodes(path: Path | str) -> Nodes:
     )
 
 
-def read_pods(path: Path | str, nodes: Nodes) -> Pods:
+def read_pods(path: Path | str, nodes: NodeList) -> Pods:
     """A pod list of openb, plain or gzip; times are not looked at. The first line that is wrong raises TraceError."""
     jobs = sorted(openb.jobs(TraceFile(path, Problems(strict=True))), key=lambda job: job.id)
     row = {model: row for row, model in enumerate(nodes.models)}
@@ -198,7 +198,7 @@ def read_pods(path: Path | str, nodes: Nodes) -> Pods:
 # --- the method ----------------------------------------------------------------------------------------------------
 
 
-def pack(nodes: Nodes, pods: Pods, policy: Policy, *, seed: int = 42, inflate: float = 1.3) -> Packed:
+def pack(nodes: NodeList, pods: Pods, policy: Policy, *, seed: int = 42, inflate: float = 1.3) -> PackingResult:
     """One order of arrivals, placed by one policy. `inflate` is the GPU request of all arrivals over the capacity."""
     if not 0 < inflate <= MAX_INFLATE:
         raise SpecError("inflate", f"{inflate} is not above 0 and at most {MAX_INFLATE}", "1.3 is as published")
@@ -214,7 +214,7 @@ def pack(nodes: Nodes, pods: Pods, policy: Policy, *, seed: int = 42, inflate: f
             total += pods.shapes[shape].gpu_milli
             placed += 1
         allocated[at] = total
-    return Packed(
+    return PackingResult(
         policy=policy,
         seed=seed,
         arrived=len(order),
@@ -245,7 +245,7 @@ def arrivals(pods: Pods, target_milli: int, random: Random) -> list[int]:
     return order
 
 
-def typical(pods: Pods) -> tuple[Shape, ...]:
+def typical(pods: Pods) -> tuple[MixShape, ...]:
     """The most frequent requests that together are TYPICAL_PERCENT of the pods, memory aside; of equally frequent ones
     the largest first, as the simulator sorts them."""
     frequent: Counter[tuple[int, int, int, str, tuple[int, ...]]] = Counter()
@@ -255,14 +255,14 @@ def typical(pods: Pods) -> tuple[Shape, ...]:
         key = (pod.cpu, pod.per_device, pod.devices, pod.spec, pod.models)
         frequent[key] += count
         memory[key] += count * pod.memory
-    mix: list[Shape] = []
+    mix: list[MixShape] = []
     covered = 0
     for count, key in sorted(((count, key) for key, count in frequent.items()), reverse=True):
         if covered * 100 >= TYPICAL_PERCENT * len(pods.shape):
             break
         covered += count
         cpu, per_device, devices, _, models = key
-        mix.append(Shape(cpu, per_device, devices, models, count, memory[key] // count))
+        mix.append(MixShape(cpu, per_device, devices, models, count, memory[key] // count))
     return tuple(mix)
 
 
@@ -272,7 +272,7 @@ def typical(pods: Pods) -> tuple[Shape, ...]:
 class Floor:
     """The nodes in the order in which ties are broken, and what is free on them."""
 
-    def __init__(self, nodes: Nodes, rank: list[int]) -> None:
+    def __init__(self, nodes: NodeList, rank: list[int]) -> None:
         order = np.array(rank, np.int64)
         count = nodes.devices[order]
         self.model = nodes.model[order]
@@ -322,7 +322,7 @@ class Chooser(Protocol):
         """Place a pod of this shape, if it fits anywhere."""
 
 
-class Blind:
+class RandomPolicy:
     """A node at random of those that fit, a share on a device at random of those that do."""
 
     def __init__(self, floor: Floor, pods: Pods, random: Random) -> None:
@@ -342,7 +342,7 @@ class Blind:
         return True
 
 
-class Scored:
+class ScorePolicy:
     """The best node by one score of `engine.scores`, a share on the device with least free."""
 
     def __init__(self, floor: Floor, pods: Pods, score: Score) -> None:
@@ -352,7 +352,7 @@ class Scored:
         self.around = Surroundings(largest=(LARGEST_CPU_MILLI, 0, LARGEST_GPU_MILLI, 0))
         count = floor.cpu.size
         nothing = np.zeros(count, np.int32)
-        self.nodes = Candidates(
+        self.nodes = CandidateNodes(
             rows=np.arange(count),
             capacity=floor.free.copy(),
             free=floor.free,
@@ -367,7 +367,7 @@ class Scored:
     def place(self, shape: int) -> bool:
         pod = self.pods[shape]
         whole = pod.devices if pod.per_device == WHOLE else 0
-        wish = Wish(cpu=pod.cpu, gpus=whole, share=0 if whole else pod.per_device)
+        wish = TaskRequest(cpu=pod.cpu, gpus=whole, share=0 if whole else pod.per_device)
         points = np.where(self.floor.fits(pod), self.score(self.nodes, wish, self.around).astype(np.int64), UNFIT)
         node = int(points.argmax())
         if points[node] == UNFIT:
@@ -441,7 +441,7 @@ class Descent:
 
     def _users(self, model: int) -> Users:
         """The typical pods with GPUs that may use the model."""
-        groups: dict[tuple[int, int], list[Shape]] = {}
+        groups: dict[tuple[int, int], list[MixShape]] = {}
         for shape in self.mix:
             if shape.devices and (not shape.models or model in shape.models):
                 groups.setdefault((shape.per_device, shape.devices), []).append(shape)
@@ -562,9 +562,9 @@ def _accepts(models: tuple[int, ...], count: int) -> NDArray[np.bool_]:
 
 
 CHOOSERS: dict[Policy, Callable[[Floor, Pods, Random], Chooser]] = {
-    "random": Blind,
-    "dotprod": lambda floor, pods, _: Scored(floor, pods, dot_product),
-    "bestfit": lambda floor, pods, _: Scored(floor, pods, best_fit),
+    "random": RandomPolicy,
+    "dotprod": lambda floor, pods, _: ScorePolicy(floor, pods, dot_product),
+    "bestfit": lambda floor, pods, _: ScorePolicy(floor, pods, best_fit),
     "fgd": Descent,
     "muster": Muster,
 }

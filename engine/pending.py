@@ -21,7 +21,7 @@ STOPPED = -2
 Column = np.ndarray[Any, np.dtype[Any]]
 
 
-class Group:
+class PendingGroup:
     """Rows in ascending order. The front is an offset, so that taking the first costs nothing."""
 
     __slots__ = ("front", "rows")
@@ -30,8 +30,8 @@ class Group:
         self.rows: list[int] = []
         self.front = 0
 
-    def copy(self) -> Group:
-        other = Group()
+    def copy(self) -> PendingGroup:
+        other = PendingGroup()
         other.rows = self.rows[self.front :]
         return other
 
@@ -71,7 +71,7 @@ class Group:
         return bisect_left(self.rows, row, lo=self.front) - self.front
 
 
-class Arrived(NamedTuple):
+class NewArrivals(NamedTuple):
     """Workloads that came together, in columns."""
 
     rows: range
@@ -87,11 +87,11 @@ class Pending:
 
     def __init__(self, by_class: bool) -> None:
         self.by_class = by_class
-        self._groups: dict[Key, Group] = {}
-        self._arrived: list[Arrived] = []
+        self._groups: dict[Key, PendingGroup] = {}
+        self._arrived: list[NewArrivals] = []
 
     @property
-    def groups(self) -> dict[Key, Group]:
+    def groups(self) -> dict[Key, PendingGroup]:
         if self._arrived:
             self._enter()
         return self._groups
@@ -101,7 +101,7 @@ class Pending:
         other._groups = {key: group.copy() for key, group in self.groups.items()}
         return other
 
-    def arrive(self, arrived: Arrived) -> None:
+    def arrive(self, arrived: NewArrivals) -> None:
         """Add workloads that came together, after all that wait."""
         self._arrived.append(arrived)
 
@@ -134,7 +134,7 @@ class Pending:
     def add(self, key: Key, row: int) -> None:
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = Group()
+            group = self.groups[key] = PendingGroup()
         group.add(row)
 
     def fill(self, rows: Column, priorities: Column, queues: Column, kinds: Column, tenants: Column) -> None:
@@ -147,7 +147,7 @@ class Pending:
         # In the order of their first rows, as if they had been added one by one.
         for i in np.argsort(rows[starts], kind="stable").tolist():
             priority, queue, kind, tenant = keys[:, starts[i]].tolist()
-            group = self._groups[priority, queue, kind, tenant] = Group()
+            group = self._groups[priority, queue, kind, tenant] = PendingGroup()
             group.rows = rows[starts[i] : ends[i]].tolist()
 
     def discard(self, key: Key, row: int) -> None:

@@ -19,11 +19,11 @@ import numpy as np
 from engine import bulk, choosing
 from engine.capacity import NOWHERE, OPEN, Capacity
 from engine.columns import view
-from engine.domains import Choice, DomainRoom, domain_room, levels_asked, pick, spans
+from engine.domains import DomainChoice, DomainRoom, domain_room, levels_asked, pick, spans
 from engine.events import GroupPlacement
 from engine.model import TopologyRequest
 from engine.shape import Shape
-from engine.topology import Ints, Tree
+from engine.topology import Ints, TopologyTree
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""
@@ -126,7 +126,7 @@ def _place_close(
 
 
 def _place_in(
-    capacity: Capacity, known: DomainRoom, shapes: tuple[Shape, ...], counts: tuple[int, ...], choice: Choice
+    capacity: Capacity, known: DomainRoom, shapes: tuple[Shape, ...], counts: tuple[int, ...], choice: DomainChoice
 ) -> list[Claim] | None:
     """Claims for all groups within the span, or None with nothing claimed."""
     for order in orders_of_groups(shapes):
@@ -143,7 +143,7 @@ def _claim_in(
     group: int,
     shape: Shape,
     count: int,
-    choice: Choice,
+    choice: DomainChoice,
     claims: list[Claim],
 ) -> bool:
     """Add claims for tasks of one group within the span; False, and none added, when there is not room for all."""
@@ -181,7 +181,9 @@ def _claim_many(capacity: Capacity, group: int, shape: Shape, rows: Ints, tasks:
     return [(group, node, count, capacity.claim(node, shape, count)) for node, count in zip(nodes, counts, strict=True)]
 
 
-def _of_liked_pools(capacity: Capacity, tree: Tree, shape: Shape, room: Ints, choice: Choice, count: int) -> Ints:
+def _of_liked_pools(
+    capacity: Capacity, tree: TopologyTree, shape: Shape, room: Ints, choice: DomainChoice, count: int
+) -> Ints:
     """The room within the span on kept nodes and those of the pools the shape likes best, as many as are enough."""
     low, high = choice.span
     rows = tree.rows[low:high]
@@ -200,7 +202,7 @@ def _extend_in(
     shapes: tuple[Shape, ...],
     counts: tuple[int, ...],
     up_to: tuple[int, ...],
-    choice: Choice,
+    choice: DomainChoice,
     claims: list[Claim],
 ) -> list[Claim]:
     """The claims, and more of each group where the span has room."""
@@ -226,7 +228,7 @@ def _place_beside(
     for level in known.tree.wider(preferred, required):
         near, within = known.tree.around(level, beside), known.tree.around(required, beside)
         span = max(near[0], within[0]), min(near[1], within[1])
-        choice = Choice(span, known.tree.next_narrower(level))
+        choice = DomainChoice(span, known.tree.next_narrower(level))
         for group, shape in enumerate(shapes):
             more = min(up_to[group] - placed[group], known.rooms(capacity, shape).total(choice.span))
             if _claim_in(capacity, known, group, shape, more, choice, claims):
@@ -237,7 +239,7 @@ def _place_beside(
     return _in_rank_order(known.tree, _merged(shapes, claims))
 
 
-def _in_rank_order(tree: Tree, claims: list[Claim]) -> list[Claim]:
+def _in_rank_order(tree: TopologyTree, claims: list[Claim]) -> list[Claim]:
     """Group by group in the order of the tree."""
     return sorted(claims, key=lambda claim: (claim[0], tree.position[claim[1]], claim[3]))
 

@@ -20,7 +20,7 @@ from engine.definitions import Checked
 from engine.errors import RefusedError
 from engine.model import NodeState, ScalingSpec, check_quantity
 from engine.naming import listed
-from engine.order_limits import Limits
+from engine.order_limits import OrderLimits
 from engine.orders import OrderState
 from engine.scale_up import staying, zone_in_turn
 from engine.scaling import MAX_POOL_NODES
@@ -69,7 +69,7 @@ def _check_bounds(command: cmd.ScalePool, scaling: ScalingSpec | None) -> None:
 
 def _ordered(state: State, command: cmd.ScalePool, pool: int, lack: int, now_ms: int) -> Iterator[ev.AnyEvent]:
     """As many as may be asked for now; the autoscaler asks for the others as soon as it may."""
-    room = Limits(state, now_ms).room(pool)
+    room = OrderLimits(state, now_ms).room(pool)
     nodes = min(lack, room.in_batch)
     settings = state.settings.autoscaling
     if nodes < lack and not settings.enabled:

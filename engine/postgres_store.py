@@ -26,7 +26,7 @@ from engine import lease as leases
 from engine import postgres
 from engine.database import Schema, create_some, said
 from engine.errors import JournalCorrupt, JournalError, JournalTaken, SpecError
-from engine.journal_tables import OF_A_CELL, Head, Kind, table_of
+from engine.journal_tables import OF_A_CELL, DatabaseKind, Head, table_of
 from engine.lease import FENCE, LEASE, Lease
 from engine.postgres_driver import driver
 
@@ -67,7 +67,7 @@ class End(NamedTuple):
 class PostgresStore:
     """The database, open for its one writer until `close`."""
 
-    def __init__(self, place: Schema, seed: int, lease: Lease | None = None, kind: Kind = OF_A_CELL) -> None:
+    def __init__(self, place: Schema, seed: int, lease: Lease | None = None, kind: DatabaseKind = OF_A_CELL) -> None:
         """Open or create. `lease`: one that was waited for. Raises JournalBusy, JournalCorrupt or JournalError."""
         self.place = place
         self.in_doubt = False
@@ -326,7 +326,7 @@ def _socket_of(connection: Any) -> socket.socket:
     return socket.socket(fileno=os.dup(connection.fileno()))
 
 
-def prepare(place: Schema, seed: int, kind: Kind = OF_A_CELL) -> None:
+def prepare(place: Schema, seed: int, kind: DatabaseKind = OF_A_CELL) -> None:
     """Have the schema and the tables of a journal; nothing if they are there. Raises JournalError."""
     psycopg = driver()
     database = postgres.pool(place, "writer")

@@ -47,7 +47,7 @@ from engine.quota import Charge, Lack, QueueTree
 from engine.shape import Shape
 from engine.state import BOUND, State
 from engine.victim_domains import cheapest_in_one
-from engine.victim_field import Candidates, Quota
+from engine.victim_field import Quota, VictimCandidates
 from engine.victims import cheapest
 from engine.workloads import NONE
 
@@ -67,7 +67,7 @@ Sources = dict[int, list[tuple[Place, ...]]]
 """Queue row -> for each slot that work may be taken back in: the places above quota that this brings down."""
 
 
-class Tier(IntEnum):
+class SacrificeTier(IntEnum):
     """Order of sacrifice."""
 
     EXPIRED_BURST = 0
@@ -78,11 +78,11 @@ class Tier(IntEnum):
 
 
 CAUSES = {
-    Tier.EXPIRED_BURST: ev.REQUEUE_CAUSES.index("expired burst"),
-    Tier.OVERRUN_BACKFILL: ev.REQUEUE_CAUSES.index("overran backfill"),
-    Tier.BURST: ev.REQUEUE_CAUSES.index("reclaimed"),
-    Tier.BORROWED: ev.REQUEUE_CAUSES.index("reclaimed"),
-    Tier.LOWER_PRIORITY: ev.REQUEUE_CAUSES.index("lower priority"),
+    SacrificeTier.EXPIRED_BURST: ev.REQUEUE_CAUSES.index("expired burst"),
+    SacrificeTier.OVERRUN_BACKFILL: ev.REQUEUE_CAUSES.index("overran backfill"),
+    SacrificeTier.BURST: ev.REQUEUE_CAUSES.index("reclaimed"),
+    SacrificeTier.BORROWED: ev.REQUEUE_CAUSES.index("reclaimed"),
+    SacrificeTier.LOWER_PRIORITY: ev.REQUEUE_CAUSES.index("lower priority"),
 }
 
 
@@ -314,7 +314,9 @@ class _Search:
         tiers = self._tiers(np.array(victims, np.int64), sources).tolist()
         limits = _Limits(self, sources)
         return {
-            row: CAUSES[Tier(tier)] for row, tier in zip(victims, tiers, strict=True) if tier >= 0 and limits.take(row)
+            row: CAUSES[SacrificeTier(tier)]
+            for row, tier in zip(victims, tiers, strict=True)
+            if tier >= 0 and limits.take(row)
         }
 
     def alike(self, victim: int) -> list[tuple[int, int]]:
@@ -327,7 +329,7 @@ class _Search:
         if candidates is None:
             return []
         values = np.unique(w.priority_value)
-        level = int(Tier.LOWER_PRIORITY) * len(values) + int(np.searchsorted(values, w.value_at(victim)))
+        level = int(SacrificeTier.LOWER_PRIORITY) * len(values) + int(np.searchsorted(values, w.value_at(victim)))
         rows = np.flatnonzero(candidates.level == level)
         own = w.cls[self.row]
         if not all(asks_for_the_same(state, cls, own) for cls in set(view(w.cls)[rows].tolist())):
@@ -342,7 +344,7 @@ class _Search:
         if patience:
             stays |= likely_ends(state, rows) <= state.now_ms + patience
         last = int(np.argmax(stays)) if stays.any() else len(rows)
-        cause = CAUSES[Tier.LOWER_PRIORITY]
+        cause = CAUSES[SacrificeTier.LOWER_PRIORITY]
         return [(row, cause) for row in rows[:last].tolist()]
 
     def _lacks(self, queues: QueueTree) -> dict[tuple[int, int], int]:
@@ -390,7 +392,7 @@ class _Search:
 
     # -- who, and at what cost ----------------------------------------------------------------------------------------
 
-    def _candidates(self, sources: Sources) -> Candidates | None:
+    def _candidates(self, sources: Sources) -> VictimCandidates | None:
         """Everybody who may be a victim; None when nobody may."""
         w = self.state.workloads
         rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
@@ -408,7 +410,7 @@ class _Search:
         cost[rows] = self._costs(rows)
         self.tier = np.full(len(w.ids), -1, np.int8)
         self.tier[rows] = tier
-        return Candidates(level, cost)
+        return VictimCandidates(level, cost)
 
     def _tiers(self, rows: Rows, sources: Sources) -> Rows:
         """Tier of each row; -1 for those that are not to be touched."""
@@ -426,10 +428,10 @@ class _Search:
         burst = flags & ev.BURST > 0
         expired = burst & np.array([self._burst_is_over(q) for q in range(len(queues.specs))], bool)[queue]
         overran = (flags & ev.BACKFILLED > 0) & (self._estimated_ends(rows) <= state.now_ms)
-        tier = np.where(own, Tier.LOWER_PRIORITY, Tier.BORROWED)
-        tier[other & burst] = Tier.BURST
-        tier[overran] = Tier.OVERRUN_BACKFILL
-        tier[expired] = Tier.EXPIRED_BURST
+        tier = np.where(own, SacrificeTier.LOWER_PRIORITY, SacrificeTier.BORROWED)
+        tier[other & burst] = SacrificeTier.BURST
+        tier[overran] = SacrificeTier.OVERRUN_BACKFILL
+        tier[expired] = SacrificeTier.EXPIRED_BURST
         least = np.array([spec.min_runtime_ms for spec in queues.specs], np.int64)[queue]
         long_enough = (state.now_ms - view(w.started)[rows] >= least) | expired
         evicted_at = view(w.evicted_at)[rows]
@@ -496,7 +498,7 @@ class _Search:
 
     def _cheapest(
         self,
-        candidates: Candidates,
+        candidates: VictimCandidates,
         lacks: dict[tuple[int, int], int],
         sources: Sources,
     ) -> list[int] | None:
@@ -532,7 +534,7 @@ class _Search:
             for row in bound:
                 state.shift_company(row, 1)
 
-    def _bound_by(self, candidates: Candidates) -> list[int]:
+    def _bound_by(self, candidates: VictimCandidates) -> list[int]:
         """Those who may be victims and count for the bonds of the preemptor: the nodes that they bar are looked at as
         if they were gone, because they may be."""
         terms = self.shapes[0].terms
@@ -571,7 +573,7 @@ class _Search:
         if claims is None:
             return None
         return Preemption(
-            tuple((row, CAUSES[Tier(self.tier[row])]) for row in found),
+            tuple((row, CAUSES[SacrificeTier(self.tier[row])]) for row in found),
             claims,
             max(w.checkpoint_cost[row] for row in found),
         )

@@ -24,7 +24,7 @@ from engine.state import State
 from engine.usage import memory_limit
 
 
-class Candidate(NamedTuple):
+class EvictionCandidate(NamedTuple):
     """Work on a node that runs short."""
 
     row: int
@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
     request_mib: int
 
 
-def rank(candidate: Candidate, order: EvictionOrder) -> tuple[int, int, int, int]:
+def rank(candidate: EvictionCandidate, order: EvictionOrder) -> tuple[int, int, int, int]:
     """The smallest goes first."""
     asked = 0 if candidate.qos == "best_effort" else candidate.request_mib
     above = candidate.use_mib - asked
@@ -89,7 +89,7 @@ class PressureRelief:
             self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index("node pressure"), wake_at_ms=until_ms))
 
 
-def candidates(state: State, node: int) -> list[Candidate]:
+def candidates(state: State, node: int) -> list[EvictionCandidate]:
     """All work on the node that is known to use memory there."""
     w, a = state.workloads, state.allocations
     asked: dict[int, int] = {}
@@ -98,7 +98,7 @@ def candidates(state: State, node: int) -> list[Candidate]:
         request = w.class_at(row).groups[a.group[i]].request.memory_mib
         asked[row] = asked.get(row, 0) + request * a.count[i]
     return [
-        Candidate(row, w.class_at(row).bonds.qos, w.value_at(row), use.memory_mib, asked[row])
+        EvictionCandidate(row, w.class_at(row).bonds.qos, w.value_at(row), use.memory_mib, asked[row])
         for row, use in sorted(state.usage.on.get(node, {}).items())
         if use.memory_mib
     ]

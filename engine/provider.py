@@ -45,7 +45,7 @@ class Machine(msgspec.Struct, frozen=True, array_like=True):
     capacity: Resources
 
 
-class Granted(msgspec.Struct, frozen=True, array_like=True):
+class MachinesGranted(msgspec.Struct, frozen=True, array_like=True):
     """Machines for an order: they cost money from now on, and boot."""
 
     order: int
@@ -58,13 +58,13 @@ class OutOfStock(msgspec.Struct, frozen=True, array_like=True):
     order: int
 
 
-class Booted(msgspec.Struct, frozen=True, array_like=True):
+class MachinesBooted(msgspec.Struct, frozen=True, array_like=True):
     """Machines that have called."""
 
     machines: tuple[Machine, ...]
 
 
-Report = Granted | OutOfStock | Booted
+Report = MachinesGranted | OutOfStock | MachinesBooted
 
 
 class Provider(Protocol):
@@ -91,9 +91,9 @@ class Provider(Protocol):
 def check(state: State, report: Report, now_ms: int) -> tuple[list[ev.AnyEvent], list[str]]:
     """What follows from a report, and the names of machines to give back. A report that says nothing new has no
     events."""
-    if isinstance(report, Granted):
+    if isinstance(report, MachinesGranted):
         return _granted(state, report, now_ms)
-    if isinstance(report, Booted):
+    if isinstance(report, MachinesBooted):
         return _booted(state, report)
     if not _is_open(state, report.order):
         return [], []
@@ -104,7 +104,7 @@ def _is_open(state: State, order: int) -> bool:
     return 0 <= order < len(state.orders.state) and state.orders.state[order] == OrderState.OPEN
 
 
-def _granted(state: State, report: Granted, now_ms: int) -> tuple[list[ev.AnyEvent], list[str]]:
+def _granted(state: State, report: MachinesGranted, now_ms: int) -> tuple[list[ev.AnyEvent], list[str]]:
     orders, order = state.orders, report.order
     known = 0 <= order < len(orders.state)
     new = [m for m in report.machines if not (known and _is_of(state, m.name, order))]
@@ -188,7 +188,7 @@ def _other_size(machine: Machine, pool: PoolSpec) -> str:
     return f"it is another machine than those of {pool.name}"
 
 
-def _booted(state: State, report: Booted) -> tuple[list[ev.AnyEvent], list[str]]:
+def _booted(state: State, report: MachinesBooted) -> tuple[list[ev.AnyEvent], list[str]]:
     capacity = state.capacity
     ready: dict[int, None] = {}
     gone: dict[int, None] = {}
@@ -389,7 +389,7 @@ class SimulatedProvider(Provider):
         for row, what in answered:
             reports += self._answer(row, taken, again=what == _Due.ANSWER_AGAIN)
         if booted:
-            reports.append(Booted(tuple(booted)))
+            reports.append(MachinesBooted(tuple(booted)))
         return reports
 
     # -- when ---------------------------------------------------------------------------------------------------------
@@ -460,7 +460,11 @@ class SimulatedProvider(Provider):
         late = self._lies(order, "late", self._faults.late)
         if again and orders.granted[order]:
             granted = np.flatnonzero(view(state.capacity.order) == order).tolist()
-            return [Granted(order, tuple(self._machine(state.capacity.node_ids[node], pool_row) for node in granted))]
+            return [
+                MachinesGranted(
+                    order, tuple(self._machine(state.capacity.node_ids[node], pool_row) for node in granted)
+                )
+            ]
         if orders.state[order] != OrderState.OPEN and not late:
             return []
         wanted = orders.wanted[order] - orders.granted[order]
@@ -478,7 +482,7 @@ class SimulatedProvider(Provider):
         if count:
             more = int(self._lies(order, "extra", self._faults.extra))
             names = self._new_names(order, count + more)
-            reports.append(Granted(order, tuple(self._granted(name, pool_row, zone) for name in names)))
+            reports.append(MachinesGranted(order, tuple(self._granted(name, pool_row, zone) for name in names)))
         if count < wanted:
             reports.append(OutOfStock(order))
         return reports

@@ -29,7 +29,7 @@ from engine.heat import Heat
 from engine.listing import (
     SOURCES,
     Numbers,
-    Source,
+    RowSource,
     column_named,
     free_gpu,
     matching,
@@ -172,7 +172,7 @@ class Reader:
             next_row=int(window[-1]) + 1 if more and len(window) else -1,
         )
 
-    def _matched(self, query: Query, source: Source, now_ms: int) -> Numbers:
+    def _matched(self, query: Query, source: RowSource, now_ms: int) -> Numbers:
         """Rows that match, kept for who scrolls on."""
         if self._kept_of != (self._state.version, now_ms):
             self._kept_of = (self._state.version, now_ms)
@@ -185,7 +185,7 @@ class Reader:
                 self._matching[key] = rows
         return rows
 
-    def _ordered(self, query: Query, source: Source, rows: Numbers) -> Numbers:
+    def _ordered(self, query: Query, source: RowSource, rows: Numbers) -> Numbers:
         """The window of the rows that match. Its first screens are found together."""
         start, stop = query.offset, query.offset + query.limit
         if stop > FIRST_ROWS or not query.sort or len(rows) < MIN_KEPT:

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine import sqlite_store
-from engine.database import File, Place, Schema, create_some, place_of, said
+from engine.database import Place, Schema, SqliteFile, create_some, place_of, said
 from engine.errors import MusterError
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Records:
         if self.place is None:
             self._writer = self._reader = sqlite_store.in_memory()
             self._one_at_a_time = threading.RLock()
-        elif isinstance(self.place, File):
+        elif isinstance(self.place, SqliteFile):
             path = self.place.path
             self._writer = sqlite_store.beside(path, writing=True)
             self._reader = sqlite_store.beside(path, writing=False)
@@ -119,7 +119,7 @@ class Records:
     def checkpoint(self) -> None:
         """Move what was written from the log of the database into the database, on the caller's thread: writers go on
         meanwhile. Without it a commit would do so every now and then, and the engine wait for the disk."""
-        if isinstance(self.place, File):
+        if isinstance(self.place, SqliteFile):
             with self.reading() as connection:
                 connection.exec_driver_sql("COMMIT")
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").all()

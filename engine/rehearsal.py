@@ -82,13 +82,13 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Measure the cell too, not only what is in focus."""
 
 
-class Covered(msgspec.Struct, frozen=True, array_like=True, tag="covered"):
+class HorizonProgress(msgspec.Struct, frozen=True, array_like=True, tag="covered"):
     """So much of the horizon has been run."""
 
     ms: int
 
 
-class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
+class RehearsalSample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     """What one rehearsal measured."""
 
     covered_ms: int
@@ -106,13 +106,13 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     """CPU time that the rehearsal took."""
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+class EditsRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """The edits cannot be made now."""
 
     problems: tuple[str, ...]
 
 
-Frame = Covered | Sample | Refused
+Frame = HorizonProgress | RehearsalSample | EditsRefused
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -303,7 +303,7 @@ def rehearse(
     run = _Run(origin, edits, under, run_times, report)
     problems = run.at_once()
     if problems:
-        report(_encode(Refused(tuple(problems))))
+        report(_encode(EditsRefused(tuple(problems))))
         return
     run.engine.note_reasons()
     run.go()
@@ -377,7 +377,7 @@ class _Run:
                 engine.probe.mark()
                 if stop in looks:
                     self.report(_encode(self.sample(whole=False)))
-                self.report(_encode(Covered(stop)))
+                self.report(_encode(HorizonProgress(stop)))
             if self._settled() or self._given_up():
                 return
 
@@ -471,7 +471,7 @@ class _Run:
         ended_ms = max(w.ended[row] for row in rows if row is not None)
         return self.engine.now_ms - ended_ms >= ended_ms - self.from_ms
 
-    def sample(self, *, whole: bool) -> Sample:
+    def sample(self, *, whole: bool) -> RehearsalSample:
         engine, probe = self.engine, self.engine.probe
         whole_cell = whole and self.under.figures
         rows, starts = probe.starts() if whole_cell else (b"", b"")
@@ -479,7 +479,7 @@ class _Run:
             kept = np.frombuffer(rows, np.int32) < self.known
             rows = np.frombuffer(rows, np.int32)[kept].tobytes()
             starts = np.frombuffer(starts, np.int64)[kept].tobytes()
-        return Sample(
+        return RehearsalSample(
             covered_ms=engine.now_ms - self.from_ms,
             whole=whole,
             figures=probe.figures(engine.now_ms) if self.under.figures else [],

@@ -30,7 +30,7 @@ RESIZED = ("cpu_milli", "memory_mib")
 """What recommenders may change: devices are asked for whole, and disks do not shrink."""
 
 
-class Recommendation(Spec, frozen=True, kw_only=True):
+class RequestRecommendation(Spec, frozen=True, kw_only=True):
     """What one task of a group should ask for, and why."""
 
     group: str = "main"
@@ -41,10 +41,10 @@ class Recommendation(Spec, frozen=True, kw_only=True):
     """For people, one line: `p95 800m x 1.15`."""
 
 
-class Recommender(Protocol):
+class RequestRecommender(Protocol):
     """Knows from history what work like this uses. Called on the engine's thread, so it must answer at once."""
 
-    def recommend(self, spec: WorkloadSpec) -> Sequence[Recommendation]:
+    def recommend(self, spec: WorkloadSpec) -> Sequence[RequestRecommendation]:
         """Nothing where it does not know."""
         ...
 
@@ -116,7 +116,7 @@ def _checked_evidence(evidence: str) -> str:
 # -- the hook ---------------------------------------------------------------------------------------------------------
 
 
-def recommended(state: State, recommender: Recommender, ids: Iterable[str]) -> list[ev.AnyEvent]:
+def recommended(state: State, recommender: RequestRecommender, ids: Iterable[str]) -> list[ev.AnyEvent]:
     """What the recommender makes of new workloads, within bounds; what could never start so is left as it was asked
     for."""
     events: list[ev.AnyEvent] = []
@@ -142,7 +142,7 @@ def recommended(state: State, recommender: Recommender, ids: Iterable[str]) -> l
 
 
 def _with_bounded(
-    groups: tuple[TaskGroup, ...], recommendation: Recommendation, asked: Resources
+    groups: tuple[TaskGroup, ...], recommendation: RequestRecommendation, asked: Resources
 ) -> tuple[TaskGroup, ...]:
     request = {}
     for name in RESIZED:

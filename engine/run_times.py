@@ -165,7 +165,7 @@ def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], arr
     }
 
 
-class Learnt(RunTimes):
+class HistoricRunTimes(RunTimes):
     """From the runs that have finished in this cell: of the same request in the same queue, else, as a part of the
     owner's estimate, of the same queue and tenant, of the queue, of the cell. Where another scheduler decides, first of
     all of the same name, team and tenant; and what its accounting remembers from before the cell counts too. Work that

@@ -41,7 +41,7 @@ TRIED_FOR_ONE = 4
 """Nodes with work that are tried at most, for each that may go."""
 
 
-class Move(NamedTuple):
+class TrialMove(NamedTuple):
     """A workload's new place."""
 
     row: int
@@ -49,7 +49,7 @@ class Move(NamedTuple):
     claims: list[Claim]
 
 
-class Field(NamedTuple):
+class PoolNodes(NamedTuple):
     """Nodes of growing pools, as columns over all node rows."""
 
     ready: Rows
@@ -79,7 +79,7 @@ def plan(state: State, now_ms: int, wanted: Mapping[int, int]) -> list[ev.AnyEve
     return events
 
 
-def _field(state: State) -> Field:
+def _field(state: State) -> PoolNodes:
     c = state.capacity
     scaled = np.array([pool.scaling is not None for pool in c.pools], bool)
     pool = view(c.pool)
@@ -94,10 +94,10 @@ def _field(state: State) -> Field:
     ):
         # Rounded up: what is used at all is not 0.
         np.maximum(used, -((free - each[pool]) * 1000 // np.maximum(each[pool], 1)), out=used)
-    return Field(ready, used, state.sizing.unneeded_since(len(pool)))
+    return PoolNodes(ready, used, state.sizing.unneeded_since(len(pool)))
 
 
-def _marks(state: State, field: Field, low: Rows, now_ms: int) -> list[ev.AnyEvent]:
+def _marks(state: State, field: PoolNodes, low: Rows, now_ms: int) -> list[ev.AnyEvent]:
     """What has changed of which nodes are used little."""
     there = view(state.capacity.state) != NodeState.REMOVED
     fewer = np.flatnonzero(low & (field.since == NEEDED))
@@ -128,7 +128,7 @@ def _changed(nodes: list[int], to: NodeState) -> ev.NodesChanged:
 class _Plan:
     """Which of the nodes that may go do go, and where their work goes."""
 
-    def __init__(self, state: State, now_ms: int, wanted: Mapping[int, int], field: Field) -> None:
+    def __init__(self, state: State, now_ms: int, wanted: Mapping[int, int], field: PoolNodes) -> None:
         self._state = state
         self._now_ms = now_ms
         self._field = field
@@ -150,7 +150,7 @@ class _Plan:
         for pool, share in waits.items():
             self._spare[pool] -= whole_nodes(share)
             self._spare_empty[pool] -= whole_nodes(share)
-        self._moves: list[Move] = []
+        self._moves: list[TrialMove] = []
         self._taken: set[int] = set()
         """Nodes that get work by this plan."""
         self._disrupted: Counter[int] = Counter()
@@ -237,7 +237,7 @@ class _Plan:
     def _emptied(self, node: int, rows: list[int]) -> Iterator[bool]:
         """Whether all of these find a place when the node takes nothing; meanwhile they have it."""
         state = self._state
-        moves: list[Move] = []
+        moves: list[TrialMove] = []
         with off_nodes(state, rows):
             state.capacity.hide(node)
             for row in sorted(rows, key=self._hardness):
@@ -263,7 +263,7 @@ class _Plan:
         cpu, _, gpu_milli, _ = workload_class.request
         return -max(s.gpu_milli for s in workload_class.shapes), -gpu_milli, -cpu, row
 
-    def _placed_anew(self, row: int) -> Move | None:
+    def _placed_anew(self, row: int) -> TrialMove | None:
         """Claims for the tasks it has now."""
         state = self._state
         counts = tuple(state.placed_of(row))
@@ -274,7 +274,7 @@ class _Plan:
         if any(self._empty[node] and node not in self._taken for _, node, _, _ in claims):
             unplace(state.capacity, shapes, claims)
             return None
-        return Move(row, shapes, claims)
+        return TrialMove(row, shapes, claims)
 
     def _shapes(self, row: int) -> tuple[Shape, ...]:
         """As it was placed; where its tree has quotas by pool, each group in the pool that it is in."""
@@ -287,6 +287,6 @@ class _Plan:
         profile = state.queues.profile(queue)
         return tuple(shape.scored(profile) for shape in shapes) if profile else shapes
 
-    def _count_in(self, move: Move, sign: int) -> None:
+    def _count_in(self, move: TrialMove, sign: int) -> None:
         """For others' bonds."""
         self._state.shift_company(move.row, sign, [(node, count) for _, node, count, _ in move.claims])

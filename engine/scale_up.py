@@ -24,9 +24,9 @@ from engine.capacity import OPEN, Capacity
 from engine.columns import view
 from engine.expander import choose
 from engine.model import LEVELS, NodeState, WorkloadState
-from engine.needs import Need, Needs
-from engine.new_nodes import NewNodes, Try, empty_like
-from engine.order_limits import Limits
+from engine.needs import Needs, PlacementNeed
+from engine.new_nodes import NewNodes, PlacementTrial, empty_like
+from engine.order_limits import OrderLimits
 from engine.orders import OrderState
 from engine.placement import Claim, place, unplace
 from engine.shape import Shape
@@ -86,7 +86,7 @@ class Planner:
         self.outcome = ""
         """What becomes of it: free, incoming, young, ordered, next; passed over, where quota goes to what is ahead; or
         none of them."""
-        self._limits = Limits(state, now_ms)
+        self._limits = OrderLimits(state, now_ms)
         self._claimed: list[tuple[tuple[Shape, ...], list[Claim]]] = []
         """What was taken on the live capacity, to be given back."""
         self._incoming: Capacity | None = None
@@ -149,7 +149,7 @@ class Planner:
 
     # -- what is there ------------------------------------------------------------------------------------------------
 
-    def _take(self, need: Need, on: Capacity, *, whole: bool = False) -> list[Claim]:
+    def _take(self, need: PlacementNeed, on: Capacity, *, whole: bool = False) -> list[Claim]:
         """Place what is needed on that capacity as far as it goes, or `whole` or not at all."""
         live = on is self.state.capacity
         shapes = need.shapes if live else tuple([self._alone(shape) for shape in need.shapes])
@@ -205,7 +205,7 @@ class Planner:
 
     # -- gangs --------------------------------------------------------------------------------------------------------
 
-    def _serve_gang(self, need: Need) -> None:
+    def _serve_gang(self, need: PlacementNeed) -> None:
         """All of it, or nothing of it is claimed anywhere."""
         state = self.state
         counts = list(need.counts)
@@ -239,13 +239,13 @@ class Planner:
         need.counts = counts
         return None
 
-    def _order_for_gang(self, need: Need) -> bool:
+    def _order_for_gang(self, need: PlacementNeed) -> bool:
         """Order what the gang lacks: of one pool if one will do, else group by group. False when it cannot be had."""
         lacking = [group for group, count in enumerate(need.counts) if count]
         parts = [lacking]
         if len(lacking) > 1 and need.shapes[0].topology is None:
             parts += [[group] for group in lacking]
-        placed: list[tuple[Try, int]] = []
+        placed: list[tuple[PlacementTrial, int]] = []
         """With the nodes to be ordered."""
         for part in parts:
             found = self._best_for_gang(need, part)
@@ -264,9 +264,9 @@ class Planner:
         self._events += [self._order(f.on.pool, f.on.zone, nodes, need.gang) for f, nodes in placed if nodes]
         return True
 
-    def _best_for_gang(self, need: Need, groups: list[int]) -> Try | None:
+    def _best_for_gang(self, need: PlacementNeed, groups: list[int]) -> PlacementTrial | None:
         """The best pool for all tasks that these groups lack, placed there on trial."""
-        tries: list[Try] = []
+        tries: list[PlacementTrial] = []
         for pool, zone in self._candidates([need], groups):
             room = self._limits.room(pool)
             spare = 0
@@ -302,7 +302,9 @@ class Planner:
             return None
         return self._chosen(tries)
 
-    def _place_gang(self, need: Need, groups: list[int], pool: int, zone: str, most: int, spare: int) -> Try | None:
+    def _place_gang(
+        self, need: PlacementNeed, groups: list[int], pool: int, zone: str, most: int, spare: int
+    ) -> PlacementTrial | None:
         """All that these groups lack, on at most so many new nodes, and `spare` that are there or on their way."""
         new = self._new_nodes(pool, zone)
         shapes = tuple([self._confined(need.shapes[group], pool) for group in groups])
@@ -314,13 +316,13 @@ class Planner:
         claims = place(new.capacity, shapes, counts)
         if claims is None:
             return None
-        found = Try(new, spare)
-        part = Need(shapes, list(counts), need.rows, need.gang, need.young)
+        found = PlacementTrial(new, spare)
+        part = PlacementNeed(shapes, list(counts), need.rows, need.gang, need.young)
         found.note(part, shapes, claims)
         found.nodes = new.fresh(claims)
         return found
 
-    def _why_not_placed(self, need: Need, groups: list[int], pool: int, most: int) -> str:
+    def _why_not_placed(self, need: PlacementNeed, groups: list[int], pool: int, most: int) -> str:
         topology = need.shapes[0].topology
         level = topology.required if topology is not None else None
         if level is not None and level not in (*PLACED_BY_NAME, LEVELS[-1]):
@@ -331,7 +333,7 @@ class Planner:
 
     # -- single tasks -------------------------------------------------------------------------------------------------
 
-    def _serve_singles(self, needs: list[Need]) -> None:
+    def _serve_singles(self, needs: list[PlacementNeed]) -> None:
         state = self.state
         for need in needs:
             self._take(need, state.capacity)
@@ -372,7 +374,7 @@ class Planner:
                 if self._suits_new(need.shapes[0], pool, zone):
                     self._note(need, pool, self._limits.room(pool).why)
 
-    def _best_for_singles(self, needs: list[Need], shut: set[tuple[int, str]]) -> Try | None:
+    def _best_for_singles(self, needs: list[PlacementNeed], shut: set[tuple[int, str]]) -> PlacementTrial | None:
         """The pool that is best for as many of them as it takes, placed there on trial."""
         candidates = [at for at in self._candidates(needs, [0]) if at not in shut]
         tiers: dict[int, list[tuple[int, str]]] = {}
@@ -390,7 +392,7 @@ class Planner:
         scaling = self.state.capacity.pools[pool].scaling
         return scaling.priority if scaling is not None else 0
 
-    def _place_singles(self, needs: list[Need], pool: int, zone: str) -> Try | None:
+    def _place_singles(self, needs: list[PlacementNeed], pool: int, zone: str) -> PlacementTrial | None:
         room = self._limits.room(pool)
         mine = [need for need in needs if self._suits_new(need.shapes[0], pool, zone)]
         why = room.why if not room.most else ""
@@ -402,7 +404,7 @@ class Planner:
             return None
         new = self._new_nodes(pool, zone)
         kinds = [(need, self._confined(need.shapes[0], pool)) for need in mine]
-        found = Try(new)
+        found = PlacementTrial(new)
         for need, shape in kinds:
             claims = new.fill(shape, need.counts[0], min(room.most, room.at_once))
             if claims:
@@ -414,7 +416,7 @@ class Planner:
 
     # -- pools --------------------------------------------------------------------------------------------------------
 
-    def _candidates(self, needs: list[Need], groups: list[int]) -> list[tuple[int, str]]:
+    def _candidates(self, needs: list[PlacementNeed], groups: list[int]) -> list[tuple[int, str]]:
         """Pools, with the zone in turn, whose new nodes could hold tasks of these groups: all of them for a gang. All
         zones where the tasks say where they want to be, or that they want to be in one place."""
         pools = self.state.capacity.pools
@@ -449,7 +451,7 @@ class Planner:
             grows(pools[row]) and not pools[row].offered.gpu_milli and suits(pools[row], shape) for row in shape.pools
         )
 
-    def _note_unsuited(self, need: Need, shapes: list[Shape], pool: int) -> None:
+    def _note_unsuited(self, need: PlacementNeed, shapes: list[Shape], pool: int) -> None:
         spec = self.state.capacity.pools[pool]
         for shape in shapes:
             if pool not in shape.pool_set:
@@ -475,7 +477,7 @@ class Planner:
             found = self._zone_in_turn[pool] = zone_in_turn(self.state, pool)
         return found
 
-    def _chosen(self, tries: list[Try]) -> Try | None:
+    def _chosen(self, tries: list[PlacementTrial]) -> PlacementTrial | None:
         """The best of them; the others are undone."""
         if not tries:
             return None
@@ -523,7 +525,7 @@ class Planner:
 
     # -- what is said -------------------------------------------------------------------------------------------------
 
-    def _say(self, need: Need, outcome: str, *, all_of_it: bool = False) -> None:
+    def _say(self, need: PlacementNeed, outcome: str, *, all_of_it: bool = False) -> None:
         """Single tasks of a kind have their places in order of age: it holds for those that have one by now, or for all
         that have none yet."""
         if self.told in need.rows and not self.outcome:
@@ -531,7 +533,7 @@ class Planner:
             if all_of_it or need.rows.index(self.told) < placed:
                 self.outcome = outcome
 
-    def _note(self, need: Need, pool: int, why: str) -> None:
+    def _note(self, need: PlacementNeed, pool: int, why: str) -> None:
         if self.told in need.rows:
             self.reasons.setdefault(pool, why)
 
@@ -544,7 +546,7 @@ def zone_in_turn(state: State, pool: int) -> str:
     return zones[after % len(zones)]
 
 
-def _in_one_place(need: Need) -> bool:
+def _in_one_place(need: PlacementNeed) -> bool:
     """Whether it is a gang that requires a domain of the topology to itself."""
     topology = need.shapes[0].topology
     return topology is not None and topology.required is not None

@@ -26,7 +26,7 @@ BEST = 100
 
 
 @dataclass(slots=True)
-class Candidates:
+class CandidateNodes:
     """Nodes to choose among, as they are before the task is placed. k nodes, each with at most d devices."""
 
     rows: Longs
@@ -51,7 +51,7 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TaskRequest:
     """What one task asks for. GPUs are `gpus` whole devices or a `share` of one device, never both."""
 
     cpu: int = 0
@@ -61,9 +61,9 @@ class Wish:
     """Milli-GPU of one device, 0 to 999."""
     disk: int = 0
     models: tuple[int, ...] = ()
-    """Acceptable GPU models, as in `Candidates.model`. Empty: any."""
+    """Acceptable GPU models, as in `CandidateNodes.model`. Empty: any."""
     zones: tuple[int, ...] = ()
-    """Zones that hold the data it reads, as in `Candidates.zone`. Empty: nowhere in particular."""
+    """Zones that hold the data it reads, as in `CandidateNodes.zone`. Empty: nowhere in particular."""
 
     @property
     def gpu_milli(self) -> int:
@@ -75,7 +75,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MixShape:
     """One kind of task in the mix that fragmentation is measured by."""
 
     cpu: int
@@ -95,7 +95,7 @@ class Shape:
 class Surroundings:
     """What scores need to know besides the nodes. The defaults leave the scores that use them flat."""
 
-    mix: tuple[Shape, ...] = ()
+    mix: tuple[MixShape, ...] = ()
     """Tasks that want a place, now or as seen lately."""
     largest: tuple[int, int, int, int] = (0, 0, 0, 0)
     """Largest capacity of one node by resource; a resource with 0 is left out of `dot_product` and `best_fit`."""
@@ -109,21 +109,21 @@ class Surroundings:
 
 NOWHERE = Surroundings()
 
-Score = Callable[[Candidates, Wish, Surroundings], Floats]
+Score = Callable[[CandidateNodes, TaskRequest, Surroundings], Floats]
 
 
-def pack(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def pack(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """Fullest node first: mean of the used fractions with the task on it, over what the node has. `MostAllocated` of
     Kubernetes' NodeResourcesFit."""
     return BEST * _mean(_used(nodes, wish), nodes.capacity)
 
 
-def spread(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def spread(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """Emptiest node first: 100 - `pack`. `LeastAllocated` of Kubernetes' NodeResourcesFit."""
     return BEST - pack(nodes, wish, around)
 
 
-def balance(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def balance(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """1 - standard deviation of the used fractions with the task on it, over what the node has.
     `NodeResourcesBalancedAllocation` of Kubernetes."""
     used = _used(nodes, wish)
@@ -131,7 +131,7 @@ def balance(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
     return BEST * (1.0 - np.sqrt(_mean((used - mean) ** 2, nodes.capacity)))
 
 
-def dot_product(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def dot_product(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """1 - mean over resources of free x wanted, both as fractions of the largest node's: where the wish is large the
     node should be nearly full. After Tetris (Grandl et al., SIGCOMM 2014) as in the simulator of FGD."""
     total = np.zeros(nodes.rows.size)
@@ -141,7 +141,7 @@ def dot_product(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
     return BEST * (1.0 - total / max(1, len(known)))
 
 
-def best_fit(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def best_fit(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """1 - mean over resources of what stays free, as fractions of the largest node's: smallest remainder first, also
     between nodes of different size (which `pack` compares each with its own)."""
     left = np.zeros(nodes.rows.size)
@@ -151,13 +151,13 @@ def best_fit(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
     return BEST * (1.0 - left)
 
 
-def gpu_fragmentation(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def gpu_fragmentation(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """100 x sigmoid(fragment before - after, in devices), by the mix; a share goes to its best device. The gradient of
     FGD (Weng et al., USENIX ATC 2023), with whole numbers where the original sums floats."""
     return _gradient(lambda free, devices: fragment(free[CPU], devices, nodes.model, around.mix), nodes, wish, around)
 
 
-def gpu_stranding(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def gpu_stranding(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """As `gpu_fragmentation`, but of fragment + stranded GPU (`stranded`): what lies idle in pieces nobody can use, and
     what the node's CPU and memory could not drive if its other tasks were average ones."""
 
@@ -168,24 +168,24 @@ def gpu_stranding(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats
     return _gradient(lost, nodes, wish, around)
 
 
-def topology(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def topology(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """Nearest to the tasks of the gang placed so far: 100 on their node, 0 where no domain is shared."""
     return BEST * (1.0 - nodes.distance / max(1, around.levels))
 
 
-def price(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def price(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """Cheapest first: 100 for free of charge, 0 for the dearest node there is."""
     if not around.highest_price:
         return np.full(nodes.rows.size, float(BEST))
     return BEST * (1.0 - nodes.price / around.highest_price)
 
 
-def spot_risk(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def spot_risk(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """Nodes that stay before nodes that may be taken away."""
     return np.where(nodes.spot, float(BEST - around.spot_risk), float(BEST))
 
 
-def data(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+def data(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
     """100 in the zones that hold what the task reads (anywhere, if it reads nothing in particular), 0 elsewhere."""
     if not wish.zones:
         return np.full(nodes.rows.size, float(BEST))
@@ -224,7 +224,9 @@ def check_weights(weights: Mapping[str, int], where: str) -> None:
             raise SpecError(f"{where}.{name}", f"the weight {weight} is not from 0 to 1000", "Use a smaller one")
 
 
-def weighted(weights: Mapping[str, int], nodes: Candidates, wish: Wish, around: Surroundings = NOWHERE) -> Longs:
+def weighted(
+    weights: Mapping[str, int], nodes: CandidateNodes, wish: TaskRequest, around: Surroundings = NOWHERE
+) -> Longs:
     """[k] sum of weight x score, each score cut to a whole number first."""
     total = np.zeros(nodes.rows.size, np.int64)
     for name, weight in weights.items():
@@ -232,7 +234,7 @@ def weighted(weights: Mapping[str, int], nodes: Candidates, wish: Wish, around: 
     return total
 
 
-def best(weights: Mapping[str, int], nodes: Candidates, wish: Wish, around: Surroundings = NOWHERE) -> int:
+def best(weights: Mapping[str, int], nodes: CandidateNodes, wish: TaskRequest, around: Surroundings = NOWHERE) -> int:
     """Position among the candidates of the best one; of equals the one with the lowest row. At least one is needed."""
     return int(np.argmax(weighted(weights, nodes, wish, around)))
 
@@ -240,12 +242,12 @@ def best(weights: Mapping[str, int], nodes: Candidates, wish: Wish, around: Surr
 # --- fragmentation -------------------------------------------------------------------------------------------------
 
 
-def fragment(cpu: Longs, devices: NDArray[np.int32], model: NDArray[np.int32], mix: tuple[Shape, ...]) -> Longs:
+def fragment(cpu: Longs, devices: NDArray[np.int32], model: NDArray[np.int32], mix: tuple[MixShape, ...]) -> Longs:
     """[k] idle milli-GPU that a task of the mix could not use, summed over the mix by its counts.
 
     For a task that fits nowhere on the node, and for one without GPUs, all idle GPU is fragment; for one that fits, the
     devices too full for it are. Divided by the counts' sum it is F_n(M) of FGD (ATC 2023, section 3.2). `cpu` [k] is
-    free milli-CPU; `devices` [k, d] and `model` [k] as in `Candidates`.
+    free milli-CPU; `devices` [k, d] and `model` [k] as in `CandidateNodes`.
     """
     room = np.maximum(devices, 0)
     idle = room.sum(axis=1, dtype=np.int64)
@@ -262,11 +264,11 @@ def fragment(cpu: Longs, devices: NDArray[np.int32], model: NDArray[np.int32], m
     return total
 
 
-def stranded(free: Longs, devices: NDArray[np.int32], mix: tuple[Shape, ...]) -> Longs:
+def stranded(free: Longs, devices: NDArray[np.int32], mix: tuple[MixShape, ...]) -> Longs:
     """[k] idle milli-GPU beyond what the free CPU and memory suffice for at the mix's average per milli-GPU.
 
-    `free` [4, k] and `devices` [k, d] as in `Candidates`. Only tasks with GPUs count for the averages; a mix without
-    any strands nothing.
+    `free` [4, k] and `devices` [k, d] as in `CandidateNodes`. Only tasks with GPUs count for the averages; a mix
+    without any strands nothing.
     """
     idle: Longs = np.maximum(devices, 0).sum(axis=1, dtype=np.int64)
     driven: Longs = idle
@@ -277,7 +279,7 @@ def stranded(free: Longs, devices: NDArray[np.int32], mix: tuple[Shape, ...]) ->
     return left
 
 
-def average(mix: tuple[Shape, ...], quantity: str) -> tuple[int, int]:
+def average(mix: tuple[MixShape, ...], quantity: str) -> tuple[int, int]:
     """Sum of one quantity and of milli-GPU over the tasks with GPUs, by their counts."""
     users = [shape for shape in mix if shape.devices]
     wanted = sum(shape.count * getattr(shape, quantity) for shape in users)
@@ -285,7 +287,7 @@ def average(mix: tuple[Shape, ...], quantity: str) -> tuple[int, int]:
 
 
 def _gradient(
-    lost: Callable[[Longs, NDArray[np.int32]], Longs], nodes: Candidates, wish: Wish, around: Surroundings
+    lost: Callable[[Longs, NDArray[np.int32]], Longs], nodes: CandidateNodes, wish: TaskRequest, around: Surroundings
 ) -> Floats:
     """100 x sigmoid of what placing the task takes off `lost`, in devices; a share goes to its best device. `lost` is
     of free [4, k] and devices [k, d], summed over the mix by its counts."""
@@ -316,7 +318,7 @@ def _sigmoid(x: Floats) -> Floats:
     return BEST / (1.0 + np.exp(-x))
 
 
-def _used(nodes: Candidates, wish: Wish) -> Floats:
+def _used(nodes: CandidateNodes, wish: TaskRequest) -> Floats:
     """[4, k] used fraction of each resource with the task placed; 0 where a node has none of it."""
     wanted = np.array(wish.vector(), np.int64)[:, None]
     return np.where(nodes.capacity > 0, (nodes.capacity - nodes.free + wanted) / np.maximum(nodes.capacity, 1), 0.0)

@@ -53,7 +53,7 @@ class Demand(NamedTuple):
         return (value is not None and self.accepts(value)) != self.avoided
 
 
-class Terms(NamedTuple):
+class BondTerms(NamedTuple):
     """Bonds to other work, by the terms of `engine.constraints.Company`."""
 
     near: tuple[int, ...] = ()
@@ -139,7 +139,7 @@ class Shape:
         """Zones that hold what it reads."""
         known = term_of or {}
         near, apart = tuple(known[a] for a in bonds.near), tuple(known[a] for a in bonds.apart)
-        self.terms = Terms(near, apart, bonds.shunned) if near or apart or bonds.shunned else None
+        self.terms = BondTerms(near, apart, bonds.shunned) if near or apart or bonds.shunned else None
         self.profile: tuple[tuple[str, int], ...] = ()
         """(score, weight) by which its nodes are chosen; empty: as their pools say, or the fullest that fits."""
         self.plain: Shape = self

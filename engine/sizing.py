@@ -16,7 +16,7 @@ NEEDED = -1
 """Of a node that is used enough."""
 
 
-class Sizing(Table):
+class PoolSizing(Table):
     """By pool row where not said otherwise."""
 
     columns = ("demand", "last_hour", "targets", "unneeded")

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.bulk import Rows
 from engine.capacity import NOWHERE
-from engine.class_requests import Requests
+from engine.class_requests import RequestColumns
 from engine.columns import view
 from engine.model import RESOURCES, NodeState, WorkloadState
 from engine.state import BOUND, State
@@ -22,7 +22,7 @@ NAMED = 3
 
 def faults_of(state: State) -> list[str]:
     """What is off, in words; empty when all is well. Costs a few passes over the columns."""
-    requests = Requests()
+    requests = RequestColumns()
     requests.update(state.workloads.classes)
     return [*_of_nodes(state, requests), *_of_gangs(state, requests), *_of_quota(state, requests), *_of_places(state)]
 
@@ -32,14 +32,14 @@ def _held(state: State) -> Rows:
     return np.flatnonzero(view(state.allocations.workload) != NONE)
 
 
-def _entries(state: State, requests: Requests, held: Rows) -> Rows:
+def _entries(state: State, requests: RequestColumns, held: Rows) -> Rows:
     """Of each allocation: the entry of its class and group in the columns of `requests`."""
     a = state.allocations
     cls = view(state.workloads.cls)[view(a.workload)[held]]
     return np.asarray(view(requests.first)[cls] + view(a.group)[held])
 
 
-def _of_nodes(state: State, requests: Requests) -> list[str]:
+def _of_nodes(state: State, requests: RequestColumns) -> list[str]:
     capacity, a = state.capacity, state.allocations
     if not capacity.node_ids:
         return []
@@ -63,7 +63,7 @@ def _of_nodes(state: State, requests: Requests) -> list[str]:
     return found
 
 
-def _of_gangs(state: State, requests: Requests) -> list[str]:
+def _of_gangs(state: State, requests: RequestColumns) -> list[str]:
     """Whole or not at all: a bound workload has between the fewest and all of the tasks of each group, others none."""
     w, a = state.workloads, state.allocations
     if not w.ids:
@@ -86,7 +86,7 @@ def _of_gangs(state: State, requests: Requests) -> list[str]:
     return found + _named("tasks are counted wrongly of", tasks != view(w.tasks), w.ids)
 
 
-def _of_quota(state: State, requests: Requests) -> list[str]:
+def _of_quota(state: State, requests: RequestColumns) -> list[str]:
     """Of all pools together: what is charged is what is placed, and nobody draws more than allowed."""
     q, w, a = state.queues, state.workloads, state.allocations
     held = _held(state)

@@ -19,10 +19,10 @@ from sqlalchemy import Engine as Database
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, StaticPool
 
-from engine.database import File, create_some
+from engine.database import SqliteFile, create_some
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
 from engine.file_lock import HeldElsewhere, take_lock
-from engine.journal_tables import OF_A_CELL, Head, Kind, table_of
+from engine.journal_tables import OF_A_CELL, DatabaseKind, Head, table_of
 
 T = TypeVar("T")
 BUSY_S = 2.0
@@ -40,7 +40,7 @@ _MOVE_HEAD = "UPDATE head SET last_version = ?, chain = ?"
 class FileStore:
     """The database, open for its one writer until `close`."""
 
-    def __init__(self, place: File, seed: int, kind: Kind = OF_A_CELL) -> None:
+    def __init__(self, place: SqliteFile, seed: int, kind: DatabaseKind = OF_A_CELL) -> None:
         """Open or create. Raises JournalBusy, JournalCorrupt or JournalError."""
         self.place = place
         path = _behind_links(place.path)
@@ -168,7 +168,7 @@ def unavailable(path: Path, doing: str, error: Exception) -> JournalError:
     )
 
 
-def _create(path: Path, seed: int, kind: Kind) -> None:
+def _create(path: Path, seed: int, kind: DatabaseKind) -> None:
     """A new journal, complete before it gets its name: an empty or headless file is never one of ours."""
     fresh = path.with_name(path.name + ".new")
     try:

@@ -14,12 +14,12 @@ from engine.database import Schema
 from engine.errors import JournalCorrupt, JournalError, JournalFormat
 from engine.journal import Journal
 from engine.journal_reading import batches, head_of, newest_snapshot
-from engine.lease import LOOK_S, Candidate, Lease
+from engine.lease import LOOK_S, Lease, LeaseCandidate
 from engine.postgres_store import exists
 from engine.state import State
 
 
-class Follower:
+class JournalFollower:
     """A state that follows the journal another process writes. To be used by one thread."""
 
     def __init__(self, place: Schema) -> None:
@@ -73,18 +73,18 @@ class Follower:
         return state
 
 
-class StoodBy(NamedTuple):
+class StandbyResult(NamedTuple):
     """What waiting has come to."""
 
     lease: Lease
-    follower: Follower
+    follower: JournalFollower
 
 
-def stand_by(place: Schema, stop: threading.Event, say: Callable[[str], None]) -> StoodBy | None:
+def stand_by(place: Schema, stop: threading.Event, say: Callable[[str], None]) -> StandbyResult | None:
     """Wait until the lease can be had, following meanwhile. None when `stop` was set first. A database that cannot be
     reached is waited for, and so is a cell that nobody has begun: its name may be mistyped. `say` is told of every
     change. Raises JournalFormat and JournalCorrupt."""
-    follower = Follower(place)
+    follower = JournalFollower(place)
 
     def follow() -> str:
         follower.catch_up()
@@ -94,14 +94,14 @@ def stand_by(place: Schema, stop: threading.Event, say: Callable[[str], None]) -
         lease = wait_for(place, stop, say, follow)
     finally:
         follower.close()
-    return None if lease is None else StoodBy(lease, follower)
+    return None if lease is None else StandbyResult(lease, follower)
 
 
 def wait_for(
     place: Schema, stop: threading.Event, say: Callable[[str], None], follow: Callable[[], str] = lambda: ""
 ) -> Lease | None:
     """The same, of whatever is kept there. `follow` is called now and then, and says how far it is."""
-    candidate = Candidate(place)
+    candidate = LeaseCandidate(place)
     told, there = "", False
     with contextlib.ExitStack() as after:
         after.callback(candidate.stand_no_more)

@@ -34,7 +34,7 @@ from engine.bookings import Bookings
 from engine.budgets import Budgets
 from engine.capacity import Capacity
 from engine.caps import Caps
-from engine.class_requests import Requests
+from engine.class_requests import RequestColumns
 from engine.columns import Table, canonical, view
 from engine.constraints import Company
 from engine.deadlines import turns_at
@@ -57,11 +57,11 @@ from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.reconsider import Cause, Reconsider
 from engine.shape import Shape
-from engine.sizing import Sizing
+from engine.sizing import PoolSizing
 from engine.timers import Timers
 from engine.usage import Usage, usage_of
 from engine.wanted_replicas import Replicas
-from engine.workloads import FoundSound, Workloads
+from engine.workloads import SoundRequests, Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 """States in which a workload holds capacity and quota."""
@@ -90,7 +90,7 @@ class State(Table):
         self.allocations = Allocations()
         self.bookings = Bookings()
         self.orders = Orders()
-        self.sizing = Sizing()
+        self.sizing = PoolSizing()
         self.replicas = Replicas()
         self.ledger = Ledger()
         self.budgets = Budgets()
@@ -106,7 +106,7 @@ class State(Table):
         """Rebuild what spans several tables: compiled shapes, the pending order, the ends of running work."""
         self.capacity.company = Company()
         self.workloads.compile(self.capacity)
-        self.requests = Requests()
+        self.requests = RequestColumns()
         """What the classes ask for, as columns, as far as somebody has looked."""
         self.failures.suspects = self.capacity.state.count(NodeState.SUSPECT)
         booting = np.flatnonzero(np.asarray(self.capacity.state) == NodeState.BOOTING)
@@ -153,7 +153,7 @@ class State(Table):
         self.timers.rebuild(self)
         self.rules = 0
         """Counts changes of what there is: pools, nodes, queues."""
-        self.found_sound = FoundSound(self.rules, {}, set())
+        self.found_sound = SoundRequests(self.rules, {}, set())
 
     @property
     def changes_mark(self) -> tuple[int, int]:

@@ -46,7 +46,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Members that report."""
 
 
-class Still(msgspec.Struct, frozen=True, kw_only=True):
+class StalledGang(msgspec.Struct, frozen=True, kw_only=True):
     """A gang whose members report, and none of them more than before."""
 
     workload: str
@@ -145,7 +145,7 @@ class Progress:
         """Another agent reports for the node from now on."""
         self._numbers.pop(node, None)
 
-    def still(self, state: State, now_ms: int) -> list[Still]:
+    def still(self, state: State, now_ms: int) -> list[StalledGang]:
         """Gangs that still run as they did, were heard of within STILL_MS, and have not come on for as long, nor for as
         long as STILL_STEPS permille of their estimate take; longest first."""
         w = state.workloads
@@ -154,7 +154,7 @@ class Progress:
             least_ms = max(STILL_MS, STILL_STEPS * w.class_at(row).estimate_ms // 1000)
             heard = now_ms - gang.heard_ms <= STILL_MS
             if state.is_bound(row) and w.attempts[row] == gang.attempt and heard and now_ms - gang.moved_ms >= least_ms:
-                found.append(Still(workload=w.ids[row], since_ms=gang.moved_ms, members=len(gang.most)))
+                found.append(StalledGang(workload=w.ids[row], since_ms=gang.moved_ms, members=len(gang.most)))
         return sorted(found, key=lambda one: (one.since_ms, one.workload))
 
     def moves(self, state: State, now_ms: int) -> list[str]:

@@ -27,7 +27,7 @@ CELL = -1
 """Wider than any level: the cell as one domain."""
 
 
-class Tree:
+class TopologyTree:
     """Where every node stands. Never changes: nodes that are added make a new one."""
 
     def __init__(self, capacity: Capacity) -> None:
@@ -57,7 +57,7 @@ class Tree:
         self._both: dict[tuple[int, int], Ints] = {}
         self._below = {level: next((at for at in self.known if at > level), NODE) for level in range(CELL, NODE + 1)}
 
-    def copy(self) -> Tree:
+    def copy(self) -> TopologyTree:
         return self
 
     def bounds(self, level: int, domain: int) -> tuple[int, int]:

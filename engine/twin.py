@@ -34,7 +34,7 @@ from engine.outlook import (
     StartEstimate,
     WhatIf,
 )
-from engine.run_times import Learnt, RunTimes
+from engine.run_times import HistoricRunTimes, RunTimes
 from engine.state import State
 
 MIN_HORIZON_MS = 60_000
@@ -47,7 +47,7 @@ TELL_EVERY_S = 0.1
 """Wall time between two reports of mere progress."""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
+class RunProgress(msgspec.Struct, frozen=True, array_like=True, tag="told"):
     """How far a run is, and what it has found by then."""
 
     permille: int
@@ -55,18 +55,18 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
     whole: bool
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+class RunFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     error: RunError
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(Told | Failed)
+_decoder = msgspec.msgpack.Decoder(RunProgress | RunFailed)
 
 
 class Twins:
     """The runs of one engine. `run_times` makes the source that run times are drawn from, in the child."""
 
-    def __init__(self, engine: Engine, run_times: Callable[[State], RunTimes] = Learnt) -> None:
+    def __init__(self, engine: Engine, run_times: Callable[[State], RunTimes] = HistoricRunTimes) -> None:
         self._engine = engine
         self._run_times = run_times
         self._runs: dict[str, RunStatus] = {}
@@ -133,8 +133,8 @@ class Twins:
             if any(self._runs[run_id].serial != serial for run_id, serial in before.items()):
                 self._changed.notify_all()
 
-    def _hear(self, run_id: str, what: Told | Failed) -> None:
-        if isinstance(what, Failed):
+    def _hear(self, run_id: str, what: RunProgress | RunFailed) -> None:
+        if isinstance(what, RunFailed):
             self._note(run_id, state="failed", error=what.error)
             return
         found = what.answer if what.answer is not None else self._runs[run_id].answer
@@ -216,7 +216,7 @@ def check(state: State, ask: Ask) -> None:
             raise SpecError("watch", f"{len(ask.watch)} workloads", f"Name at most {MAX_WATCHED}")
         refuse_wrong(state, ask.edits, ask.horizon_ms)
         submitted = {
-            name for e in ask.edits if isinstance(e, ed.Submit) for s in e.workloads for name in what_if.ids_of(s)
+            name for e in ask.edits if isinstance(e, ed.SubmitEdit) for s in e.workloads for name in what_if.ids_of(s)
         }
         for name in ask.watch:
             if name not in submitted:
@@ -251,7 +251,7 @@ def _check_run(state: State, ask: AskRun) -> None:
     if not ask.workloads:
         raise SpecError("workloads", "is empty", "Give at least one")
     try:
-        refuse_wrong(state, (ed.Submit(workloads=ask.workloads),), ask.horizon_ms)
+        refuse_wrong(state, (ed.SubmitEdit(workloads=ask.workloads),), ask.horizon_ms)
     except ed.EditsError as error:
         raise ed.EditsError(_without_edit(error.problems)) from None
     names = [name for spec in ask.workloads for name in what_if.ids_of(spec)]
@@ -276,7 +276,7 @@ def answer(engine: Engine, ask: Ask, run_times: RunTimes, report: child.Report) 
         now = time.monotonic()
         if found is not None or now - last >= TELL_EVERY_S:
             last = now
-            report(_encode(Told(permille, found, False)))
+            report(_encode(RunProgress(permille, found, False)))
 
     try:
         found: Answer
@@ -295,9 +295,9 @@ def answer(engine: Engine, ask: Ask, run_times: RunTimes, report: child.Report) 
             except ed.EditsError as error:
                 raise ed.EditsError(_without_edit(error.problems)) from None
     except MusterError as error:
-        report(_encode(Failed(_error(error))))
+        report(_encode(RunFailed(_error(error))))
     else:
-        report(_encode(Told(1000, found, True)))
+        report(_encode(RunProgress(1000, found, True)))
 
 
 def _error(error: MusterError) -> RunError:

@@ -37,14 +37,14 @@ class Peaks:
         self.lately: dict[int, tuple[int, int]] = {}
         """The same since the last look, which empties it."""
 
-    def take(self, row: int, use: Use, tasks: int) -> None:
+    def take(self, row: int, use: TaskUse, tasks: int) -> None:
         cpu, memory = -(-use.cpu_milli // tasks), -(-use.memory_mib // tasks)
         for kept in (self.of, self.lately):
             before = kept.get(row, (0, 0))
             kept[row] = (max(before[0], cpu), max(before[1], memory))
 
 
-class Use(NamedTuple):
+class TaskUse(NamedTuple):
     cpu_milli: int
     memory_mib: int
     at_ms: int
@@ -55,9 +55,9 @@ class Usage:
     """Use by workload and node, and its sums. Nothing of it is stored."""
 
     def __init__(self) -> None:
-        self.of: dict[int, dict[int, Use]] = {}
+        self.of: dict[int, dict[int, TaskUse]] = {}
         """Workload row -> node row -> what its tasks there use."""
-        self.on: dict[int, dict[int, Use]] = {}
+        self.on: dict[int, dict[int, TaskUse]] = {}
         """The same the other way round."""
         self.pressed: set[int] = set()
         """Rows of nodes that use more of their memory than they may."""
@@ -82,7 +82,7 @@ class Usage:
             counts = _tasks_of(state, row).get(node)
             if counts is None:
                 continue
-            use = Use(max(sample.cpu_milli, 0), max(sample.memory_mib, 0), now_ms)
+            use = TaskUse(max(sample.cpu_milli, 0), max(sample.memory_mib, 0), now_ms)
             self._set(state, row, node, use, sum(counts.values()))
             taken += 1
         return taken
@@ -114,7 +114,7 @@ class Usage:
         for node in list(self.on):
             self._weigh(state, node)
 
-    def _set(self, state: State, row: int, node: int, use: Use, tasks: int) -> None:
+    def _set(self, state: State, row: int, node: int, use: TaskUse, tasks: int) -> None:
         if self.peaks is not None:
             self.peaks.take(row, use, tasks)
         self.of.setdefault(row, {})[node] = use
@@ -164,7 +164,7 @@ def _tasks_of(state: State, row: int) -> dict[int, dict[int, int]]:
     return found
 
 
-def _simulated(state: State, row: int, counts: dict[int, int], permille: int) -> Use:
+def _simulated(state: State, row: int, counts: dict[int, int], permille: int) -> TaskUse:
     workload_class = state.workloads.class_at(row)
     cpu = memory = 0
     for group, count in counts.items():
@@ -172,7 +172,7 @@ def _simulated(state: State, row: int, counts: dict[int, int], permille: int) ->
         most_cpu, most_memory = _most(asked, workload_class.bonds.qos)
         cpu += count * min(asked.request.cpu_milli * permille // 1000, most_cpu)
         memory += count * min(asked.request.memory_mib * permille // 1000, most_memory)
-    return Use(cpu, memory, ALWAYS)
+    return TaskUse(cpu, memory, ALWAYS)
 
 
 def _most(group: TaskGroup, qos: str) -> tuple[int, int]:

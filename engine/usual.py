@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engine import events as ev
 from engine.errors import MusterError, RefusedError
 from engine.model import ID_PATTERN, MAX_NAME, MAX_QUANTITY, WorkloadSpec, check_workload
-from engine.workloads import USUAL, FoundSound
+from engine.workloads import USUAL, SoundRequests
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -82,7 +82,7 @@ def _check_requests(
     looking at once only as long as pools, nodes and queues are as they were."""
     known = state.found_sound
     if known.rules != state.rules or len(known.requests) > MAX_REMEMBERED:
-        known = state.found_sound = FoundSound(state.rules, {}, set())
+        known = state.found_sound = SoundRequests(state.rules, {}, set())
     asked = {(id(spec.groups), spec.queue, spec.elastic): spec for spec in specs}
     number_of: dict[int, int] = {}
     for (identity, queue, elastic), spec in asked.items():
@@ -94,7 +94,7 @@ def _check_requests(
             known.requests.add((number, queue, elastic))
 
 
-def _number_of(known: FoundSound, spec: WorkloadSpec) -> int:
+def _number_of(known: SoundRequests, spec: WorkloadSpec) -> int:
     """The number of its groups, which are checked when they are new."""
     number = known.groups.get(spec.groups)
     if number is None:

@@ -14,8 +14,8 @@ import numpy as np
 from engine.allocations import Allocations
 from engine.bulk import Rows
 from engine.capacity import Capacity
-from engine.class_requests import Requests
-from engine.victim_field import Ask, Candidates, Field, Fits, Limits, Quota
+from engine.class_requests import RequestColumns
+from engine.victim_field import Ask, Fits, Quota, VictimCandidates, VictimField, VictimLimits
 from engine.victims import cheapest
 
 FEW = 4
@@ -27,19 +27,19 @@ MOST = 16
 def cheapest_in_one(
     capacity: Capacity,
     allocations: Allocations,
-    requests: Requests,
+    requests: RequestColumns,
     classes: Rows,
     asks: Sequence[Ask],
-    candidates: Candidates,
+    candidates: VictimCandidates,
     domains: Rows,
     *,
     quotas: Sequence[Quota] = (),
-    limits: Callable[[], Limits | None] = lambda: None,
+    limits: Callable[[], VictimLimits | None] = lambda: None,
     fits: Fits | None = None,
 ) -> list[int] | None:
     """As `engine.victims.cheapest`, for a request that fits only into one domain. `domains`: that of every node;
     `limits` makes a fresh count for each search."""
-    field = Field(capacity, requests, asks, quotas, candidates)
+    field = VictimField(capacity, requests, asks, quotas, candidates)
     if len(_feasible(field, domains)) and field.quotas_met() and (fits is None or fits([])):
         return []
     for _ in field.open_by_level(allocations, classes):
@@ -69,7 +69,7 @@ def cheapest_in_one(
     return None
 
 
-def _feasible(field: Field, domains: Rows) -> Rows:
+def _feasible(field: VictimField, domains: Rows) -> Rows:
     """The domains in which each group would have its slots if everybody opened were gone."""
     enough = [
         np.bincount(domains, weights=slots) >= count for slots, count in zip(field.slots, field.counts, strict=True)
@@ -77,7 +77,7 @@ def _feasible(field: Field, domains: Rows) -> Rows:
     return np.flatnonzero(np.logical_and.reduce(enough))
 
 
-def _estimates(field: Field, domains: Rows) -> Rows:
+def _estimates(field: VictimField, domains: Rows) -> Rows:
     """Per domain what the slots that are missing there cost, the cheapest nodes first; infinite where they are not to
     be had."""
     size = int(domains.max()) + 1
@@ -103,7 +103,7 @@ def _estimates(field: Field, domains: Rows) -> Rows:
     return worst
 
 
-def _worth(candidates: Candidates, victims: list[int]) -> tuple[int, int, int, list[int]]:
+def _worth(candidates: VictimCandidates, victims: list[int]) -> tuple[int, int, int, list[int]]:
     """What is least for the set that is wanted: highest level, cost, number, age."""
     levels = candidates.level[victims]
     return int(levels.max(initial=-1)), int(candidates.cost[victims].sum()), len(victims), [-row for row in victims]

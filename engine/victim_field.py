@@ -1,6 +1,6 @@
 """The cell as a request sees it that others must make room for: who could give how much of what is missing, and where.
 
-`Field` has everybody in columns; `Detail` has a few nodes and workloads in plain lists, to decide one at a time.
+`VictimField` has everybody in columns; `Detail` has a few nodes and workloads in plain lists, to decide one at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine import mig
 from engine.allocations import Allocations
 from engine.bulk import DEVICE, Rows
 from engine.capacity import Capacity
-from engine.class_requests import Requests
+from engine.class_requests import RequestColumns
 from engine.columns import view
 from engine.devices import device_numbers, instances
 from engine.shape import Shape
@@ -28,7 +28,7 @@ Fits = Callable[[list[int]], bool]
 """Whether the request really fits once these workload rows are gone."""
 
 
-class Candidates(NamedTuple):
+class VictimCandidates(NamedTuple):
     """Who may be a victim, as columns over all workload rows."""
 
     level: Rows
@@ -46,7 +46,7 @@ class Quota(NamedTuple):
     """How much is missing."""
 
 
-class Limits(Protocol):
+class VictimLimits(Protocol):
     """Bounds on the victims as a set. Every subset of an admissible set must be admissible."""
 
     def take(self, row: int) -> bool:
@@ -56,7 +56,7 @@ class Limits(Protocol):
         """Count it out again."""
 
 
-class Unit(NamedTuple):
+class DeviceUnit(NamedTuple):
     """What devices are counted in: whole ones, shares of one size, or MIG instances of one profile."""
 
     milli: int
@@ -75,11 +75,11 @@ class Unit(NamedTuple):
         return np.asarray(np.maximum(numbers, 0) // self.milli)
 
     @classmethod
-    def of(cls, shape: Shape) -> Unit:
+    def of(cls, shape: Shape) -> DeviceUnit:
         return cls(shape.gpu_milli if shape.kinds else shape.share or DEVICE, shape.kinds)
 
 
-class Field:
+class VictimField:
     """The cell as the request sees it, in columns: what is free on each node with nobody and with all the opened gone.
 
     A piece is an allocation row of somebody opened. A dimension is a resource, or devices counted in units.
@@ -88,10 +88,10 @@ class Field:
     def __init__(
         self,
         capacity: Capacity,
-        requests: Requests,
+        requests: RequestColumns,
         asks: Sequence[Ask],
         quotas: Sequence[Quota],
-        candidates: Candidates,
+        candidates: VictimCandidates,
         within: Rows | None = None,
     ) -> None:
         self.capacity = capacity
@@ -105,7 +105,7 @@ class Field:
         self.worth_a_look = reduce(np.logical_or, self.usable)
         self.wants: list[list[tuple[int, int]]] = [[] for _ in asks]
         """Per ask: (dimension, quantity of one task)."""
-        self.units: dict[int, Unit] = {}
+        self.units: dict[int, DeviceUnit] = {}
         """Dimension of devices -> what they are counted in."""
         self.per_device: dict[int, Rows] = {}
         """Dimension of MIG instances -> how many of them an idle device makes, by node."""
@@ -148,8 +148,8 @@ class Field:
             wanted = [getattr(shape, name) for shape in shapes]
             if any(wanted):
                 self._add_dimension(view(column), wanted, view(getattr(self.requests, name)))
-        for unit in sorted({Unit.of(shape) for shape in shapes if shape.gpu_milli}):
-            wanted = [(shape.gpus or 1) * (shape.gpu_milli > 0 and unit == Unit.of(shape)) for shape in shapes]
+        for unit in sorted({DeviceUnit.of(shape) for shape in shapes if shape.gpu_milli}):
+            wanted = [(shape.gpus or 1) * (shape.gpu_milli > 0 and unit == DeviceUnit.of(shape)) for shape in shapes]
             dimension = len(self.base)
             self.units[dimension] = unit
             if unit.kinds:
@@ -166,7 +166,7 @@ class Field:
         self.base.append(free)
         self.tables.append(table.astype(np.float64))
 
-    def _free_units(self, unit: Unit) -> Rows:
+    def _free_units(self, unit: DeviceUnit) -> Rows:
         if unit.kinds:
             return instances(self.capacity, unit.kinds)
         if unit.milli == DEVICE:
@@ -272,7 +272,7 @@ class Detail:
     Nodes and workloads go by their place in these lists.
     """
 
-    def __init__(self, field: Field, rows: Rows, pieces: Rows, parts: Rows) -> None:
+    def __init__(self, field: VictimField, rows: Rows, pieces: Rows, parts: Rows) -> None:
         """`rows`: workload rows in ascending order. `pieces`: what they hold on the nodes looked at, with `parts`: what
         each contributes to what is missing."""
         self.rows: list[int] = rows.tolist()

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from engine.bulk import Rows
-from engine.victim_field import Detail, Limits, Piece
+from engine.victim_field import Detail, Piece, VictimLimits
 
 REPRICE = 16
 """Prices are worked out anew when what is missing has shrunk that much."""
@@ -21,10 +21,12 @@ def unit_prices(prices: Rows, whole: Rows, missing: list[int]) -> Rows:
     return np.asarray(prices / np.clip(whole, 1e-12, wanted))
 
 
-class Walk:
+class GreedyWalk:
     """The greedy choice: where a slot costs least first, priced anew as less and less is missing."""
 
-    def __init__(self, detail: Detail, missing: list[int], prices: Rows, whole: Rows, limits: Limits | None) -> None:
+    def __init__(
+        self, detail: Detail, missing: list[int], prices: Rows, whole: Rows, limits: VictimLimits | None
+    ) -> None:
         self.detail = detail
         self.limits = limits
         self._missing = missing
@@ -192,7 +194,7 @@ class Walk:
         return True
 
 
-class Peel:
+class ReverseGreedy:
     """Greed in reverse: everybody is gone, and who costs most for what is lost without them is spared first."""
 
     def __init__(self, detail: Detail, missing: list[int]) -> None:

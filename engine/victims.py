@@ -31,9 +31,9 @@ import numpy as np
 from engine.allocations import Allocations
 from engine.bulk import Rows
 from engine.capacity import Capacity
-from engine.class_requests import Requests
-from engine.victim_field import Ask, Candidates, Detail, Field, Fits, Limits, Quota
-from engine.victim_greed import Peel, Walk, unit_prices
+from engine.class_requests import RequestColumns
+from engine.victim_field import Ask, Detail, Fits, Quota, VictimCandidates, VictimField, VictimLimits
+from engine.victim_greed import GreedyWalk, ReverseGreedy, unit_prices
 
 AMPLE = 2
 """Slots looked at closely, as a multiple of those missing."""
@@ -62,13 +62,13 @@ STEP_WORK, ASKING_WORK = 8, 100
 def cheapest(
     capacity: Capacity,
     allocations: Allocations,
-    requests: Requests,
+    requests: RequestColumns,
     classes: Rows,
     asks: Sequence[Ask],
-    candidates: Candidates,
+    candidates: VictimCandidates,
     *,
     quotas: Sequence[Quota] = (),
-    limits: Limits | None = None,
+    limits: VictimLimits | None = None,
     fits: Fits | None = None,
     within: Rows | None = None,
 ) -> list[int] | None:
@@ -77,7 +77,7 @@ def cheapest(
     `classes` is the class row of every workload row. The victims are counted in `limits`. `within`: for every node
     whether room there counts; all by default.
     """
-    field = Field(capacity, requests, asks, quotas, candidates, within)
+    field = VictimField(capacity, requests, asks, quotas, candidates, within)
     if field.enough() and (fits is None or fits([])):
         return []
     for _ in field.open_by_level(allocations, classes):
@@ -91,7 +91,7 @@ def cheapest(
 class _Selection:
     """One search among everybody opened."""
 
-    def __init__(self, field: Field, limits: Limits | None, fits: Fits | None) -> None:
+    def __init__(self, field: VictimField, limits: VictimLimits | None, fits: Fits | None) -> None:
         self.field = field
         self.limits = limits
         self.fits = fits
@@ -114,7 +114,7 @@ class _Selection:
         """Per workload row: its cost, and a little for being one more and for its age: fewer go, and younger."""
         self.unit = unit_prices(self.prices, self.whole, self.missing)
         """Per workload row."""
-        self.walk: Walk
+        self.walk: GreedyWalk
         self.line: Iterator[int]
         """The choices of the walk."""
 
@@ -231,7 +231,7 @@ class _Selection:
             detail.remove(gang)
         if not detail.enough():
             return []
-        peel = Peel(detail, self.missing)
+        peel = ReverseGreedy(detail, self.missing)
         peel.run()
         return detail.victims() if self.enough(detail) else []
 
@@ -251,7 +251,7 @@ class _Selection:
 
     def _choose(self, detail: Detail, prices: Rows) -> bool:
         """Remove the cheapest until there is enough; when there never is, nobody."""
-        self.walk = Walk(detail, self.missing, prices[detail.rows], self._prospects(detail, prices), self.limits)
+        self.walk = GreedyWalk(detail, self.missing, prices[detail.rows], self._prospects(detail, prices), self.limits)
         self.line = self.walk.choices()
         tried = 0
         for count, _ in enumerate(self.line, 1):

@@ -20,7 +20,7 @@ from engine.errors import RefusedError
 from engine.model import WorkloadSpec
 from engine.outlook import MAX_WATCHED, Figure, Interval, Outlook, Start, StartFigure, Unit, WhatIf
 from engine.probe import Focus, Key
-from engine.rehearsal import Conditions, Covered, Refused, Sample, decode, rehearse
+from engine.rehearsal import Conditions, EditsRefused, HorizonProgress, RehearsalSample, decode, rehearse
 from engine.run_times import RunTimes
 from engine.state import members
 
@@ -37,7 +37,10 @@ Job = tuple[tuple[ed.AnyEdit, ...], Conditions]
 
 
 def run_all(
-    engine: Engine, jobs: Sequence[Job], run_times: RunTimes | None, heard: Callable[[int, Sample | Covered], None]
+    engine: Engine,
+    jobs: Sequence[Job],
+    run_times: RunTimes | None,
+    heard: Callable[[int, RehearsalSample | HorizonProgress], None],
 ) -> None:
     """Rehearse every job, in order, AT_ONCE at a time. `heard(job, what)` is told of progress and samples.
 
@@ -55,9 +58,9 @@ def run_all(
             for one, job in list(running.items()):
                 for frame in one.frames():
                     what = decode(frame)
-                    if isinstance(what, Refused):
+                    if isinstance(what, EditsRefused):
                         raise ed.EditsError(what.problems)
-                    if isinstance(what, Sample) and what.whole:
+                    if isinstance(what, RehearsalSample) and what.whole:
                         whole.add(job)
                     heard(job, what)
                 if one.over:
@@ -77,10 +80,10 @@ class Pairs:
     """Samples of both sides, seed by seed."""
 
     def __init__(self) -> None:
-        self.before: list[Sample] = []
-        self.after: list[Sample] = []
+        self.before: list[RehearsalSample] = []
+        self.after: list[RehearsalSample] = []
 
-    def add(self, before: Sample, after: Sample) -> None:
+    def add(self, before: RehearsalSample, after: RehearsalSample) -> None:
         self.before.append(before)
         self.after.append(after)
 
@@ -90,7 +93,11 @@ def answer(
 ) -> Outlook:
     """The whole outlook. `tell(permille, outlook so far)` as it comes. Raises MusterError."""
     submitted = tuple(
-        name for edit in ask.edits if isinstance(edit, ed.Submit) for spec in edit.workloads for name in ids_of(spec)
+        name
+        for edit in ask.edits
+        if isinstance(edit, ed.SubmitEdit)
+        for spec in edit.workloads
+        for name in ids_of(spec)
     )
     focus = tuple(dict.fromkeys((*ask.watch, *submitted)))[:MAX_WATCHED]
     jobs: list[Job] = []
@@ -102,16 +109,16 @@ def answer(
         jobs += [(ask.edits, under), ((), under)]
     pairs = Pairs()
     covered = [0] * len(jobs)
-    whole: dict[int, Sample] = {}
-    first: dict[tuple[int, int], Sample] = {}
+    whole: dict[int, RehearsalSample] = {}
+    first: dict[tuple[int, int], RehearsalSample] = {}
 
     def outlook(shown: Pairs) -> Outlook:
         moved = movers(shown, engine, ask.horizon_ms, focus) if shown is pairs else []
         return _outlook(engine, ask, shown, focus, set(submitted), moved)
 
-    def heard(job: int, what: Sample | Covered) -> None:
+    def heard(job: int, what: RehearsalSample | HorizonProgress) -> None:
         side = job % 2
-        if isinstance(what, Covered):
+        if isinstance(what, HorizonProgress):
             covered[job] = what.ms
             tell(sum(covered) * 1000 // (ask.horizon_ms * len(jobs)), None)
             return
@@ -291,7 +298,7 @@ def movers(pairs: Pairs, engine: Engine, horizon_ms: int, focus: tuple[str, ...]
 Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
-def _starts(samples: list[Sample], rows: np.ndarray[Any, Any], end_ms: int) -> Table:
+def _starts(samples: list[RehearsalSample], rows: np.ndarray[Any, Any], end_ms: int) -> Table:
     """[seed, place in `rows`] first start, `end_ms` for none."""
     table = np.full((len(samples), len(rows)), end_ms, np.int64)
     for n, sample in enumerate(samples):

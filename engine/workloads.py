@@ -59,7 +59,7 @@ MIN_TURN_MS = 1000
 NONE = -1
 
 
-class Terms(msgspec.Struct, frozen=True, array_like=True):
+class ClassTerms(msgspec.Struct, frozen=True, array_like=True):
     """What few workloads ask for, kept once for all that ask alike. As in WorkloadSpec."""
 
     deadline_ms: int = 0
@@ -73,7 +73,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     run: RunSpec | None = None
 
 
-USUAL = Terms()
+USUAL = ClassTerms()
 """The terms of row 0: those of a workload that names none."""
 
 
@@ -175,7 +175,7 @@ class WorkloadClass:
         return self.estimate_ms or UNBOUNDED_MS
 
 
-class FoundSound(NamedTuple):
+class SoundRequests(NamedTuple):
     """Requests that were found to be sound."""
 
     rules: int
@@ -185,8 +185,8 @@ class FoundSound(NamedTuple):
     requests: set[tuple[int, str, bool]]
     """(number of the groups, queue, elastic)"""
 
-    def copy(self) -> FoundSound:
-        return FoundSound(-1, {}, set())
+    def copy(self) -> SoundRequests:
+        return SoundRequests(-1, {}, set())
 
 
 class Workloads(Table):
@@ -306,7 +306,9 @@ class Workloads(Table):
         self.class_specs = [
             key if isinstance(key, ClassKey) else msgspec.convert(key, ClassKey) for key in self.class_specs
         ]
-        self.terms_specs = [t if isinstance(t, Terms) else msgspec.convert(t, Terms) for t in self.terms_specs]
+        self.terms_specs = [
+            t if isinstance(t, ClassTerms) else msgspec.convert(t, ClassTerms) for t in self.terms_specs
+        ]
         self.terms_of = {terms: i for i, terms in enumerate(self.terms_specs)}
         self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.ids)}
         self.priority_of: dict[str, int] = {}
@@ -393,7 +395,7 @@ class Workloads(Table):
         return row
 
     def _intern_terms(self, spec: WorkloadSpec) -> int:
-        terms = Terms(
+        terms = ClassTerms(
             spec.deadline_ms,
             spec.max_runtime_ms,
             spec.retries,
@@ -410,8 +412,8 @@ class Workloads(Table):
             self.terms_specs.append(terms)
         return found
 
-    def terms_at(self, row: int) -> Terms:
-        terms: Terms = self.terms_specs[self.terms[row]]
+    def terms_at(self, row: int) -> ClassTerms:
+        terms: ClassTerms = self.terms_specs[self.terms[row]]
         return terms
 
     # -- dependencies -------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WEEK_MS = 7 * DAY_MS
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class DetectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How easily a series alarms. The defaults hold for every series: nobody tunes one."""
 
     weeks: float = 8.0
@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How far back errors, and values of the same hour, count."""
 
 
-DEFAULTS = Settings()
+DEFAULTS = DetectorSettings()
 TAIL = 0.95
 """Errors above this quantile of theirs are the tail that a generalised Pareto distribution is fitted to."""
 MIN_TAIL = 5
@@ -79,13 +79,13 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 class Detector:
     """Watches one series of a level. Points come in order of time; gaps are fine."""
 
-    def __init__(self, step_ms: int, settings: Settings = DEFAULTS) -> None:
+    def __init__(self, step_ms: int, settings: DetectorSettings = DEFAULTS) -> None:
         """`step_ms`: the usual time between points."""
         if step_ms < 1:
             raise SpecError("step_ms", f"{step_ms} is no time between points", "Give whole milliseconds from 1 on")
         self._step_ms = step_ms
         self._settings = settings
-        self._spans = [Span(points, step_ms, settings) for points in settings.spans]
+        self._spans = [SpanDetector(points, step_ms, settings) for points in settings.spans]
         self._last: int | None = None
         self._open_until = -(2**62)
         self.alarms = 0
@@ -121,12 +121,12 @@ class Detector:
         return worst
 
 
-class Span:
+class SpanDetector:
     """Judges the mean of the last so many points of a series."""
 
     CANDIDATES = 4
 
-    def __init__(self, points: int, step_ms: int, settings: Settings) -> None:
+    def __init__(self, points: int, step_ms: int, settings: DetectorSettings) -> None:
         self._points = points
         self._step_ms = step_ms
         self._day = max(1, round(DAY_MS / step_ms))
@@ -246,7 +246,7 @@ def far(errors: Floats, once: float) -> float:
     return start + (scale / shape * (share**-shape - 1) if shape > 1e-3 else -scale * math.log(share))
 
 
-def detect(at_ms: Sequence[int], values: Sequence[float], settings: Settings = DEFAULTS) -> list[Alarm]:
+def detect(at_ms: Sequence[int], values: Sequence[float], settings: DetectorSettings = DEFAULTS) -> list[Alarm]:
     """Every alarm of a series, each raised by what had come until then."""
     if not len(at_ms):
         return []

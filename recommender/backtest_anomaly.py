@@ -36,7 +36,7 @@ TIME_COLUMNS = ("timestamp", "time")
 Window = tuple[int, int]
 
 
-class Series(NamedTuple):
+class LabelledSeries(NamedTuple):
     """A series in order of time, one value for each."""
 
     name: str
@@ -49,7 +49,7 @@ class Series(NamedTuple):
         return self.at_ms[min(int(PROBATION * len(self.at_ms)), PROBATION_MOST)]
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
+class AnomalyScore(msgspec.Struct, frozen=True, kw_only=True):
     """Of one method on one series, or on all."""
 
     windows: int
@@ -67,7 +67,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     false_per_week: float
 
 
-def read(path: str | Path, problems: Problems) -> Series:
+def read(path: str | Path, problems: Problems) -> LabelledSeries:
     """A CSV with columns `timestamp` (or `time`) and `value`, plain or gzip. Raises TraceError for what is no such
     file, SpecError for too few points; rows that cannot be used go to `problems`."""
     file = TraceFile(path, problems)
@@ -93,7 +93,7 @@ def read(path: str | Path, problems: Problems) -> Series:
     times = sorted(found)
     mended = [(unordered, "rows out of order: sorted"), (again, "rows for a time that was there: the last counts")]
     name = file.path.name.removesuffix(".gz").removesuffix(".csv")
-    return Series(name, times, [found[at] for at in times], tuple(f"{n:,} {what}" for n, what in mended if n))
+    return LabelledSeries(name, times, [found[at] for at in times], tuple(f"{n:,} {what}" for n, what in mended if n))
 
 
 def time_of(text: str) -> int | None:
@@ -141,12 +141,12 @@ def window(told: Any, path: str | Path, name: str) -> Window:
 # -- methods ----------------------------------------------------------------------------------------------------------
 
 
-def muster(series: Series) -> list[int]:
+def muster(series: LabelledSeries) -> list[int]:
     """When the product's own detector alarms."""
     return [alarm.at_ms for alarm in detect(series.at_ms, series.values)]
 
 
-def three_sigma_day(series: Series) -> list[int]:
+def three_sigma_day(series: LabelledSeries) -> list[int]:
     """Further than three standard deviations from the mean of the last day's points."""
     day = max(2, DAY_MS // step_of(series.at_ms))
     recent: deque[float] = deque(maxlen=day)
@@ -162,7 +162,7 @@ def three_sigma_day(series: Series) -> list[int]:
     return merged(found)
 
 
-def static_p999(series: Series) -> list[int]:
+def static_p999(series: LabelledSeries) -> list[int]:
     """Above the quantile 0.999 of the points that are not scored."""
     start = series.scored_from_ms
     known = [value for at_ms, value in zip(series.at_ms, series.values, strict=True) if at_ms < start]
@@ -171,7 +171,7 @@ def static_p999(series: Series) -> list[int]:
     return merged(at_ms for at_ms, value in pairs if at_ms >= start and value > bar)
 
 
-METHODS: dict[str, Callable[[Series], list[int]]] = {
+METHODS: dict[str, Callable[[LabelledSeries], list[int]]] = {
     "muster": muster,
     "three_sigma_day": three_sigma_day,
     "static_p999": static_p999,
@@ -192,7 +192,7 @@ def merged(times_ms: Iterable[int]) -> list[int]:
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 
-def score(series: Series, alarms_ms: Sequence[int], windows: Sequence[Window]) -> Score:
+def score(series: LabelledSeries, alarms_ms: Sequence[int], windows: Sequence[Window]) -> AnomalyScore:
     """Windows and alarms before the scored part are left out."""
     start = series.scored_from_ms
     alarms = [at_ms for at_ms in alarms_ms if at_ms >= start]
@@ -202,16 +202,16 @@ def score(series: Series, alarms_ms: Sequence[int], windows: Sequence[Window]) -
     return made(len(ahead), hit, len(alarms), false, (series.at_ms[-1] - start) / WEEK_MS)
 
 
-def pooled(scores: Sequence[Score]) -> Score:
+def pooled(scores: Sequence[AnomalyScore]) -> AnomalyScore:
     return made(
         sum(each.windows for each in scores), sum(each.hit for each in scores), sum(each.alarms for each in scores),
         sum(each.false for each in scores), sum(each.weeks for each in scores),
     )  # fmt: skip
 
 
-def made(windows: int, hit: int, alarms: int, false: int, weeks: float) -> Score:
+def made(windows: int, hit: int, alarms: int, false: int, weeks: float) -> AnomalyScore:
     told = hit + false
-    return Score(
+    return AnomalyScore(
         windows=windows, hit=hit, alarms=alarms, false=false, weeks=weeks,
         recall=hit / windows if windows else None,
         precision=hit / told if told else None,
@@ -221,8 +221,8 @@ def made(windows: int, hit: int, alarms: int, false: int, weeks: float) -> Score
 
 
 def backtest(
-    all_series: Sequence[Series], labels: Mapping[str, Sequence[Window]]
-) -> tuple[dict[str, dict[str, list[int]]], dict[str, dict[str, Score]]]:
+    all_series: Sequence[LabelledSeries], labels: Mapping[str, Sequence[Window]]
+) -> tuple[dict[str, dict[str, list[int]]], dict[str, dict[str, AnomalyScore]]]:
     """By method and series: when it alarms in the scored part; and, of the series that `labels` name, how well that
     agrees with their windows."""
     alarms = {

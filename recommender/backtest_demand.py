@@ -34,7 +34,7 @@ SMOOTHED = 4 * WEEK
 """Hours that Holt-Winters is fitted to."""
 
 
-class Score(msgspec.Struct, frozen=True):
+class DemandScore(msgspec.Struct, frozen=True):
     """Of one method; by horizon in hours, as text. None where the series gives no unit (constant, or all zero)."""
 
     mase: dict[str, float | None]
@@ -43,7 +43,7 @@ class Score(msgspec.Struct, frozen=True):
     """Share of hours from p10 to p90."""
 
 
-def backtest(series: Hourly) -> dict[str, Score]:
+def backtest(series: Hourly) -> dict[str, DemandScore]:
     """Scores by method, `muster` first. SpecError where the series is too short to say anything."""
     values = series.values
     if len(values) < MIN_HOURS:
@@ -119,7 +119,7 @@ def with_own_errors(truth: Floats, points: Floats, origins: Sequence[int] | np.n
     return said
 
 
-def score(truth: Floats, said: Floats, unit: float) -> Score:
+def score(truth: Floats, said: Floats, unit: float) -> DemandScore:
     """`truth` [origin, hour ahead], nan where nobody knows; `said` [origin, quantile, hour ahead]; `unit` of MASE."""
     off = np.abs(truth - said[:, 1])
     above = truth[UNSCORED:, None] - said[UNSCORED:]
@@ -131,7 +131,7 @@ def score(truth: Floats, said: Floats, unit: float) -> Score:
         mase[str(hours)] = _mean(off[:, :hours] / unit) if unit > 0 else None
         wql[str(hours)] = _sum(pinball[:, :hours]) / demanded if demanded > 0 else None
     within = (above[:, 0] >= 0) & (above[:, 2] <= 0)
-    return Score(mase, wql, _mean(within[~np.isnan(above[:, 0])]))
+    return DemandScore(mase, wql, _mean(within[~np.isnan(above[:, 0])]))
 
 
 def _sum(values: Floats) -> float:

@@ -17,10 +17,10 @@ import msgspec
 
 from engine.errors import SpecError
 from engine.traces import by_count, by_estimate
-from engine.traces.by_count import Jobs
-from engine.traces.replay import TAU_MS, Plan, prepare
+from engine.traces.by_count import JobColumns
+from engine.traces.replay import TAU_MS, ReplayPlan, prepare
 from recommender.backtest_runtime import run_of
-from recommender.run_history import Submission
+from recommender.run_history import SubmittedRun
 from recommender.run_model import RunModel
 
 MIN_MORE_MS = 60_000
@@ -48,7 +48,7 @@ class QueueScore(msgspec.Struct, frozen=True, kw_only=True):
     n: int
 
 
-def read(path: str | Path, format: str, *, nodes: int, arrivals: float = 1.0, strict: bool = False) -> Plan:
+def read(path: str | Path, format: str, *, nodes: int, arrivals: float = 1.0, strict: bool = False) -> ReplayPlan:
     """The trace made ready for `backtest`. SpecError where no job is left; raises as `replay.prepare` does too."""
     plan = prepare(path, format, nodes=nodes, arrivals=arrivals, strict=strict)
     if not plan.jobs:
@@ -56,25 +56,25 @@ def read(path: str | Path, format: str, *, nodes: int, arrivals: float = 1.0, st
     return plan
 
 
-def backtest(plan: Plan, format: str, *, every: bool = False) -> dict[str, QueueScore]:
+def backtest(plan: ReplayPlan, format: str, *, every: bool = False) -> dict[str, QueueScore]:
     """Scores by policy, in the order of ROWS; `every`: with those that take a second model run too."""
     jobs = jobs_of(plan)
     asked = [run_of(job.arrival_ms, job, "", format, ()).submission for job in plan.jobs]
     users = [job.user for job in plan.jobs]
     starts = {
         "easy_requested": by_count.easy(jobs, plan.units),
-        "muster": by_estimate.backfill(jobs, plan.units, Learned(asked, jobs.run), "slowdown"),
-        "easy_plus_plus": by_estimate.backfill(jobs, plan.units, by_estimate.LastTwo(jobs, users)),
+        "muster": by_estimate.backfill(jobs, plan.units, ModelEstimates(asked, jobs.run), "slowdown"),
+        "easy_plus_plus": by_estimate.backfill(jobs, plan.units, by_estimate.LastTwoEstimates(jobs, users)),
         "easy_actual": by_count.easy(replace(jobs, estimate=jobs.run), plan.units),
-        "easy_learned": by_estimate.backfill(jobs, plan.units, Learned(asked, jobs.run)) if every else [],
-        "slowdown_requested": by_estimate.backfill(jobs, plan.units, Told(jobs.estimate), "slowdown"),
-        "slowdown_actual": by_estimate.backfill(jobs, plan.units, Told(jobs.run), "slowdown"),
+        "easy_learned": by_estimate.backfill(jobs, plan.units, ModelEstimates(asked, jobs.run)) if every else [],
+        "slowdown_requested": by_estimate.backfill(jobs, plan.units, KnownRunTimes(jobs.estimate), "slowdown"),
+        "slowdown_actual": by_estimate.backfill(jobs, plan.units, KnownRunTimes(jobs.run), "slowdown"),
     }
     return {name: score(jobs, starts[name]) for name in ROWS if starts[name]}
 
 
-def jobs_of(plan: Plan) -> Jobs:
-    return Jobs(
+def jobs_of(plan: ReplayPlan) -> JobColumns:
+    return JobColumns(
         arrival=[job.arrival_ms for job in plan.jobs],
         run=[job.run_ms for job in plan.jobs],
         estimate=plan.estimates,
@@ -82,7 +82,7 @@ def jobs_of(plan: Plan) -> Jobs:
     )
 
 
-class Told:
+class KnownRunTimes:
     """Run times that are told beforehand and never exceeded."""
 
     def __init__(self, estimates_ms: Sequence[int]) -> None:
@@ -101,13 +101,13 @@ class Told:
         pass
 
 
-class Learned:
+class ModelEstimates:
     """The model's estimates: likely is its p50, safe its p90; while a job runs the p90 of those that ran so long.
 
     Both are held to what the owner asked for, until that has proved too short too.
     """
 
-    def __init__(self, asked: Sequence[Submission], run_ms: Sequence[int]) -> None:
+    def __init__(self, asked: Sequence[SubmittedRun], run_ms: Sequence[int]) -> None:
         """`run_ms` is told to the model as each run ends, and not looked at before."""
         self._asked = asked
         self._run_ms = run_ms
@@ -146,7 +146,7 @@ class Learned:
                 self._model.outrun(str(job))
 
 
-def score(jobs: Jobs, starts: Sequence[int]) -> QueueScore:
+def score(jobs: JobColumns, starts: Sequence[int]) -> QueueScore:
     waits = [start - arrival for start, arrival in zip(starts, jobs.arrival, strict=True)]
     slowdowns = [max(1.0, (wait + run) / max(run, TAU_MS)) for wait, run in zip(waits, jobs.run, strict=True)]
     return QueueScore(

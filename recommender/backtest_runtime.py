@@ -20,9 +20,9 @@ from engine.errors import SpecError
 from engine.progress import counted, stage
 from engine.traces.trace import FORMATS as READERS
 from engine.traces.trace import Problems, TraceFile, TraceJob
-from recommender.run_history import Submission
-from recommender.run_model import RunModel, RunTime
-from recommender.window import Window
+from recommender.run_history import SubmittedRun
+from recommender.run_model import RunModel, RunTimeQuantiles
+from recommender.window import SortedWindow
 
 Floats = NDArray[np.float64]
 
@@ -35,15 +35,15 @@ ALL = 1_000_000
 ENDED, OUTRUN, STARTED = 0, 1, 2
 
 
-class Run(msgspec.Struct, frozen=True):
+class FinishedRun(msgspec.Struct, frozen=True):
     """One job that ran."""
 
-    submission: Submission
+    submission: SubmittedRun
     run_ms: int
     start_ms: int
 
 
-class Score(msgspec.Struct, frozen=True):
+class RunTimeScore(msgspec.Struct, frozen=True):
     """Of one method on one trace; logarithms are natural."""
 
     pinball50: float
@@ -55,7 +55,7 @@ class Score(msgspec.Struct, frozen=True):
     median_log_ratio: float
 
 
-def read(files: Sequence[str | Path], format: str, problems: Problems) -> tuple[list[Run], tuple[str, ...]]:
+def read(files: Sequence[str | Path], format: str, problems: Problems) -> tuple[list[FinishedRun], tuple[str, ...]]:
     """Jobs that ran, in order of submission, and the names of their figures. Several files are one trace.
 
     Where a trace names no users, they are its queues (virtual clusters, quality classes); where not even those, each
@@ -77,7 +77,7 @@ def read(files: Sequence[str | Path], format: str, problems: Problems) -> tuple[
     return [run_of(at, job, file, format, figures) for at, job, file in told], figures
 
 
-def run_of(at_ms: int, job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> Run:
+def run_of(at_ms: int, job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> FinishedRun:
     request = job.request
     sizes = {
         "openb": request.gpu_milli,
@@ -87,7 +87,7 @@ def run_of(at_ms: int, job: TraceJob, file: str, format: str, figures: tuple[str
     own = tuple(job.figures.get(name, -1) for name in figures)
     if format in ("openb", "dlrm"):
         own += (request.cpu_milli, request.memory_mib, request.gpu_milli)
-    submission = Submission(
+    submission = SubmittedRun(
         at_ms=at_ms,
         user=job.user or job.queue or file,
         name=job.name,
@@ -96,10 +96,10 @@ def run_of(at_ms: int, job: TraceJob, file: str, format: str, figures: tuple[str
         requested_ms=job.requested_ms,
         figures=own,
     )
-    return Run(submission, job.run_ms, at_ms + (job.wait_ms or 0))
+    return FinishedRun(submission, job.run_ms, at_ms + (job.wait_ms or 0))
 
 
-def backtest(runs: Sequence[Run], figures: tuple[str, ...]) -> dict[str, Score]:
+def backtest(runs: Sequence[FinishedRun], figures: tuple[str, ...]) -> dict[str, RunTimeScore]:
     """Scores by method, `muster` first."""
     said = predictions(runs, figures)
     tested = slice(int(TRAIN * len(runs)), None)
@@ -108,23 +108,23 @@ def backtest(runs: Sequence[Run], figures: tuple[str, ...]) -> dict[str, Score]:
     return {"muster": score(truth[tested], p50[tested], p90[tested]), **backtest_rules(runs)}
 
 
-def backtest_rules(runs: Sequence[Run]) -> dict[str, Score]:
+def backtest_rules(runs: Sequence[FinishedRun]) -> dict[str, RunTimeScore]:
     """Scores of the simple rules alone."""
     truth = logs([run.run_ms for run in runs])
     train = int(TRAIN * len(runs))
-    scores: dict[str, Score] = {}
+    scores: dict[str, RunTimeScore] = {}
     for name, points in simple_rules(runs, float(np.median(truth[:train]))).items():
         spread = np.quantile((truth - points)[train // 2 : train], 0.9)
         scores[name] = score(truth[train:], points[train:], points[train:] + spread)
     return scores
 
 
-def predictions(runs: Sequence[Run], figures: tuple[str, ...]) -> list[RunTime]:
+def predictions(runs: Sequence[FinishedRun], figures: tuple[str, ...]) -> list[RunTimeQuantiles]:
     """What the model says of each at its submission, fed with what happened until then and nothing else."""
     width = len(runs[0].submission.figures) if runs else 0
     model = RunModel(figures + tuple(f"figure {at}" for at in range(len(figures), width)))
     due: list[tuple[int, int, int]] = []
-    said: list[RunTime] = []
+    said: list[RunTimeQuantiles] = []
     for at, run in enumerate(counted(runs, "jobs", len(runs))):
         while due and due[0][0] <= run.submission.at_ms:
             now, what, which = heapq.heappop(due)
@@ -143,13 +143,13 @@ def predictions(runs: Sequence[Run], figures: tuple[str, ...]) -> list[RunTime]:
     return said
 
 
-def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
+def simple_rules(runs: Sequence[FinishedRun], train_median: float) -> dict[str, Floats]:
     """Points of every simple rule, as natural logarithms of seconds; `requested` only where most jobs ask for a time.
 
     tsafrir: mean of the user's last two, at most the request. user_size_median: of the user's runs of this magnitude
     (powers of two), else the user's, else those of this magnitude. global_median: of the runs trained on.
     """
-    medians: dict[tuple[object, ...], Window] = {}
+    medians: dict[tuple[object, ...], SortedWindow] = {}
     last: dict[str, list[int]] = {}
     due: list[tuple[int, int]] = []
     tsafrir, grouped = np.full(len(runs), train_median), np.full(len(runs), train_median)
@@ -161,7 +161,7 @@ def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
             user = ended.submission.user
             last[user] = [*last.get(user, [])[-1:], ended.run_ms]
             for group in groups(ended.submission):
-                medians.setdefault(group, Window(ALL)).add(math.log(ended.run_ms / 1000))
+                medians.setdefault(group, SortedWindow(ALL)).add(math.log(ended.run_ms / 1000))
         if recent := last.get(asked.user):
             tsafrir[at] = math.log(sum(recent) / len(recent) / 1000)
         elif not math.isnan(requested[at]):
@@ -185,14 +185,14 @@ def logs(times_ms: Sequence[float]) -> Floats:
     return np.log(np.array(times_ms) / 1000)
 
 
-def groups(submission: Submission) -> tuple[tuple[object, ...], ...]:
+def groups(submission: SubmittedRun) -> tuple[tuple[object, ...], ...]:
     magnitude = round(math.log2(max(submission.size, 0.5)))
     return (("both", submission.user, magnitude), ("user", submission.user), ("size", magnitude))
 
 
-def score(truth: Floats, p50: Floats, p90: Floats) -> Score:
+def score(truth: Floats, p50: Floats, p90: Floats) -> RunTimeScore:
     off, above = truth - p50, truth - p90
-    return Score(
+    return RunTimeScore(
         pinball50=float(np.mean(np.abs(off)) / 2),
         pinball90=float(np.mean(np.maximum(0.9 * above, -0.1 * above))),
         coverage90=float(np.mean(above <= 0)),

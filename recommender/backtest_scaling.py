@@ -26,7 +26,7 @@ TRAIN, TRAIN_FULL = 0.7, 0.6
 Rule = Callable[[Series, int], float]
 
 
-class Score(msgspec.Struct, frozen=True):
+class ScalingScore(msgspec.Struct, frozen=True):
     """Of one method; None where no headroom leaves as little unmet, or nothing is demanded."""
 
     over_provision_pct: float | None
@@ -35,7 +35,7 @@ class Score(msgspec.Struct, frozen=True):
     """Hours scored."""
 
 
-def backtest(series: Hourly, lead: int) -> dict[str, Score]:
+def backtest(series: Hourly, lead: int) -> dict[str, ScalingScore]:
     """Scores by method, `muster` first. `lead`: hours, from 1. SpecError where the series is too short."""
     values = series.values
     first = int(len(values) * (TRAIN_FULL if series.name.endswith(FULL) else TRAIN))
@@ -98,15 +98,15 @@ RULES: dict[str, Rule] = {
 }
 
 
-def _score(demand: Series, capacity: Series) -> Score:
+def _score(demand: Series, capacity: Series) -> ScalingScore:
     total = float(demand.sum())
     if total <= 0:
-        return Score(None, None, len(demand))
+        return ScalingScore(None, None, len(demand))
     over, unmet = np.maximum(capacity - demand, 0).sum(), np.maximum(demand - capacity, 0).sum()
-    return Score(float(over) / total * 100, float(unmet) / total * 100, len(demand))
+    return ScalingScore(float(over) / total * 100, float(unmet) / total * 100, len(demand))
 
 
-def _fitted(demand: Series, capacity: Series) -> Score:
+def _fitted(demand: Series, capacity: Series) -> ScalingScore:
     """With the one headroom that leaves UNMET of it unmet."""
     over = over_provisioned(demand, capacity) if demand.sum() > 0 else None
-    return Score(over, None if over is None else UNMET * 100, len(demand))
+    return ScalingScore(over, None if over is None else UNMET * 100, len(demand))

@@ -11,14 +11,14 @@ import numpy as np
 
 from engine.errors import SpecError
 from engine.progress import counted
-from recommender.spot_price import AHEAD, DAY, WEEK, Changes, forecast, hourly
+from recommender.spot_price import AHEAD, DAY, WEEK, PriceSeries, forecast, hourly
 
 TRAIN = 0.6
 EVERY = 6
 MIN_HOURS = 10 * DAY
 
 
-class Score(msgspec.Struct, frozen=True):
+class SpotPriceScore(msgspec.Struct, frozen=True):
     """Of one method, percent."""
 
     median_ape: float
@@ -27,7 +27,7 @@ class Score(msgspec.Struct, frozen=True):
     """Origins."""
 
 
-def backtest(changes: Changes) -> dict[str, Score]:
+def backtest(changes: PriceSeries) -> dict[str, SpotPriceScore]:
     """Scores by method, `muster` first. SpecError where the price is known for too short a time."""
     mean = hourly(changes).mean
     if len(mean) < MIN_HOURS:
@@ -43,5 +43,5 @@ def backtest(changes: Changes) -> dict[str, Score]:
     scores = {}
     for name, said in rules.items():
         off = np.abs(np.array(said) / came - 1) * 100
-        scores[name] = Score(float(np.median(off)), float(off.mean()), len(off))
+        scores[name] = SpotPriceScore(float(np.median(off)), float(off.mean()), len(off))
     return scores

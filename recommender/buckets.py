@@ -18,7 +18,7 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class Buckets:
+class SampleBuckets:
     """[bucket] What was measured in each, ascending in time. A bucket of one sample is the sample itself."""
 
     at_ms: Times
@@ -35,16 +35,16 @@ class Buckets:
     def __len__(self) -> int:
         return len(self.at_ms)
 
-    def where(self, chosen: Any) -> Buckets:
+    def where(self, chosen: Any) -> SampleBuckets:
         """Those that a mask, slice or array of indexes chooses."""
-        return Buckets(*(getattr(self, name)[chosen] for name in _COLUMNS))
+        return SampleBuckets(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
 
 _COLUMNS = ("at_ms", "count", "total", "least", "most", "last")
 
 
 @dataclass(frozen=True)
-class Points:
+class SeriesPoints:
     """[step] A window of a series in steps of equal length, without holes: a step in which nothing was measured has
     count 0 and NaN."""
 
@@ -59,29 +59,31 @@ class Points:
     step_ms: int
 
 
-def of_samples(at_ms: Times, value: Values) -> Buckets:
+def of_samples(at_ms: Times, value: Values) -> SampleBuckets:
     """Each sample a bucket, in their order of time; of those at one time the order stays."""
     order = np.argsort(at_ms, kind="stable")
     at, values = np.asarray(at_ms, np.int64)[order], np.asarray(value, np.float64)[order]
-    return Buckets(at, np.ones(len(at), np.int64), values, values, values, values)
+    return SampleBuckets(at, np.ones(len(at), np.int64), values, values, values, values)
 
 
-def latest_of_minutes(samples: Buckets) -> Buckets:
+def latest_of_minutes(samples: SampleBuckets) -> SampleBuckets:
     """The latest sample of each minute; of two at the same time the one further back in the array."""
     minute = samples.at_ms // MINUTE_MS
     return samples.where(np.flatnonzero(np.diff(minute, append=minute[-1:] + 1))) if len(samples) else samples
 
 
-def joined(parts: list[Buckets]) -> Buckets:
+def joined(parts: list[SampleBuckets]) -> SampleBuckets:
     """All of them, in order of time; of those that begin at one time the order of `parts` stays."""
     if not parts:
         return _NOTHING
     columns: list[Any] = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
     order = np.argsort(columns[0], kind="stable")
-    return Buckets(*(column[order] for column in columns))
+    return SampleBuckets(*(column[order] for column in columns))
 
 
-_NOTHING = Buckets(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0))
+_NOTHING = SampleBuckets(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
+)
 
 
 def together(parts: list[tuple[Times, Times, Values]]) -> tuple[Times, Times, Values]:
@@ -90,7 +92,7 @@ def together(parts: list[tuple[Times, Times, Values]]) -> tuple[Times, Times, Va
     return np.concatenate(ids), np.concatenate(times), np.concatenate(values)
 
 
-def folded(buckets: Buckets, step_ms: int) -> Buckets:
+def folded(buckets: SampleBuckets, step_ms: int) -> SampleBuckets:
     """Summed up over whole steps. Counts and sums are conserved, sums to rounding: exactly while they are whole
     numbers below 2^53."""
     if not len(buckets):
@@ -98,7 +100,7 @@ def folded(buckets: Buckets, step_ms: int) -> Buckets:
     start = buckets.at_ms // step_ms * step_ms
     first = np.flatnonzero(np.diff(start, prepend=start[0] - 1))
     last = np.append(first[1:], len(start)) - 1
-    return Buckets(
+    return SampleBuckets(
         start[first],
         np.add.reduceat(buckets.count, first),
         np.add.reduceat(buckets.total, first),
@@ -108,7 +110,7 @@ def folded(buckets: Buckets, step_ms: int) -> Buckets:
     )
 
 
-def points(buckets: Buckets, start_ms: int, steps: int, step_ms: int) -> Points:
+def points(buckets: SampleBuckets, start_ms: int, steps: int, step_ms: int) -> SeriesPoints:
     """The steps from `start_ms` on. Buckets outside of them are left out."""
     if start_ms % step_ms:
         raise ValueError(f"{start_ms} is no multiple of {step_ms}")
@@ -123,7 +125,7 @@ def points(buckets: Buckets, start_ms: int, steps: int, step_ms: int) -> Points:
 
     count = np.zeros(steps, np.int64)
     count[at] = chosen.count
-    return Points(
+    return SeriesPoints(
         at_ms=np.arange(steps, dtype=np.int64) * step_ms + start_ms,
         mean=spread(chosen.total / np.maximum(chosen.count, 1)),
         least=spread(chosen.least),
@@ -149,25 +151,25 @@ _LOGGED = (np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f8"))
 """Series, time, value."""
 
 
-def pack_samples(samples: Buckets, base_ms: int) -> bytes:
+def pack_samples(samples: SampleBuckets, base_ms: int) -> bytes:
     return _packed((samples.at_ms - base_ms, samples.last), _SAMPLE)
 
 
-def unpack_samples(body: bytes, base_ms: int) -> Buckets:
+def unpack_samples(body: bytes, base_ms: int) -> SampleBuckets:
     """Raises ValueError when the bytes are not what `pack_samples` makes."""
     offset, value = _unpacked(body, _SAMPLE)
     return of_samples(offset.astype(np.int64) + base_ms, value)
 
 
-def pack_buckets(buckets: Buckets, base_ms: int, step_ms: int) -> bytes:
+def pack_buckets(buckets: SampleBuckets, base_ms: int, step_ms: int) -> bytes:
     columns = ((buckets.at_ms - base_ms) // step_ms, *(getattr(buckets, name) for name in _COLUMNS[1:]))
     return _packed(columns, _BUCKET)
 
 
-def unpack_buckets(body: bytes, base_ms: int, step_ms: int) -> Buckets:
+def unpack_buckets(body: bytes, base_ms: int, step_ms: int) -> SampleBuckets:
     """Raises ValueError when the bytes are not what `pack_buckets` makes."""
     number, count, *sums = _unpacked(body, _BUCKET)
-    return Buckets(number.astype(np.int64) * step_ms + base_ms, count.astype(np.int64), *sums)
+    return SampleBuckets(number.astype(np.int64) * step_ms + base_ms, count.astype(np.int64), *sums)
 
 
 def pack_log(series: Times, at_ms: Times, value: Values) -> bytes:

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from recommender.run_history import Submission
-from recommender.run_model import ENOUGH, FAR_LIKES, Floats, Forest, RunModel, RunTime, given_elapsed
+from recommender.run_history import SubmittedRun
+from recommender.run_model import ENOUGH, FAR_LIKES, Floats, Forest, RunModel, RunTimeQuantiles, given_elapsed
 
 COLUMNS = (
     "id", "name", "tenant", "queue", "tasks", "gpu", "estimate", "state", "attempts", "run", "submitted", "started",
     "ended",
 )  # fmt: skip
-"""Of the engine's page of workloads, in the order of `Row`."""
+"""Of the engine's page of workloads, in the order of `WorkloadRow`."""
 LIVE = ("queued", "held", "placed", "running", "suspended", "waiting")
 """States before the end."""
 SKILL_WINDOW = 1_000
@@ -46,7 +46,7 @@ ENDED, SUBMITTED, STARTED, OUTRUN, ENDED_AT_ONCE = range(5)
 """What happens at one moment, in this order."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a workload before it runs."""
 
     name: str
@@ -59,7 +59,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What its owner asked for; 0 means not given."""
 
 
-class Row(NamedTuple):
+class WorkloadRow(NamedTuple):
     """A workload on the engine's page."""
 
     id: str
@@ -106,7 +106,7 @@ class CellRuns:
         self._scores: deque[tuple[bool, float] | None] = deque(maxlen=SKILL_WINDOW)
         """Whether p90 covered the run, and the logarithm of the run over p50; None where nothing was said."""
 
-    def feed(self, rows: Iterable[Row], from_ms: int, until_ms: int) -> None:
+    def feed(self, rows: Iterable[WorkloadRow], from_ms: int, until_ms: int) -> None:
         """What happened in [from, until).
 
         `rows` are the workloads that ended then, those submitted then that have not ended, and those that started then.
@@ -123,12 +123,12 @@ class CellRuns:
             else:
                 self._tell(by_id[id], what, at_ms, from_ms)
 
-    def about(self, asked: Asked, now_ms: int, elapsed_ms: int = 0) -> RunTime | None:
+    def about(self, asked: WorkloadFeatures, now_ms: int, elapsed_ms: int = 0) -> RunTimeQuantiles | None:
         """The run time of such work, given that it has run so long; None when nothing is known that is like it."""
         said = self._model.about(submission(asked, now_ms))
         return given_elapsed(said, elapsed_ms) if supported(said) else None
 
-    def usual(self, id: str, asked: Asked, now_ms: int) -> RunTime | None:
+    def usual(self, id: str, asked: WorkloadFeatures, now_ms: int) -> RunTimeQuantiles | None:
         """The same of a workload of its own likes: what was said when it was submitted, if there was enough by then."""
         if id in self._open:
             said = self._model.estimate(id)
@@ -158,7 +158,7 @@ class CellRuns:
     def adopt(self, trees: Forest) -> None:
         self._model.adopt(trees)
 
-    def _moments(self, row: Row, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
+    def _moments(self, row: WorkloadRow, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
         """What is to be told of it, and when."""
         found = []
         submitted_ms = max(row.submitted_ms, from_ms)
@@ -172,9 +172,9 @@ class CellRuns:
             found.append((row.ended_ms, ENDED if row.ended_ms > submitted_ms else ENDED_AT_ONCE))
         return found
 
-    def _tell(self, row: Row, what: int, at_ms: int, from_ms: int) -> None:
+    def _tell(self, row: WorkloadRow, what: int, at_ms: int, from_ms: int) -> None:
         if what == SUBMITTED:
-            asked = Asked(
+            asked = WorkloadFeatures(
                 name=row.name,
                 tenant=row.tenant,
                 queue=row.queue,
@@ -208,15 +208,15 @@ class CellRuns:
         self._model.forget(id)
 
 
-def supported(said: RunTime) -> bool:
+def supported(said: RunTimeQuantiles) -> bool:
     """Whether it rests on more than a handful of runs, or on the request."""
     return said.basis in ("trees", "request") or said.nearest_runs >= ENOUGH
 
 
-def submission(asked: Asked, at_ms: int) -> Submission:
+def submission(asked: WorkloadFeatures, at_ms: int) -> SubmittedRun:
     """As the model is told. Names that are empty or a number say nothing of what runs."""
     stem = DIGITS.sub("", asked.name)
-    return Submission(
+    return SubmittedRun(
         at_ms=at_ms,
         user=asked.tenant,
         name=stem if stem.strip("-_./ ") else "",

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from engine.records import Records
 from recommender import buckets as bk
-from recommender.buckets import Buckets
+from recommender.buckets import SampleBuckets
 from recommender.metrics import CELL
 from recommender.retention import TIERS
 from recommender.telemetry_tables import CHUNK, DROP_CHUNK, SERIES, chunk_row, move_chunks, replace_chunks
@@ -27,7 +27,7 @@ Key = tuple[int, int]
 """(series, begin of the chunk in ms)"""
 
 
-class Chunks:
+class SeriesChunks:
     """The chunks beside one journal. Raises RecordsError while the disk fails. Who changes something locks."""
 
     def __init__(self, records: Records) -> None:
@@ -35,7 +35,7 @@ class Chunks:
         self.damaged = 0
         """Found damaged since the start."""
 
-    def unpacked(self, tier: int, start_ms: int, body: bytes) -> Buckets:
+    def unpacked(self, tier: int, start_ms: int, body: bytes) -> SampleBuckets:
         """What a chunk holds; nothing where it is damaged, which is counted."""
         try:
             return (
@@ -47,7 +47,7 @@ class Chunks:
             self.damaged += 1
             return bk.joined([])
 
-    def merge(self, fresh: Sequence[tuple[Key, Buckets]]) -> None:
+    def merge(self, fresh: Sequence[tuple[Key, SampleBuckets]]) -> None:
         """Add samples to chunks of the finest tier. The same samples once more change nothing."""
         for at in range(0, len(fresh), WRITTEN_AT_ONCE):
             part = fresh[at : at + WRITTEN_AT_ONCE]
@@ -86,7 +86,7 @@ class Chunks:
         up to when its series are summed up by now, which was `summed_ms` before."""
         known = dict(summed_ms)
         step, span = TIERS[tier + 1].step_ms, TIERS[tier + 1].span_ms
-        targets: dict[tuple[int, int], list[tuple[int, Buckets]]] = {}
+        targets: dict[tuple[int, int], list[tuple[int, SampleBuckets]]] = {}
         for number, start, body in old:
             target = targets.setdefault((number, start // span * span), [])
             target.append((start, bk.folded(self.unpacked(tier, start, body), step)))

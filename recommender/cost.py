@@ -21,7 +21,7 @@ from engine.ledger import GRAINS
 from engine.outlook import Attempt, Options, OptionTrial
 from engine.scaling import ScalingSpec
 from engine.spec import HOUR_MS
-from recommender.quote_plan import Candidate
+from recommender.quote_plan import QuoteCandidate
 from recommender.quotes import Offer, Quantiles, QuoteOption, RunTime
 
 PPM = 1_000_000
@@ -76,7 +76,7 @@ def told(value: int) -> Quantiles:
     return Quantiles(runs=0, least=value, p10=None, p50=None, p90=None, most=value)
 
 
-def priced(candidate: Candidate, trial: OptionTrial, options: Options, run: RunTime) -> QuoteOption:
+def priced(candidate: QuoteCandidate, trial: OptionTrial, options: Options, run: RunTime) -> QuoteOption:
     """An option that the twin has tried."""
     attempts = trial.attempts
     # The cell may have gone on since the options were made up.
@@ -112,12 +112,12 @@ def priced(candidate: Candidate, trial: OptionTrial, options: Options, run: RunT
     )
 
 
-def _unseen(candidate: Candidate) -> bool:
+def _unseen(candidate: QuoteCandidate) -> bool:
     """Whether its machines are taken back, but not in rehearsals: there only as often as a pool says."""
     return bool(candidate.hazard_ppm_hour) and not candidate.hazard_told
 
 
-def as_if_free(candidate: Candidate, run: RunTime) -> QuoteOption:
+def as_if_free(candidate: QuoteCandidate, run: RunTime) -> QuoteOption:
     """An option that starts further ahead than the twin can run: nothing is known of the queue of that time."""
     duration, cost = _until_end(candidate, run, 0)
     odds, odds_basis = _odds(candidate, run)
@@ -143,7 +143,7 @@ def as_if_free(candidate: Candidate, run: RunTime) -> QuoteOption:
     )
 
 
-def _option(candidate: Candidate, run: RunTime, **found: Any) -> QuoteOption:
+def _option(candidate: QuoteCandidate, run: RunTime, **found: Any) -> QuoteOption:
     """What the candidate is, and what was found of it: the other fields of a QuoteOption."""
     return QuoteOption(
         kind=candidate.kind,
@@ -209,7 +209,7 @@ def _start(attempts: Sequence[Attempt], options: Options) -> tuple[Quantiles, in
     return quantiles([at_ms if at_ms <= options.at_ms + looked_ms else NEVER for at_ms in times]), looked_ms
 
 
-def _rate(candidate: Candidate, attempts: Sequence[Attempt]) -> int:
+def _rate(candidate: QuoteCandidate, attempts: Sequence[Attempt]) -> int:
     rates = [sum(held.rate_microusd_hour for held in one.placed) for one in attempts if one.placed]
     return rates[0] if rates else candidate.rate_microusd_hour
 
@@ -226,7 +226,7 @@ def _ended(attempts: Sequence[Attempt]) -> tuple[Quantiles, Quantiles]:
     return quantiles(durations), quantiles(costs)
 
 
-def _until_end(candidate: Candidate, run: RunTime, wait_ms: int) -> tuple[Quantiles, Quantiles]:
+def _until_end(candidate: QuoteCandidate, run: RunTime, wait_ms: int) -> tuple[Quantiles, Quantiles]:
     """From the start on, not run ahead."""
     rate = candidate.rate_microusd_hour
     if not candidate.hazard_ppm_hour:
@@ -275,13 +275,13 @@ def interrupted(likely: Sequence[int], hazard_ppm_hour: int, checkpoint_ms: int,
     return lives
 
 
-def _odds(candidate: Candidate, run: RunTime) -> tuple[int | None, str]:
+def _odds(candidate: QuoteCandidate, run: RunTime) -> tuple[int | None, str]:
     """Chance that it is stopped at least once in its own run time, at a rate that does not change, and what the rate
     rests on."""
     return _spot_odds(candidate, run) if candidate.spot else _usual_odds(candidate, run)
 
 
-def _spot_odds(candidate: Candidate, run: RunTime) -> tuple[int | None, str]:
+def _spot_odds(candidate: QuoteCandidate, run: RunTime) -> tuple[int | None, str]:
     likely, oldest_ms = likely_of(run), candidate.max_age_ms
     if oldest_ms and oldest_ms < run.p50_ms:
         return 1000, f"its machines end when they are {oldest_ms / HOUR_MS:g} h old"
@@ -297,7 +297,7 @@ def _spot_odds(candidate: Candidate, run: RunTime) -> tuple[int | None, str]:
     return _at_least_once(hazard / PPM, likely), basis
 
 
-def _usual_odds(candidate: Candidate, run: RunTime) -> tuple[int | None, str]:
+def _usual_odds(candidate: QuoteCandidate, run: RunTime) -> tuple[int | None, str]:
     """As often as work of its priority was stopped for the time it ran."""
     past = candidate.past
     if past.finished < MIN_FINISHED or not past.ran_ms:
@@ -321,7 +321,7 @@ def _hours(ms: int) -> str:
 
 
 def _notes(
-    candidate: Candidate, trial: OptionTrial, options: Options, *, ended: bool, duration: Quantiles
+    candidate: QuoteCandidate, trial: OptionTrial, options: Options, *, ended: bool, duration: Quantiles
 ) -> list[str]:
     notes = []
     if options.arrivals and not trial.arrivals:

@@ -37,7 +37,7 @@ SEARCH = 6
 
 
 @dataclass(frozen=True)
-class Way:
+class RegressionMethod:
     """One way to regress."""
 
     steepness: float
@@ -49,9 +49,9 @@ class Way:
 
 
 REGRESSIONS = {
-    "regression": Way(10, to_profile=True, half_life=None),
-    "regression, recent": Way(10, to_profile=True, half_life=400),
-    "regression, linear": Way(1, to_profile=False, half_life=None),
+    "regression": RegressionMethod(10, to_profile=True, half_life=None),
+    "regression, recent": RegressionMethod(10, to_profile=True, half_life=400),
+    "regression, linear": RegressionMethod(1, to_profile=False, half_life=None),
 }
 
 
@@ -89,7 +89,7 @@ def simple(series: Floats, hours: int, judged: int, *, season: bool) -> dict[str
     return said
 
 
-def regression(series: Floats, hours: int, judged: int, way: Way) -> Floats:
+def regression(series: Floats, hours: int, judged: int, way: RegressionMethod) -> Floats:
     """The hours ahead from the last hours, from the same hours of days and weeks before, and from means of them: least
     absolute errors (by reweighting), each lead by itself."""
     mean = float(series.mean()) or 1.0

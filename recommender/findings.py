@@ -51,7 +51,7 @@ MIN_SCORED = 30
 Row = dict[str, Any]
 
 
-class Likely(msgspec.Struct, frozen=True, kw_only=True):
+class RunTimeOpinion(msgspec.Struct, frozen=True, kw_only=True):
     """What a model says of how long a run of its kind takes."""
 
     p90_ms: int
@@ -65,10 +65,10 @@ class Late(NamedTuple):
     """A run that is past what its likes take."""
 
     row: Row
-    likely: Likely
+    likely: RunTimeOpinion
 
 
-class Covered(msgspec.Struct, frozen=True, kw_only=True):
+class QuantileCoverage(msgspec.Struct, frozen=True, kw_only=True):
     """How often such a p90 held."""
 
     scored: int
@@ -83,8 +83,8 @@ def advise(
     queues: Page,
     cordoned: Sequence[NodeDetail],
     running: Page,
-    likely: Mapping[str, Likely],
-    covered: Covered | None,
+    likely: Mapping[str, RunTimeOpinion],
+    covered: QuantileCoverage | None,
     specs: Mapping[str, QueueSpec] = MappingProxyType({}),
 ) -> Advice:
     """All findings. `waiting` are queued workloads, `running` running ones, `cordoned` nodes in that state; `likely`
@@ -183,7 +183,7 @@ def quota_suggestion(
     )
 
 
-class Limit(NamedTuple):
+class QueueLimit(NamedTuple):
     """A limit that, raised, lets a queue borrow what its siblings leave."""
 
     queue: str
@@ -194,7 +194,7 @@ class Limit(NamedTuple):
     """The twin has no edit for limits of borrowing: a nominal quota that is larger by as much starts the same work."""
 
 
-def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec]) -> Limit | None:
+def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec]) -> QueueLimit | None:
     """The borrowing limit of the queue, or the lending limit of the idle sibling that has most; None where neither is
     what keeps it from borrowing, or where that is not known."""
     resource, word = ("gpu_milli", "gpu") if any(row.get("gpu") for row in late) else ("cpu_milli", "cpu")
@@ -207,10 +207,10 @@ def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[
     trial = f"quota {queue['name']} {word}={spec.nominal.get(resource, 0) // 1000 + more}"
     if resource in spec.borrowing_limit:
         raised = f"{word}={spec.borrowing_limit[resource] // 1000 + more}"
-        return Limit(queue["name"], "--borrowing-limit", raised, trial)
+        return QueueLimit(queue["name"], "--borrowing-limit", raised, trial)
     if resource in lender.lending_limit:
         raised = f"{word}={min(lender.lending_limit[resource] // 1000 + more, lender.nominal.get(resource, 0) // 1000)}"
-        return Limit(lender.name, "--lending-limit", raised, trial)
+        return QueueLimit(lender.name, "--lending-limit", raised, trial)
     return None
 
 
@@ -337,7 +337,7 @@ def forgotten_cordons(
 
 
 def overruns(
-    running: Page, likely: Mapping[str, Likely], covered: Covered | None
+    running: Page, likely: Mapping[str, RunTimeOpinion], covered: QuantileCoverage | None
 ) -> tuple[list[Suggestion], tuple[str, ...]]:
     """One suggestion for each kind of work of which runs are past OVERRUN x p90 of their likes, and lines on those that
     cannot be judged: without likes, or with few while their owner asked for longer."""
@@ -373,7 +373,7 @@ def by_excess(late: Late) -> tuple[float, str]:
     return -late.row["run"] / late.likely.p90_ms, late.row["id"]
 
 
-def overrun_suggestion(kind: str, late: Sequence[Late], covered: Covered | None) -> Suggestion:
+def overrun_suggestion(kind: str, late: Sequence[Late], covered: QuantileCoverage | None) -> Suggestion:
     """`late`: of one kind, the worst first."""
     row, likely = late[0]
     limit = OVERRUN * likely.p90_ms
@@ -424,7 +424,7 @@ def overrun_suggestion(kind: str, late: Sequence[Late], covered: Covered | None)
     )
 
 
-def doubts(row: Row, likely: Likely, covered: Covered | None) -> tuple[str, ...]:
+def doubts(row: Row, likely: RunTimeOpinion, covered: QuantileCoverage | None) -> tuple[str, ...]:
     """What weakens a finding that rests on the estimated run time."""
     found = []
     if likely.samples < MIN_LIKES:

@@ -32,7 +32,7 @@ RUNAWAY, RUNAWAY_SHARE = 3.0, 0.10
 STALE_RESERVATION_MS = HOUR_MS
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class HourlySeries(msgspec.Struct, frozen=True, kw_only=True):
     """[hour] of one thing, oldest first; nan where nothing was measured. The last is the last whole hour."""
 
     subject: str
@@ -129,7 +129,7 @@ def pools_ahead(
     return found
 
 
-def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, Series]) -> list[Suggestion]:
+def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, HourlySeries]) -> list[Suggestion]:
     """Pools that are paid for and had whole nodes idle in every hour of the last day. `used`: by pool, the most
     milli-GPU (milli-CPU where it has no GPU) held in each hour."""
     found = []
@@ -196,7 +196,7 @@ def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, Series]) -> list[Sug
     return found
 
 
-def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, Series]) -> list[Suggestion]:
+def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, HourlySeries]) -> list[Suggestion]:
     """Spot pools of which providers took back much in the last day. `taken`: by pool, nodes in each hour."""
     found = []
     for pool in pools:
@@ -251,7 +251,7 @@ def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, Series]) -> list
 # -- tenants ----------------------------------------------------------------------------------------------------------
 
 
-def runaways(tenants: Sequence[Series], capacity: int, others_wait: int, unit: str = "GPU") -> list[Suggestion]:
+def runaways(tenants: Sequence[HourlySeries], capacity: int, others_wait: int, unit: str = "GPU") -> list[Suggestion]:
     """Tenants that hold far more than they usually do while others wait. [hour] milli-GPU held (milli-CPU where the
     cell has no GPU), `capacity` of the cell in the same unit; `others_wait`: how much is asked for by what waits."""
     found = []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from recommender.metrics import METRICS
 from recommender.recommendations import Followed, Track, Verdict
-from recommender.suggest import Expected, Record
+from recommender.suggest import Expected, PromiseRecord
 
 KEPT, PARTLY = 0.9, 0.5
 """Shares of the way promised that count as held, and as partly held."""
@@ -94,9 +94,9 @@ def _track(kind: str, followed: list[Followed]) -> Track:
     )
 
 
-def record(track: Track) -> Record:
+def record(track: Track) -> PromiseRecord:
     """As ranking counts it: what could not be judged counts neither way."""
-    return Record(kept=track.held, broken=track.acted - track.unknown - track.held)
+    return PromiseRecord(kept=track.held, broken=track.acted - track.unknown - track.held)
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:

@@ -39,7 +39,7 @@ MAX_KINDS = 40
 """Those with most runs: a look must end, and what is rare tells nothing."""
 
 
-class Beside(NamedTuple):
+class ColocatedRun(NamedTuple):
     """A finished run, and what was beside it."""
 
     kind: str
@@ -63,17 +63,17 @@ class Slowdown(NamedTuple):
     """Of such a slope or a steeper one by chance, before other kinds are counted."""
 
 
-def beside(run: RunRecord, share: float) -> Beside | None:
+def beside(run: RunRecord, share: float) -> ColocatedRun | None:
     """None for what did not finish in one attempt, or whose name says nothing."""
     like = fingerprint(run.tenant, run.name, run.gpu_milli, run.tasks)
     if like is None or run.outcome != "finished" or run.attempts != 1 or not 0 <= run.started_ms < run.ended_ms:
         return None
-    return Beside(like.kind, like, type_of(run.gpu_model, run.pool), run.ended_ms - run.started_ms, share)
+    return ColocatedRun(like.kind, like, type_of(run.gpu_model, run.pool), run.ended_ms - run.started_ms, share)
 
 
-def slowdowns(runs: Iterable[Beside]) -> list[Slowdown]:
+def slowdowns(runs: Iterable[ColocatedRun]) -> list[Slowdown]:
     """Kinds that run slower beside others, beyond chance; the worst first."""
-    by_kind: dict[str, list[Beside]] = defaultdict(list)
+    by_kind: dict[str, list[ColocatedRun]] = defaultdict(list)
     for run in runs:
         by_kind[run.kind].append(run)
     most = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))[:MAX_KINDS]
@@ -88,9 +88,9 @@ def slowdowns(runs: Iterable[Beside]) -> list[Slowdown]:
     return sorted(sure, key=lambda each: (-each.slowdown, each.kind))
 
 
-def tested_kind(kind: str, runs: Sequence[Beside]) -> Slowdown | None:
+def tested_kind(kind: str, runs: Sequence[ColocatedRun]) -> Slowdown | None:
     """None where there is too little to tell."""
-    groups: dict[tuple[Fingerprint, str], list[Beside]] = defaultdict(list)
+    groups: dict[tuple[Fingerprint, str], list[ColocatedRun]] = defaultdict(list)
     for run in runs:
         groups[run.like, run.type_name].append(run)
     kept = [told for _, told in sorted(groups.items()) if len(told) >= MIN_GROUP]

@@ -20,7 +20,7 @@ MAX_SUBJECT = 300
 """Characters of a subject or an id."""
 
 
-class Metric(NamedTuple):
+class TelemetryMetric(NamedTuple):
     """What one metric is."""
 
     unit: str
@@ -34,44 +34,44 @@ class Metric(NamedTuple):
 
 _BROAD = ("cell", "pool", "queue", "tenant", "gpu_model")
 _FLOW = ("cell", "queue")
-METRICS: dict[str, Metric] = {
-    "demand_gpu": Metric("milli", _BROAD, "GPU asked for by what runs and what waits and may start"),
-    "demand_cpu": Metric("milli", _BROAD, "CPU asked for by what runs and what waits and may start"),
-    "used_gpu": Metric("milli", ("cell", "pool", "queue", "tenant"), "GPU held by what is placed or runs"),
-    "used_cpu": Metric("milli", ("cell", "pool", "queue", "tenant"), "CPU held by what is placed or runs"),
-    "capacity_gpu": Metric("milli", ("cell", "pool"), "GPU of all nodes"),
-    "capacity_cpu": Metric("milli", ("cell", "pool"), "CPU of all nodes"),
-    "nodes": Metric("nodes", ("cell", "pool"), "nodes there are"),
-    "nodes_down": Metric("nodes", ("cell", "pool"), "nodes that are down"),
-    "demand_nodes": Metric("nodes", ("pool",), "nodes that what runs and waits would fill"),
-    "waiting": Metric("workloads", _FLOW, "workloads that wait and may start"),
-    "running": Metric("workloads", _FLOW, "workloads that are placed or run"),
-    "wait_p50_s": Metric("s", _FLOW, "median wait of those that first started in the interval", sparse=True),
-    "wait_p95_s": Metric(
+METRICS: dict[str, TelemetryMetric] = {
+    "demand_gpu": TelemetryMetric("milli", _BROAD, "GPU asked for by what runs and what waits and may start"),
+    "demand_cpu": TelemetryMetric("milli", _BROAD, "CPU asked for by what runs and what waits and may start"),
+    "used_gpu": TelemetryMetric("milli", ("cell", "pool", "queue", "tenant"), "GPU held by what is placed or runs"),
+    "used_cpu": TelemetryMetric("milli", ("cell", "pool", "queue", "tenant"), "CPU held by what is placed or runs"),
+    "capacity_gpu": TelemetryMetric("milli", ("cell", "pool"), "GPU of all nodes"),
+    "capacity_cpu": TelemetryMetric("milli", ("cell", "pool"), "CPU of all nodes"),
+    "nodes": TelemetryMetric("nodes", ("cell", "pool"), "nodes there are"),
+    "nodes_down": TelemetryMetric("nodes", ("cell", "pool"), "nodes that are down"),
+    "demand_nodes": TelemetryMetric("nodes", ("pool",), "nodes that what runs and waits would fill"),
+    "waiting": TelemetryMetric("workloads", _FLOW, "workloads that wait and may start"),
+    "running": TelemetryMetric("workloads", _FLOW, "workloads that are placed or run"),
+    "wait_p50_s": TelemetryMetric("s", _FLOW, "median wait of those that first started in the interval", sparse=True),
+    "wait_p95_s": TelemetryMetric(
         "s", _FLOW, "95th percentile of the wait of those that first started in the interval", sparse=True
     ),
-    "started": Metric("count", _FLOW, "workloads that started", True),
-    "finished": Metric("count", _FLOW, "workloads that finished", True),
-    "failed": Metric("count", _FLOW, "workloads that failed for good", True),
-    "evicted": Metric("count", (*_FLOW, "pool"), "workloads that were preempted", True),
-    "interrupted": Metric("count", ("cell", "pool"), "nodes that their provider took back", True),
-    "price": Metric("micro-USD/h", ("pool",), "price of a node for an hour"),
-    "cost_rate": Metric(
+    "started": TelemetryMetric("count", _FLOW, "workloads that started", True),
+    "finished": TelemetryMetric("count", _FLOW, "workloads that finished", True),
+    "failed": TelemetryMetric("count", _FLOW, "workloads that failed for good", True),
+    "evicted": TelemetryMetric("count", (*_FLOW, "pool"), "workloads that were preempted", True),
+    "interrupted": TelemetryMetric("count", ("cell", "pool"), "nodes that their provider took back", True),
+    "price": TelemetryMetric("micro-USD/h", ("pool",), "price of a node for an hour"),
+    "cost_rate": TelemetryMetric(
         "micro-USD/h", ("cell", "tenant", "queue", "pool"), "what is spent: nodes of cell and pool, work else"
     ),
-    "use_cpu": Metric("milli", ("kind", "workload"), "most CPU that one task used", sparse=True),
-    "use_memory_mib": Metric("MiB", ("kind", "workload"), "most memory that one task used", sparse=True),
-    "gpu_util": Metric("%", ("node",), "use of the GPUs, their mean"),
-    "gpu_memory_used_mib": Metric("MiB", ("node",), "GPU memory in use, of all devices"),
-    "gpu_memory_util": Metric("%", ("node",), "share of GPU memory in use"),
-    "gpu_temp_c": Metric("°C", ("node",), "temperature of the hottest GPU"),
-    "gpu_power_w": Metric("W", ("node",), "power drawn by the GPUs together"),
-    "ecc_errors": Metric("count", ("node",), "double-bit ECC errors", True),
-    "xid_errors": Metric("count", ("node",), "driver errors (XID)", True),
-    "throttle": Metric("share", ("node",), "share of GPUs whose clocks are held down by heat or power"),
-    "node_load": Metric("load", ("node",), "load average over one minute"),
-    "node_cpu_util": Metric("%", ("node",), "share of CPU time not idle"),
-    "node_memory_util": Metric("%", ("node",), "share of memory not available"),
+    "use_cpu": TelemetryMetric("milli", ("kind", "workload"), "most CPU that one task used", sparse=True),
+    "use_memory_mib": TelemetryMetric("MiB", ("kind", "workload"), "most memory that one task used", sparse=True),
+    "gpu_util": TelemetryMetric("%", ("node",), "use of the GPUs, their mean"),
+    "gpu_memory_used_mib": TelemetryMetric("MiB", ("node",), "GPU memory in use, of all devices"),
+    "gpu_memory_util": TelemetryMetric("%", ("node",), "share of GPU memory in use"),
+    "gpu_temp_c": TelemetryMetric("°C", ("node",), "temperature of the hottest GPU"),
+    "gpu_power_w": TelemetryMetric("W", ("node",), "power drawn by the GPUs together"),
+    "ecc_errors": TelemetryMetric("count", ("node",), "double-bit ECC errors", True),
+    "xid_errors": TelemetryMetric("count", ("node",), "driver errors (XID)", True),
+    "throttle": TelemetryMetric("share", ("node",), "share of GPUs whose clocks are held down by heat or power"),
+    "node_load": TelemetryMetric("load", ("node",), "load average over one minute"),
+    "node_cpu_util": TelemetryMetric("%", ("node",), "share of CPU time not idle"),
+    "node_memory_util": TelemetryMetric("%", ("node",), "share of memory not available"),
 }
 SPARSE = frozenset(name for name, metric in METRICS.items() if metric.sparse)
 

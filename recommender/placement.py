@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recommender.metrics import RunRecord, kind_of
-from recommender.placements import PlacementAdvice, PlacementOption, Spread
+from recommender.placements import PlacementAdvice, PlacementOption, QuantileSpread
 
 Floats = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ class Speed(NamedTuple):
     basis: Basis
 
 
-class Place(NamedTuple):
+class CandidatePool(NamedTuple):
     """A pool it could run in, as it is now."""
 
     pool: str
@@ -188,7 +188,7 @@ class SpeedModel:
 
 
 def options(
-    model: SpeedModel, like: Fingerprint | None, places: Sequence[Place], checkpoint_ms: int
+    model: SpeedModel, like: Fingerprint | None, places: Sequence[CandidatePool], checkpoint_ms: int
 ) -> list[PlacementOption]:
     """The cheapest for a finished job first; those that are not allowed, or not known, last. `checkpoint_ms`: time
     between checkpoints; 0: an interruption loses all."""
@@ -204,7 +204,7 @@ def options(
     )
 
 
-def option(model: SpeedModel, like: Fingerprint | None, place: Place, checkpoint_ms: int) -> PlacementOption:
+def option(model: SpeedModel, like: Fingerprint | None, place: CandidatePool, checkpoint_ms: int) -> PlacementOption:
     speed = model.speed(like, type_of(place.gpu_model, place.pool))
     hazard = hazard_per_ms(place.interruptions, place.node_hours) * place.nodes if place.spot else 0.0
     times = [speed.mean + z * speed.spread for z in (-Z90, 0.0, Z90)] if speed else []
@@ -220,8 +220,8 @@ def option(model: SpeedModel, like: Fingerprint | None, place: Place, checkpoint
         zones=place.zones,
         allowed=place.allowed,
         rate_microusd_hour=place.rate_microusd_hour,
-        run_ms=Spread(p10=round(runs[0]), p50=round(runs[1]), p90=round(runs[2])) if runs else None,
-        cost_microusd=Spread(p10=costs[0], p50=costs[1], p90=costs[2]) if costs else None,
+        run_ms=QuantileSpread(p10=round(runs[0]), p50=round(runs[1]), p90=round(runs[2])) if runs else None,
+        cost_microusd=QuantileSpread(p10=costs[0], p50=costs[1], p90=costs[2]) if costs else None,
         basis=speed.basis if speed else "price only",
         runs=speed.runs if speed else 0,
         compared=speed.compared if speed else 0,
@@ -232,7 +232,7 @@ def option(model: SpeedModel, like: Fingerprint | None, place: Place, checkpoint
     )
 
 
-def doubts(speed: Speed | None, place: Place) -> tuple[str, ...]:
+def doubts(speed: Speed | None, place: CandidatePool) -> tuple[str, ...]:
     found = []
     if speed is None:
         found.append("no finished work tells how fast it is there")
@@ -292,7 +292,7 @@ def advised(
     version: int,
     workload_id: str,
     like: Fingerprint | None,
-    places: Sequence[Place],
+    places: Sequence[CandidatePool],
     checkpoint_ms: int,
 ) -> PlacementAdvice:
     """What is known of where this workload would do best."""

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
+class QuantileSpread(msgspec.Struct, frozen=True, kw_only=True):
     """Of a quantity that is not known for sure."""
 
     p10: int
@@ -26,9 +26,9 @@ class PlacementOption(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its own wishes (device models, pools, spot or not) let it run there."""
     rate_microusd_hour: int
     """What all its tasks would be charged there; list price of the pool now."""
-    run_ms: Spread | None
+    run_ms: QuantileSpread | None
     """Of the whole work, interruptions among it; None where nothing is known of how fast it runs there."""
-    cost_microusd: Spread | None
+    cost_microusd: QuantileSpread | None
     """Of one finished job."""
     basis: Literal["own runs", "other work", "price only"]
     """"own runs": work like it has finished there; "other work": other work tells how fast this type is beside those

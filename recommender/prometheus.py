@@ -40,7 +40,7 @@ HELD_DOWN = 0x8 | 0x20 | 0x40 | 0x80
 slowdown, power brake. The power cap alone (0x4) is usual under load."""
 
 
-class Rule(NamedTuple):
+class MetricQuery(NamedTuple):
     """How one of our metrics is asked for."""
 
     metric: str
@@ -63,33 +63,33 @@ _GREW = (
 )
 _XID = "last_over_time(DCGM_FI_DEV_XID_ERRORS[{step}])"
 RULES = (
-    Rule("gpu_util", "avg by ({by}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[{step}]))", _mean),
-    Rule("gpu_memory_used_mib", "sum by ({by}) (max_over_time(DCGM_FI_DEV_FB_USED[{step}]))", sum),
-    Rule(
+    MetricQuery("gpu_util", "avg by ({by}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[{step}]))", _mean),
+    MetricQuery("gpu_memory_used_mib", "sum by ({by}) (max_over_time(DCGM_FI_DEV_FB_USED[{step}]))", sum),
+    MetricQuery(
         "gpu_memory_util",
         "100 * sum by ({by}) (avg_over_time(DCGM_FI_DEV_FB_USED[{step}]))"
         " / (sum by ({by}) (avg_over_time(DCGM_FI_DEV_FB_USED[{step}]))"
         " + sum by ({by}) (avg_over_time(DCGM_FI_DEV_FB_FREE[{step}])))",
         _mean,
     ),
-    Rule("gpu_temp_c", "max by ({by}) (max_over_time(DCGM_FI_DEV_GPU_TEMP[{step}]))", max),
-    Rule("gpu_power_w", "sum by ({by}) (avg_over_time(DCGM_FI_DEV_POWER_USAGE[{step}]))", sum),
-    Rule("ecc_errors", _GREW.replace("{name}", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"), sum),
+    MetricQuery("gpu_temp_c", "max by ({by}) (max_over_time(DCGM_FI_DEV_GPU_TEMP[{step}]))", max),
+    MetricQuery("gpu_power_w", "sum by ({by}) (avg_over_time(DCGM_FI_DEV_POWER_USAGE[{step}]))", sum),
+    MetricQuery("ecc_errors", _GREW.replace("{name}", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"), sum),
     # A gauge that shows the last error: another one than before is a new one.
-    Rule(
+    MetricQuery(
         "xid_errors",
         f"count by ({{by}}) (({_XID} != last_over_time(DCGM_FI_DEV_XID_ERRORS[1h] offset {{back}})) != 0)"
         f" or 0 * count by ({{by}}) ({_XID})",
         sum,
     ),
-    Rule(
+    MetricQuery(
         "throttle",
         'count_values by ({by}) ("mask", last_over_time(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS[{step}]))',
         _mean,
         masks=True,
     ),
-    Rule("node_load", "avg by ({by}) (avg_over_time(node_load1[{step}]))", _mean),
-    Rule(
+    MetricQuery("node_load", "avg by ({by}) (avg_over_time(node_load1[{step}]))", _mean),
+    MetricQuery(
         "node_cpu_util",
         # As a share of all modes: a rate over few samples is short by as much in each.
         '100 * (1 - sum by ({by}) (rate(node_cpu_seconds_total{{mode="idle"}}[{wide}]))'
@@ -97,7 +97,7 @@ RULES = (
         ' and count by ({by}) (count_over_time(node_cpu_seconds_total{{mode="idle"}}[{step}]))',
         _mean,
     ),
-    Rule(
+    MetricQuery(
         "node_memory_util",
         "100 * (1 - avg by ({by}) (avg_over_time(node_memory_MemAvailable_bytes[{step}]))"
         " / avg by ({by}) (avg_over_time(node_memory_MemTotal_bytes[{step}])))",
@@ -106,7 +106,7 @@ RULES = (
 )
 
 
-class Found(msgspec.Struct, frozen=True):
+class PrometheusSeries(msgspec.Struct, frozen=True):
     """One series of an answer."""
 
     metric: dict[str, str]
@@ -116,7 +116,7 @@ class Found(msgspec.Struct, frozen=True):
 
 class _Data(msgspec.Struct, frozen=True):
     resultType: str
-    result: list[Found]
+    result: list[PrometheusSeries]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ class TooMuch(MusterError):
     """An answer that is larger than is read, or than the server would give: ask for less at once."""
 
 
-class Told(NamedTuple):
+class QueryResult(NamedTuple):
     """What one question brought."""
 
     rows: tuple[SampleRow, ...]
@@ -160,7 +160,7 @@ class Prometheus:
     def close(self) -> None:
         self._http.close()
 
-    def query_range(self, expression: str, start_s: int, end_s: int, step_s: int) -> list[Found]:
+    def query_range(self, expression: str, start_s: int, end_s: int, step_s: int) -> list[PrometheusSeries]:
         """What the expression gives at each step from start to end. Raises TooMuch where less is to be asked."""
         asked = {"query": expression, "start": str(start_s), "end": str(end_s), "step": str(step_s)}
         status = 0
@@ -256,7 +256,7 @@ def _is_address(name: str) -> bool:
     return name.replace(".", "").isdigit()
 
 
-def expression(rule: Rule, step_s: int) -> str:
+def expression(rule: MetricQuery, step_s: int) -> str:
     """The rule's question for steps of this length. A rate needs two samples, so it looks at four steps. Older servers
     count a sample at the very begin of a range in: a step's range is a millisecond short, so that it counts once."""
     return rule.expression.format(by=_BY, step=f"{step_s * 1000 - 1}ms", back=f"{step_s}s", wide=f"{4 * step_s}s")
@@ -271,7 +271,9 @@ def windows(start_ms: int, end_ms: int, step_ms: int, steps: int) -> Iterator[tu
         first = last + step_ms
 
 
-def ask(server: Prometheus, rule: Rule, nodes: NodeNames, start_ms: int, end_ms: int, step_ms: int) -> Iterator[Told]:
+def ask(
+    server: Prometheus, rule: MetricQuery, nodes: NodeNames, start_ms: int, end_ms: int, step_ms: int
+) -> Iterator[QueryResult]:
     """All of the window, oldest first, in as many questions as the server and we can bear. Times are multiples of the
     step, so that asking again gives samples of the same times."""
     steps, at = FIRST_STEPS, -(-start_ms // step_ms) * step_ms
@@ -291,7 +293,9 @@ def ask(server: Prometheus, rule: Rule, nodes: NodeNames, start_ms: int, end_ms:
         at = last + step_ms
 
 
-def told(rule: Rule, nodes: NodeNames, found: Iterable[Found], first_ms: int, last_ms: int) -> Told:
+def told(
+    rule: MetricQuery, nodes: NodeNames, found: Iterable[PrometheusSeries], first_ms: int, last_ms: int
+) -> QueryResult:
     """An answer as samples of our metric, one for each node and time. Times that were not asked for are left out."""
     by_node: dict[str, dict[int, list[Any]]] = {}
     unmatched: Counter[str] = Counter()
@@ -315,7 +319,7 @@ def told(rule: Rule, nodes: NodeNames, found: Iterable[Found], first_ms: int, la
         parts = [by_node[node][at] for at in times]
         column = [_held_down(part) if rule.masks else rule.together(part) for part in parts]
         rows.append(SampleRow(rule.metric, "node", node, tuple(times), tuple(map(float, column))))
-    return Told(tuple(row for row in rows if row.at_ms), unmatched, bad)
+    return QueryResult(tuple(row for row in rows if row.at_ms), unmatched, bad)
 
 
 def _held_down(counts: list[tuple[str, float]]) -> float:

@@ -39,7 +39,7 @@ LATE_MS = 5 * 60_000
 """A start so little in the past is now: cells run faster than people type."""
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedWork(msgspec.Struct, frozen=True, kw_only=True):
     """Work of one priority that finished of late."""
 
     finished: int = 0
@@ -50,7 +50,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     longest_ms: int = 0
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class QuoteCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run it."""
 
     kind: Kind
@@ -71,21 +71,21 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     watched_ms: int
     """Machine time that the measured hazard rests on."""
     max_age_ms: int
-    past: Past
+    past: FinishedWork
     notes: tuple[str, ...]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class QuotePlan(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     at_ms: int
     queue: str
     queue_chosen: bool
     """By us."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[QuoteCandidate, ...]
     warnings: tuple[str, ...]
 
 
-def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
+def plan(state: State, request: QuoteRequest, now_ms: int) -> QuotePlan:
     """The options of a request. Raises SpecError naming the field."""
     _check(request, now_ms)
     there = [(row, p) for row, p in enumerate(state.capacity.pools) if state.capacity.pool_nodes[row] or grows(p)]
@@ -108,7 +108,7 @@ def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
         wanted.append(("now", *fitting[0], now_ms))
     wanted += [("pool", row, pool, asked_ms) for row, pool in others[:MAX_OTHERS]]
     queue = _named_queue(state, request.queue) if request.queue else ""
-    candidates: list[Candidate] = []
+    candidates: list[QuoteCandidate] = []
     refused: SpecError | None = None
     for kind, row, pool, at_ms in wanted:
         spec = _spec(state, request, row, pool, len(candidates), at_ms if at_ms > now_ms else 0)
@@ -128,7 +128,7 @@ def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
         warnings.append(f"not tried: {', '.join(pool.name for _, pool in fitting[MAX_POOLS:][:5])}")
     if refused is not None and not candidates and not request.offers:
         raise refused
-    return Plan(
+    return QuotePlan(
         version=state.version,
         at_ms=now_ms,
         queue=queue,
@@ -323,7 +323,7 @@ def _candidate(
     spec: WorkloadSpec,
     at_ms: int,
     now_ms: int,
-) -> Candidate:
+) -> QuoteCandidate:
     asked = spec.groups[0].request
     part = share(pool, asked.cpu_milli, asked.memory_mib, asked.gpu_milli)
     scaling = pool.scaling
@@ -335,7 +335,7 @@ def _candidate(
     have = state.capacity.pool_nodes[row]
     if have < request.nodes:
         notes.append(f"{request.nodes - have:,} nodes would have to be ordered")
-    return Candidate(
+    return QuoteCandidate(
         kind=kind,
         label="now" if at_ms <= now_ms else "later",
         spec=spec,
@@ -351,26 +351,26 @@ def _candidate(
         hazard_told=scaling is not None and bool(scaling.taken_permille_hour),
         watched_ms=state.orders.lived_ms.get(row, 0),
         max_age_ms=scaling.max_age_ms if scaling is not None and pool.spot else 0,
-        past=Past() if pool.spot else _past(state, spec.priority_class, now_ms),
+        past=FinishedWork() if pool.spot else _past(state, spec.priority_class, now_ms),
         notes=tuple(notes),
     )
 
 
-def _past(state: State, priority_class: str, now_ms: int) -> Past:
+def _past(state: State, priority_class: str, now_ms: int) -> FinishedWork:
     """Of that priority, what finished in the last day."""
     w = state.workloads
     if not w.ids:
-        return Past()
+        return FinishedWork()
     late = view(w.ended) > now_ms - LOOKBACK_MS
     rows = np.flatnonzero(
         late & (view(w.state) == WorkloadState.FINISHED) & (view(w.priority) == w.priority_of[priority_class])
     )
     if not len(rows):
-        return Past()
+        return FinishedWork()
     started = view(w.started)[rows]
     # What another scheduler ran may have ended without a start that was seen.
     ran_ms = np.where(started >= 0, view(w.ended)[rows] - started, 0) + view(w.kept)[rows]
-    return Past(
+    return FinishedWork(
         finished=len(rows),
         stops=int((view(w.attempts)[rows] - view(w.failures)[rows] - 1).clip(0).sum()),
         ran_ms=int(ran_ms.sum()),

@@ -25,7 +25,7 @@ MAX_COUNTED = 1_000
 """Larger counts are judged as this one: their chance is smaller still."""
 
 
-class Unlikely(msgspec.Struct, frozen=True, kw_only=True):
+class RareEvent(msgspec.Struct, frozen=True, kw_only=True):
     """More than usual in the last window."""
 
     at_ms: int
@@ -54,7 +54,7 @@ class Counts:
         self._until_ms = 0
         """Where the window began when it was last looked at."""
 
-    def push(self, at_ms: int, count: float) -> Unlikely | None:
+    def push(self, at_ms: int, count: float) -> RareEvent | None:
         """`count` events since the point before. What is found, if anything; nothing for a count that is none."""
         if not (math.isfinite(count) and count >= 0) or (self._recent and at_ms <= self._recent[-1][0]):
             return None
@@ -76,7 +76,7 @@ class Counts:
         chance = chance_of_count(self._sum, self._before, self._exposure_ms / self._window_ms)
         if chance >= self._chance:
             return None
-        return Unlikely(at_ms=at_ms, count=self._sum, usual=usual, chance=chance, past_ms=past_ms)
+        return RareEvent(at_ms=at_ms, count=self._sum, usual=usual, chance=chance, past_ms=past_ms)
 
     def _move(self, to_ms: int) -> None:
         """Let the past reach up to `to_ms`."""

@@ -11,7 +11,7 @@ from engine.outlook import Figure, Interval
 from recommender.suggest import Expected, Suggestion
 
 
-class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+class SuggestionTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Before and after, as the twin of the cell ran ahead."""
 
     state: Literal["none", "waiting", "running", "done", "failed"]
@@ -94,7 +94,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is here again, or is not in the list; empty when there is nothing to say."""
     command: tuple[str, ...]
     """Words behind `muster` that propose its action; empty when there is nothing to propose."""
-    simulated: Simulated
+    simulated: SuggestionTrial
     track: Track | None
     """Of its kind; None while nothing is known."""
 

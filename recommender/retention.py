@@ -12,7 +12,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 
-class Tier(NamedTuple):
+class RetentionTier(NamedTuple):
     """How finely a chunk tells."""
 
     step_ms: int
@@ -20,7 +20,11 @@ class Tier(NamedTuple):
     """Of one chunk; a multiple of the next tier's step."""
 
 
-TIERS = (Tier(MINUTE_MS, 6 * HOUR_MS), Tier(5 * MINUTE_MS, 2 * DAY_MS), Tier(HOUR_MS, 32 * DAY_MS))
+TIERS = (
+    RetentionTier(MINUTE_MS, 6 * HOUR_MS),
+    RetentionTier(5 * MINUTE_MS, 2 * DAY_MS),
+    RetentionTier(HOUR_MS, 32 * DAY_MS),
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from recommender.window import Window
+from recommender.window import SortedWindow
 
 WINDOW = 50
 """Most recent runs kept for each kind of likes."""
@@ -24,7 +24,7 @@ MAX_KEYS = 200_000
 """Kinds of likes kept; the one not submitted to for longest is forgotten first."""
 
 LIKES = ("same", "user asked", "user size", "user name", "user", "name size", "queue size asked", "size", "all")
-"""From the nearest to the farthest; `History._keys` says what each shares."""
+"""From the nearest to the farthest; `RunHistory._keys` says what each shares."""
 TOLD = (
     "last", "before last", "smoothed", "p10", "p50", "p90", "count", "since end", "since submission", "gap", "open",
     "newest submitted",
@@ -36,7 +36,7 @@ OWN = ("size", "requested", "hour", "weekday", "last two", "user size long")
 NAN = math.nan
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class SubmittedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a workload when it is submitted."""
 
     at_ms: int
@@ -51,7 +51,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """Anything else that is told beforehand; as many for every submission of one history."""
 
 
-class Likes:
+class SimilarRuns:
     """The finished runs of one kind, and how many of it are under way."""
 
     __slots__ = (
@@ -60,8 +60,8 @@ class Likes:
     )  # fmt: skip
 
     def __init__(self, *, long: bool) -> None:
-        self.recent = Window(WINDOW)
-        self.long = Window(LONG_WINDOW) if long else None
+        self.recent = SortedWindow(WINDOW)
+        self.long = SortedWindow(LONG_WINDOW) if long else None
         self.last = self.before_last = self.smoothed = self.newest = NAN
         self.ended_ms = self.submitted_at = self.previous_at = self.newest_at = -1
         self.open = self.count = 0
@@ -97,24 +97,24 @@ class Likes:
         self.previous_at, self.submitted_at = self.submitted_at, now
 
 
-NONE = Likes(long=False)
+NONE = SimilarRuns(long=False)
 """Of which nothing was ever submitted."""
 
 
-class Under(msgspec.Struct):
+class OpenSubmission(msgspec.Struct):
     """A submission that has not ended, and whom its end will be told."""
 
-    submission: Submission
-    likes: list[Likes]
+    submission: SubmittedRun
+    likes: list[SimilarRuns]
 
 
-class History:
+class RunHistory:
     """Feed it submissions and ends in the order they happen."""
 
     def __init__(self) -> None:
-        self._likes: OrderedDict[tuple[object, ...], Likes] = OrderedDict()
+        self._likes: OrderedDict[tuple[object, ...], SimilarRuns] = OrderedDict()
 
-    def figures(self, submission: Submission) -> list[float]:
+    def figures(self, submission: SubmittedRun) -> list[float]:
         """In the order of `names`, from what came before it. Changes nothing."""
         now = submission.at_ms
         kinds = [self._likes.get((level, *key), NONE) for level, key in enumerate(keys(submission))]
@@ -129,35 +129,35 @@ class History:
         row += submission.figures
         return row
 
-    def submitted(self, submission: Submission) -> Under:
+    def submitted(self, submission: SubmittedRun) -> OpenSubmission:
         """It counts as under way; `ended` or `forget` want back what is returned."""
         kinds = [self._find((level, *key)) for level, key in enumerate(keys(submission))]
         for likes in kinds:
             likes.submitted(submission.at_ms)
-        return Under(submission, kinds)
+        return OpenSubmission(submission, kinds)
 
-    def ended(self, under: Under, run_ms: int, now_ms: int) -> None:
+    def ended(self, under: OpenSubmission, run_ms: int, now_ms: int) -> None:
         """It ended by itself after running `run_ms`."""
         log_run = math.log(max(run_ms, 1))
         for likes in under.likes:
             likes.ended(log_run, under.submission.at_ms, now_ms)
 
-    def forget(self, under: Under) -> None:
+    def forget(self, under: OpenSubmission) -> None:
         """It will not end by itself."""
         for likes in under.likes:
             likes.open -= 1
 
-    def _find(self, key: tuple[object, ...]) -> Likes:
+    def _find(self, key: tuple[object, ...]) -> SimilarRuns:
         likes = self._likes.get(key)
         if likes is None:
             if len(self._likes) >= MAX_KEYS:
                 self._likes.popitem(last=False)
-            likes = self._likes[key] = Likes(long=key[0] == LIKES.index("user size"))
+            likes = self._likes[key] = SimilarRuns(long=key[0] == LIKES.index("user size"))
         self._likes.move_to_end(key)
         return likes
 
 
-def keys(submission: Submission) -> tuple[tuple[object, ...], ...]:
+def keys(submission: SubmittedRun) -> tuple[tuple[object, ...], ...]:
     """What its likes share with it, in the order of LIKES."""
     user, name, queue, size = submission.user, submission.name, submission.queue, submission.size
     asked, figures = submission.requested_ms, submission.figures
@@ -175,7 +175,7 @@ def keys(submission: Submission) -> tuple[tuple[object, ...], ...]:
     )
 
 
-def last_two(user: Likes, requested: float) -> float:
+def last_two(user: SimilarRuns, requested: float) -> float:
     """The estimate of Tsafrir et al. (Backfilling using system-generated predictions, TPDS 2007), as a logarithm.
 
     The mean of the user's last two run times, never above the request; the request where the user has none.

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from engine.errors import NotFoundError, SpecError
 from recommender.calibration import Drift, Mixture, Overshoot
-from recommender.run_history import History, Submission, Under, names
-from recommender.window import Window
+from recommender.run_history import OpenSubmission, RunHistory, SubmittedRun, names
+from recommender.window import SortedWindow
 
 Floats = NDArray[np.float64]
 Basis = Literal["trees", "likes", "request", "nothing"]
@@ -67,7 +67,7 @@ FAR = 60.0
 """Past the longest time that can be told: e^60 ms are three billion years."""
 
 
-class RunTime(msgspec.Struct, frozen=True, kw_only=True):
+class RunTimeQuantiles(msgspec.Struct, frozen=True, kw_only=True):
     """Quantiles of a run time."""
 
     p10_ms: int
@@ -93,13 +93,13 @@ class Opinion(msgspec.Struct):
     p50: float
     p90: float
     """Of the trees, or of what stands in for them."""
-    said: RunTime
+    said: RunTimeQuantiles
 
 
-class Said(msgspec.Struct):
+class OpenEstimate(msgspec.Struct):
     """What was said of an open submission, for when its end comes."""
 
-    under: Under
+    under: OpenSubmission
     opinion: Opinion
     number: int
     """Of `Overshoot`."""
@@ -112,7 +112,7 @@ class RunModel:
     def __init__(self, figures: tuple[str, ...] = (), *, fits_itself: bool = True) -> None:
         """`figures` names those of every submission. Who fits trees elsewhere watches `stale` and calls `adopt`."""
         told = names(figures)
-        self._history = History()
+        self._history = RunHistory()
         self._middle_at = [told.index(name) for name in MIDDLE]
         self._high_at = [told.index(name) for name in HIGH]
         self._nearest = {kind: [told.index(f"{kind}: {q}") for q in ("count", "p10", "p50", "p90")] for kind in NEAREST}
@@ -122,28 +122,28 @@ class RunModel:
         self._high = Mixture(len(HIGH) + 3, 0.9)
         self._overshoot = Overshoot(2)
         self._drift = Drift(0.9)
-        self._below = Window(BELOW_WINDOW)
-        self._open: dict[str, Said] = {}
+        self._below = SortedWindow(BELOW_WINDOW)
+        self._open: dict[str, OpenEstimate] = {}
         self._rows: deque[Floats] = deque(maxlen=MEMORY)
         self._runs: deque[float] = deque(maxlen=MEMORY)
         self._ended = 0
         self._refit_at = FIRST_FIT
         self._fits_itself = fits_itself
 
-    def submitted(self, id: str, submission: Submission) -> RunTime:
+    def submitted(self, id: str, submission: SubmittedRun) -> RunTimeQuantiles:
         """Its run time before it starts. SpecError when an open one has this id."""
         if id in self._open:
             raise SpecError("id", f"{id} is open already", "Tell its end first, or give another id")
         opinion = self._opinion(submission)
         number = self._overshoot.submitted(np.array([opinion.p90, opinion.p50]))
-        self._open[id] = Said(self._history.submitted(submission), opinion, number)
+        self._open[id] = OpenEstimate(self._history.submitted(submission), opinion, number)
         return opinion.said
 
-    def about(self, submission: Submission) -> RunTime:
+    def about(self, submission: SubmittedRun) -> RunTimeQuantiles:
         """What would be said of it, if it were submitted. Nothing is kept of the question."""
         return self._opinion(submission).said
 
-    def _opinion(self, submission: Submission) -> Opinion:
+    def _opinion(self, submission: SubmittedRun) -> Opinion:
         row, user = np.array(self._history.figures(submission)), submission.user
         low, first, p90, basis, nearest = self._fallback(row, submission)
         if self._trees is not None:
@@ -159,7 +159,7 @@ class RunModel:
             low = p50 - max(p90 - p50, NARROWEST) * max(
                 self._below.at_rank(math.ceil(0.9 * (len(self._below) + 1))), 0.0
             )
-        said = RunTime(
+        said = RunTimeQuantiles(
             p10_ms=to_ms(min(low, p50 - NARROWEST)),
             p50_ms=to_ms(p50),
             p90_ms=to_ms(top),
@@ -219,22 +219,22 @@ class RunModel:
         self._overshoot.forget(said.number)
         self._history.forget(said.under)
 
-    def estimate(self, id: str, elapsed_ms: int = 0) -> RunTime:
+    def estimate(self, id: str, elapsed_ms: int = 0) -> RunTimeQuantiles:
         """The whole run time of an open one, given that it has run `elapsed_ms`. NotFoundError for others."""
         return given_elapsed(self._said(id).opinion.said, elapsed_ms)
 
-    def _said(self, id: str) -> Said:
+    def _said(self, id: str) -> OpenEstimate:
         said = self._open.get(id)
         if said is None:
             raise NotFoundError(f"no open submission {id}", "Tell its submission first")
         return said
 
-    def _take(self, id: str) -> Said:
+    def _take(self, id: str) -> OpenEstimate:
         said = self._said(id)
         del self._open[id]
         return said
 
-    def _fallback(self, row: Floats, asked: Submission) -> tuple[float, float, float, Basis, str]:
+    def _fallback(self, row: Floats, asked: SubmittedRun) -> tuple[float, float, float, Basis, str]:
         """p10, p50 and p90, who says so, and the nearest likes.
 
         That is the nearest likes with enough runs, else the request, else any likes at all.
@@ -253,7 +253,7 @@ class RunModel:
         return hour - math.log(60), hour, hour + math.log(24), "nothing", ""
 
 
-def telling(kind: str, asked: Submission) -> bool:
+def telling(kind: str, asked: SubmittedRun) -> bool:
     """Whether what these likes share is told of the submission at all."""
     return (bool(asked.name) or "name" not in kind) and (asked.requested_ms > 0 or kind != "user asked")
 
@@ -315,7 +315,7 @@ def to_ms(log_ms: float) -> int:
     return max(1, round(math.exp(min(log_ms, FAR))))
 
 
-def given_elapsed(before: RunTime, elapsed_ms: int) -> RunTime:
+def given_elapsed(before: RunTimeQuantiles, elapsed_ms: int) -> RunTimeQuantiles:
     """Quantiles of the whole run time when it is known to exceed `elapsed_ms`.
 
     Between and beyond its quantiles the run time is taken as two-sided Pareto about the median: above it, the chance to

@@ -40,7 +40,7 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first evidence."""
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class SuggestionRecord(msgspec.Struct, kw_only=True):
     """One suggestion over time. Times are cell time."""
 
     id: str
@@ -57,12 +57,12 @@ class Standing(msgspec.Struct, kw_only=True):
     acted_by: str = ""
 
 
-class Keep(Protocol):
+class SuggestionKeeper(Protocol):
     """Where the shelf is kept."""
 
-    def load(self) -> tuple[list[Standing], list[Followed]]: ...
+    def load(self) -> tuple[list[SuggestionRecord], list[Followed]]: ...
     def save(
-        self, standings: Sequence[Standing], followed: Sequence[Followed], void: Sequence[Followed] = ()
+        self, standings: Sequence[SuggestionRecord], followed: Sequence[Followed], void: Sequence[Followed] = ()
     ) -> None: ...
     def forget(self, ids: Sequence[str]) -> None: ...
 
@@ -70,20 +70,20 @@ class Keep(Protocol):
 class InMemory:
     """Keeps nothing: for a cell without a journal."""
 
-    def load(self) -> tuple[list[Standing], list[Followed]]:
+    def load(self) -> tuple[list[SuggestionRecord], list[Followed]]:
         return [], []
 
     def save(
-        self, standings: Sequence[Standing], followed: Sequence[Followed], void: Sequence[Followed] = ()
+        self, standings: Sequence[SuggestionRecord], followed: Sequence[Followed], void: Sequence[Followed] = ()
     ) -> None: ...
 
     def forget(self, ids: Sequence[str]) -> None: ...
 
 
-class Shelf:
+class SuggestionStore:
     """All suggestions of one cell. Not safe for several threads: its owner locks."""
 
-    def __init__(self, keep: Keep | None = None) -> None:
+    def __init__(self, keep: SuggestionKeeper | None = None) -> None:
         self._keep = keep or InMemory()
         standings, followed = self._keep.load()
         self.standings = {each.id: each for each in standings}
@@ -96,12 +96,12 @@ class Shelf:
 
     def found(self, suggestions: Iterable[Suggestion], now_ms: int) -> None:
         """Take note of all that is found now. Raises what the keeper raises; the notes are taken all the same."""
-        changed: list[Standing] = []
+        changed: list[SuggestionRecord] = []
         promised: list[Followed] = []
         for suggestion in suggestions:
             standing = self.standings.get(suggestion.id)
             if standing is None:
-                standing = Standing(id=suggestion.id, kind=suggestion.kind, first_ms=now_ms, last_ms=now_ms)
+                standing = SuggestionRecord(id=suggestion.id, kind=suggestion.kind, first_ms=now_ms, last_ms=now_ms)
                 self.standings[suggestion.id] = standing
                 changed.append(standing)
             elif self._moved(standing, suggestion, now_ms):
@@ -124,7 +124,7 @@ class Shelf:
             self._keep.forget(old)
         self._save(changed, promised)
 
-    def _moved(self, standing: Standing, suggestion: Suggestion, now_ms: int) -> bool:
+    def _moved(self, standing: SuggestionRecord, suggestion: Suggestion, now_ms: int) -> bool:
         """Whether a rejected or settled suggestion is told again, with why."""
         away_ms = self._looked_ms - standing.last_ms
         if standing.acted_ms and now_ms >= standing.due_ms:
@@ -184,7 +184,7 @@ class Shelf:
         self.followed = [each for each in self.followed if each not in void]
         self._save([standing], [_promise(suggestion, "acted", now_ms, who)] if expected is not None else [], void)
 
-    def _of(self, suggestion: Suggestion) -> Standing:
+    def _of(self, suggestion: Suggestion) -> SuggestionRecord:
         standing = self.standings.get(suggestion.id)
         if standing is None:
             raise NotFoundError(f"there is no suggestion {suggestion.id}", "See `muster recommend`")
@@ -216,7 +216,7 @@ class Shelf:
         first_ms = self.standings[id_].first_ms
         return any(each.id == id_ and (each.verdict is None or each.at_ms >= first_ms) for each in self.followed)
 
-    def _save(self, standings: list[Standing], followed: list[Followed], void: Sequence[Followed] = ()) -> None:
+    def _save(self, standings: list[SuggestionRecord], followed: list[Followed], void: Sequence[Followed] = ()) -> None:
         every = [*self.followed, *followed]
         self.followed = every[-MAX_FOLLOWED:]
         forgotten = every[:-MAX_FOLLOWED]

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from engine.database import put
 from engine.records import Records
 from recommender.recommendations import Followed
-from recommender.shelf import MAX_FOLLOWED, Standing
+from recommender.shelf import MAX_FOLLOWED, SuggestionRecord
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ DROP_FOLLOWED = delete(FOLLOWED).where(
 _encode = msgspec.json.Encoder().encode
 
 
-class Kept:
+class SuggestionRows:
     """A shelf's keeper over `Records`. Raises RecordsError. A row that does not decode, as from another version, is
     left out."""
 
@@ -56,14 +56,16 @@ class Kept:
         self._records = records
         records.create([STANDING, FOLLOWED])
 
-    def load(self) -> tuple[list[Standing], list[Followed]]:
+    def load(self) -> tuple[list[SuggestionRecord], list[Followed]]:
         with self._records.reading() as connection:
             standings = connection.execute(select(STANDING.c.body).order_by(STANDING.c.id)).scalars().all()
             newest = select(FOLLOWED.c.body).order_by(FOLLOWED.c.at_ms.desc(), FOLLOWED.c.id).limit(MAX_FOLLOWED)
             followed = connection.execute(newest).scalars().all()
-        return _decoded(standings, Standing), _decoded(followed, Followed)[::-1]
+        return _decoded(standings, SuggestionRecord), _decoded(followed, Followed)[::-1]
 
-    def save(self, standings: Sequence[Standing], followed: Sequence[Followed], void: Sequence[Followed] = ()) -> None:
+    def save(
+        self, standings: Sequence[SuggestionRecord], followed: Sequence[Followed], void: Sequence[Followed] = ()
+    ) -> None:
         standing_rows = [{"id": each.id, "body": _encode(each)} for each in standings]
         followed_rows = [
             {"at_ms": each.at_ms, "id": each.id, "way": each.way, "body": _encode(each)} for each in followed

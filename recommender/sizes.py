@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from recommender.placements import Spread
+from recommender.placements import QuantileSpread
 
 Basis = Literal["kind", "tenant", "all", "request"]
 
@@ -14,8 +14,8 @@ Basis = Literal["kind", "tenant", "all", "request"]
 class UseEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """What one task of a workload will use at its peak, before it starts."""
 
-    cpu_milli: Spread
-    memory_mib: Spread
+    cpu_milli: QuantileSpread
+    memory_mib: QuantileSpread
     runs: int
     """Ended runs that it rests on."""
     basis: Basis

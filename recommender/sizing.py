@@ -14,7 +14,7 @@ import msgspec
 
 from engine.ledger import share
 from engine.model import PoolSpec
-from engine.resizing import Recommendation as Size
+from engine.resizing import RequestRecommendation as Size
 from recommender.metrics import kind_of
 from recommender.sizes import Need, SizedKind
 from recommender.suggest import MAX_TARGETS, Benefit, Evidence, Suggestion, whole
@@ -36,7 +36,7 @@ MIN_SAVED_CPU_MILLI, MIN_SAVED_MEMORY_MIB = 4_000, 16_384
 """Of all running tasks of a kind together: less is not worth anybody's time."""
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class TaskGroupUse(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks of one kind that ask for the same and are in one pool."""
 
     kind: str
@@ -74,7 +74,8 @@ def round_memory(mib: float) -> int:
 
 
 class Sizer:
-    """What the engine asks before new work starts (`engine.resizing.Recommender`). Answers from what was last told."""
+    """What the engine asks before new work starts (`engine.resizing.RequestRecommender`). Answers from what was last
+    told."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, Size] = {}
@@ -105,16 +106,16 @@ def evidence(use: KindUse) -> str:
     )
 
 
-def sized(model: UsageModel, running: Sequence[Running]) -> list[SizedKind]:
+def sized(model: UsageModel, running: Sequence[TaskGroupUse]) -> list[SizedKind]:
     """Every kind of which anything is known; what saves most first."""
-    by_kind: dict[str, list[Running]] = {}
+    by_kind: dict[str, list[TaskGroupUse]] = {}
     for each in running:
         by_kind.setdefault(each.kind, []).append(each)
     found = [sized_kind(kind, use, by_kind.get(kind, ())) for kind, use in sorted(model.kinds.items())]
     return sorted(found, key=lambda each: (-each.saved_microusd_hour, -each.saved_cpu_milli, each.kind))
 
 
-def sized_kind(kind: str, use: KindUse, running: Sequence[Running]) -> SizedKind:
+def sized_kind(kind: str, use: KindUse, running: Sequence[TaskGroupUse]) -> SizedKind:
     cpu, memory = recommended(use)
     saved = [savings(each, cpu, memory) for each in running]
     cpus = use.cpu if use.cpu.count else use.run_cpu
@@ -144,7 +145,7 @@ def sized_kind(kind: str, use: KindUse, running: Sequence[Running]) -> SizedKind
     )
 
 
-def savings(running: Running, cpu_milli: int, memory_mib: int) -> tuple[int, int, int]:
+def savings(running: TaskGroupUse, cpu_milli: int, memory_mib: int) -> tuple[int, int, int]:
     """(CPU milli, memory MiB, micro-USD per hour) that these tasks would save, were they to ask for so much. Money goes
     by the ledger's rule."""
     cpu, memory = cpu_milli or running.cpu_milli, memory_mib or running.memory_mib
@@ -159,9 +160,9 @@ def savings(running: Running, cpu_milli: int, memory_mib: int) -> tuple[int, int
 # -- findings ---------------------------------------------------------------------------------------------------------
 
 
-def sizing_findings(kinds: Sequence[SizedKind], running: Sequence[Running]) -> list[Suggestion]:
+def sizing_findings(kinds: Sequence[SizedKind], running: Sequence[TaskGroupUse]) -> list[Suggestion]:
     """Kinds that ask for far more than they use, and such as may run out of memory."""
-    by_kind: dict[str, list[Running]] = {}
+    by_kind: dict[str, list[TaskGroupUse]] = {}
     for each in running:
         by_kind.setdefault(each.kind, []).append(each)
     found = []

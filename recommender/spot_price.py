@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.errors import SpecError
-from engine.traces.trace import Problems, Row, TraceFile, csv_rows
+from engine.traces.trace import Problems, TraceFile, TraceRow, csv_rows
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOUR_S = 3600
@@ -35,7 +35,7 @@ TIMES, PRICES = ("timestamp", "time"), ("spot_price_usd_per_hour", "price", "val
 """Columns of files."""
 
 
-class Changes(NamedTuple):
+class PriceSeries(NamedTuple):
     """One price."""
 
     name: str
@@ -56,7 +56,7 @@ class HourlyPrice(NamedTuple):
     """Time-weighted."""
 
 
-def read(path: str | Path, problems: Problems) -> Changes:
+def read(path: str | Path, problems: Problems) -> PriceSeries:
     """A CSV of changes with a time and a price above 0, plain or gzip. Rows that cannot be used go to `problems`.
 
     TraceError for what is no such file, SpecError where no price is left.
@@ -85,10 +85,10 @@ def read(path: str | Path, problems: Problems) -> Changes:
     mended = [(unordered, "rows out of order: sorted"), (again, "rows for a time that another gave: the last counts")]
     name = Path(path).name.removesuffix(".gz").removesuffix(".csv")
     prices = np.array([found[at] for at in at_s.tolist()])
-    return Changes(name, at_s, prices, tuple(f"{count:,} {what}" for count, what in mended if count))
+    return PriceSeries(name, at_s, prices, tuple(f"{count:,} {what}" for count, what in mended if count))
 
 
-def _columns(row: Row) -> tuple[str, str]:
+def _columns(row: TraceRow) -> tuple[str, str]:
     names = [next((name for name in known if name in row.fields), "") for known in (TIMES, PRICES)]
     if not all(names):
         expected = f"a header with {' or '.join(TIMES)}, and {' or '.join(PRICES)}"
@@ -112,7 +112,7 @@ def _price(text: str) -> float | None:
     return price if 0 < price <= MAX_PRICE else None
 
 
-def hourly(changes: Changes) -> HourlyPrice:
+def hourly(changes: PriceSeries) -> HourlyPrice:
     """Of the whole hours from the first change to the last: an hour counts once the price is known up to its end."""
     at, price = changes.at_s, changes.price
     first, end = int(np.ceil(at[0] / HOUR_S)), int(at[-1] // HOUR_S)

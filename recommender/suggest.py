@@ -147,7 +147,7 @@ def same_id(typed: str) -> str:
 # -- which is first ---------------------------------------------------------------------------------------------------
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class PromiseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What came of suggestions of one kind that were acted on."""
 
     kept: int = 0
@@ -157,7 +157,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worth_gpu_milli_h(
-    suggestion: Suggestion, record: Record | None = None, gpu_hour_microusd: int = GPU_HOUR_MICROUSD
+    suggestion: Suggestion, record: PromiseRecord | None = None, gpu_hour_microusd: int = GPU_HOUR_MICROUSD
 ) -> int:
     """What acting on it is worth in the day ahead, in thousandths of a GPU-hour:
 
@@ -167,7 +167,7 @@ def worth_gpu_milli_h(
     1 without a record, the share that was kept with a long one. Money is what is saved in 24 h, and less than nothing
     when acting costs.
     """
-    benefit, record = suggestion.benefit, record or Record()
+    benefit, record = suggestion.benefit, record or PromiseRecord()
     saved = -(suggestion.cost_delta_microusd_hour or 0) * 24 * 1000 // max(gpu_hour_microusd, 1)
     gains = benefit.waiting_gpu_milli_h + benefit.at_risk_gpu_milli_h + max(saved, 0)
     certainty = THIN_PERMILLE if suggestion.thin else 1000
@@ -176,7 +176,7 @@ def worth_gpu_milli_h(
 
 
 def ranked(
-    suggestions: Iterable[Suggestion], records: Mapping[str, Record], gpu_hour_microusd: int = GPU_HOUR_MICROUSD
+    suggestions: Iterable[Suggestion], records: Mapping[str, PromiseRecord], gpu_hour_microusd: int = GPU_HOUR_MICROUSD
 ) -> list[tuple[int, Suggestion]]:
     """Each finding once, with its worth, what is worth most first; equal worth by severity, then by id."""
     once: dict[str, Suggestion] = {}

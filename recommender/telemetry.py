@@ -25,8 +25,8 @@ from sqlalchemy import Connection, delete, func, insert, select
 from engine.errors import SpecError
 from engine.records import Records
 from recommender import buckets as bk
-from recommender.buckets import Buckets, Points
-from recommender.chunks import FOLDED_AT_ONCE, Chunks
+from recommender.buckets import SampleBuckets, SeriesPoints
+from recommender.chunks import FOLDED_AT_ONCE, SeriesChunks
 from recommender.metrics import (
     AHEAD_MS,
     CELL,
@@ -101,7 +101,7 @@ class Telemetry:
     ) -> None:
         self.records = records or Records(None)
         self.keep = keep or Retention()
-        self._chunks = Chunks(self.records)
+        self._chunks = SeriesChunks(self.records)
         self._damaged_log = 0
         self._clock = clock
         self._series: dict[_Key, _Series] = {}
@@ -220,7 +220,7 @@ class Telemetry:
         _leave_out("of a time that has been summed up", gone, good, reasons)
         return ids[good], times[good].astype(np.int64), values[good]
 
-    def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> Points:
+    def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> SeriesPoints:
         """What was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been summed
         up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MAX_POINTS."""
         if step_ms < 1 or until_ms < since_ms:
@@ -443,7 +443,7 @@ class Telemetry:
             found = self._tail[row] = ids[order], times[order], values[order]
         return found
 
-    def _read(self, number: int, since_ms: int, until_ms: int) -> Buckets:
+    def _read(self, number: int, since_ms: int, until_ms: int) -> SampleBuckets:
         """What there is of a series, of all ages, before `until_ms`."""
         since = {f"since{tier}": since_ms - kind.span_ms for tier, kind in enumerate(TIERS)}
         with self.records.reading() as connection:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recommender.metrics import RunRecord, kind_of
-from recommender.placements import Spread
+from recommender.placements import QuantileSpread
 from recommender.sizes import Basis, UseEstimate
 
 Floats = NDArray[np.float64]
@@ -198,7 +198,7 @@ class UsageModel:
                 cpus, memories, (runs,) = known
                 cpu, memory = spread(cpus, cpu_milli, cpu_milli), spread(memories, memory_mib, memory_mib)
                 return UseEstimate(cpu_milli=cpu, memory_mib=memory, runs=runs, basis=basis)
-        asked = [Spread(p10=each, p50=each, p90=each) for each in (cpu_milli, memory_mib)]
+        asked = [QuantileSpread(p10=each, p50=each, p90=each) for each in (cpu_milli, memory_mib)]
         return UseEstimate(cpu_milli=asked[0], memory_mib=asked[1], runs=0, basis="request")
 
     def _kind(self, kind: str) -> KindUse:
@@ -223,11 +223,11 @@ class UsageModel:
         runs[0] += 1
 
 
-def spread(histogram: DecayingHistogram, scale: float, otherwise: int) -> Spread:
+def spread(histogram: DecayingHistogram, scale: float, otherwise: int) -> QuantileSpread:
     """p10, p50 and p90 of the histogram times `scale`; `otherwise` while it is empty."""
     if not histogram.count:
-        return Spread(p10=otherwise, p50=otherwise, p90=otherwise)
-    return Spread(
+        return QuantileSpread(p10=otherwise, p50=otherwise, p90=otherwise)
+    return QuantileSpread(
         p10=round(scale * histogram.quantile(0.1)),
         p50=round(scale * histogram.quantile(0.5)),
         p90=round(scale * histogram.quantile(0.9)),

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from recommender.anomaly import DAY_MS, HOUR_MS, WEEK_MS, Alarm, Detector, Settings
-from recommender.rare import CHANCE, Counts, Unlikely, chance_of_share
+from recommender.anomaly import DAY_MS, HOUR_MS, WEEK_MS, Alarm, Detector, DetectorSettings
+from recommender.rare import CHANCE, Counts, RareEvent, chance_of_share
 from recommender.suggest import Evidence, ModelSkill, Suggestion, span, whole
 
 STEP_MS = 15 * 60_000
@@ -36,20 +36,20 @@ LEVELS: Mapping[str, tuple[tuple[str, ...], bool]] = {
 RARE = ("ecc_errors", "xid_errors")
 """Counts of nodes."""
 OFS = ("cell", "queue", "tenant", "node")
-SETTINGS = Settings(memory_ms=LOOKBACK_MS)
+SETTINGS = DetectorSettings(memory_ms=LOOKBACK_MS)
 
 Key = tuple[str, str, str]
 """Metric, of, subject."""
 
 
-class History(Protocol):
+class TelemetryReader(Protocol):
     """The part of `recommender.telemetry.Telemetry` that is read."""
 
     def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> Any: ...
     def keys(self, metric: str = "", of: str = "") -> list[Any]: ...
 
 
-class Unusual(NamedTuple):
+class UnusualLevel(NamedTuple):
     """A level that is out of the ordinary at present."""
 
     key: Key
@@ -59,31 +59,31 @@ class Unusual(NamedTuple):
     """On this series so far, this one included."""
 
 
-class Watched(msgspec.Struct):
+class WatchedSeries(msgspec.Struct):
     """A series, and up to when it has been read."""
 
     detector: Detector | Counts
     first_ms: int
     read_ms: int
-    found: Unlikely | None = None
+    found: RareEvent | None = None
     """What a count last showed."""
 
 
-class Watch:
+class HistoryWatch:
     """May be used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._watched: dict[Key, Watched] = {}
+        self._watched: dict[Key, WatchedSeries] = {}
 
-    def look(self, history: History, now_ms: int) -> tuple[list[Suggestion], list[str]]:
+    def look(self, history: TelemetryReader, now_ms: int) -> tuple[list[Suggestion], list[str]]:
         """What is out of the ordinary now, and what could not be judged. Reads what is new since the last look."""
         until_ms = now_ms // STEP_MS * STEP_MS
         keys, left_out = watched_keys(history)
         for gone in set(self._watched).difference(keys):
             del self._watched[gone]
         behind = self._read(history, keys, until_ms)
-        unusual: list[Unusual] = []
-        errors: list[tuple[Key, Unlikely]] = []
+        unusual: list[UnusualLevel] = []
+        errors: list[tuple[Key, RareEvent]] = []
         for key, watched in sorted(self._watched.items()):
             detector = watched.detector
             if isinstance(detector, Counts):
@@ -92,7 +92,9 @@ class Watch:
             elif detector.open is not None and now_ms - (detector.off_ms or 0) <= SHOWN_MS:
                 above = LEVELS[key[0]][1]
                 if detector.open.above == above:
-                    unusual.append(Unusual(key, detector.open, watched.read_ms - watched.first_ms, detector.alarms))
+                    unusual.append(
+                        UnusualLevel(key, detector.open, watched.read_ms - watched.first_ms, detector.alarms)
+                    )
         found = [
             *(unusual_level(each) for each in unusual),
             *failing_queues(history, until_ms),
@@ -102,7 +104,7 @@ class Watch:
         unknown = [f"the history of {behind:,} series is still being read"] if behind else []
         return found, unknown + ([f"{left_out:,} series are not watched: there are too many"] if left_out else [])
 
-    def _read(self, history: History, keys: Sequence[Key], until_ms: int) -> int:
+    def _read(self, history: TelemetryReader, keys: Sequence[Key], until_ms: int) -> int:
         """Feed the detectors. Returns how many series are not up to date yet."""
         left, behind = AT_ONCE, 0
         for key in keys:
@@ -120,7 +122,7 @@ class Watch:
             if watched is None:
                 if not at:
                     continue
-                watched = Watched(Counts() if rare else Detector(STEP_MS, SETTINGS), at[0], at[0])
+                watched = WatchedSeries(Counts() if rare else Detector(STEP_MS, SETTINGS), at[0], at[0])
                 self._watched[key] = watched
             for at_ms, value in zip(at, values, strict=True):
                 if isinstance(watched.detector, Counts):
@@ -132,7 +134,7 @@ class Watch:
         return behind
 
 
-def watched_keys(history: History) -> tuple[list[Key], int]:
+def watched_keys(history: TelemetryReader) -> tuple[list[Key], int]:
     """What there is of what is watched, and how many more there are than are watched. Series whose source is silent
     are left out."""
     levels, counts = (
@@ -157,7 +159,7 @@ def ofs_of(metric: str) -> tuple[str, ...]:
 # -- levels -----------------------------------------------------------------------------------------------------------
 
 
-def unusual_level(unusual: Unusual) -> Suggestion:
+def unusual_level(unusual: UnusualLevel) -> Suggestion:
     """A wait, a bill or a use that is far from what it usually is."""
     (metric, of, subject), alarm = unusual.key, unusual.alarm
     whose = "the cell" if of == "cell" else f"{of} {subject}"
@@ -232,7 +234,7 @@ def short(past_ms: int) -> tuple[str, ...]:
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def failing_queues(history: History, until_ms: int) -> list[Suggestion]:
+def failing_queues(history: TelemetryReader, until_ms: int) -> list[Suggestion]:
     """Queues in which a larger share of the ended work failed over the last day than before."""
     found = []
     for key in history.keys("failed", "queue")[:MAX_LOOKED]:
@@ -291,7 +293,7 @@ def failing_queue(queue: str, recent: tuple[int, int], before: tuple[int, int], 
 # -- devices ----------------------------------------------------------------------------------------------------------
 
 
-def node_errors(key: Key, errors: Unlikely) -> Suggestion:
+def node_errors(key: Key, errors: RareEvent) -> Suggestion:
     """A node whose devices report more errors than they usually do."""
     metric, _, node = key
     what = {"ecc_errors": "uncorrectable memory errors", "xid_errors": "driver errors (XID)"}[metric]
@@ -321,7 +323,7 @@ def node_errors(key: Key, errors: Unlikely) -> Suggestion:
     )
 
 
-def throttled_nodes(history: History, until_ms: int) -> list[Suggestion]:
+def throttled_nodes(history: TelemetryReader, until_ms: int) -> list[Suggestion]:
     """Nodes whose GPUs have been held down for the last hour, and were not the day before."""
     found = []
     for key in [key for key in history.keys("throttle", "node") if not key.stale][:MAX_LOOKED]:

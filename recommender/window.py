@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import deque
 
 
-class Window:
+class SortedWindow:
     """The last `size` values, also in order of magnitude."""
 
     def __init__(self, size: int) -> None:

@@ -67,14 +67,14 @@ class AnsweredPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sentences: tuple[str, ...]
 
 
-class AnsweredStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelDraftStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One act by the names of `runbooks.actions`. Ids are those that the model was told."""
 
     action: str
     with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
 
 
-class AnsweredCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelRunbookCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     check: str
     of: str = ""
     op: str
@@ -83,7 +83,7 @@ class AnsweredCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tolerance_permille: int | None = None
 
 
-class AnsweredInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelRunbookInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     type: InputType
     help: str
@@ -95,23 +95,23 @@ class AnsweredInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     select: dict[str, str | None] | None = None
 
 
-class AnsweredRunbookStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelRunbookStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: str
     action: str
     with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
-    pre: tuple[AnsweredCheck, ...] = ()
-    verify: tuple[AnsweredCheck, ...] = ()
+    pre: tuple[ModelRunbookCheck, ...] = ()
+    verify: tuple[ModelRunbookCheck, ...] = ()
     on_fail: OnFail = "pause"
 
 
-class AnsweredRunbook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelRunbook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The typed fields of a runbook that a model may write. Owner, version, limits and status are not among them."""
 
     id: str
     title: str
-    inputs: tuple[AnsweredInput, ...] = ()
-    when: tuple[AnsweredCheck, ...]
-    steps: tuple[AnsweredRunbookStep, ...]
+    inputs: tuple[ModelRunbookInput, ...] = ()
+    when: tuple[ModelRunbookCheck, ...]
+    steps: tuple[ModelRunbookStep, ...]
     why: str
     evidence: str
     what_can_go_wrong: str
@@ -126,10 +126,10 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     summary: str = ""
     rationale: tuple[str, ...] = ()
     parts: tuple[AnsweredPart, ...] = ()
-    steps: tuple[AnsweredStep, ...] = ()
+    steps: tuple[ModelDraftStep, ...] = ()
     risks: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
-    runbook: AnsweredRunbook | None = None
+    runbook: ModelRunbook | None = None
 
 
 # -- what is told -----------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def _refuse_foreign(answered: ModelAnswer, task: Task) -> None:
             raise _unformed(f"{field} is missing")
 
 
-def _refuse_sizes_of_runbook(runbook: AnsweredRunbook) -> None:
+def _refuse_sizes_of_runbook(runbook: ModelRunbook) -> None:
     """Its meaning is for the lint; its size is not."""
     for field in ("why", "evidence", "what_can_go_wrong", "aftercare"):
         _text_of(getattr(runbook, field), f"runbook.{field}", MAX_PROSE)
@@ -419,7 +419,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _checked(step: AnsweredStep, where: str) -> AnsweredStep:
+def _checked(step: ModelDraftStep, where: str) -> ModelDraftStep:
     """The step with what was left out left out. Raises DraftRejected."""
     action = action_of(step.action, where)
     known = offered(action)
@@ -430,7 +430,7 @@ def _checked(step: AnsweredStep, where: str) -> AnsweredStep:
         if value is not None:
             given[name] = _parameter(value, known[name], f"{where}.with.{name}")
     refuse_incomplete(action, given, where)
-    return AnsweredStep(action=action, with_=given)
+    return ModelDraftStep(action=action, with_=given)
 
 
 def action_of(name: str, where: str) -> ActionName:

@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Met
 
 from runbooks import policy
 from runbooks.plan import Party, RunbookRef, Tier
-from runbooks.policy import Need, Policy, Vote
+from runbooks.policy import ApprovalNeed, Policy, Vote
 
 if TYPE_CHECKING:
     from runbooks.policies import Policies
@@ -36,7 +36,7 @@ when the vote was given: a file that changes hands later has the authors of both
 NOBODY = Party(subject="", kind="system", account="")
 
 
-class Kept(NamedTuple):
+class RecordedRunbookVote(NamedTuple):
     """A vote on a runbook."""
 
     runbook: str
@@ -53,17 +53,17 @@ class Votes:
 
     def __init__(self, connection: Connection) -> None:
         """None before anybody has voted on anything."""
-        self.all: list[Kept] = []
+        self.all: list[RecordedRunbookVote] = []
         if inspect(connection).has_table(VOTE.name):
             self.all = [
-                Kept(
+                RecordedRunbookVote(
                     row["runbook"], row["version"], row["sha256"], msgspec.json.decode(row["vote"], type=Vote),
                     row["deed"], row["owner"], row["file_account"],
                 )
                 for row in connection.execute(select(VOTE).order_by(VOTE.c.id)).mappings()
             ]  # fmt: skip
 
-    def on(self, sha256: str) -> list[Kept]:
+    def on(self, sha256: str) -> list[RecordedRunbookVote]:
         return [one for one in self.all if one.sha256 == sha256]
 
     def newest_version(self, runbook: str, sha256: str) -> int:
@@ -73,11 +73,13 @@ class Votes:
         return max((one.version for one in others if one.deed == "approve"), default=0)
 
 
-def need(in_force: Policy) -> Need:
+def need(in_force: Policy) -> ApprovalNeed:
     return policy.need(in_force, APPROVAL_TIER, "person")
 
 
-def missing(policies: Policies, in_force: Policy, votes: list[Kept], now: Iterable[tuple[str, str]]) -> tuple[int, str]:
+def missing(
+    policies: Policies, in_force: Policy, votes: list[RecordedRunbookVote], now: Iterable[tuple[str, str]]
+) -> tuple[int, str]:
     """Votes that are still missing by the policy, the roles and the keys of now, and of whom. `now`: (owner, account)
     of the file as it is; those of when it was voted on count besides."""
     yes = [one.vote for one in votes if one.deed == "approve"]

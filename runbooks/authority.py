@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from runbooks.audit import Audit
 from runbooks.audit_tables import record_table
-from runbooks.books import CONFIRMATION, EFFECT, PROPOSAL, REVISION, STEP, VOTE, Row
+from runbooks.books import CONFIRMATION, EFFECT, PROPOSAL, REVISION, STEP, VOTE, ProposalRow
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM
 from runbooks.plan import Plan
@@ -60,7 +60,7 @@ class Authority:
             self._stamp = stamp
         return self._chain
 
-    def of(self, connection: Connection, row: Row, plan: Plan) -> ProposalAuthority:
+    def of(self, connection: Connection, row: ProposalRow, plan: Plan) -> ProposalAuthority:
         """What the records say of a proposal as it is now."""
         chain = self.chain(connection)
         if chain.problems:

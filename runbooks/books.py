@@ -149,7 +149,7 @@ OUTBOX = Table(
 )
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ProposalRow(msgspec.Struct, frozen=True, kw_only=True):
     """A proposal as it is kept, at its present revision."""
 
     number: int
@@ -181,7 +181,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"P-{self.number}"
 
 
-class Words(msgspec.Struct, frozen=True, kw_only=True):
+class RevisionText(msgspec.Struct, frozen=True, kw_only=True):
     """How a revision reads, rendered when it was simulated."""
 
     title: str
@@ -211,12 +211,12 @@ def unknown(proposal_id: str) -> NotFoundError:
     return NotFoundError(f"there is no proposal '{shown}'", "See `muster proposals`")
 
 
-def find(connection: Connection, number: int) -> Row | None:
+def find(connection: Connection, number: int) -> ProposalRow | None:
     row = connection.execute(select(PROPOSAL).where(PROPOSAL.c.number == number)).mappings().first()
-    return None if row is None else Row(**row)
+    return None if row is None else ProposalRow(**row)
 
 
-def found(connection: Connection, proposal_id: str) -> Row:
+def found(connection: Connection, proposal_id: str) -> ProposalRow:
     """Raises NotFoundError."""
     row = find(connection, number_of(proposal_id))
     if row is None:
@@ -224,7 +224,7 @@ def found(connection: Connection, proposal_id: str) -> Row:
     return row
 
 
-def plan_of(connection: Connection, row: Row) -> tuple[Plan, Words, bytes]:
+def plan_of(connection: Connection, row: ProposalRow) -> tuple[Plan, RevisionText, bytes]:
     """The plan of the present revision, its words, and the request it was made of. Raises RefusedError when the stored
     plan is no longer the one whose digest was shown."""
     where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
@@ -241,7 +241,7 @@ def plan_of(connection: Connection, row: Row) -> tuple[Plan, Words, bytes]:
         )
     return (
         msgspec.json.decode(found["plan"], type=Plan),
-        msgspec.json.decode(found["words"], type=Words),
+        msgspec.json.decode(found["words"], type=RevisionText),
         found["request"],
     )
 
@@ -249,7 +249,7 @@ def plan_of(connection: Connection, row: Row) -> tuple[Plan, Words, bytes]:
 def move(
     connection: Connection,
     audit: Audit,
-    row: Row,
+    row: ProposalRow,
     event: life.Event,
     actor: Actor,
     now_ms: int,
@@ -258,7 +258,7 @@ def move(
     private: tuple[Sealed, ...] = (),
     rows: Rows = NO_ROWS,
     **changes: Any,
-) -> Row:
+) -> ProposalRow:
     """Take a proposal along one edge, with one record, which tells of `rows` besides. Raises RefusedError where there
     is no such edge, and where somebody else has moved it since `row` was read."""
     to = life.after(row.state, event, row.id)
@@ -285,11 +285,11 @@ def move(
     return new
 
 
-def on_record(row: Row) -> Rows:
+def on_record(row: ProposalRow) -> Rows:
     return kept(PROPOSAL, msgspec.structs.asdict(row))
 
 
-def add(connection: Connection, values: Mapping[str, Any]) -> Row:
+def add(connection: Connection, values: Mapping[str, Any]) -> ProposalRow:
     """A proposal that is drafted."""
     made = connection.execute(insert(PROPOSAL).values(**values))
     row = find(connection, new_id(made))
@@ -304,13 +304,13 @@ def new_id(made: CursorResult[Any]) -> int:
     return int(key[0])
 
 
-def standing(connection: Connection, row: Row) -> dict[int, StepStanding]:
+def standing(connection: Connection, row: ProposalRow) -> dict[int, StepStanding]:
     where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision)
     rows = connection.execute(select(STEP.c.step, STEP.c.standing).where(where))
     return {step: msgspec.json.decode(body, type=StepStanding) for step, body in rows}
 
 
-def set_standing(connection: Connection, audit: Audit, row: Row, step: int, value: StepStanding) -> Rows:
+def set_standing(connection: Connection, audit: Audit, row: ProposalRow, step: int, value: StepStanding) -> Rows:
     """For the record of what the step has come to."""
     where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision) & (STEP.c.step == step)
     encoded = msgspec.json.encode(value)
@@ -336,14 +336,14 @@ def add_review(connection: Connection, values: Mapping[str, Any]) -> tuple[int, 
     return new_id(made), reread(connection, REVIEW, REVIEW.c.id == new_id(made))
 
 
-def stale_of(row: Row) -> tuple[Difference, ...]:
+def stale_of(row: ProposalRow) -> tuple[Difference, ...]:
     return msgspec.json.decode(row.stale, type=tuple[Difference, ...])
 
 
-def in_states(connection: Connection, states: Sequence[str], limit: int = 1000) -> list[Row]:
+def in_states(connection: Connection, states: Sequence[str], limit: int = 1000) -> list[ProposalRow]:
     """Newest first."""
     query = select(PROPOSAL).where(PROPOSAL.c.state.in_(list(states))).order_by(PROPOSAL.c.number.desc()).limit(limit)
-    return [Row(**row) for row in connection.execute(query).mappings()]
+    return [ProposalRow(**row) for row in connection.execute(query).mappings()]
 
 
 def count(connection: Connection, states: Sequence[str]) -> int:
@@ -351,12 +351,12 @@ def count(connection: Connection, states: Sequence[str]) -> int:
     return connection.execute(select(func.count()).select_from(PROPOSAL).where(where)).scalar_one()
 
 
-def effect_key(row: Row, number: int) -> str:
+def effect_key(row: ProposalRow, number: int) -> str:
     """The key under which a step's effect is kept."""
     return f"{row.digest}:{row.revision}:{number}"
 
 
-def back_key(row: Row, number: int, part: int) -> str:
+def back_key(row: ProposalRow, number: int, part: int) -> str:
     """The key under which the effect of one act of a step's way back is kept."""
     return f"{effect_key(row, number)}:back:{part}"
 
@@ -365,7 +365,7 @@ def has_effect(connection: Connection, key: str) -> bool:
     return connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None
 
 
-def refuse_second(connection: Connection, key: str, row: Row) -> None:
+def refuse_second(connection: Connection, key: str, row: ProposalRow) -> None:
     """Raises RefusedError when the effect was had already. The key is unique in the database too: this only says it in
     words."""
     if has_effect(connection, key):
@@ -375,7 +375,7 @@ def refuse_second(connection: Connection, key: str, row: Row) -> None:
 def say(
     connection: Connection,
     audit: Audit,
-    row: Row,
+    row: ProposalRow,
     type_: str,
     actor: Actor,
     data: Mapping[str, Any],

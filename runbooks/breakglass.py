@@ -14,23 +14,23 @@ from sqlalchemy import Connection, select
 from engine.errors import RefusedError
 from runbooks import books, policy
 from runbooks.audit import Audit
-from runbooks.books import REVIEW, Row
+from runbooks.books import REVIEW, ProposalRow
 from runbooks.compose import scope_of
 from runbooks.identity import Actor, Signed
 from runbooks.outbox import Outbox
 from runbooks.plan import Plan, Review
 from runbooks.policies import Policies, kept_signature, used_nonce
 from runbooks.policy import Policy
-from runbooks.standing import Standing
+from runbooks.standing import ProposalStatus
 
 GLASS_MS = 30 * 60_000
 """How long after the glass was broken the plan may begin."""
 
 
-class BreakGlass:
+class BreakGlassHandler:
     """Works from inside a transaction."""
 
-    def __init__(self, audit: Audit, policies: Policies, standing: Standing, outbox: Outbox) -> None:
+    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus, outbox: Outbox) -> None:
         self._audit = audit
         self._policies = policies
         self._standing = standing
@@ -39,7 +39,7 @@ class BreakGlass:
     def use(
         self,
         connection: Connection,
-        row: Row,
+        row: ProposalRow,
         actor: Actor,
         digest: str,
         reason: str,
@@ -78,7 +78,7 @@ class BreakGlass:
     def _why_not(
         self,
         connection: Connection,
-        row: Row,
+        row: ProposalRow,
         plan: Plan,
         actor: Actor,
         digest: str,
@@ -121,7 +121,7 @@ class BreakGlass:
         mine = policy.subject_of(in_force, actor.subject, actor.account)
         return mine == policy.subject_of(in_force, subject, subject)
 
-    def _open_review(self, connection: Connection, row: Row, actor: Actor, now_ms: int) -> None:
+    def _open_review(self, connection: Connection, row: ProposalRow, actor: Actor, now_ms: int) -> None:
         values = {
             "number": row.number, "about": row.id, "subject": actor.subject, "forced": True,
             "text": f"break-glass of {row.id}", "opened_ms": now_ms,

@@ -61,7 +61,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """In words, as in "node n1 is cordoned"."""
 
 
-class Meaning(msgspec.Struct, frozen=True, kw_only=True):
+class CheckMeaning(msgspec.Struct, frozen=True, kw_only=True):
     """What a check reads."""
 
     of: Subject
@@ -77,71 +77,93 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NODES, GPUS, WORKLOADS, YEARS_S = 1_000_000, 16_000_000, 10_000_000, 10 * 366 * 86_400
-MEANINGS: dict[CheckName, Meaning] = {
-    "node_state": Meaning(
-        of="node", says="node {of} is {value}",
+MEANINGS: dict[CheckName, CheckMeaning] = {
+    "node_state": CheckMeaning(
+        of="node",
+        says="node {of} is {value}",
         labels=("ready", "cordoned", "draining", "down", "booting", "suspect"),
     ),
-    "node_workloads": Meaning(of="node", says="node {of} has {value} workloads", most=10_000),
-    "node_free_gpus": Meaning(of="node", says="node {of} has {value} free GPUs", most=64),
-    "node_losses_day": Meaning(of="node", says="node {of} was lost {value} times in 24 h", most=10),
-    "node_stragglers": Meaning(of="node", says="node {of} has {value} stragglers", most=10_000, live=True),
-    "workload_state": Meaning(
-        of="workload", says="workload {of} is {value}",
+    "node_workloads": CheckMeaning(of="node", says="node {of} has {value} workloads", most=10_000),
+    "node_free_gpus": CheckMeaning(of="node", says="node {of} has {value} free GPUs", most=64),
+    "node_losses_day": CheckMeaning(of="node", says="node {of} was lost {value} times in 24 h", most=10),
+    "node_stragglers": CheckMeaning(of="node", says="node {of} has {value} stragglers", most=10_000, live=True),
+    "workload_state": CheckMeaning(
+        of="workload",
+        says="workload {of} is {value}",
         labels=("queued", "held", "placed", "running", "finished", "failed", "cancelled", "suspended", "waiting"),
     ),
-    "workload_reason": Meaning(
-        of="workload", says="workload {of} waits for the reason {value}",
+    "workload_reason": CheckMeaning(
+        of="workload",
+        says="workload {of} waits for the reason {value}",
         labels=(
-            "none", "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime",
-            "Backoff", "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "BudgetHold",
-            "WaitingForReservation", "NoMatchingNodes", "WaitingForQuota", "InsufficientCapacity", "Fragmented",
-            "NoDomainFits", "AwaitingEvaluation",
+            "none",
+            "OnHold",
+            "Suspended",
+            "WaitingForDependency",
+            "DependencyNeverSatisfied",
+            "WaitingForStartTime",
+            "Backoff",
+            "WaitingForPreempted",
+            "QueueHeld",
+            "BehindInQueue",
+            "ArrayLimit",
+            "BudgetHold",
+            "WaitingForReservation",
+            "NoMatchingNodes",
+            "WaitingForQuota",
+            "InsufficientCapacity",
+            "Fragmented",
+            "NoDomainFits",
+            "AwaitingEvaluation",
         ),
     ),
-    "workload_wait_s": Meaning(of="workload", says="workload {of} has waited {value} s", most=YEARS_S),
-    "workload_run_s": Meaning(of="workload", says="workload {of} has run {value} s in this attempt", most=YEARS_S),
-    "pool_free_gpus": Meaning(of="pool", says="pool {of} has {value} free GPUs on nodes that take work", most=GPUS),
-    "pool_nodes": Meaning(of="pool", says="pool {of} has {value} nodes", most=NODES),
-    "pool_ready": Meaning(of="pool", says="pool {of} has {value} nodes that take work", most=NODES),
-    "pool_booting": Meaning(of="pool", says="pool {of} has {value} nodes booting or on order", most=NODES),
-    "pool_suspect": Meaning(of="pool", says="pool {of} has {value} silent nodes", most=NODES),
-    "pool_down": Meaning(of="pool", says="pool {of} has {value} nodes down", most=NODES),
-    "pool_ending": Meaning(of="pool", says="pool {of} has {value} nodes that its provider takes back", most=NODES),
-    "pool_wanted": Meaning(of="pool", says="pool {of} is meant to have {value} nodes", most=NODES),
-    "pool_short": Meaning(of="pool", says="pool {of} lacks {value} nodes for what waits and is foretold", most=NODES),
-    "pool_target": Meaning(of="pool", says="pool {of} has a target of {value} nodes, now or later", most=NODES),
-    "pool_most": Meaning(of="pool", says="pool {of} may grow to {value} nodes", most=NODES),
-    "queue_mode": Meaning(of="queue", says="queue {of} is {value}", labels=("open", "held", "draining")),
-    "queue_waiting": Meaning(of="queue", says="queue {of} has {value} workloads waiting", most=WORKLOADS),
-    "queue_running": Meaning(of="queue", says="queue {of} has {value} workloads running", most=WORKLOADS),
-    "queue_oldest_wait_s": Meaning(of="queue", says="the oldest of queue {of} has waited {value} s", most=YEARS_S),
-    "queue_gpus": Meaning(of="queue", says="queue {of} uses {value} GPUs", most=GPUS),
-    "queue_gpu_quota": Meaning(of="queue", says="queue {of} has a quota of {value} GPUs", most=GPUS),
-    "queue_gpus_borrowed": Meaning(of="queue", says="queue {of} borrows {value} GPUs", most=GPUS),
-    "tenant_running": Meaning(of="tenant", says="tenant {of} has {value} workloads running", most=WORKLOADS),
-    "tenant_waiting": Meaning(of="tenant", says="tenant {of} has {value} workloads waiting", most=WORKLOADS),
-    "tenant_gpus": Meaning(of="tenant", says="tenant {of} uses {value} GPUs", most=GPUS),
-    "zone_ready": Meaning(of="zone", says="zone {of} has {value} nodes that take work", most=NODES),
-    "zone_lost": Meaning(of="zone", says="zone {of} has {value} nodes down or silent", most=NODES),
-    "cell_waiting": Meaning(of="cell", says="{value} workloads wait", most=WORKLOADS),
-    "cell_wait_p95_s": Meaning(of="cell", says="the last starts waited {value} s (p95)", most=YEARS_S, live=True),
-    "cell_policy": Meaning(of="cell", says="the policy is {value}", labels=get_args(Policy)),
-    "cell_fragmentation_permille": Meaning(of="cell", says="{value}/1000 of the free GPU is of no use", most=1000),
-    "cell_cost_microusd_hour": Meaning(of="cell", says="the cell costs {value} micro-USD an hour", most=10**15),
-    "cell_suspect": Meaning(of="cell", says="{value} nodes are silent", most=NODES),
-    "reservation_state": Meaning(
+    "workload_wait_s": CheckMeaning(of="workload", says="workload {of} has waited {value} s", most=YEARS_S),
+    "workload_run_s": CheckMeaning(of="workload", says="workload {of} has run {value} s in this attempt", most=YEARS_S),
+    "pool_free_gpus": CheckMeaning(
+        of="pool", says="pool {of} has {value} free GPUs on nodes that take work", most=GPUS
+    ),
+    "pool_nodes": CheckMeaning(of="pool", says="pool {of} has {value} nodes", most=NODES),
+    "pool_ready": CheckMeaning(of="pool", says="pool {of} has {value} nodes that take work", most=NODES),
+    "pool_booting": CheckMeaning(of="pool", says="pool {of} has {value} nodes booting or on order", most=NODES),
+    "pool_suspect": CheckMeaning(of="pool", says="pool {of} has {value} silent nodes", most=NODES),
+    "pool_down": CheckMeaning(of="pool", says="pool {of} has {value} nodes down", most=NODES),
+    "pool_ending": CheckMeaning(of="pool", says="pool {of} has {value} nodes that its provider takes back", most=NODES),
+    "pool_wanted": CheckMeaning(of="pool", says="pool {of} is meant to have {value} nodes", most=NODES),
+    "pool_short": CheckMeaning(
+        of="pool", says="pool {of} lacks {value} nodes for what waits and is foretold", most=NODES
+    ),
+    "pool_target": CheckMeaning(of="pool", says="pool {of} has a target of {value} nodes, now or later", most=NODES),
+    "pool_most": CheckMeaning(of="pool", says="pool {of} may grow to {value} nodes", most=NODES),
+    "queue_mode": CheckMeaning(of="queue", says="queue {of} is {value}", labels=("open", "held", "draining")),
+    "queue_waiting": CheckMeaning(of="queue", says="queue {of} has {value} workloads waiting", most=WORKLOADS),
+    "queue_running": CheckMeaning(of="queue", says="queue {of} has {value} workloads running", most=WORKLOADS),
+    "queue_oldest_wait_s": CheckMeaning(of="queue", says="the oldest of queue {of} has waited {value} s", most=YEARS_S),
+    "queue_gpus": CheckMeaning(of="queue", says="queue {of} uses {value} GPUs", most=GPUS),
+    "queue_gpu_quota": CheckMeaning(of="queue", says="queue {of} has a quota of {value} GPUs", most=GPUS),
+    "queue_gpus_borrowed": CheckMeaning(of="queue", says="queue {of} borrows {value} GPUs", most=GPUS),
+    "tenant_running": CheckMeaning(of="tenant", says="tenant {of} has {value} workloads running", most=WORKLOADS),
+    "tenant_waiting": CheckMeaning(of="tenant", says="tenant {of} has {value} workloads waiting", most=WORKLOADS),
+    "tenant_gpus": CheckMeaning(of="tenant", says="tenant {of} uses {value} GPUs", most=GPUS),
+    "zone_ready": CheckMeaning(of="zone", says="zone {of} has {value} nodes that take work", most=NODES),
+    "zone_lost": CheckMeaning(of="zone", says="zone {of} has {value} nodes down or silent", most=NODES),
+    "cell_waiting": CheckMeaning(of="cell", says="{value} workloads wait", most=WORKLOADS),
+    "cell_wait_p95_s": CheckMeaning(of="cell", says="the last starts waited {value} s (p95)", most=YEARS_S, live=True),
+    "cell_policy": CheckMeaning(of="cell", says="the policy is {value}", labels=get_args(Policy)),
+    "cell_fragmentation_permille": CheckMeaning(of="cell", says="{value}/1000 of the free GPU is of no use", most=1000),
+    "cell_cost_microusd_hour": CheckMeaning(of="cell", says="the cell costs {value} micro-USD an hour", most=10**15),
+    "cell_suspect": CheckMeaning(of="cell", says="{value} nodes are silent", most=NODES),
+    "reservation_state": CheckMeaning(
         of="reservation", says="reservation {of} is {value}", labels=("not made", "ahead", "active")
     ),
-    "reservation_idle_permille": Meaning(
+    "reservation_idle_permille": CheckMeaning(
         of="reservation", says="{value}/1000 of what reservation {of} keeps is idle", most=1000
     ),
-    "reservation_left_s": Meaning(of="reservation", says="reservation {of} ends in {value} s", most=YEARS_S),
-    "budget_spent_permille": Meaning(of="budget", says="{value}/1000 of budget {of} is spent", most=1_000_000),
-    "budget_forecast_permille": Meaning(
+    "reservation_left_s": CheckMeaning(of="reservation", says="reservation {of} ends in {value} s", most=YEARS_S),
+    "budget_spent_permille": CheckMeaning(of="budget", says="{value}/1000 of budget {of} is spent", most=1_000_000),
+    "budget_forecast_permille": CheckMeaning(
         of="budget", says="{value}/1000 of budget {of} will be spent when its window ends", most=1_000_000
     ),
-}  # fmt: skip
+}
 """Every check there is."""
 
 Range = tuple[int, int]

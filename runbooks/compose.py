@@ -13,7 +13,7 @@ from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import MAX_QUANTITY, check_id
 from runbooks import outside, readings, simulation
 from runbooks.actions import blast, catalog, risk, rollback, wording
-from runbooks.books import Words
+from runbooks.books import RevisionText
 from runbooks.checks import Check, check_well_formed, evaluate, vacuous
 from runbooks.identity import Scope
 from runbooks.plan import TIERS, Act, Blast, Limits, Request, Simulated, Step, StepRequest, Tier
@@ -38,7 +38,7 @@ class Composed(msgspec.Struct, frozen=True, kw_only=True):
     rollback_tier: Tier
     """Of taking it back right after it is done."""
     simulated: Simulated
-    words: Words
+    words: RevisionText
     scope: Scope
 
 
@@ -55,7 +55,7 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
     lines: list[str] = []
     why: list[str] = []
     names: set[str] = set()
-    with contextlib.closing(simulation.Trial(engine)) as trial:
+    with contextlib.closing(simulation.ForkTrial(engine)) as trial:
         for i, asked in enumerate(request.steps):
             source = trial.fork if steps else engine
             if needed is not None:
@@ -85,7 +85,7 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
         blast=whole,
         rollback_tier=rollback_tier,
         simulated=Simulated(version=engine.version, at_ms=engine.now_ms, effects=effects),
-        words=Words(
+        words=RevisionText(
             title=title_of(steps),
             steps=tuple(lines),
             inverse=way_back(steps),

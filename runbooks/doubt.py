@@ -25,7 +25,7 @@ from runbooks.actions import catalog
 from runbooks.admission import tag_of, touched_by
 from runbooks.approvals import NOBODY
 from runbooks.audit_tables import record_table
-from runbooks.books import EFFECT, VOTE, Row
+from runbooks.books import EFFECT, VOTE, ProposalRow
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, WHOLE, Actor, Scope
 from runbooks.intent_shown import MIN_REASON, IntentAnswer, IntentDetail
@@ -99,7 +99,7 @@ def act_of(command: cmd.AnyCommand) -> Act | None:
 # -- who asked for it -------------------------------------------------------------------------------------------------
 
 
-def left_by(connection: Connection, intent: Intent) -> tuple[Row, Plan] | None:
+def left_by(connection: Connection, intent: Intent) -> tuple[ProposalRow, Plan] | None:
     """The proposal whose step, or the way back of whose step, left the intent."""
     action = catalog.of_command(type(wanted(intent)))
     if action is None or not books.exist(connection):
@@ -118,7 +118,7 @@ def left_by(connection: Connection, intent: Intent) -> tuple[Row, Plan] | None:
     return None
 
 
-def _votes(connection: Connection, row: Row) -> tuple[str, ...]:
+def _votes(connection: Connection, row: ProposalRow) -> tuple[str, ...]:
     of_plan = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.verdict == "approve")
     return tuple(connection.execute(select(VOTE.c.subject).where(of_plan).order_by(VOTE.c.id)).scalars())
 
@@ -229,8 +229,8 @@ def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent:
 
 
 def _needed(
-    in_force: policy.Policy, left: tuple[Row, Plan] | None, tier: Tier, scope: Scope
-) -> tuple[policy.Need, Party, str]:
+    in_force: policy.Policy, left: tuple[ProposalRow, Plan] | None, tier: Tier, scope: Scope
+) -> tuple[policy.ApprovalNeed, Party, str]:
     """What its plan needs by the policy in force, its author, and who asked for it. A word is not signed."""
     plan = left[1] if left is not None else None
     author = plan.author if plan is not None else NOBODY
@@ -257,7 +257,7 @@ def _words(connection: Connection, said: IntentAnswer, actor: Actor) -> list[pol
     return [vote for subject, (outcome, vote) in last.items() if outcome == said.outcome and subject != actor.subject]
 
 
-def _weight(left: tuple[Row, Plan] | None, intent: Intent) -> tuple[Tier, Scope]:
+def _weight(left: tuple[ProposalRow, Plan] | None, intent: Intent) -> tuple[Tier, Scope]:
     """How much it takes to say so: as much as to approve the plan that left it; without one, as its action at least."""
     if left is not None:
         return left[1].tier, scope_of(left[1].steps)

@@ -95,7 +95,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     value: str
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody or something has found, as data: the recommender does not know the runbooks, nor they it."""
 
     id: str
@@ -148,7 +148,7 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     task: Task = "act"
     question: str
     """The operator's words; may be empty where there is a finding."""
-    finding: Finding | None = None
+    finding: ReportedFinding | None = None
     facts: tuple[Fact, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
     """Only where a person asked for them to be looked at."""
@@ -217,7 +217,7 @@ class RunbookDraft(msgspec.Struct, frozen=True, kw_only=True):
     """What the lint says, where it is not clean."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class DraftGoal(msgspec.Struct, frozen=True, kw_only=True):
     """What the change is to bring about, and what a fork showed of it."""
 
     text: str
@@ -316,7 +316,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     preview: Proposal | None = None
     """What proposing it now would show, simulated on a fork."""
     effects: tuple[Effect, ...] = ()
-    target: Target | None = None
+    target: DraftGoal | None = None
     tried: tuple[Tried, ...] = ()
     runbook: RunbookDraft | None = None
     called: Called | None = None

@@ -37,7 +37,7 @@ APPROVED = ("approved", "executing", "verifying", "paused", "verified", "failed"
 FAILED = ("failed", "rolling_back", "rolled_back", "rollback_failed")
 
 
-class DraftBooks:
+class DraftStore:
     """Of one engine, on whose thread all of it is called."""
 
     def __init__(self, engine: Engine) -> None:

@@ -18,7 +18,7 @@ from runbooks import draft_runbook
 from runbooks.actions.catalog import find
 from runbooks.actions.making import Maker
 from runbooks.actions.parameters import MAX_TEXT, Parameter, Type, why_not_id
-from runbooks.answer import AnsweredStep, ModelAnswer, action_of, offered, refuse_incomplete
+from runbooks.answer import ModelAnswer, ModelDraftStep, action_of, offered, refuse_incomplete
 from runbooks.compile import EXISTS, exists
 from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
 from runbooks.input_values import milliseconds
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.model_call import PromptMessage
     from runbooks.prompt import Prompt
-    from runbooks.shelf import Call
+    from runbooks.shelf import EngineCall
 
 Preview = Callable[[Request], Proposal]
 """What proposing it now would show, simulated on a fork; the rules of the policy that it would break in `note`."""
@@ -55,7 +55,7 @@ def draft_of(
     brief: Brief,
     told: Prompt,
     *,
-    call: Call,
+    call: EngineCall,
     preview: Preview,
     requester: str = "",
 ) -> Draft:
@@ -138,14 +138,14 @@ def key_of(draft: Draft) -> str:
 class _Steps:
     """The steps of an answer with the names of the cell in the place of those that were told. Raises DraftRejected."""
 
-    def __init__(self, steps: Iterable[AnsweredStep], told: Prompt) -> None:
+    def __init__(self, steps: Iterable[ModelDraftStep], told: Prompt) -> None:
         self._real: dict[str, list[Named]] = {}
         for kind, id_ in sorted(told.allowed):
             self._real.setdefault(told.names.shown(kind, id_), []).append((kind, id_))
         self.targets: dict[Named, None] = {}
         self.steps = [self._read(step, f"steps[{i}]") for i, step in enumerate(steps)]
 
-    def _read(self, step: AnsweredStep, where: str) -> AnsweredStep:
+    def _read(self, step: ModelDraftStep, where: str) -> ModelDraftStep:
         action = action_of(step.action, where)
         known = offered(action)
         refuse_incomplete(action, step.with_, where)
@@ -158,7 +158,7 @@ class _Steps:
                 given[name] = tuple(self._named(one, known[name], f"{at}[{i}]") for i, one in enumerate(value))
             else:
                 given[name] = self._named(value, known[name], at)
-        return AnsweredStep(action=action, with_=given)
+        return ModelDraftStep(action=action, with_=given)
 
     def real(self, value: str, type_: InputType) -> str:
         """For a runbook: the real id of what was told so."""
@@ -194,7 +194,7 @@ class _Steps:
                 self.steps[i] = msgspec.structs.replace(step, with_={**step.with_, "text": text})
 
 
-def _made(call: Call, given: _Steps) -> Iterable[Act]:
+def _made(call: EngineCall, given: _Steps) -> Iterable[Act]:
     """The acts, each made in a turn of its own on the engine's thread. Raises DraftRejected."""
     if not given.steps:
         return
@@ -205,7 +205,7 @@ def _made(call: Call, given: _Steps) -> Iterable[Act]:
         raise DraftRejected("unknown_target", f"not there any more: {named}", "Ask again: the facts have changed")
     makers: list[Maker] = []
 
-    def make(engine: Engine, step: AnsweredStep) -> Act:
+    def make(engine: Engine, step: ModelDraftStep) -> Act:
         if not makers:
             makers.append(Maker(engine))
         return makers[0].act(action_of(step.action, "step"), _for_maker(step))
@@ -223,7 +223,7 @@ def _gone(engine: Engine, targets: Sequence[Named]) -> list[Named]:
     ]  # fmt: skip
 
 
-def _for_maker(step: AnsweredStep) -> dict[str, Any]:
+def _for_maker(step: ModelDraftStep) -> dict[str, Any]:
     """With durations in ms."""
     known = offered(action_of(step.action, "step"))
     return {
@@ -280,7 +280,7 @@ def undo_each_other(one: ActionName, other: ActionName) -> bool:
     return other in find(one).undoes or one in find(other).undoes
 
 
-def line_of(step: AnsweredStep) -> str:
+def line_of(step: ModelDraftStep) -> str:
     """The typed act in our own words, as in "set-quota research add_gpus=8"."""
     known = offered(action_of(step.action, "step"))
     named = [one for name, value in step.with_.items() if known[name].target for one in _several(value)]

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from engine.model import NodeState
 from runbooks import draft_nodes, draft_room, draft_waits
-from runbooks.draft import Finding
+from runbooks.draft import ReportedFinding
 from runbooks.draft_question import Question
 from runbooks.draft_solver import Case, DraftOption, RuleAnswer, Solver
 from runbooks.symptoms import CellScene, Symptom, wait
@@ -18,7 +18,7 @@ OfFinding = Callable[[CellScene, Question], RuleAnswer | None]
 WAIT_MS = 5 * 60_000
 
 
-def finding_of(question: Question) -> Finding:
+def finding_of(question: Question) -> ReportedFinding:
     assert question.finding is not None, "a rule of findings is asked for a finding"
     return question.finding
 
@@ -211,7 +211,7 @@ def unknown(scene: CellScene, question: Question) -> RuleAnswer | None:
     return None if pointed or question.text.strip() else only_told(scene, question)
 
 
-def borne_out(finding: Finding, node: str) -> bool:
+def borne_out(finding: ReportedFinding, node: str) -> bool:
     """Whether it is a finding against this very node, with what was observed of it: what the cell itself cannot see is
     acted on for nothing less."""
     named = re.compile(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)")

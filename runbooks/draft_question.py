@@ -14,7 +14,7 @@ import msgspec
 
 from engine import explain
 from runbooks.compile import zones
-from runbooks.draft import Finding
+from runbooks.draft import ReportedFinding
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -80,7 +80,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Of SYMPTOM_CLASSES."""
     named: tuple[tuple[str, str], ...] = ()
     """(kind, id) of objects of this cell that are named."""
-    finding: Finding | None = None
+    finding: ReportedFinding | None = None
     pick: str = ""
     """Symptom that a person picked: its name or its subject; empty: none."""
 
@@ -88,7 +88,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(id_ for kind, id_ in self.named if kind in kinds)
 
 
-def read(engine: Engine, text: str, finding: Finding | None, pick: str = "") -> Question:
+def read(engine: Engine, text: str, finding: ReportedFinding | None, pick: str = "") -> Question:
     """A question, of the cell as it is."""
     words = WORD.findall(text)
     known = _known(engine)

@@ -35,21 +35,21 @@ class Closed(NamedTuple):
     who: str
 
 
-class OnRecord(NamedTuple):
+class RecordedObjects(NamedTuple):
     left_alone: frozenset[str] = frozenset()
     """Ids of nodes, and of what else reviews are about."""
     closed: Mapping[tuple[str, str], Closed] = {}
     """By (kind, id)."""
 
 
-def on_record(engine: Engine) -> OnRecord:
+def on_record(engine: Engine) -> RecordedObjects:
     """Nothing where nothing is on record, or the record cannot be read."""
     with contextlib.suppress(JournalError, SQLAlchemyError, msgspec.MsgspecError):
         return engine.recorded(_read)
-    return OnRecord()
+    return RecordedObjects()
 
 
-def _read(connection: Connection) -> OnRecord:
+def _read(connection: Connection) -> RecordedObjects:
     found = set(connection.execute(select(REVIEW.c.about).where(REVIEW.c.closed_ms == 0)).scalars())
     same = (REVISION.c.number == EFFECT.c.number) & (REVISION.c.revision == EFFECT.c.revision)
     query = (
@@ -71,4 +71,4 @@ def _read(connection: Connection) -> OnRecord:
         closed |= dict.fromkeys(targets, Closed(plan.proposal, plan.requester or plan.author.subject))
         if action in CLOSES and plan.runbook is not None and plan.runbook.id in FOR_FAULTS:
             found |= {id_ for _, id_ in targets}
-    return OnRecord(frozenset(found), closed)
+    return RecordedObjects(frozenset(found), closed)

@@ -17,7 +17,7 @@ import msgspec
 
 from engine.errors import RefusedError, SpecError
 from runbooks.actions.catalog import CATALOG, find
-from runbooks.answer import AnsweredCheck, AnsweredInput, AnsweredRunbook, AnsweredRunbookStep, offered
+from runbooks.answer import ModelRunbook, ModelRunbookCheck, ModelRunbookInput, ModelRunbookStep, offered
 from runbooks.checks import MEANINGS, CheckName
 from runbooks.draft import DraftRejected, RunbookDraft
 from runbooks.input_values import milliseconds, only_targets
@@ -33,7 +33,7 @@ from runbooks.lint import (
 )
 from runbooks.plan import Act, Confirm, Plan, Step
 from runbooks.runbook import HEADINGS, InputType, Runbook, parse, reference
-from runbooks.runbook_shown import Problem
+from runbooks.runbook_shown import FileProblem
 
 RealName = Callable[[str, InputType], str]
 """The real id of what was told under that name, of that type. Raises DraftRejected where nothing was."""
@@ -55,15 +55,15 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     title: str
     owner: str
-    inputs: tuple[AnsweredInput, ...]
-    when: tuple[AnsweredCheck, ...]
-    steps: tuple[AnsweredRunbookStep, ...]
+    inputs: tuple[ModelRunbookInput, ...]
+    when: tuple[ModelRunbookCheck, ...]
+    steps: tuple[ModelRunbookStep, ...]
     prose: tuple[str, ...]
     """Under each of HEADINGS."""
 
 
 def drafted(
-    answered: AnsweredRunbook, *, id_: str = "", now: str = "", owner: str = "", real: RealName | None = None
+    answered: ModelRunbook, *, id_: str = "", now: str = "", owner: str = "", real: RealName | None = None
 ) -> RunbookDraft:
     """The file that a model's fields make. `id_` and `now`: of the runbook that is edited, and what it says; empty for
     a new one, whose owner is `owner`.
@@ -94,9 +94,9 @@ def runbook_of(plan: Plan, *, id_: str, title: str, owner: str, prose: Sequence[
 
     Raises RefusedError for an action that says more than can be asked for the next time.
     """
-    inputs: list[AnsweredInput] = []
-    when: list[AnsweredCheck] = []
-    steps: list[AnsweredRunbookStep] = []
+    inputs: list[ModelRunbookInput] = []
+    when: list[ModelRunbookCheck] = []
+    steps: list[ModelRunbookStep] = []
     names: dict[tuple[str, ...], str] = {}
     for i, step in enumerate(plan.steps, 1):
         made = _Again(step, f"{step.act.action.replace('_', '-')}-{i}", names)
@@ -155,7 +155,7 @@ def _invalid(rule: str, problem: str, remedy: str = "") -> NoReturn:
     raise DraftRejected("runbook_invalid", f"{rule}: {problem}"[:400], remedy[:200])
 
 
-def _words(problem: Problem) -> str:
+def _words(problem: FileProblem) -> str:
     return f"{problem.where}: {problem.rule}: {problem.problem}. {problem.remedy}"
 
 
@@ -169,7 +169,7 @@ def _diff(now: str, text: str, name: str) -> str:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def _real_step(step: AnsweredRunbookStep, real: RealName) -> AnsweredRunbookStep:
+def _real_step(step: ModelRunbookStep, real: RealName) -> ModelRunbookStep:
     action = find(step.action).name
     known = offered(action)
     given: dict[str, Any] = {}
@@ -191,7 +191,7 @@ def _real_step(step: AnsweredRunbookStep, real: RealName) -> AnsweredRunbookStep
     )  # fmt: skip
 
 
-def _real_check(check: AnsweredCheck, real: RealName) -> AnsweredCheck:
+def _real_check(check: ModelRunbookCheck, real: RealName) -> ModelRunbookCheck:
     name: CheckName | None = next((known for known in MEANINGS if known == check.check), None)
     if not check.of or name is None or "${" in check.of:
         return check
@@ -232,7 +232,7 @@ def _least_limits(runbook: Runbook) -> str:
     return ", ".join((*(f"{name}: {most}" for name, most in given if most), f"max_duration: {min(minutes, 1_440)}m"))
 
 
-def _back(step: AnsweredRunbookStep, was: Runbook | None) -> str:
+def _back(step: ModelRunbookStep, was: Runbook | None) -> str:
     if not find(step.action).command:
         return ""
     written = next(
@@ -244,7 +244,7 @@ def _back(step: AnsweredRunbookStep, was: Runbook | None) -> str:
     return "cannot" if find(step.action).back is None else "inverse"
 
 
-def _confirm(step: AnsweredRunbookStep, was: Runbook | None) -> Confirm:
+def _confirm(step: ModelRunbookStep, was: Runbook | None) -> Confirm:
     """Who must say go stays as it was, the strictest of the steps that it may have been; a new step that disrupts waits
     for an operator."""
     if was is not None:
@@ -285,7 +285,7 @@ def _text(fields: Fields, was: Runbook | None, limits: str) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _input(one: AnsweredInput, was: Runbook | None) -> str:
+def _input(one: ModelRunbookInput, was: Runbook | None) -> str:
     given: dict[str, Any] = {"type": one.type}
     if one.help:
         given["help"] = one.help
@@ -304,7 +304,7 @@ def _input(one: AnsweredInput, was: Runbook | None) -> str:
     return _flow(given)
 
 
-def _check(check: AnsweredCheck) -> str:
+def _check(check: ModelRunbookCheck) -> str:
     given: dict[str, Any] = {"check": check.check}
     if check.of:
         given["of"] = check.of
@@ -364,12 +364,12 @@ class _Again:
     """One step of a plan as a step of a runbook. Raises RefusedError."""
 
     def __init__(self, step: Step, id_: str, names: dict[tuple[str, ...], str]) -> None:
-        self.inputs: list[AnsweredInput] = []
-        self.when: list[AnsweredCheck] = []
+        self.inputs: list[ModelRunbookInput] = []
+        self.when: list[ModelRunbookCheck] = []
         self._names = names
         act, row = step.act, CATALOG[step.act.action]
         known = {name: parameter for name, parameter in row.parameters.items() if parameter.target}
-        verify: list[AnsweredCheck] = []
+        verify: list[ModelRunbookCheck] = []
         if row.after and row.kind in STATE_CHECK and only_targets(act.action):
             name, parameter = next(iter(known.items()))
             of = self._input(row.kind, act.targets, parameter.type)  # type: ignore[arg-type]
@@ -381,14 +381,14 @@ class _Again:
             of = self._input("pool", act.targets, "pool")
             count = self._number("nodes", act.nodes)
             given = {"pool": of, "nodes": count}
-            self.when.append(AnsweredCheck(check="pool_wanted", of=of, op="!=", value=count))
-            verify = [AnsweredCheck(check="pool_wanted", of=of, op="==", value=count, within="5m")]
+            self.when.append(ModelRunbookCheck(check="pool_wanted", of=of, op="!=", value=count))
+            verify = [ModelRunbookCheck(check="pool_wanted", of=of, op="==", value=count, within="5m")]
         else:
             raise RefusedError(
                 f"{act.action} cannot be asked for in general: what it did was for that one time",
                 "Write the runbook by hand: docs/runbooks.md",
             )
-        self.step = AnsweredRunbookStep(
+        self.step = ModelRunbookStep(
             id=id_[:64], action=act.action, with_=given, verify=tuple(verify), on_fail=step.on_fail
         )
 
@@ -400,27 +400,27 @@ class _Again:
             self._names[ids] = known
             several = len(ids) if len(ids) > 1 else None
             words = f"the {kind}s that are acted on" if several else f"the {kind} that is acted on"
-            self.inputs.append(AnsweredInput(name=known, type=type_, help=words, max_items=several))
+            self.inputs.append(ModelRunbookInput(name=known, type=type_, help=words, max_items=several))
         return f"${{inputs.{known}}}"
 
     def _number(self, name: str, was: int, *, least: int = 0) -> str:
         words = f"{was:,} the last time"
-        self.inputs.append(AnsweredInput(name=name, type="int", help=words, min=least, max=max(2 * was, 1)))
+        self.inputs.append(ModelRunbookInput(name=name, type="int", help=words, min=least, max=max(2 * was, 1)))
         return f"${{inputs.{name}}}"
 
-    def _of_state(self, check: CheckName, of: str, act: Act, step: Step) -> list[AnsweredCheck]:
+    def _of_state(self, check: CheckName, of: str, act: Act, step: Step) -> list[ModelRunbookCheck]:
         states = sorted({target.state for target in step.shown})
         before = {"made": "active"}.get(states[0], states[0])
         if len(states) == 1 and before in MEANINGS[check].labels:
-            self.when.append(AnsweredCheck(check=check, of=of, op="==", value=before))
+            self.when.append(ModelRunbookCheck(check=check, of=of, op="==", value=before))
         after = find(act.action).after
         if act.action == "drain":
-            return [AnsweredCheck(check="node_workloads", of=of, op="==", value=0, within="20m")]
+            return [ModelRunbookCheck(check="node_workloads", of=of, op="==", value=0, within="20m")]
         if len(after) == 1:
-            return [AnsweredCheck(check=check, of=of, op="==", value=after[0], within="5m")]
-        return [AnsweredCheck(check=check, of=of, op="!=", value=before, within="5m")]
+            return [ModelRunbookCheck(check=check, of=of, op="==", value=after[0], within="5m")]
+        return [ModelRunbookCheck(check=check, of=of, op="!=", value=before, within="5m")]
 
-    def _of_quota(self, act: Act) -> tuple[dict[str, Any], list[AnsweredCheck]]:
+    def _of_quota(self, act: Act) -> tuple[dict[str, Any], list[ModelRunbookCheck]]:
         change = act.queue
         assert change is not None, "called for a change of a queue"
         was, to = (spec.nominal.get("gpu_milli") for spec in (change.was, change.to))
@@ -429,6 +429,6 @@ class _Again:
             raise RefusedError("only a change of the quota of GPUs can be asked for in general", "Write it by hand")
         of = self._input("queue", act.targets, "queue")
         count = self._number("gpus", to // 1000, least=1 if to > was else 0)
-        self.when.append(AnsweredCheck(check="queue_gpu_quota", of=of, op="<" if to > was else ">", value=count))
-        verify = [AnsweredCheck(check="queue_gpu_quota", of=of, op="==", value=count, within="1m")]
+        self.when.append(ModelRunbookCheck(check="queue_gpu_quota", of=of, op="<" if to > was else ">", value=count))
+        verify = [ModelRunbookCheck(check="queue_gpu_quota", of=of, op="==", value=count, within="1m")]
         return {"queue": of, "nominal_gpus": count}, verify

@@ -20,7 +20,7 @@ from engine.quota import Lack
 from engine.variants import variants
 from runbooks.actions import catalog
 from runbooks.actions.making import Maker
-from runbooks.draft import SymptomChoice, Target, Tried
+from runbooks.draft import DraftGoal, SymptomChoice, Tried
 from runbooks.draft_question import Question
 from runbooks.plan import Act, ActionName
 from runbooks.symptoms import CellScene, Symptom, WaitingLot
@@ -82,7 +82,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """[workload row]"""
 
 
-class Ran(NamedTuple):
+class ForkReading(NamedTuple):
     """How a fork is after a time."""
 
     bound: Mask
@@ -103,7 +103,7 @@ class Solver:
         self._watched[[w.row_of[id_] for id_ in watched]] = True
         values = np.array(w.priority_value, np.int64)
         self._important: Mask = values[view(w.priority)] >= least_priority if w.ids else np.zeros(0, bool)
-        self._without: dict[int, Ran] = {}
+        self._without: dict[int, ForkReading] = {}
         self._before = ran(base)
         self.trials = 0
         self.tried: list[Tried] = []
@@ -123,7 +123,7 @@ class Solver:
             fork.cycle_every_ms = max(fork.cycle_every_ms, ms // cycles)
             fork.advance(fork.now_ms + ms)
 
-    def without(self, ahead_ms: int) -> Ran:
+    def without(self, ahead_ms: int) -> ForkReading:
         """The cell after that time, if nothing is done."""
         found = self._without.get(ahead_ms)
         if found is None:
@@ -246,11 +246,11 @@ def forked(engine: Engine) -> Iterator[Engine]:
         fork.forget()
 
 
-def ran(engine: Engine) -> Ran:
+def ran(engine: Engine) -> ForkReading:
     states = view(engine.state.workloads.state)
     bound = (states == WorkloadState.PLACED) | (states == WorkloadState.RUNNING)
     over = (states >= WorkloadState.FINISHED) & (states <= WorkloadState.CANCELLED)
-    return Ran(bound, bound | over)
+    return ForkReading(bound, bound | over)
 
 
 def named(ids: Collection[str]) -> str:
@@ -272,7 +272,7 @@ class RuleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence: why this, or why nothing."""
     about: tuple[tuple[str, str], ...] = ()
     """(kind, id) of what is in question, besides what is acted on."""
-    target: Target | None = None
+    target: DraftGoal | None = None
     starts: tuple[str, ...] = ()
     """Of what is late, what starts because of it."""
     ahead_ms: int = 0

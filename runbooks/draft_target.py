@@ -10,7 +10,7 @@ from engine.errors import MusterError
 from runbooks.actions.catalog import find
 from runbooks.checks import Check, evaluate, words
 from runbooks.checks import Finding as Checked
-from runbooks.draft import Target
+from runbooks.draft import DraftGoal
 from runbooks.draft_nodes import AGAIN_MS
 from runbooks.draft_solver import DraftOption, RuleAnswer, Solver, done, forked
 from runbooks.plan import Act
@@ -19,7 +19,7 @@ from runbooks.symptoms import CellScene
 MAX_CHECKS = 6
 
 
-def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Target | None:
+def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> DraftGoal | None:
     """The target of an answer, with its checks; of one that has none what its acts are to bring about. None where no
     check says that."""
     if answer.option is None:
@@ -29,11 +29,11 @@ def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Ta
         return answer.target
     before, after = ran
     if answer.target is not None:
-        return Target(
+        return DraftGoal(
             text=answer.target.text, before=answer.target.before, after=answer.target.after, met=answer.target.met,
             checks=after,
         )  # fmt: skip
-    return Target(
+    return DraftGoal(
         text="; ".join(_aim(one.check) for one in after),
         before="; ".join(_plain(one) for one in before),
         after="; ".join(_plain(one) for one in after),

@@ -14,7 +14,7 @@ from engine import explain
 from engine.model import RESOURCES, QueueMode
 from engine.money import MICROUSD, usd
 from runbooks.amounts import hours, whole
-from runbooks.draft import Target
+from runbooks.draft import DraftGoal
 from runbooks.draft_question import Question
 from runbooks.draft_quota import more_quota
 from runbooks.draft_room import boot_ms, consolidated, larger_pools, pool_row, uncordoned
@@ -76,7 +76,7 @@ def found(case: Case, best: TrialResult) -> RuleAnswer:
         option=best.option,
         why=f"{case.symptom.text}: {reason}" if reason else case.symptom.text,
         about=(("queue", case.symptom.subject), ("workload", case.first.id)),
-        target=Target(
+        target=DraftGoal(
             text=f"what is late in queue {case.symptom.subject} starts",
             before=f"{late:,} late, the oldest for {minutes(case.first.wait_ms)}",
             after=f"{started:,} start {within}{f', {late - started:,} go on waiting' if started < late else ''}",

@@ -40,7 +40,7 @@ IN_MILLI = ("queue_gpus", "queue_gpu_quota", "tenant_gpus")
 MAX_OBJECTS = 4
 
 
-class Cited:
+class CitedFacts:
     """The facts that a draft rests on: those of the brief where it has them, others read off the fork."""
 
     def __init__(self, engine: Engine, brief: Brief) -> None:

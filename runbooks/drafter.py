@@ -28,7 +28,7 @@ from runbooks.draft_words import (
     MAX_RISKS,
     MAX_TITLE,
     NOTHING,
-    Cited,
+    CitedFacts,
     objects_of,
     rationale,
     said,
@@ -39,7 +39,7 @@ from runbooks.readings import MAX_COMMENT
 from runbooks.runbook import MAX_TITLE as MAX_RUNBOOK_TITLE
 from runbooks.runbook import Runbook, parse
 from runbooks.runbook_files import LIBRARY
-from runbooks.shelf import Call
+from runbooks.shelf import EngineCall
 from runbooks.symptoms import CellScene
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Preview(Protocol):
 class RuleDrafter:
     """Drafts for one engine. May be used by several threads, but not by the engine's own: `call` is how it asks."""
 
-    def __init__(self, call: Call, preview: Preview) -> None:
+    def __init__(self, call: EngineCall, preview: Preview) -> None:
         self._call = call
         self._preview = preview
 
@@ -119,7 +119,7 @@ class RuleDrafter:
                 answer, option=None, why=f"{answer.why}; to {answer.option.text} is refused: {error.problem}"
             )
             return self._words_only(brief, scene, refused)
-        cited = Cited(scene.engine, brief)
+        cited = CitedFacts(scene.engine, brief)
         about = dict.fromkeys((*answer.about, *objects_of(acts)))
         cites = [id_ for kind, subject in about for id_ in cited.of(kind, subject)]
         target = with_target(scene, answer, acts)
@@ -179,7 +179,7 @@ class RuleDrafter:
         return msgspec.structs.replace(compiled.request, source=BY_RULE), ref
 
     def _words_only(self, brief: Brief, scene: CellScene, answer: RuleAnswer) -> Draft:
-        cited = Cited(scene.engine, brief)
+        cited = CitedFacts(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
         looked = (said(f"Looked at: {draft_rules.looked_at(scene)}"),) if answer.option is None else ()
         heading = "What it means" if answer.option else "Pick what is meant" if answer.undecided else NOTHING

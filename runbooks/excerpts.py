@@ -36,7 +36,7 @@ _DRAWN = str.maketrans({"<": "‹", ">": "›", "`": "'", "\t": " "})
 _ESCAPED = re.compile(r"\\[nrt]")
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class SentExcerpt(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent of a text, and what it was made from."""
 
     text: str
@@ -49,7 +49,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """Something was left out for its length."""
 
 
-def prepared(text: str, *, most: int, personal: bool = True, known: frozenset[str] = frozenset()) -> Prepared:
+def prepared(text: str, *, most: int, personal: bool = True, known: frozenset[str] = frozenset()) -> SentExcerpt:
     """At most `most` characters of it. The same text always gives the same.
 
     `personal`: addresses, names of hosts and e-mails go too. `known`: words that are ids of ours, however they look.
@@ -71,7 +71,7 @@ def prepared(text: str, *, most: int, personal: bool = True, known: frozenset[st
         parts.append(applied(shown, found, since=len(shown) - window))
     lines = [line for i, part in enumerate(parts) for line in (*((CUT,) if i else ()), *_templated(part))]
     kept, cut = _fitted(lines, most)
-    return Prepared(
+    return SentExcerpt(
         text=neutral(kept), sha256=hashlib.sha256(data).hexdigest(), bytes=len(data), cut=cut or len(parts) > 1
     )
 

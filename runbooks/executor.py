@@ -21,7 +21,7 @@ from runbooks import books, canary, life, outside, policy, readings
 from runbooks.actions import catalog, wording
 from runbooks.amounts import utc
 from runbooks.audit import NO_ROWS, Audit
-from runbooks.books import CONFIRMATION, Row
+from runbooks.books import CONFIRMATION, ProposalRow
 from runbooks.checks import Verdict, evaluate
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, Actor
@@ -30,8 +30,8 @@ from runbooks.plan import Act, Difference, Outcome, Plan, Request, Step, StepSta
 from runbooks.policies import Policies
 from runbooks.revalidation import what_differs, why_not_now
 from runbooks.rows_on_record import Rows, kept
-from runbooks.standing import Standing
-from runbooks.way_back import WayBack, found_with_plan
+from runbooks.standing import ProposalStatus
+from runbooks.way_back import Rollback, found_with_plan
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -40,7 +40,7 @@ RESUME_WITHIN_MS = 120_000
 """After a crash: how old a mild plan may be to go on by itself."""
 
 
-class Executor:
+class PlanExecutor:
     """Holds the engine's mutating handle for plans. `now` gives wall time in Unix milliseconds."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Executor:
         engine: Engine,
         audit: Audit,
         policies: Policies,
-        standing: Standing,
+        standing: ProposalStatus,
         outbox: Outbox,
         now: Callable[[], int],
     ) -> None:
@@ -58,7 +58,7 @@ class Executor:
         self._standing = standing
         self._outbox = outbox
         self._now = now
-        self.way_back = WayBack(engine, audit, policies, outbox, now, self._act)
+        self.way_back = Rollback(engine, audit, policies, outbox, now, self._act)
 
     # -- from approved to done ----------------------------------------------------------------------------------------
 
@@ -70,14 +70,14 @@ class Executor:
         life.after(row.state, "claimed", row.id)
         return self._go_on(actor, self._claim(actor, row, plan), plan, looked=True)
 
-    def _claim(self, actor: Actor, row: Row, plan: Plan) -> Row:
+    def _claim(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
         """From approved to executing, if everything that was approved still holds. Who is second finds it claimed."""
         now_ms = self._now()
         differences = what_differs(self._engine, row, plan, 0)
         if differences:
             raise self._stale(actor, row, differences, now_ms)
 
-        def write(connection: Connection) -> Row | RefusedError:
+        def write(connection: Connection) -> ProposalRow | RefusedError:
             found = self._policies.authority.of(connection, row, plan)
             if found.changed or (found.lacks and row.breakglass):
                 why = found.changed or found.lacks
@@ -103,7 +103,7 @@ class Executor:
             raise claimed
         return claimed
 
-    def _stale(self, actor: Actor, row: Row, differences: tuple[Difference, ...], now_ms: int) -> RefusedError:
+    def _stale(self, actor: Actor, row: ProposalRow, differences: tuple[Difference, ...], now_ms: int) -> RefusedError:
         """Record it, and give what to raise."""
         told_all = "; ".join(difference.text for difference in differences)
         self._engine.record(
@@ -116,7 +116,7 @@ class Executor:
             f"{row.id} is stale, nothing was done: {told_all}", "Propose it again to see what it would do now"
         )
 
-    def _go_on(self, actor: Actor, row: Row, plan: Plan, *, looked: bool = False) -> Outcome:
+    def _go_on(self, actor: Actor, row: ProposalRow, plan: Plan, *, looked: bool = False) -> Outcome:
         """Do one step after the other, as far as that goes now. `looked`: everything was looked at just now."""
         while row.state == "executing":
             refused = None if looked else self._look_before(row, plan)
@@ -129,13 +129,13 @@ class Executor:
         self._audit.after(at_once=row.state in life.ENDED)
         return self._outcome(row, plan)
 
-    def _look_before(self, row: Row, plan: Plan) -> Row | None:
+    def _look_before(self, row: ProposalRow, plan: Plan) -> ProposalRow | None:
         """Before a step that was not claimed just now: freezes, roles, limits, targets and preconditions once more. The
         row, paused, where something is in the way."""
         now_ms = self._now()
         differences = what_differs(self._engine, row, plan, row.cursor)
 
-        def write(connection: Connection) -> Row | None:
+        def write(connection: Connection) -> ProposalRow | None:
             why = ""
             if differences:
                 why = "; ".join(difference.text for difference in differences)
@@ -153,7 +153,7 @@ class Executor:
 
         return self._engine.record(write)
 
-    def _do(self, actor: Actor, row: Row, plan: Plan) -> Row:
+    def _do(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
         """The step at the cursor, with its record, in one transaction. Raises what the engine refuses, after saying so
         on record; a failure to record leaves everything as it was."""
         now_ms = self._now()
@@ -166,7 +166,7 @@ class Executor:
                     note=f"step {step.id} waits for the word of an {step.confirm}",
                 )
             )  # fmt: skip
-        moved: list[Row] = []
+        moved: list[ProposalRow] = []
 
         changed = tuple(dict.fromkeys((*step.act.targets, *(target.id for target in step.stops))))
 
@@ -187,7 +187,7 @@ class Executor:
     def _act(
         self,
         actor: Actor,
-        row: Row,
+        row: ProposalRow,
         act: Act,
         key: str,
         now_ms: int,
@@ -211,12 +211,12 @@ class Executor:
         self,
         connection: Connection,
         actor: Actor,
-        row: Row,
+        row: ProposalRow,
         plan: Plan,
         number: int,
         changed: tuple[str, ...],
         now_ms: int,
-    ) -> Row:
+    ) -> ProposalRow:
         """Everything that is recorded of a step that is being done."""
         step = plan.steps[number]
         version = self._engine.version
@@ -244,7 +244,9 @@ class Executor:
             data={"step": step.id}, cursor=number + 1, verify_by_ms=now_ms + step.timeout_ms, note="",
         )  # fmt: skip
 
-    def _beside_engine(self, connection: Connection, actor: Actor, row: Row, step: Step, key: str, now_ms: int) -> Rows:
+    def _beside_engine(
+        self, connection: Connection, actor: Actor, row: ProposalRow, step: Step, key: str, now_ms: int
+    ) -> Rows:
         """What an action without an engine command leads to: messages that go out later, reviews for people. The rows
         of reviews, for the record of the effect."""
         note, rows = step.act.note, dict(NO_ROWS)
@@ -261,13 +263,13 @@ class Executor:
                 rows |= books.add_review(connection, values)[1]
         return rows
 
-    def _fail(self, row: Row, step: Step, error: MusterError) -> Row:
+    def _fail(self, row: ProposalRow, step: Step, error: MusterError) -> ProposalRow:
         """The engine refused the step: nothing of it has happened. A way back that follows is begun with that, so that
         no end of the process comes between."""
         now_ms = self._now()
         event: life.Event = "failed" if row.cursor == 0 or step.on_fail != "pause" else "paused"
 
-        def write(connection: Connection) -> Row:
+        def write(connection: Connection) -> ProposalRow:
             failed = books.move(
                 connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id, "why": error.problem[:500]},
                 note=f"step {step.id}: {error.problem}",
@@ -288,7 +290,7 @@ class Executor:
             if row.state == "executing":
                 self._go_on(SYSTEM, row, plan)
 
-    def _verify(self, actor: Actor, row: Row, plan: Plan) -> Row:
+    def _verify(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
         """What the step before the cursor has led to: verified, not yet, or failed."""
         if row.state != "verifying":
             return row
@@ -298,7 +300,7 @@ class Executor:
         verdict, lines = self._read_back(row, step, now_ms)
         last = row.cursor == len(plan.steps)
 
-        def write(connection: Connection) -> Row:
+        def write(connection: Connection) -> ProposalRow:
             standing = books.standing(connection, row)[number]
             state: Any = {"success": "verified", "failure": "failed", "inconclusive": "inconclusive"}[verdict]
             seen_before = standing.state == state and standing.verified == lines
@@ -336,7 +338,7 @@ class Executor:
         row = self._engine.record(write)
         return self.way_back.take(SYSTEM, row, plan) if row.state == "rolling_back" else row
 
-    def _read_back(self, row: Row, step: Step, now_ms: int) -> tuple[Verdict, tuple[str, ...]]:
+    def _read_back(self, row: ProposalRow, step: Step, now_ms: int) -> tuple[Verdict, tuple[str, ...]]:
         """The verdict on a step that is done, and what was read."""
         action = catalog.find(step.act.action)
         in_time = now_ms < row.verify_by_ms
@@ -371,7 +373,7 @@ class Executor:
         return ("inconclusive" if "inconclusive" in verdicts else "success"), tuple(lines)
 
     def _read_outside(
-        self, row: Row, step: Step, after: Mapping[str, Target], *, in_time: bool
+        self, row: ProposalRow, step: Step, after: Mapping[str, Target], *, in_time: bool
     ) -> tuple[Verdict, list[str]]:
         """The same where another scheduler decides: what was read back there, and what the cell has seen since."""
         since_ms = self._engine.recorded(lambda connection: books.standing(connection, row))[row.cursor - 1].cell_ms
@@ -390,7 +392,7 @@ class Executor:
         ]
         return worst, [*lines, *((outside.line(intent),) if intent is not None else ())]
 
-    def _judged(self, row: Row, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
+    def _judged(self, row: ProposalRow, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
         """What has become of a canary. What nothing can be concluded of in time has not proved itself."""
         number = row.cursor - 1
         since_ms = self._engine.record(lambda connection: books.standing(connection, row))[number].cell_ms
@@ -434,7 +436,7 @@ class Executor:
                     "An approver may accept that, or roll it back",
                 )
 
-        def write(connection: Connection) -> Row:
+        def write(connection: Connection) -> ProposalRow:
             if accept and row.cursor > 0:
                 books.say(
                     connection, self._audit, row, "exec.accepted", actor, {"step": plan.steps[row.cursor - 1].id},
@@ -491,7 +493,7 @@ class Executor:
         in_force, scope = self._policies.current(connection), scope_of(plan.steps)
         if step.confirm == "operator":
             return policy.may(in_force, actor, "execute", plan.tier, scope, owner=self._policies.owner)
-        need = policy.Need(
+        need = policy.ApprovalNeed(
             approvals=1, roles=("approver",), expiry_ms=0, window_ms=0, self_ok=in_force.mode == "solo"
         )  # fmt: skip
         word = policy.Vote(
@@ -503,7 +505,7 @@ class Executor:
         )
         return f"your word does not count: it {why_not}" if why_not else ""
 
-    def _confirmed(self, connection: Connection, row: Row, number: int) -> bool:
+    def _confirmed(self, connection: Connection, row: ProposalRow, number: int) -> bool:
         where = (
             (CONFIRMATION.c.number == row.number)
             & (CONFIRMATION.c.revision == row.revision)
@@ -542,7 +544,7 @@ class Executor:
                 # What is refused was said on record where it was met; the engine must start whatever one plan is like.
                 continue
 
-    def _recover(self, row: Row) -> None:
+    def _recover(self, row: ProposalRow) -> None:
         plan = self._read(row.id)[1]
         goes_on = row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS
         if row.state == "rolling_back":
@@ -555,7 +557,7 @@ class Executor:
         elif row.state == "executing" or (not goes_on and row.cursor < len(plan.steps)):
             self._leave(row, plan)
 
-    def _leave(self, row: Row, plan: Plan) -> None:
+    def _leave(self, row: ProposalRow, plan: Plan) -> None:
         """To a person, who can see what was done and what not."""
         now_ms = self._now()
         note = f"the engine ended before step {plan.steps[min(row.cursor, len(plan.steps) - 1)].id}"
@@ -565,11 +567,11 @@ class Executor:
 
     # -- ground -------------------------------------------------------------------------------------------------------
 
-    def _read(self, proposal_id: str) -> tuple[Row, Plan]:
+    def _read(self, proposal_id: str) -> tuple[ProposalRow, Plan]:
         """Raises NotFoundError, and RefusedError when the stored plan is not the one that was voted on, or how far it
         is is not what the records say. Of what is approved the claim looks at that."""
 
-        def read(connection: Connection) -> tuple[Row, Plan]:
+        def read(connection: Connection) -> tuple[ProposalRow, Plan]:
             row, plan = found_with_plan(connection, proposal_id)
             if row.state != "approved" and (changed := self._policies.authority.of(connection, row, plan).changed):
                 raise unauthorised(row, changed)
@@ -577,7 +579,7 @@ class Executor:
 
         return self._engine.record(read)
 
-    def _outcome(self, row: Row, plan: Plan) -> Outcome:
+    def _outcome(self, row: ProposalRow, plan: Plan) -> Outcome:
         standing = self._engine.record(lambda connection: books.standing(connection, row))
         steps = [standing[number] for number in sorted(standing)]
         waits = {
@@ -597,7 +599,7 @@ class Executor:
         )
 
 
-def unauthorised(row: Row, why: str) -> RefusedError:
+def unauthorised(row: ProposalRow, why: str) -> RefusedError:
     """Of a proposal that the records do not let be carried out."""
     return RefusedError(
         f"{row.id} is not carried out, for the audit does not authorise it: {why}",

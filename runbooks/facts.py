@@ -21,7 +21,7 @@ from engine.query import Kind, Query, Term
 from runbooks import candidates
 from runbooks.check_readings import READINGS
 from runbooks.checks import CheckName
-from runbooks.draft import MAX_FACTS, Excerpt, Fact, Finding
+from runbooks.draft import MAX_FACTS, Excerpt, Fact, ReportedFinding
 from runbooks.vocabulary import METRICS as METRICS
 from runbooks.vocabulary import Names, fact, snake
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.costs import BudgetLine
     from engine.query import Overview
-    from runbooks.shelf import Call
+    from runbooks.shelf import EngineCall
 
 MAX_QUEUES = 8
 MAX_POOLS = 8
@@ -46,7 +46,7 @@ MAX_LOOKED_AT = 4_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+class FactReadings(msgspec.Struct, frozen=True, kw_only=True):
     """What was read, and of when."""
 
     facts: tuple[Fact, ...]
@@ -61,16 +61,16 @@ Named = tuple[Names, str]
 
 
 def gather(
-    call: Call,
+    call: EngineCall,
     *,
     question: str = "",
-    finding: Finding | None = None,
-    findings: Iterable[Finding] = (),
+    finding: ReportedFinding | None = None,
+    findings: Iterable[ReportedFinding] = (),
     about: tuple[str, ...] = (),
     channels: tuple[str, ...] = (),
     excerpts: tuple[Excerpt, ...] = (),
     more: Iterable[Fact] = (),
-) -> Gathered:
+) -> FactReadings:
     """What bears on a question: the cell as a whole, the objects that are named in the question, by the finding and in
     `about`, what waits longest, and what is not as it should be.
 
@@ -114,10 +114,10 @@ def gather(
     for excerpt in excerpts:
         for kind, id_ in names_in(call, _ends_of(excerpt.text))[:MAX_NAMED]:
             told.add((fact(f"{kind}_named_in_excerpt", id_, "yes"),), once_per_subject=True)
-    return Gathered(facts=told.numbered(), cell=overview.cell, version=overview.version, now_ms=overview.now_ms)
+    return FactReadings(facts=told.numbered(), cell=overview.cell, version=overview.version, now_ms=overview.now_ms)
 
 
-def names_in(call: Call, text: str) -> tuple[Named, ...]:
+def names_in(call: EngineCall, text: str) -> tuple[Named, ...]:
     """The objects of the cell that a text names, as (kind, id), in the order they stand there. A word may name several:
     a tenant and its queue. Ids of nodes and workloads are taken as they stand, other names in any case of letters."""
     words = dict.fromkeys(word.rstrip("._/-") for word in _ID.findall(text)[:MAX_LOOKED_AT])
@@ -428,7 +428,7 @@ def _reservation(row: dict[str, Any]) -> Iterable[Fact]:
         yield fact(f"reservation_{column}", row["name"], row[column])
 
 
-def _finding(finding: Finding) -> Iterable[Fact]:
+def _finding(finding: ReportedFinding) -> Iterable[Fact]:
     yield fact("finding_kind", finding.id, finding.kind)
     if finding.action in METRICS["finding_action"].words:
         yield fact("finding_action", finding.id, finding.action)

@@ -23,10 +23,10 @@ from engine.errors import JournalError, MusterError, RefusedError, SpecError
 from runbooks import books, life, policy, readings
 from runbooks.audit import Audit
 from runbooks.authority import facts_of
-from runbooks.books import PROPOSAL, REVISION, Row
-from runbooks.breakglass import BreakGlass
+from runbooks.books import PROPOSAL, REVISION, ProposalRow
+from runbooks.breakglass import BreakGlassHandler
 from runbooks.compose import Composed, compose, scope_of
-from runbooks.executor import Executor
+from runbooks.executor import PlanExecutor
 from runbooks.freezes import Freeze, holds
 from runbooks.identity import SYSTEM, WHOLE, Actor, Scope, Signed
 from runbooks.outbox import Outbox
@@ -34,7 +34,7 @@ from runbooks.plan import Outcome, Party, Plan, Proposal, Request, Review, Runbo
 from runbooks.policies import Policies
 from runbooks.policy import Policy, Verdict
 from runbooks.rows_on_record import kept
-from runbooks.standing import Standing
+from runbooks.standing import ProposalStatus
 from runbooks.voting import Voting
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ class Gate:
         self.audit = audit or Audit(engine, clock)
         self.policies = policies or Policies(engine, self.audit, clock)
         self.outbox = outbox or Outbox(engine, self.audit, clock)
-        self._standing = Standing(engine, self.audit, self.policies)
+        self._standing = ProposalStatus(engine, self.audit, self.policies)
         self._voting = Voting(self.audit, self.policies, self._standing)
-        self._glass = BreakGlass(self.audit, self.policies, self._standing, self.outbox)
-        self._executor = Executor(engine, self.audit, self.policies, self._standing, self.outbox, self._now)
+        self._glass = BreakGlassHandler(self.audit, self.policies, self._standing, self.outbox)
+        self._executor = PlanExecutor(engine, self.audit, self.policies, self._standing, self.outbox, self._now)
         self._latest_ms = 0
         self._ready = False
         self._open()
@@ -197,7 +197,7 @@ class Gate:
     def _submit(
         self,
         connection: Connection,
-        row: Row,
+        row: ProposalRow,
         actor: Actor,
         request: Request,
         runbook: RunbookRef | None,
@@ -238,7 +238,9 @@ class Gate:
             row = books.move(connection, self.audit, row, "submitted", actor, now_ms)
         return self._standing.proposal(connection, row)
 
-    def _broken(self, connection: Connection, actor: Actor, row: Row, plan: Plan, now_ms: int) -> tuple[str, ...]:
+    def _broken(
+        self, connection: Connection, actor: Actor, row: ProposalRow, plan: Plan, now_ms: int
+    ) -> tuple[str, ...]:
         """The rules of the policy that proposing it breaks."""
         in_force = self.policies.current(connection)
         rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
@@ -255,7 +257,7 @@ class Gate:
         now_ms: int,
     ) -> Proposal:
         in_force = self.policies.current(connection)
-        row = Row(
+        row = ProposalRow(
             number=0, revision=0, serial=0, state="simulated", since_ms=now_ms, created_ms=now_ms,
             author=actor.subject, origin=source_of(actor, request, runbook).origin, tier=composed.tier, digest="",
             policy=in_force.digest(), blast=b"{}", expires_ms=now_ms, cursor=0, verify_by_ms=0, executed_ms=0,
@@ -273,7 +275,7 @@ class Gate:
         query = select(PROPOSAL).where(others & is_open).order_by(PROPOSAL.c.number.desc())
         kept = 0
         asked = msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted")
-        for row in [Row(**values) for values in connection.execute(query).mappings()]:
+        for row in [ProposalRow(**values) for values in connection.execute(query).mappings()]:
             where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
             same = connection.execute(select(REVISION.c.request).where(where)).scalar() == asked
             kept += not same
@@ -441,12 +443,12 @@ class Gate:
         is_due = PROPOSAL.c.state.in_(tuple(life.OPEN)) & (PROPOSAL.c.expires_ms <= now_ms)
         due = select(PROPOSAL).where(is_due)
 
-        def look(connection: Connection) -> tuple[bool, list[Row]]:
+        def look(connection: Connection) -> tuple[bool, list[ProposalRow]]:
             return connection.execute(due).first() is not None, books.in_states(connection, ("verifying",))
 
         def expire(connection: Connection) -> None:
             for values in connection.execute(due).mappings().all():
-                self._expired(connection, Row(**values), now_ms)
+                self._expired(connection, ProposalRow(**values), now_ms)
 
         # Most seconds bring nothing, and then nothing is written.
         anything, verifying = self._engine.recorded(look)
@@ -546,10 +548,10 @@ class Gate:
         for row in books.in_states(connection, tuple(life.OPEN)):
             books.move(connection, self.audit, row, "expired", SYSTEM, now_ms, note="the wall clock was set back")
 
-    def _found(self, connection: Connection, proposal_id: str, now_ms: int) -> Row:
+    def _found(self, connection: Connection, proposal_id: str, now_ms: int) -> ProposalRow:
         return self._expired(connection, books.found(connection, proposal_id), now_ms)
 
-    def _expired(self, connection: Connection, row: Row, now_ms: int) -> Row:
+    def _expired(self, connection: Connection, row: ProposalRow, now_ms: int) -> ProposalRow:
         if row.state in life.OPEN and now_ms >= row.expires_ms:
             return books.move(connection, self.audit, row, "expired", SYSTEM, now_ms)
         return row
@@ -630,7 +632,7 @@ def unknown_channels(in_force: policy.Policy, plan: Plan) -> tuple[str, ...]:
 
 
 def plan_of(
-    row: Row,
+    row: ProposalRow,
     actor: Actor,
     request: Request,
     runbook: RunbookRef | None,

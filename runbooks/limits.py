@@ -51,7 +51,7 @@ SOLO_LIMITS = PolicyLimits(
 )
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What of an hour's limits is gone: plans that are approved or run, and what ended within the hour."""
 
     executions: ByTier = ByTier()
@@ -70,7 +70,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     gpu_milli: int
 
 
-class Broken(msgspec.Struct, frozen=True, kw_only=True):
+class LimitViolation(msgspec.Struct, frozen=True, kw_only=True):
     """A limit that a plan would exceed."""
 
     rule: str
@@ -79,15 +79,15 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def over(
-    limits: PolicyLimits, used: Usage, tier: Tier, planned: Blast, size: Size, *, factor: int = 1
-) -> tuple[Broken, ...]:
+    limits: PolicyLimits, used: LimitUsage, tier: Tier, planned: Blast, size: Size, *, factor: int = 1
+) -> tuple[LimitViolation, ...]:
     """The limits that `planned` would exceed on top of what is used; `factor` widens them, for break-glass."""
-    found: list[Broken] = []
+    found: list[LimitViolation] = []
 
     def check(rule: str, what: str, most: int, have: int, more: int, unit: int = 1) -> None:
         if more > 0 and have + more > most * factor:
             words = f"{what}: {_shown(have, unit)} this hour and {_shown(more, unit)} more, at most "
-            found.append(Broken(rule=f"limits.{rule}", words=words + _shown(most * factor, unit)))
+            found.append(LimitViolation(rule=f"limits.{rule}", words=words + _shown(most * factor, unit)))
 
     executions = limits.executions_per_hour.of(tier)
     check("executions_per_hour", f"plans of {tier}", executions, used.executions.of(tier), 1)

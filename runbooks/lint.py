@@ -42,7 +42,7 @@ from runbooks.runbook import (
     parse,
     reference,
 )
-from runbooks.runbook_shown import Problem
+from runbooks.runbook_shown import FileProblem
 from runbooks.strict_yaml import Path, unseen
 
 MAX_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
@@ -69,7 +69,7 @@ def stops_work_or_takes_nodes(row: Action) -> bool:
     return row.stops_named or "takes_nodes" in row.impact
 
 
-def lint_file(data: bytes, name: str) -> tuple[Problem, ...]:
+def lint_file(data: bytes, name: str) -> tuple[FileProblem, ...]:
     """Every problem of a file; one, where it has not the form of a runbook."""
     try:
         return lint(parse(data, name))
@@ -77,10 +77,10 @@ def lint_file(data: bytes, name: str) -> tuple[Problem, ...]:
         # The place is in front of the problem, and behind it the field where there is one.
         where = error.where.partition(": ")[0]
         text = error.problem.removeprefix(f"{where}: ")
-        return (Problem(where=where, rule="form", problem=text, remedy=error.remedy),)
+        return (FileProblem(where=where, rule="form", problem=text, remedy=error.remedy),)
 
 
-def lint(runbook: Runbook) -> tuple[Problem, ...]:
+def lint(runbook: Runbook) -> tuple[FileProblem, ...]:
     """Every problem, in the order of the file. None: it may be approved."""
     linter = Linter(runbook)
     linter.run()

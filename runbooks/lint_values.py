@@ -11,7 +11,7 @@ from runbooks.actions.parameters import MAX_DURATION_MS, MAX_LITERALS, Parameter
 from runbooks.checks import MEANINGS, OPERATORS, Check, CheckName, Subject
 from runbooks.input_values import milliseconds, near, selected_by, why_not_literal, why_not_value
 from runbooks.runbook import MAX_MEMBERS, NAME, PROPERTIES, CheckLine, Input, Runbook, reference
-from runbooks.runbook_shown import Problem
+from runbooks.runbook_shown import FileProblem
 from runbooks.strict_yaml import Path
 
 IDS: tuple[Type, ...] = (
@@ -25,7 +25,7 @@ MAX_CHECKS = 16
 """In one list."""
 
 
-class Typed(NamedTuple):
+class ReferenceType(NamedTuple):
     """What a reference stands for."""
 
     type: Type
@@ -40,7 +40,7 @@ class ValueLinter:
     def __init__(self, runbook: Runbook) -> None:
         self.runbook = runbook
         self.front = runbook.front
-        self.found: list[tuple[int, Problem]] = []
+        self.found: list[tuple[int, FileProblem]] = []
         self._states: dict[tuple[str, str], frozenset[str]] = {}
         """(check of a state, what it is of) -> the states that the steps so far leave it in."""
         self.used: set[str] = set()
@@ -54,7 +54,7 @@ class ValueLinter:
 
     def _add(self, line: int, rule: str, problem: str, remedy: str) -> None:
         name = self.runbook.name
-        self.found.append((line, Problem(where=f"{name}:{line}", rule=rule, problem=problem, remedy=remedy)))
+        self.found.append((line, FileProblem(where=f"{name}:{line}", rule=rule, problem=problem, remedy=remedy)))
 
     # -- inputs -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class ValueLinter:
 
     # -- values -----------------------------------------------------------------------------------------------------
 
-    def typed(self, path: Path, value: str) -> Typed | None:
+    def typed(self, path: Path, value: str) -> ReferenceType | None:
         """What a reference stands for; None, and a problem, where it stands for nothing."""
         found = reference(value)
         if found is None:
@@ -172,7 +172,7 @@ class ValueLinter:
             return None
         self.used.add(name)
         if not prop:
-            return Typed(one.type, one.max_items is not None, name, one)
+            return ReferenceType(one.type, one.max_items is not None, name, one)
         known = PROPERTIES.get(one.type, {})
         if prop not in known:
             remedy = near(prop, tuple(known)) if known else "Remove it"
@@ -184,7 +184,7 @@ class ValueLinter:
             )
             return None
         type_, many = known[prop]
-        return Typed(type_, many, name, one)
+        return ReferenceType(type_, many, name, one)
 
     def _value(self, path: Path, value: Any, parameter: Parameter) -> None:
         """One value of a parameter: a reference to an input of its type, or itself."""
@@ -214,7 +214,7 @@ class ValueLinter:
         if why:
             self._say(path, rule, why, remedy)
 
-    def _typed_value(self, path: Path, typed: Typed, parameter: Parameter) -> None:
+    def _typed_value(self, path: Path, typed: ReferenceType, parameter: Parameter) -> None:
         if typed.type != parameter.type and not (parameter.type == "object" and typed.type in IDS):
             self._say(path, "wrong-type", f"is a {typed.type}, not a {parameter.type}", f"Refer to a {parameter.type}")
         elif typed.many and not parameter.many:

@@ -90,7 +90,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """Of the answer; 0: the endpoint's."""
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is on record of a call: never what was said."""
 
     prompt_sha256: str
@@ -120,7 +120,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     tokens_out: int
     estimated: bool
     """Both are our estimate: the server gave none, or none that can be."""
-    spent: Spent
+    spent: CallRecord
 
 
 class _Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,7 +142,7 @@ Tell = Callable[[Phase, int], None]
 """Told how far it is, and how many bytes have come."""
 
 
-class Worker:
+class ModelWorker:
     """Children that ask one endpoint. One is kept warm; a second is started while the first is busy.
 
     `key` is called for each call and gives the key, empty for none; it may raise DraftRejected (no_key). Methods may
@@ -196,9 +196,9 @@ class Worker:
         try:
             outcome, body, ms = self._converse(request, cancelled, tell)
         except _Ended as ended:
-            spent = Spent(prompt_sha256=prompt, ms=ended.ms, attempts=ended.sent, rung=RUNGS[rung])
+            spent = CallRecord(prompt_sha256=prompt, ms=ended.ms, attempts=ended.sent, rung=RUNGS[rung])
             raise DraftRejected(ended.reason, ended.problem, ended.remedy, spent) from None
-        spent = Spent(
+        spent = CallRecord(
             prompt_sha256=prompt,
             response_sha256=hashlib.sha256(body).hexdigest() if body else outcome.sha256,
             bytes=outcome.bytes,

@@ -24,7 +24,7 @@ import httpx2
 import openai
 
 from runbooks.model_frames import CALL, HEADER, LENGTH, MAX_REQUEST, OUTCOME, PROGRESS, READY, SETTINGS, frame
-from runbooks.model_transport import Guard, TransportRefused, Wire
+from runbooks.model_transport import Guard, TransportRefused, WireLog
 
 MAX_ATTEMPTS = 4
 """Of one call: one retry, and a step down for each form that the server does not take."""
@@ -181,14 +181,14 @@ class _Asker:
         """A call as far as the guard, which has nobody to send it to yet: what the SDK loads late is loaded before a
         deadline runs."""
         with contextlib.suppress(TransportRefused):
-            rehearsed = Wire(0.0, lambda _phase, _received: None)
+            rehearsed = WireLog(0.0, lambda _phase, _received: None)
             await self._ask(Ask("", [{"role": "user", "content": ""}], {}, "x", 1, 0), rehearsed, _Rung(0))
 
     async def answer(self, ask: Ask) -> bytes:
         """The OUTCOME frame of a call."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.deadline_ms / 1000
-        wire = Wire(deadline, self._teller())
+        wire = WireLog(deadline, self._teller())
         lag = _Lag()
         ticking = asyncio.create_task(lag.watch())
         self._guard.key, self._guard.wire = ask.key, wire
@@ -224,7 +224,7 @@ class _Asker:
         ).encode()
         return frame(OUTCOME, LENGTH.pack(len(told)) + told + body)
 
-    async def _ask(self, ask: Ask, wire: Wire, rung: _Rung) -> bytes:
+    async def _ask(self, ask: Ask, wire: WireLog, rung: _Rung) -> bytes:
         retried = False
         tokens_name = "max_tokens"
         create: Any = self._client.chat.completions.with_raw_response.create
@@ -255,7 +255,7 @@ class _Asker:
                 else:
                     raise
 
-    async def _wait(self, refused: TransportRefused, wire: Wire) -> None:
+    async def _wait(self, refused: TransportRefused, wire: WireLog) -> None:
         """Until it may be tried again, if that is before the deadline."""
         wait_s = _asked_wait_s(refused.retry_after)
         if wait_s is None:

@@ -25,7 +25,7 @@ from runbooks.draft import Brief, Called, Draft, DraftRejected, ModelStanding, P
 from runbooks.draft_checks import Preview, draft_of
 from runbooks.envelope import SCARCE_BYTES_A_TOKEN, TEMPLATE_TOKENS, estimate
 from runbooks.identity import Actor
-from runbooks.model_call import ModelCall, ModelReply, Spent, Worker
+from runbooks.model_call import CallRecord, ModelCall, ModelReply, ModelWorker
 from runbooks.model_endpoint import Endpoint
 from runbooks.model_limits import (
     Circuit,
@@ -42,7 +42,7 @@ from runbooks.pseudonyms import key_of as names_key_of
 if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.audit import Audit
-    from runbooks.shelf import Call as OnEngine
+    from runbooks.shelf import EngineCall as OnEngine
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ MIN_KEY = 12
 Tell = Callable[[Phase, int], None]
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a person has configured."""
 
     endpoint: Endpoint | None = None
@@ -80,14 +80,14 @@ class ModelDrafter:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: ModelSetup,
         key: Callable[[], str],
         *,
         call: OnEngine,
         audit: Audit,
         wall_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
-        worker: Worker | None = None,
+        worker: ModelWorker | None = None,
     ) -> None:
         self.setup = setup
         self._key = key
@@ -95,7 +95,7 @@ class ModelDrafter:
         self._audit = audit
         self._wall_ms = wall_ms
         self._clock = clock
-        self._mine = Worker(setup.endpoint, key) if worker is None and setup.endpoint is not None else None
+        self._mine = ModelWorker(setup.endpoint, key) if worker is None and setup.endpoint is not None else None
         self._worker = worker or self._mine
         self._circuit = Circuit(clock)
         self._bucket = RateLimit(setup.calls_minute, clock)
@@ -289,7 +289,7 @@ class ModelDrafter:
             answer = self._worker.ask(call, cancelled=cancelled, tell=heard)
             self._refuse_key_in(answer, "")
         except DraftRejected as error:
-            if isinstance(error.seen, Spent) and error.seen.bytes < received:
+            if isinstance(error.seen, CallRecord) and error.seen.bytes < received:
                 error.seen = msgspec.structs.replace(error.seen, bytes=received)
             if over.is_set() and error.reason == "cancelled":
                 error = DraftRejected(
@@ -302,7 +302,7 @@ class ModelDrafter:
             raise error from None
         except BaseException:
             # Nobody knows what was sent.
-            unknown = Spent(prompt_sha256=prompt.sha256, attempts=1)
+            unknown = CallRecord(prompt_sha256=prompt.sha256, attempts=1)
             defect = DraftRejected("worker", "the call met a defect", seen=unknown)
             self._settle_failed(prompt, endpoint, told, reserved, defect)
             raise
@@ -351,14 +351,14 @@ class ModelDrafter:
         error: DraftRejected,
     ) -> None:
         seen = error.seen
-        if not isinstance(seen, Spent):
+        if not isinstance(seen, CallRecord):
             # It never came to a call.
             self._closed(reserved, lambda connection: model_limits.release(connection, reserved))
             return
         cost = self._cost_of_failed(prompt, error.reason, seen)
         self._settled(prompt, endpoint, told, reserved, cost, error.reason, seen, None)
 
-    def _cost_of_failed(self, prompt: Prompt, reason: str, seen: Spent) -> int | None:
+    def _cost_of_failed(self, prompt: Prompt, reason: str, seen: CallRecord) -> int | None:
         """What is charged for a call without an answer; None: all that was reserved, because the server may have worked
         on it for as long as it was waited for. A status that refuses costs nothing, nor does what was never sent."""
         if seen.attempts == 0:
@@ -378,7 +378,7 @@ class ModelDrafter:
         reserved: ReservedSpending,
         microusd: int | None,
         outcome: str,
-        spent: Spent,
+        spent: CallRecord,
         answer: ModelReply | None,
     ) -> int:
         """What is on the books for the call, written with its record."""
@@ -437,7 +437,7 @@ class ModelDrafter:
         about = (
             {"prompt_sha256": seen.prompt_sha256, "response_sha256": seen.response_sha256, "bytes": seen.bytes,
              "ms": seen.ms}
-            if isinstance(seen, Spent)
+            if isinstance(seen, CallRecord)
             else {}
         )  # fmt: skip
         try:
@@ -549,7 +549,7 @@ def _of_answer(answer: ModelReply | None) -> dict[str, object]:
     }
 
 
-def _of_spent(spent: Spent) -> dict[str, object]:
+def _of_spent(spent: CallRecord) -> dict[str, object]:
     return {
         "prompt_sha256": spent.prompt_sha256, "response_sha256": spent.response_sha256, "bytes": spent.bytes,
         "ms": spent.ms, "attempts": spent.attempts, "rung": spent.rung, "status": spent.status,

@@ -56,7 +56,7 @@ class _TooMuch(httpcore2.RemoteProtocolError):
     """More of a head than is read."""
 
 
-class Wire:
+class WireLog:
     """What was seen on the wire during one call, all attempts together, and whom to tell."""
 
     def __init__(self, deadline: float, tell: Callable[[str, int], None]) -> None:
@@ -81,7 +81,7 @@ class Guard(httpx2.AsyncBaseTransport):
         self._most = most_bytes
         self._tls = _tls(ca_pem) if scheme == "https" else None
         self.key = ""
-        self.wire: Wire | None = None
+        self.wire: WireLog | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The answer, if it is a whole 200 with a body of JSON. Raises TransportRefused otherwise."""
@@ -128,7 +128,9 @@ class Guard(httpx2.AsyncBaseTransport):
             and url.raw_path == self._path.encode()
         )
 
-    async def _exchange(self, pool: httpcore2.AsyncConnectionPool, content: bytes, wire: Wire, meter: _Meter) -> bytes:
+    async def _exchange(
+        self, pool: httpcore2.AsyncConnectionPool, content: bytes, wire: WireLog, meter: _Meter
+    ) -> bytes:
         host = f"[{self._host}]" if ":" in self._host else self._host
         usual = self._port == (443 if self._scheme == "https" else 80)
         headers = [
@@ -171,7 +173,7 @@ class Guard(httpx2.AsyncBaseTransport):
             raise _too_large(self._most)
         return bytes(body)
 
-    async def _refusal(self, response: httpcore2.Response, wire: Wire, meter: _Meter) -> TransportRefused:
+    async def _refusal(self, response: httpcore2.Response, wire: WireLog, meter: _Meter) -> TransportRefused:
         """What an answer with another status than 200 comes to."""
         status = response.status
         if status in _BODY_OF:
@@ -285,7 +287,7 @@ def _tls(ca_pem: str) -> ssl.SSLContext:
     return context
 
 
-def _told_when_sent(wire: Wire) -> Callable[[str, dict[str, Any]], Any]:
+def _told_when_sent(wire: WireLog) -> Callable[[str, dict[str, Any]], Any]:
     async def trace(event: str, _info: dict[str, Any]) -> None:
         if event == "http11.receive_response_headers.started":
             wire.tell("waiting", 0)
@@ -293,7 +295,7 @@ def _told_when_sent(wire: Wire) -> Callable[[str, dict[str, Any]], Any]:
     return trace
 
 
-async def _read(response: httpcore2.Response, body: bytearray, most: int, wire: Wire, meter: _Meter) -> None:
+async def _read(response: httpcore2.Response, body: bytearray, most: int, wire: WireLog, meter: _Meter) -> None:
     """Reads until the end, or just beyond `most`."""
     async for piece in response.aiter_stream():
         body += piece

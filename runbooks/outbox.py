@@ -27,7 +27,7 @@ Send = Callable[[str, str, str], None]
 """(channel, key, text): raises OSError, or what else keeps it from being sent."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What waits to be sent."""
 
     key: str
@@ -79,7 +79,7 @@ class Outbox:
             else:
                 self.settle(message)
 
-    def due(self) -> tuple[Message, ...]:
+    def due(self) -> tuple[OutboxMessage, ...]:
         """What is to be sent now, the oldest first."""
         query = (
             select(OUTBOX)
@@ -89,7 +89,7 @@ class Outbox:
         )
         return self._engine.recorded(
             lambda connection: tuple(
-                Message(
+                OutboxMessage(
                     key=row["key"], number=row["number"], channel=row["channel"], text=row["text"],
                     created_ms=row["created_ms"], attempts=row["attempts"],
                 )
@@ -97,7 +97,7 @@ class Outbox:
             )
         )  # fmt: skip
 
-    def settle(self, message: Message, error: str = "") -> None:
+    def settle(self, message: OutboxMessage, error: str = "") -> None:
         """Say what became of it: empty: it was sent. What failed is tried again after a pause that doubles, then given
         up; each try is on record."""
         now_ms = self._clock()

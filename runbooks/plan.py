@@ -269,7 +269,7 @@ class RunbookRef(msgspec.Struct, frozen=True, kw_only=True):
     """Of the file."""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvidenceRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: str
     sha256: str
 
@@ -349,7 +349,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of all steps together."""
     limits: Limits = Limits()
     simulated: Simulated
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[EvidenceRef, ...] = ()
     policy_digest: str
     catalogue: int = CATALOGUE_VERSION
     runbook: RunbookRef | None = None
@@ -404,7 +404,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: Source | None = None
     """What drafted it, where that was not whoever asks: a suggestion, a draft. None: whoever asks."""
     limits: Limits = Limits()
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[EvidenceRef, ...] = ()
     start: Start = "approved"
 
 

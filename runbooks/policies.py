@@ -22,7 +22,7 @@ from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
 from runbooks.plan import Party
-from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Vote, holders, may, tally, why_not_token
+from runbooks.policy import BUILT_IN, TEAM, Policy, Vote, VoteTally, holders, may, tally, why_not_token
 from runbooks.policy_changes import CHANGE_EXPIRY_MS, bindings, change_need, changes, check_successor
 from runbooks.policy_edit import text_of
 from runbooks.policy_file import check_policy, read_policy
@@ -45,7 +45,7 @@ CLOCK_TOLERANCE_MS = 60_000
 """A candidate from further in the future than this is expired: the clock was set back."""
 
 
-class About(Protocol):
+class DecisionSubject(Protocol):
     """What a decision is about: a proposal as the gate keeps it."""
 
     @property
@@ -218,7 +218,7 @@ class Policies:
         actor: Actor,
         signed: Signed | None,
         kind: DecisionKind,
-        about: About,
+        about: DecisionSubject,
         verdict: str,
         now_ms: int,
     ) -> Actor:
@@ -231,7 +231,9 @@ class Policies:
             verdict=verdict, now_ms=now_ms,
         )  # fmt: skip
 
-    def still_holds(self, connection: Connection, signed: Signed, key: str, about: About, verdict: str) -> bool:
+    def still_holds(
+        self, connection: Connection, signed: Signed, key: str, about: DecisionSubject, verdict: str
+    ) -> bool:
         """Whether a signature that was accepted and kept is over this decision, by that key. Who can write the database
         cannot sign: a vote that was put there by hand does not hold. True for a key that is nobody's now: that is for
         `policy.why_not_counted` to say."""
@@ -471,7 +473,7 @@ class Policies:
         query = select(CHANGE_VOTE.c.vote).where(CHANGE_VOTE.c.number == number).order_by(CHANGE_VOTE.c.id)
         return tuple(msgspec.json.decode(vote, type=Vote) for vote in connection.execute(query).scalars())
 
-    def _tally(self, now: Policy, row: Any, votes: tuple[Vote, ...]) -> Tally:
+    def _tally(self, now: Policy, row: Any, votes: tuple[Vote, ...]) -> VoteTally:
         author = msgspec.json.decode(row.author, type=Party)
         return tally(now, votes, author, "", change_need(now), owner=self.owner)
 

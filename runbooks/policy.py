@@ -78,7 +78,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"service:{self.id}"
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApproverGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """So many of the votes must be of these people."""
 
     name: str
@@ -104,7 +104,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reason: bool = False
     self_ok: tuple[Origin, ...] = ()
     """By whom it may be thought out so that its author, a human, may give the vote."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ApproverGroup, ...] = ()
 
 
 class BreakGlass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,7 +149,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return hashlib.sha256(b"muster/policy/v1\n" + self.canonical()).hexdigest()
 
 
-class Need(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalNeed(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan needs before it may run."""
 
     approvals: int
@@ -162,7 +162,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     reason: bool = False
     self_ok: bool = False
     """Author and requester may vote."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ApproverGroup, ...] = ()
 
     def words(self) -> str:
         """As in "2 votes of approver, signed with their own key, neither of its author nor of who asked for it"."""
@@ -373,20 +373,20 @@ def _either(wanted: Sequence[Role]) -> str:
 
 # -- what a plan needs ------------------------------------------------------------------------------------------------
 
-FLOORS: dict[Tier, Need] = {
-    "T0": Need(approvals=1, roles=(), expiry_ms=7 * 24 * HOUR_MS, window_ms=4 * HOUR_MS, self_ok=True),
-    "T1": Need(approvals=1, roles=(), expiry_ms=24 * HOUR_MS, window_ms=4 * HOUR_MS, self_ok=True),
-    "T2": Need(
+FLOORS: dict[Tier, ApprovalNeed] = {
+    "T0": ApprovalNeed(approvals=1, roles=(), expiry_ms=7 * 24 * HOUR_MS, window_ms=4 * HOUR_MS, self_ok=True),
+    "T1": ApprovalNeed(approvals=1, roles=(), expiry_ms=24 * HOUR_MS, window_ms=4 * HOUR_MS, self_ok=True),
+    "T2": ApprovalNeed(
         approvals=1, roles=("approver",), expiry_ms=4 * HOUR_MS, window_ms=2 * HOUR_MS, signed=True, typed="digest"
     ),
-    "T3": Need(
+    "T3": ApprovalNeed(
         approvals=2, roles=("approver",), expiry_ms=2 * HOUR_MS, window_ms=HOUR_MS, signed=True, typed="digest",
         reason=True,
     ),
 }  # fmt: skip
 """Below this no policy of a team goes. Expiry and window are bounds from above."""
-SOLO_FLOORS: dict[Tier, Need] = {
-    tier: Need(
+SOLO_FLOORS: dict[Tier, ApprovalNeed] = {
+    tier: ApprovalNeed(
         approvals=1, roles=(), expiry_ms=floor.expiry_ms, window_ms=floor.window_ms, typed=floor.typed,
         reason=floor.reason, self_ok=True,
     )
@@ -394,11 +394,11 @@ SOLO_FLOORS: dict[Tier, Need] = {
 }  # fmt: skip
 
 
-def floor_of(policy: Policy, tier: Tier) -> Need:
+def floor_of(policy: Policy, tier: Tier) -> ApprovalNeed:
     return (SOLO_FLOORS if policy.mode == "solo" else FLOORS)[tier]
 
 
-def need(policy: Policy, tier: Tier, origin: Origin, scope: Scope = WHOLE, *, author: Kind = "human") -> Need:
+def need(policy: Policy, tier: Tier, origin: Origin, scope: Scope = WHOLE, *, author: Kind = "human") -> ApprovalNeed:
     """What a plan of this tier needs: the strictest of the floor and of all rules that concern it. What a machine
     thought out or wrote is not for its author or requester to approve, except where there is one person alone."""
     found = floor_of(policy, tier)
@@ -412,8 +412,8 @@ def need(policy: Policy, tier: Tier, origin: Origin, scope: Scope = WHOLE, *, au
     return found
 
 
-def _need_of(rule: Rule, self_ok: bool) -> Need:
-    return Need(
+def _need_of(rule: Rule, self_ok: bool) -> ApprovalNeed:
+    return ApprovalNeed(
         approvals=rule.approvals,
         roles=tuple(sorted(rule.roles)),
         expiry_ms=rule.expiry_ms,
@@ -426,13 +426,13 @@ def _need_of(rule: Rule, self_ok: bool) -> Need:
     )
 
 
-def _by_name(group: Group) -> tuple[str, tuple[str, ...], int]:
+def _by_name(group: ApproverGroup) -> tuple[str, tuple[str, ...], int]:
     return group.name, group.people, group.approvals
 
 
-def stricter(a: Need, b: Need) -> Need:
+def stricter(a: ApprovalNeed, b: ApprovalNeed) -> ApprovalNeed:
     """What satisfies both: commutative, and never below either."""
-    return Need(
+    return ApprovalNeed(
         approvals=max(a.approvals, b.approvals),
         roles=tuple(sorted(set(a.roles) | set(b.roles))),
         expiry_ms=min(a.expiry_ms, b.expiry_ms),
@@ -453,7 +453,7 @@ def why_not_counted(
     vote: Vote,
     author: Party,
     requester: str,
-    need: Need,
+    need: ApprovalNeed,
     scope: Scope = WHOLE,
     *,
     owner: str = OWNER,
@@ -515,7 +515,7 @@ def fingerprints(policy: Policy, subject: str) -> frozenset[str]:
     )
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class VoteTally(msgspec.Struct, frozen=True, kw_only=True):
     """How votes add up."""
 
     counted: tuple[str, ...]
@@ -534,11 +534,11 @@ def tally(
     votes: Sequence[Vote],
     author: Party,
     requester: str,
-    need: Need,
+    need: ApprovalNeed,
     scope: Scope = WHOLE,
     *,
     owner: str = OWNER,
-) -> Tally:
+) -> VoteTally:
     """Counts people, not votes: one for each subject, key and, where nothing is signed, account."""
     counted: dict[str, Vote] = {}
     why_not: list[str] = []
@@ -560,7 +560,7 @@ def tally(
         for group in need.groups
     ]
     short = max(0, need.approvals - len(counted), *(lacking for _, lacking in groups))
-    return Tally(
+    return VoteTally(
         counted=tuple(counted),
         why_not=tuple(why_not),
         rejected_by=rejected_by,
@@ -575,7 +575,7 @@ def _one(a: Vote, b: Vote) -> bool:
     return _same(a.account, b.account)
 
 
-def _wanted(need: Need, groups: Sequence[tuple[Group, int]]) -> str:
+def _wanted(need: ApprovalNeed, groups: Sequence[tuple[ApproverGroup, int]]) -> str:
     who = " and ".join(need.roles) or "operator"
     others = "" if need.self_ok else ", neither its author nor who asked for it"
     signed = ", signed with their own key" if need.signed else ""

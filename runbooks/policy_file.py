@@ -34,10 +34,10 @@ from runbooks.policy import (
     SERVICE_ROLES,
     SOLO,
     TEAM,
+    ApprovalNeed,
+    ApproverGroup,
     BreakGlass,
     Grant,
-    Group,
-    Need,
     Person,
     Policy,
     Rule,
@@ -104,7 +104,7 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True):
     typed: Typed | None = None
     reason: bool | None = None
     own_plans_of: tuple[Origin, ...] | None = None
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ApproverGroup, ...] = ()
 
 
 class _Limits(msgspec.Struct, forbid_unknown_fields=True):
@@ -353,7 +353,7 @@ def _check_service_roles(service: Service, where: str) -> None:
 
 
 def _check_rule(policy: Policy, rule: Rule, where: str) -> None:
-    floor: Need = floor_of(policy, rule.tier)
+    floor: ApprovalNeed = floor_of(policy, rule.tier)
     _check_scope(rule.scope, where)
     if not floor.approvals <= rule.approvals <= 20:
         raise SpecError(where, f"{rule.approvals} votes", f"{rule.tier} takes {floor.approvals} to 20")

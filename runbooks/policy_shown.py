@@ -9,7 +9,7 @@ from runbooks.identity import Kind, Role, Signed
 from runbooks.policy import Verdict
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One line of what a new policy changes."""
 
     text: str
@@ -30,7 +30,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     author: str
     at_ms: int
     expires_ms: int
-    changes: tuple[Change, ...]
+    changes: tuple[PolicyDifference, ...]
     needs: int
     """Votes that are missing."""
     need: str
@@ -109,7 +109,7 @@ class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     digest: str
     mode: str
-    changes: tuple[Change, ...]
+    changes: tuple[PolicyDifference, ...]
     notes: tuple[str, ...]
     two_people: str
     roles: tuple[Role, ...]

@@ -14,7 +14,7 @@ from runbooks.freezes import Freeze, holds
 from runbooks.identity import OWNER, TOKEN, WHOLE, Actor, Scope
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
-from runbooks.policy import Need, Person, Policy, Service, fingerprints, holder_of, holders, need, roles
+from runbooks.policy import ApprovalNeed, Person, Policy, Service, fingerprints, holder_of, holders, need, roles
 from runbooks.policy_changes import change_need, changes
 from runbooks.policy_file import listing, notes
 from runbooks.policy_shown import Caller, PolicyCheck, PolicyView
@@ -156,7 +156,7 @@ def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def need_words(need: Need) -> str:
+def need_words(need: ApprovalNeed) -> str:
     """All of it in one line."""
     own = "the author's own will do" if need.self_ok else "not the author, not who asked for it"
     votes = "1 vote" if need.approvals == 1 else f"{need.approvals} votes"

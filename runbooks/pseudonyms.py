@@ -19,7 +19,7 @@ from engine.database import create_tables
 from runbooks.redaction import is_secret
 
 if TYPE_CHECKING:
-    from runbooks.shelf import Call
+    from runbooks.shelf import EngineCall
 
 KINDS = ("node", "workload", "queue", "pool", "tenant", "user", "zone", "reservation", "budget", "freeze", "channel",
          "runbook", "policy", "review")  # fmt: skip
@@ -60,7 +60,7 @@ _COMMON = frozenset(
 apart. As a name it still is told otherwise."""
 
 
-def key_of(call: Call) -> bytes:
+def key_of(call: EngineCall) -> bytes:
     """The cell's own key for pseudonyms: made at random once and kept with its records. Where they cannot be written it
     is a new one each time, and pseudonyms are not stable."""
 

@@ -11,12 +11,12 @@ from runbooks import books, life, policy, readings
 from runbooks.actions import catalog, risk
 from runbooks.amounts import span, utc
 from runbooks.approvals import why_not_usable
-from runbooks.books import Row
+from runbooks.books import ProposalRow
 from runbooks.checks import evaluate
 from runbooks.compose import scope_of, tier_of_all
 from runbooks.plan import Difference, Plan
 from runbooks.policies import Policies
-from runbooks.standing import Standing
+from runbooks.standing import ProposalStatus
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -25,7 +25,7 @@ GO_ON_WITHIN_MS = 24 * 3_600_000
 """How long after it began what was paused may go on: votes are not for ever."""
 
 
-def what_differs(engine: Engine, row: Row, plan: Plan, number: int) -> tuple[Difference, ...]:
+def what_differs(engine: Engine, row: ProposalRow, plan: Plan, number: int) -> tuple[Difference, ...]:
     """How the targets of a step differ from what was shown, in what it depends on; its preconditions that no longer
     hold; its tier, if that has risen."""
     step = plan.steps[number]
@@ -56,7 +56,7 @@ def what_differs(engine: Engine, row: Row, plan: Plan, number: int) -> tuple[Dif
 
 
 def why_not_now(
-    connection: Connection, policies: Policies, standing: Standing, row: Row, plan: Plan, now_ms: int
+    connection: Connection, policies: Policies, standing: ProposalStatus, row: ProposalRow, plan: Plan, now_ms: int
 ) -> RefusedError | None:
     """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
     in_force = policies.current(connection)

@@ -19,7 +19,7 @@ import msgspec
 
 from engine.errors import SpecError
 from runbooks.plan import Confirm, OnFail
-from runbooks.strict_yaml import Document, Path, decoded, read
+from runbooks.strict_yaml import Path, YamlDocument, decoded, read
 
 FENCE = "---"
 HEADINGS = ("Why", "Evidence", "What can go wrong", "Aftercare")
@@ -95,7 +95,7 @@ class CheckLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     within: str = ""
 
 
-class Back(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RollbackAct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An act of a rollback that is written out."""
 
     action: str
@@ -108,7 +108,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
     pre: tuple[CheckLine, ...] = ()
     verify: tuple[CheckLine, ...] = ()
-    rollback: str | tuple[Back, ...] = ""
+    rollback: str | tuple[RollbackAct, ...] = ""
     """`inverse`: what the catalogue knows, made from what was shown. `cannot`: there is no way back. Or written out."""
     confirm: Confirm = "none"
     on_fail: OnFail = "pause"
@@ -147,7 +147,7 @@ class Runbook(NamedTuple):
     prose: str
     """Untrusted text."""
     prose_line: int
-    document: Document
+    document: YamlDocument
 
     def place(self, *path: str | int) -> str:
         """As in "drain.md:12"."""
@@ -182,7 +182,7 @@ def reference(value: Any) -> tuple[str, str] | None:
     return (match[1], match[2] or "") if match else None
 
 
-def check_fields(document: Document) -> None:
+def check_fields(document: YamlDocument) -> None:
     """Raises SpecError with the nearest name for the first field that there is not."""
     front = document.value
     if not isinstance(front, dict):
@@ -198,7 +198,7 @@ def check_fields(document: Document) -> None:
         if isinstance(step, dict):
             for field in ("pre", "verify"):
                 _each(document, (*path, field), step.get(field), CheckLine)
-            _each(document, (*path, "rollback"), step.get("rollback"), Back)
+            _each(document, (*path, "rollback"), step.get("rollback"), RollbackAct)
 
 
 def _entries(path: Path, value: Any) -> list[tuple[Path, Any]]:
@@ -207,17 +207,17 @@ def _entries(path: Path, value: Any) -> list[tuple[Path, Any]]:
     return [((*path, i), one) for i, one in enumerate(value)] if isinstance(value, list) else []
 
 
-def _each(document: Document, path: Path, value: Any, of: type[msgspec.Struct]) -> None:
+def _each(document: YamlDocument, path: Path, value: Any, of: type[msgspec.Struct]) -> None:
     for place, one in _entries(path, value):
         _each_one(document, place, one, of)
 
 
-def _each_one(document: Document, path: Path, value: Any, of: type[msgspec.Struct]) -> None:
+def _each_one(document: YamlDocument, path: Path, value: Any, of: type[msgspec.Struct]) -> None:
     if isinstance(value, dict):
         _known(document, path, value, of)
 
 
-def _known(document: Document, path: Path, value: dict[str, Any], of: type[msgspec.Struct]) -> None:
+def _known(document: YamlDocument, path: Path, value: dict[str, Any], of: type[msgspec.Struct]) -> None:
     fields = of.__struct_encode_fields__
     for key in value:
         if key in fields:

@@ -15,7 +15,7 @@ MAX_FILES = 500
 """Of one folder."""
 
 
-class File(NamedTuple):
+class RunbookFile(NamedTuple):
     """A file as it was read."""
 
     name: str
@@ -26,21 +26,21 @@ class File(NamedTuple):
     unreadable: str
 
 
-def files_of(folder: Path, *, built_in: bool = False) -> list[File]:
+def files_of(folder: Path, *, built_in: bool = False) -> list[RunbookFile]:
     """The .md files of a folder, by name; README.md is not one. What cannot be read is there with the reason."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".md" and path.name != "README.md")
     except OSError as error:
-        return [File(folder.name, str(folder), "", b"", f"the folder cannot be read ({error.strerror})")]
+        return [RunbookFile(folder.name, str(folder), "", b"", f"the folder cannot be read ({error.strerror})")]
     if len(paths) > MAX_FILES:
         unreadable = f"it holds {len(paths):,} files; the first {MAX_FILES} are read"
         return [file_of(path, built_in) for path in paths[:MAX_FILES]] + [
-            File(folder.name, str(folder), "", b"", unreadable)
+            RunbookFile(folder.name, str(folder), "", b"", unreadable)
         ]
     return [file_of(path, built_in) for path in paths]
 
 
-def file_of(path: Path, built_in: bool = False) -> File:
+def file_of(path: Path, built_in: bool = False) -> RunbookFile:
     """Reads a regular file, no more than a runbook may be long; a pipe or a device does not hold anybody up."""
     source = BUILT_IN if built_in else str(path)
     try:
@@ -52,9 +52,9 @@ def file_of(path: Path, built_in: bool = False) -> File:
         finally:
             os.close(handle)
     except OSError as error:
-        return File(path.name, source, "", b"", f"cannot be read ({error.strerror})")
+        return RunbookFile(path.name, source, "", b"", f"cannot be read ({error.strerror})")
     account = "" if built_in else f"unix:{about.st_uid}"
-    return File(path.name, source, account, data, "" if regular else "is no regular file")
+    return RunbookFile(path.name, source, account, data, "" if regular else "is no regular file")
 
 
 def _bytes(handle: int) -> bytes:

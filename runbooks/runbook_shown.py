@@ -14,7 +14,7 @@ Status = Literal["draft", "approved", "changed", "retired", "faulty"]
 """`changed`: another file of that id was approved, this one is a draft again. `faulty`: it has problems."""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with a file."""
 
     where: str
@@ -63,7 +63,7 @@ class RunbookView(msgspec.Struct, frozen=True, kw_only=True):
     prose: str
     """Untrusted text."""
     votes: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):

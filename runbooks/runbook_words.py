@@ -10,11 +10,11 @@ from runbooks.actions.catalog import find
 from runbooks.checks import MEANINGS
 from runbooks.plan import Act, Plan
 from runbooks.runbook import CheckLine, Input, LimitLine, Runbook, StepLine
-from runbooks.runbook_shown import InputLine, Problem, RunbookLine, RunbookView
+from runbooks.runbook_shown import FileProblem, InputLine, RunbookLine, RunbookView
 
 
 def view_of(
-    line: RunbookLine, runbook: Runbook | None, problems: tuple[Problem, ...], votes: tuple[str, ...], data: bytes
+    line: RunbookLine, runbook: Runbook | None, problems: tuple[FileProblem, ...], votes: tuple[str, ...], data: bytes
 ) -> RunbookView:
     """All of one file. Where it has not the form of a runbook, its text is shown as it is."""
     if runbook is None:

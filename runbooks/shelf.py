@@ -35,8 +35,8 @@ from runbooks.policy import Policy, Vote
 from runbooks.readings import MAX_COMMENT, check_text
 from runbooks.rows_on_record import reread
 from runbooks.runbook import Runbook, parse
-from runbooks.runbook_files import LIBRARY, File, files_of
-from runbooks.runbook_shown import Problem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
+from runbooks.runbook_files import LIBRARY, RunbookFile, files_of
+from runbooks.runbook_shown import FileProblem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
 from runbooks.runbook_words import rollback_of, verifications_of, view_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Call(Protocol):
+class EngineCall(Protocol):
     """How something is asked of the engine, on its thread."""
 
     def __call__(self, ask: Callable[[Engine], T], /) -> T: ...
@@ -56,20 +56,20 @@ VERDICTS: dict[Deed, policy.Verdict] = {"approve": "approve", "retire": "reject"
 """How a signature over the deed calls it."""
 
 
-class Read(NamedTuple):
+class ParsedRunbook(NamedTuple):
     """A file and what it says."""
 
-    file: File
+    file: RunbookFile
     sha256: str
     runbook: Runbook | None
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
 
     @property
     def id(self) -> str:
         return self.runbook.front.id if self.runbook is not None else self.file.name.removesuffix(".md")
 
 
-class About(NamedTuple):
+class RunbookVoteSubject(NamedTuple):
     """What a vote on a runbook is about, as signatures name it."""
 
     id: str
@@ -77,7 +77,7 @@ class About(NamedTuple):
     digest: str
 
 
-class Shelf:
+class RunbookRegistry:
     """Of one engine. `gate` is what runs are proposed to; its policies and its audit are the shelf's too."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Shelf:
         gate: Gate,
         folders: tuple[Path, ...] = (),
         clock: Callable[[], int] = wall_ms,
-        call: Call | None = None,
+        call: EngineCall | None = None,
     ) -> None:
         """`call` runs something on the engine's thread; None: where it is asked. Files are read and checked before
         that, on the asker's own."""
@@ -146,7 +146,7 @@ class Shelf:
         runbook = self._sound(read)
         return self._call(lambda _: self._run(actor, ask, read, runbook))
 
-    def _run(self, actor: Actor, ask: RunbookAsk, read: Read, runbook: Runbook) -> RunbookRun:
+    def _run(self, actor: Actor, ask: RunbookAsk, read: ParsedRunbook, runbook: Runbook) -> RunbookRun:
         dry_run = ask.dry_run
         line = self._engine.recorded(lambda connection: self._line_of(connection, read))
         if not dry_run and line.status != "approved":
@@ -197,7 +197,7 @@ class Shelf:
             raise SpecError("reason", "is empty", "Say why it must not be used any more")
         return self._call(lambda _: self._decide(actor, read, "retire", vote))
 
-    def _decide(self, actor: Actor, read: Read, deed: Deed, given: RunbookVote) -> RunbookLine:
+    def _decide(self, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote) -> RunbookLine:
         now_ms = self._clock()
         self._open()
 
@@ -236,7 +236,7 @@ class Shelf:
         return self._engine.recorded(lambda connection: self._line_of(connection, read))
 
     def _why_not(
-        self, connection: Connection, actor: Actor, read: Read, deed: Deed, given: RunbookVote, now_ms: int
+        self, connection: Connection, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote, now_ms: int
     ) -> tuple[RefusedError | None, Actor]:
         """Why the decision is refused, and who it is by. A refusal is recorded, so it is not raised here."""
         in_force, version = self._policies.current(connection), version_of(read)
@@ -244,7 +244,7 @@ class Shelf:
             text = f"the SHA-256 given is not that of {read.id}, which is {read.sha256[:12]}… now"
             return RefusedError(text, "Look at the file again and approve what it says"), actor
         try:
-            about, verdict = About(f"runbook:{read.id}", version, read.sha256), VERDICTS[deed]
+            about, verdict = RunbookVoteSubject(f"runbook:{read.id}", version, read.sha256), VERDICTS[deed]
             actor = self._policies.proved(connection, actor, given.signed, "vote", about, verdict, now_ms)
         except AuthRefused as error:
             return error, actor
@@ -275,7 +275,7 @@ class Shelf:
 
     # -- standing ---------------------------------------------------------------------------------------------------
 
-    def _status(self, all_votes: Votes, in_force: Policy, read: Read) -> tuple[Status, str]:
+    def _status(self, all_votes: Votes, in_force: Policy, read: ParsedRunbook) -> tuple[Status, str]:
         if read.problems:
             first = read.problems[0]
             return "faulty", f"{first.where}: {first.problem}"
@@ -297,10 +297,10 @@ class Shelf:
             return "changed", f"version {before} was approved, this is another file; {lacking}"
         return "draft", lacking
 
-    def _line_of(self, connection: Connection, read: Read) -> RunbookLine:
+    def _line_of(self, connection: Connection, read: ParsedRunbook) -> RunbookLine:
         return self._line(Votes(connection), self._policies.current(connection), read)
 
-    def _line(self, votes: Votes, in_force: Policy, read: Read) -> RunbookLine:
+    def _line(self, votes: Votes, in_force: Policy, read: ParsedRunbook) -> RunbookLine:
         status, note = self._status(votes, in_force, read)
         front = read.runbook.front if read.runbook is not None else None
         return RunbookLine(
@@ -323,7 +323,7 @@ class Shelf:
 
     # -- files ------------------------------------------------------------------------------------------------------
 
-    def _find(self, id_: str) -> Read:
+    def _find(self, id_: str) -> ParsedRunbook:
         found = self._read_all()
         for read in found:
             if read.id == id_:
@@ -332,7 +332,7 @@ class Shelf:
         raise NotFoundError(f"there is no runbook {shown}", near(id_, tuple(read.id for read in found)))
 
     @staticmethod
-    def _sound(read: Read) -> Runbook:
+    def _sound(read: ParsedRunbook) -> Runbook:
         """Raises SpecError for one that has problems."""
         if read.runbook is None or read.problems:
             first = read.problems[0]
@@ -340,33 +340,41 @@ class Shelf:
             raise SpecError(first.where, f"{first.rule}: {first.problem}{more}", first.remedy)
         return read.runbook
 
-    def _read_all(self) -> list[Read]:
+    def _read_all(self) -> list[ParsedRunbook]:
         """Built-in first; then folder by folder, by name. A second file of an id, or of one that looks like it, is
         faulty."""
-        found: list[Read] = []
-        taken: dict[str, Read] = {}
+        found: list[ParsedRunbook] = []
+        taken: dict[str, ParsedRunbook] = {}
         for file in (*files_of(LIBRARY, built_in=True), *(f for folder in self._folders for f in files_of(folder))):
             read = self._read(file)
             other = taken.setdefault(skeleton(read.id), read)
             if other is not read and read.runbook is not None:
                 place = read.runbook.place("id")
                 text = f"the id {read.id} {'is' if read.id == other.id else 'looks like ' + other.id + ','} that of"
-                problem = Problem(where=place, rule="taken", problem=f"{text} another file: {other.file.source}",
+                problem = FileProblem(where=place, rule="taken", problem=f"{text} another file: {other.file.source}",
                                   remedy="Give it another id")  # fmt: skip
                 read = read._replace(problems=(problem, *read.problems))
             found.append(read)
         return found
 
-    def _read(self, file: File) -> Read:
+    def _read(self, file: RunbookFile) -> ParsedRunbook:
         sha256 = hashlib.sha256(file.data).hexdigest()
         if file.unreadable:
-            return Read(file, "", None, (Problem(where=file.source, rule="unreadable", problem=file.unreadable,
-                                                 remedy="Mend or remove the file"),))  # fmt: skip
-        return Read(file, sha256, *said(file.data, file.name))
+            return ParsedRunbook(
+                file,
+                "",
+                None,
+                (
+                    FileProblem(
+                        where=file.source, rule="unreadable", problem=file.unreadable, remedy="Mend or remove the file"
+                    ),
+                ),
+            )
+        return ParsedRunbook(file, sha256, *said(file.data, file.name))
 
 
 @lru_cache(maxsize=256)
-def said(data: bytes, name: str) -> tuple[Runbook | None, tuple[Problem, ...]]:
+def said(data: bytes, name: str) -> tuple[Runbook | None, tuple[FileProblem, ...]]:
     """What a file says, and its problems: files change seldom and are looked at often."""
     problems = lint_file(data, name)
     try:
@@ -375,9 +383,9 @@ def said(data: bytes, name: str) -> tuple[Runbook | None, tuple[Problem, ...]]:
         return None, problems
 
 
-def version_of(read: Read) -> int:
+def version_of(read: ParsedRunbook) -> int:
     return read.runbook.front.version if read.runbook is not None else 0
 
 
-def owner_of(read: Read) -> str:
+def owner_of(read: ParsedRunbook) -> str:
     return read.runbook.front.owner if read.runbook is not None else ""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.gate import Gate
     from runbooks.plan import Proposal
-    from runbooks.shelf import Call
+    from runbooks.shelf import EngineCall
 
 MAX_OPEN = 10
 """Plans that are told one by one, of those that are under way or wait, and of those that have ended."""
@@ -47,7 +47,7 @@ _UNDER_WAY: tuple[life.State, ...] = (
 _COUNTED = ("verified", "failed", "rolled_back", "rollback_failed", "rejected", "expired", "cancelled")
 
 
-def shift_facts(call: Call, gate: Gate, *, since_ms: int, speed: float = 1.0) -> tuple[Fact, ...]:
+def shift_facts(call: EngineCall, gate: Gate, *, since_ms: int, speed: float = 1.0) -> tuple[Fact, ...]:
     """From `since_ms` (cell time) until now. `speed`: cell milliseconds in one of the wall clock's."""
     now_ms, wall_ms = call(lambda engine: (engine.now_ms, gate.policies.clock()))
     wall_since = wall_ms - int(max(0, now_ms - since_ms) / max(speed, 1e-6))
@@ -103,7 +103,7 @@ def _open_plans(engine: Engine, wall_since: int) -> tuple[str, ...]:
         since = (books.PROPOSAL.c.since_ms >= wall_since) & books.PROPOSAL.c.state.in_(tuple(life.ENDED))
         order = ((books.PROPOSAL.c.executed_ms == 0), books.PROPOSAL.c.since_ms.desc())
         ended = select(books.PROPOSAL).where(since).order_by(*order).limit(MAX_ENDED)
-        lapsed = [books.Row(**row) for row in connection.execute(ended).mappings()]
+        lapsed = [books.ProposalRow(**row) for row in connection.execute(ended).mappings()]
         return tuple(dict.fromkeys(row.id for row in (*rows[:MAX_OPEN], *lapsed)))
 
     return engine.recorded(read)

@@ -19,7 +19,7 @@ SOON_MS = 12 * 3_600_000
 DAY_MS = 24 * 3_600_000
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class HandoverReport(msgspec.Struct, frozen=True, kw_only=True):
     """What is handed over."""
 
     title: str
@@ -28,9 +28,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
 
 
-def report_of(brief: Brief) -> Report:
+def report_of(brief: Brief) -> HandoverReport:
     """For the tasks `handover` and `incident`, from the facts of `runbooks.shift` and `runbooks.facts`."""
-    told = Told(brief)
+    told = ShiftFacts(brief)
     handover = brief.task == "handover"
     happened, second, third, fourth = HEADINGS["handover" if handover else "incident"]
     listed: tuple[tuple[str, Iterable[Sentence]], ...]
@@ -45,7 +45,7 @@ def report_of(brief: Brief) -> Report:
             (fourth, (*told.waiting(), *told.open())),
         )  # fmt: skip
     parts = tuple(Part(heading=heading, sentences=made) for heading, of in listed if (made := _each_once(of)))
-    return Report(title=told.title(handover), summary=_each_once(told.summary()), parts=parts)
+    return HandoverReport(title=told.title(handover), summary=_each_once(told.summary()), parts=parts)
 
 
 def told(brief: Brief) -> Draft:
@@ -63,7 +63,7 @@ def _each_once(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
     return tuple({sentence.text: sentence for sentence in sentences}.values())
 
 
-class Told:
+class ShiftFacts:
     """The facts of a brief by metric and subject, and what they come to in words."""
 
     def __init__(self, brief: Brief) -> None:

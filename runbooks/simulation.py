@@ -22,7 +22,7 @@ SHOWN_STARTS = 1_000
 """Fresh starts compared by name, before and after."""
 
 
-class Trial:
+class ForkTrial:
     """A fork on which the acts of one plan are done in their order.
 
     The fork runs a cycle before it is looked at: what was about to start anyway is not the plan's doing.

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 UNSET = "not set"
 
 
-class Difference(NamedTuple):
+class SpecDifference(NamedTuple):
     what: str
     was: str
     to: str
 
 
-def differences(was: QueueSpec, to: QueueSpec) -> list[Difference]:
+def differences(was: QueueSpec, to: QueueSpec) -> list[SpecDifference]:
     """Everything in which they differ, as in ("nominal gpu", "32 GPU", "24 GPU")."""
     before, after = dict(_facts(was)), dict(_facts(to))
-    found = [Difference(what, before.get(what, UNSET), after.get(what, UNSET)) for what in before | after]
+    found = [SpecDifference(what, before.get(what, UNSET), after.get(what, UNSET)) for what in before | after]
     return [difference for difference in found if difference.was != difference.to]
 
 

@@ -14,12 +14,12 @@ from runbooks import books, compose, life, limits, outside, policy, readings
 from runbooks.actions import blast
 from runbooks.amounts import utc
 from runbooks.audit import Audit
-from runbooks.books import PROPOSAL, VOTE, Row, Words
+from runbooks.books import PROPOSAL, VOTE, ProposalRow, RevisionText
 from runbooks.identity import Signed
-from runbooks.limits import ByTier, Size, Usage
+from runbooks.limits import ByTier, LimitUsage, Size
 from runbooks.plan import TIERS, Blast, Party, Plan, Proposal, Sealed, Simulated, VoteLine
 from runbooks.policies import Policies
-from runbooks.policy import Need, Policy, Tally, Vote
+from runbooks.policy import ApprovalNeed, Policy, Vote, VoteTally
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -30,7 +30,7 @@ MAX_REMEMBERED = 1_000
 """Proposals that have ended, kept as they are shown."""
 
 
-class Standing:
+class ProposalStatus:
     """Answers about proposals, from inside a transaction."""
 
     def __init__(self, engine: Engine, audit: Audit, policies: Policies) -> None:
@@ -39,11 +39,11 @@ class Standing:
         self._policies = policies
         self._ended: dict[int, tuple[tuple[int, int], Proposal]] = {}
 
-    def need(self, connection: Connection, plan: Plan) -> Need:
+    def need(self, connection: Connection, plan: Plan) -> ApprovalNeed:
         """What the stricter of the policy in force and that of the plan asks for."""
         return self._need(connection, plan, self._policies.current(connection))
 
-    def _need(self, connection: Connection, plan: Plan, in_force: Policy) -> Need:
+    def _need(self, connection: Connection, plan: Plan, in_force: Policy) -> ApprovalNeed:
         scope = compose.scope_of(plan.steps)
         found = policy.need(in_force, plan.tier, plan.origin, scope, author=plan.author.kind)
         if plan.policy_digest == in_force.digest():
@@ -51,11 +51,11 @@ class Standing:
         was = self._policies.get(connection, plan.policy_digest)
         return policy.stricter(found, policy.need(was, plan.tier, plan.origin, scope, author=plan.author.kind))
 
-    def votes(self, connection: Connection, row: Row) -> list[Vote]:
+    def votes(self, connection: Connection, row: ProposalRow) -> list[Vote]:
         """Of the present revision, in the order given. Those on another plan are none."""
         return [vote for vote, _ in self._votes(connection, row)]
 
-    def _votes(self, connection: Connection, row: Row) -> list[tuple[Vote, Sealed | None]]:
+    def _votes(self, connection: Connection, row: ProposalRow) -> list[tuple[Vote, Sealed | None]]:
         where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.digest == row.digest)
         found: list[tuple[Vote, Sealed | None]] = []
         for values in connection.execute(select(VOTE).where(where).order_by(VOTE.c.id)).mappings():
@@ -67,7 +67,7 @@ class Standing:
             found.append((vote, msgspec.json.decode(comment, type=Sealed) if comment else None))
         return found
 
-    def _key(self, connection: Connection, row: Row, values: Mapping[Any, Any]) -> str:
+    def _key(self, connection: Connection, row: ProposalRow, values: Mapping[Any, Any]) -> str:
         """The key that signed a vote, if the signature that is kept with it holds."""
         key: str = values["key"]
         if not key:
@@ -78,13 +78,13 @@ class Standing:
             return ""
         return key if self._policies.still_holds(connection, signed, key, row, values["verdict"]) else ""
 
-    def tally(self, connection: Connection, row: Row, plan: Plan) -> Tally:
+    def tally(self, connection: Connection, row: ProposalRow, plan: Plan) -> VoteTally:
         """How the votes add up by the roles and keys of now, not of when they were given."""
         in_force = self._policies.current(connection)
         need = self._need(connection, plan, in_force)
         return self._tally(in_force, self.votes(connection, row), plan, need)
 
-    def _tally(self, in_force: Policy, votes: list[Vote], plan: Plan, need: Need) -> Tally:
+    def _tally(self, in_force: Policy, votes: list[Vote], plan: Plan, need: ApprovalNeed) -> VoteTally:
         scope = compose.scope_of(plan.steps)
         owner = self._policies.owner
         return policy.tally(in_force, votes, plan.author, plan.requester, need, scope, owner=owner)
@@ -99,7 +99,7 @@ class Standing:
             one_account=vote.account == plan.author.account and vote.subject != plan.author.subject,
         )
 
-    def too_late(self, connection: Connection, row: Row) -> RefusedError:
+    def too_late(self, connection: Connection, row: ProposalRow) -> RefusedError:
         """Why nobody can vote on it any more: what has become of it."""
         if row.executed_ms:
             return RefusedError(
@@ -114,14 +114,14 @@ class Standing:
             why = f", approved by {self._approvers(connection, row)}"
         return RefusedError(f"{row.id} is {state} since {utc(row.since_ms)}{why}", life.WHAT_THEN.get(row.state, ""))
 
-    def _approvers(self, connection: Connection, row: Row) -> str:
+    def _approvers(self, connection: Connection, row: ProposalRow) -> str:
         votes = self.votes(connection, row)
         return ", ".join(vote.subject for vote in votes if vote.verdict == "approve") or "nobody"
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def broken_rules(
-        self, connection: Connection, row: Row, plan: Plan, now_ms: int, *, of_author: bool = False
+        self, connection: Connection, row: ProposalRow, plan: Plan, now_ms: int, *, of_author: bool = False
     ) -> tuple[str, ...]:
         """The limits that it would exceed, counted over what runs, what is approved and what was executed within the
         hour, by the tighter of the policy in force and its own; each with the rule's name. `of_author`: also how much
@@ -140,7 +140,7 @@ class Standing:
                 rules.append(f"{proposed:,} proposals of {row.author} this hour (limits.proposals_per_author_hour)")
         return tuple(rules)
 
-    def _usage(self, connection: Connection, row: Row, now_ms: int) -> Usage:
+    def _usage(self, connection: Connection, row: ProposalRow, now_ms: int) -> LimitUsage:
         """What counts against the limits besides this proposal. What was done and taken back has disturbed all the
         same."""
         counts = or_(PROPOSAL.c.state.in_((*life.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS)
@@ -151,7 +151,7 @@ class Standing:
             executions[tier] += 1
             blasts.append(msgspec.json.decode(kept, type=Blast))
         whole = blast.total(blasts)
-        return Usage(
+        return LimitUsage(
             executions=ByTier(**executions),
             gpu_milli=whole.gpu_milli,
             nodes=whole.nodes,
@@ -162,7 +162,7 @@ class Standing:
     def _size(self) -> Size:
         return Size(nodes=readings.pool_nodes(self._engine), gpu_milli=self._engine.state.capacity.totals[2])
 
-    def _proposed(self, connection: Connection, row: Row, now_ms: int) -> int:
+    def _proposed(self, connection: Connection, row: ProposalRow, now_ms: int) -> int:
         """By its author within the hour, without this one."""
         where = (
             (PROPOSAL.c.author == row.author)
@@ -173,7 +173,7 @@ class Standing:
 
     # -- words --------------------------------------------------------------------------------------------------------
 
-    def listed(self, connection: Connection, row: Row) -> Proposal:
+    def listed(self, connection: Connection, row: ProposalRow) -> Proposal:
         """As `proposal`, for lists: what has ended is remembered, until it is changed or a text is erased. One whose
         stored plan was changed hides none of the others: it is shown without its plan."""
         try:
@@ -181,7 +181,7 @@ class Standing:
         except (RefusedError, msgspec.MsgspecError) as error:
             return unreadable(row, error.problem if isinstance(error, RefusedError) else str(error))
 
-    def _listed(self, connection: Connection, row: Row) -> Proposal:
+    def _listed(self, connection: Connection, row: ProposalRow) -> Proposal:
         if row.state not in life.ENDED:
             return self.proposal(connection, row)
         stamp = (row.serial, self._audit.erased)
@@ -192,7 +192,7 @@ class Standing:
             known = self._ended[row.number] = (stamp, self.proposal(connection, row))
         return known[1]
 
-    def proposal(self, connection: Connection, row: Row) -> Proposal:
+    def proposal(self, connection: Connection, row: ProposalRow) -> Proposal:
         """As it is shown. Raises RefusedError when the stored plan is not the one that was voted on."""
         plan, words, _ = books.plan_of(connection, row)
         reason = ""
@@ -200,7 +200,7 @@ class Standing:
             reason = self._audit.reveal(connection, plan.reason.ref) or "(erased)"
         return self.shown(connection, row, plan, words, reason)
 
-    def shown(self, connection: Connection, row: Row, plan: Plan, words: Words, reason: str) -> Proposal:
+    def shown(self, connection: Connection, row: ProposalRow, plan: Plan, words: RevisionText, reason: str) -> Proposal:
         in_force = self._policies.current(connection)
         need, votes = self._need(connection, plan, in_force), self._votes(connection, row)
         tally = self._tally(in_force, [vote for vote, _ in votes], plan, need)
@@ -240,7 +240,7 @@ class Standing:
         )
 
 
-def unreadable(row: Row, why: str) -> Proposal:
+def unreadable(row: ProposalRow, why: str) -> Proposal:
     """A proposal whose plan cannot be shown: how it stands is all that is known. It can be neither voted on nor carried
     out."""
     plan = Plan(

@@ -59,7 +59,7 @@ _MESSAGE_PATH = re.compile(r"(?s)(.*?)(?: - at `(key in )?\$(.*)`)?")
 _PATH_PART = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
-class Document:
+class YamlDocument:
     """What a file says, as plain values, and on which line each of them stands."""
 
     def __init__(self, name: str, value: Any, lines: dict[Path, int]) -> None:
@@ -110,7 +110,7 @@ def load(data: bytes, name: str) -> Any:
     return read(data, name).value
 
 
-def read(data: bytes, name: str, first_line: int = 1) -> Document:
+def read(data: bytes, name: str, first_line: int = 1) -> YamlDocument:
     """The one document in `data`, with its places. `first_line` is the line of `name` on which `data` begins. Raises
     SpecError naming `name` and line."""
     text = decoded(data, name, first_line)
@@ -130,7 +130,7 @@ def read(data: bytes, name: str, first_line: int = 1) -> Document:
         _refuse(name, at + 1 + offset, *yaml_fault(error))
     except yaml.YAMLError as error:
         _refuse(name, first_line, f"is not YAML ({str(error).splitlines()[0]})", "Look at this line")
-    return Document(name, value, lines)
+    return YamlDocument(name, value, lines)
 
 
 def decoded(data: bytes, name: str, first_line: int = 1) -> str:

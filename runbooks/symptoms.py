@@ -18,7 +18,7 @@ from engine.capacity import OPEN
 from engine.columns import view
 from engine.model import HOUR_MS, NodeState, QueueMode, WorkloadState
 from runbooks.check_readings import READINGS
-from runbooks.draft_records import OnRecord
+from runbooks.draft_records import RecordedObjects
 
 if TYPE_CHECKING:
     from engine.agents import AgentsReport
@@ -97,9 +97,11 @@ class CellScene:
     """One look at a cell. `engine` is a fork on which everything has started that would start anyway; `agents` what
     agents say on the live one."""
 
-    def __init__(self, engine: Engine, agents: AgentsReport | None = None, record: OnRecord | None = None) -> None:
+    def __init__(
+        self, engine: Engine, agents: AgentsReport | None = None, record: RecordedObjects | None = None
+    ) -> None:
         self.engine = engine
-        self.record = record or OnRecord()
+        self.record = record or RecordedObjects()
         self.state = engine.state
         self.agents = agents
         self.now_ms = engine.now_ms

@@ -31,7 +31,7 @@ Value = Literal["number", "word", "text", Names]
 """Of a metric. `text`: a stranger's, or with names in it."""
 
 
-class Metric(msgspec.Struct, frozen=True):
+class FactMetric(msgspec.Struct, frozen=True):
     """One thing that can be said."""
 
     of: Subject
@@ -43,24 +43,24 @@ class Metric(msgspec.Struct, frozen=True):
     """All that it can be, where it is a word."""
 
 
-def _count(of: Subject, says: str) -> Metric:
-    return Metric(of, "number", says, "count")
+def _count(of: Subject, says: str) -> FactMetric:
+    return FactMetric(of, "number", says, "count")
 
 
-def _number(of: Subject, unit: FactUnit, says: str) -> Metric:
-    return Metric(of, "number", says, unit)
+def _number(of: Subject, unit: FactUnit, says: str) -> FactMetric:
+    return FactMetric(of, "number", says, unit)
 
 
-def _word(of: Subject, says: str, *words: str) -> Metric:
-    return Metric(of, "word", says, words=frozenset(words))
+def _word(of: Subject, says: str, *words: str) -> FactMetric:
+    return FactMetric(of, "word", says, words=frozenset(words))
 
 
-def _name(of: Subject, value: Names, says: str) -> Metric:
-    return Metric(of, value, says)
+def _name(of: Subject, value: Names, says: str) -> FactMetric:
+    return FactMetric(of, value, says)
 
 
-def _text(of: Subject, says: str) -> Metric:
-    return Metric(of, "text", says)
+def _text(of: Subject, says: str) -> FactMetric:
+    return FactMetric(of, "text", says)
 
 
 NAMEABLE: tuple[Names, ...] = ("node", "workload", "queue", "pool", "tenant", "zone", "reservation", "budget")
@@ -79,7 +79,7 @@ def snake(token: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", token).lower()
 
 
-METRICS: Mapping[str, Metric] = {
+METRICS: Mapping[str, FactMetric] = {
     # -- the cell
     "cell_waiting": _count("cell", "{value} workloads are queued"),
     "cell_running": _count("cell", "{value} workloads run"),
@@ -274,7 +274,7 @@ _COUNTED = re.compile(r"\{value\} ((?:queued |silent |cordoned |draining )?(?:wo
 _TOKEN = re.compile(r"[a-z][a-z_]{0,40}")
 
 
-def is_word(metric: Metric, value: str) -> bool:
+def is_word(metric: FactMetric, value: str) -> bool:
     """Whether it is one of the words that the metric can be: kinds of findings are an open list of tokens of ours."""
     return value in metric.words or (not metric.words and _TOKEN.fullmatch(value) is not None)
 
@@ -329,7 +329,9 @@ def moment(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-def fact(metric: str, subject: str, value: int | str, *, tenant: str = "", at: Mapping[str, Metric] = METRICS) -> Fact:
+def fact(
+    metric: str, subject: str, value: int | str, *, tenant: str = "", at: Mapping[str, FactMetric] = METRICS
+) -> Fact:
     """One, without an id yet."""
     meaning = at[metric]
     says = _ONE.sub(r"\1", meaning.says) if value == 1 and meaning.unit == "count" else meaning.says

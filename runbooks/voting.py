@@ -10,20 +10,20 @@ from engine.errors import RefusedError
 from runbooks import books, life, policy
 from runbooks.amounts import utc
 from runbooks.audit import Audit
-from runbooks.books import VOTE, Row
+from runbooks.books import VOTE, ProposalRow
 from runbooks.compose import scope_of
 from runbooks.identity import Actor, Signed
 from runbooks.plan import Plan
 from runbooks.policies import Policies, kept_signature, used_nonce
 from runbooks.policy import Verdict, Vote
 from runbooks.rows_on_record import kept
-from runbooks.standing import Standing
+from runbooks.standing import ProposalStatus
 
 
 class Voting:
     """Takes votes, from inside a transaction."""
 
-    def __init__(self, audit: Audit, policies: Policies, standing: Standing) -> None:
+    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus) -> None:
         self._audit = audit
         self._policies = policies
         self._standing = standing
@@ -31,14 +31,14 @@ class Voting:
     def take(
         self,
         connection: Connection,
-        row: Row,
+        row: ProposalRow,
         actor: Actor,
         digest: str,
         verdict: Verdict,
         comment: str,
         signed: Signed | None,
         now_ms: int,
-    ) -> tuple[Row, RefusedError | None]:
+    ) -> tuple[ProposalRow, RefusedError | None]:
         """The proposal as it then is, and why the vote is refused. A refusal is recorded, so it is not raised here."""
         plan, _, _ = books.plan_of(connection, row)
         why_not, actor = self._why_not(connection, row, plan, actor, digest, verdict, comment, signed, now_ms)
@@ -77,7 +77,7 @@ class Voting:
     def _why_not(
         self,
         connection: Connection,
-        row: Row,
+        row: ProposalRow,
         plan: Plan,
         actor: Actor,
         digest: str,
@@ -132,7 +132,7 @@ class Voting:
         return None, actor
 
     def kept(
-        self, connection: Connection, row: Row, actor: Actor, digest: str, signed: Signed | None, now_ms: int
+        self, connection: Connection, row: ProposalRow, actor: Actor, digest: str, signed: Signed | None, now_ms: int
     ) -> tuple[bool, RefusedError | None]:
         """Whether there is a yes of theirs to a plan that something kept from being carried out: going on needs no
         other. And why not, where a signature that comes with the request does not hold; that is recorded."""
@@ -156,7 +156,13 @@ class Voting:
         return True, None
 
     def _record_refused(
-        self, connection: Connection, row: Row, actor: Actor, verdict: Verdict, why: RefusedError, signed: Signed | None
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        actor: Actor,
+        verdict: Verdict,
+        why: RefusedError,
+        signed: Signed | None,
     ) -> None:
         self._audit.append(
             connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,

@@ -17,7 +17,7 @@ from runbooks import books, life, policy, readings
 from runbooks.actions import catalog, risk
 from runbooks.amounts import listed, utc, workloads
 from runbooks.audit import Audit
-from runbooks.books import Row
+from runbooks.books import ProposalRow
 from runbooks.compose import Composed, compose
 from runbooks.identity import SYSTEM, Actor
 from runbooks.outbox import Outbox
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 ROLLBACK_WITHIN_MS = 24 * 3_600_000
 """How long after it was executed the votes on a plan cover its way back."""
-Do = Callable[[Actor, Row, Act, str, int, Callable[[Connection], None]], None]
+Do = Callable[[Actor, ProposalRow, Act, str, int, Callable[[Connection], None]], None]
 """Has the engine do one act: by whom, of which proposal, what, its key, when, and what is recorded beside it."""
 
 
-class WayBack:
+class Rollback:
     """`do` is the executor's: there is one place where a plan reaches the engine."""
 
     def __init__(
@@ -52,7 +52,7 @@ class WayBack:
         self._now = now
         self._act = do
 
-    def tried(self, row: Row, plan: Plan, request: Request) -> Composed | None:
+    def tried(self, row: ProposalRow, plan: Plan, request: Request) -> Composed | None:
         """What taking it back would do now, on a fork; None: all is as it was before already. `request` has what is
         asked besides. Raises RefusedError where nothing of it can be taken back."""
         life.after(row.state, "taken_back", row.id)
@@ -74,7 +74,7 @@ class WayBack:
         words = msgspec.structs.replace(found.words, title=f"Roll back {row.id}: {found.words.title}")
         return msgspec.structs.replace(found, words=words)
 
-    def why_own_votes(self, row: Row, plan: Plan, found: Composed) -> str:
+    def why_own_votes(self, row: ProposalRow, plan: Plan, found: Composed) -> str:
         """Why the votes on the plan do not cover what taking it back would do now; empty: they do, because it is not
         too late, stops nothing that runs, and is no riskier than it was when they were given."""
         if row.executed_ms + ROLLBACK_WITHIN_MS < self._now():
@@ -88,7 +88,7 @@ class WayBack:
             return f"rolling back {row.id} stops {workloads(count)} that {run} now: {listed(stopped)}"
         return ""
 
-    def refuse_uncovered(self, row: Row, plan: Plan, found: Composed, reason: str) -> None:
+    def refuse_uncovered(self, row: ProposalRow, plan: Plan, found: Composed, reason: str) -> None:
         """Raises RefusedError where taking it back needs votes of its own, and where its tier wants a reason."""
         why = self.why_own_votes(row, plan, found)
         if why:
@@ -115,11 +115,11 @@ class WayBack:
         self,
         connection: Connection,
         actor: Actor,
-        row: Row,
+        row: ProposalRow,
         reason: str,
         now_ms: int,
         found: Composed | None = None,
-    ) -> Row:
+    ) -> ProposalRow:
         """Inside a transaction: from here on the way back is gone to its end, whatever happens to the process. `found`:
         what it was seen to do."""
         sealed = (self._audit.seal(connection, reason),) if reason else ()
@@ -130,7 +130,7 @@ class WayBack:
             connection, self._audit, row, "taken_back", actor, now_ms, data=data, private=sealed, note=""
         )  # fmt: skip
 
-    def taken_by(self, connection: Connection, row: Row, plan: Plan, now_ms: int) -> None:
+    def taken_by(self, connection: Connection, row: ProposalRow, plan: Plan, now_ms: int) -> None:
         """Inside the transaction in which a rollback with votes of its own is verified: what it takes back is."""
         if not plan.rolls_back:
             return
@@ -143,7 +143,7 @@ class WayBack:
             connection, self._audit, begun, "rolled_back", SYSTEM, now_ms, data=data, note=f"rolled back by {row.id}"
         )
 
-    def take(self, actor: Actor, row: Row, plan: Plan) -> Row:
+    def take(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
         """Every inverse of every step that was done and is not taken back yet."""
         now_ms = self._now()
         kept: list[str] = []
@@ -168,7 +168,7 @@ class WayBack:
             )
         )
 
-    def _undo_one(self, actor: Actor, row: Row, plan: Plan, number: int, part: int, act: Act) -> None:
+    def _undo_one(self, actor: Actor, row: ProposalRow, plan: Plan, number: int, part: int, act: Act) -> None:
         """One inverse act, once. What is as it was already needs nothing."""
         now_ms = self._now()
         step = plan.steps[number]
@@ -221,10 +221,10 @@ class WayBack:
             )
         return act, False
 
-    def _undo_failed(self, actor: Actor, row: Row, step: Step, error: MusterError) -> Row:
+    def _undo_failed(self, actor: Actor, row: ProposalRow, step: Step, error: MusterError) -> ProposalRow:
         now_ms = self._now()
 
-        def write(connection: Connection) -> Row:
+        def write(connection: Connection) -> ProposalRow:
             for channel in self._policies.current(connection).paged():
                 self._outbox.put(
                     connection, f"{row.digest}:{row.serial}:rollback_failed:{channel}", row.number, channel,
@@ -237,14 +237,14 @@ class WayBack:
 
         return self._engine.record(write)
 
-    def _done(self, row: Row, number: int) -> bool:
+    def _done(self, row: ProposalRow, number: int) -> bool:
         return self._has_effect(books.effect_key(row, number))
 
     def _has_effect(self, key: str) -> bool:
         return self._engine.record(lambda connection: books.has_effect(connection, key))
 
 
-def found_with_plan(connection: Connection, proposal_id: str) -> tuple[Row, Plan]:
+def found_with_plan(connection: Connection, proposal_id: str) -> tuple[ProposalRow, Plan]:
     """Raises NotFoundError, and RefusedError when the stored plan is not the one that was voted on."""
     row = books.found(connection, proposal_id)
     return row, books.plan_of(connection, row)[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual import on
 
-from console.cost_text import Asked, Day, Spending, chart, day_of, pages
+from console.cost_text import CostPageQuery, Day, Spending, chart, day_of, pages
 from console.details import Section
 from console.feed import in_thread
 from console.screens.chart_pane import ChartPane
@@ -44,9 +44,9 @@ def cost_page(connect: Connect, argument: str) -> Pane:
     return QuotePane(connect, argument)
 
 
-def read(words: list[str]) -> Asked:
+def read(words: list[str]) -> CostPageQuery:
     """`by=GROUP days=N`. Raises SpecError naming the word."""
-    asked = Asked()
+    asked = CostPageQuery()
     for word in words:
         name, _, value = word.partition("=")
         if name == "by":
@@ -63,7 +63,7 @@ def read(words: list[str]) -> Asked:
 class CostPane(ChartPane[Spending]):
     NAME = "cost"
 
-    def __init__(self, connect: Connect, asked: Asked) -> None:
+    def __init__(self, connect: Connect, asked: CostPageQuery) -> None:
         super().__init__(connect)
         self._asked = asked
         self._days: dict[tuple[str, int], Day] = {}
@@ -84,7 +84,7 @@ class CostPane(ChartPane[Spending]):
 
     @property
     def line(self) -> str:
-        default = Asked()
+        default = CostPageQuery()
         words = [f"by={self._asked.by}"] if self._asked.by != default.by else []
         words += [f"days={self._asked.days}"] if self._asked.days != default.days else []
         return " ".join(["cost", *words])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import msgspec
 from textual.timer import Timer
 
-from console.action import Target
+from console.action import ActionTarget
 from console.details import Line, Section, text_line
 from console.draft_text import SINCE_MS, draft_columns, list_line
 from console.feed import in_thread
@@ -38,13 +38,13 @@ SIDE_BY_SIDE = 120
 USAGE = ":draft [--llm] [--explain|--runbook] [--from ID] [--texts-of ID] [--pick CHOICE] QUESTION"
 
 
-class Shown(NamedTuple):
+class DraftPage(NamedTuple):
     run: DraftRun
     standing: ModelStanding
     now_ms: int
 
 
-class DraftPane(DetailPane[Shown]):
+class DraftPane(DetailPane[DraftPage]):
     NAME = "draft"
     TARGETS = "draft"
     TWO_FROM = SIDE_BY_SIDE
@@ -75,7 +75,7 @@ class DraftPane(DetailPane[Shown]):
         return self._draft_id
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         """One for each thing that can be done with it now; its state says which."""
         if self.detail is None:
             return ()
@@ -85,7 +85,7 @@ class DraftPane(DetailPane[Shown]):
             can.append("thinking")
         elif standing.configured:
             can.append("askable")
-        return tuple(Target(run.id, state) for state in can) or (Target(run.id, ""),)
+        return tuple(ActionTarget(run.id, state) for state in can) or (ActionTarget(run.id, ""),)
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -157,13 +157,13 @@ class DraftPane(DetailPane[Shown]):
 
     # --- what is shown
 
-    def ask(self, client: Client) -> Shown:
+    def ask(self, client: Client) -> DraftPage:
         run = client.draft_run(self._draft_id)
         if self._standing is None or self.detail is None or run.model_state != self.detail.run.model_state:
             self._standing = client.model()
-        return Shown(run, self._standing, client.health().now_ms)
+        return DraftPage(run, self._standing, client.health().now_ms)
 
-    def columns(self, detail: Shown, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: DraftPage, width: int) -> tuple[list[Section], list[Section]]:
         return draft_columns(*detail, width, two=bool(self._right.display))
 
     def _draw(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from console.details import Section, text_line
 from console.feed import in_thread
 from console.fleet_pages import nowhere, pages, submission_pages
-from console.fleet_shown import FleetView, Submission
+from console.fleet_shown import FleetSubmission, FleetView
 from console.screens.detail_pane import DetailPane
 from console.screens.pane import AsOf, Connect
 from console.settings import load
@@ -27,16 +27,16 @@ ASK_S = 2.0
 PATIENCE_S = 5.0
 
 
-class Shown(NamedTuple):
+class FleetPage(NamedTuple):
     """The fleet or one submission; or why there is none."""
 
     view: FleetView | None = None
-    submission: Submission | None = None
+    submission: FleetSubmission | None = None
     now_ms: int = 0
     error: MusterError | None = None
 
 
-class FleetPane(DetailPane[Shown]):
+class FleetPane(DetailPane[FleetPage]):
     NAME = "fleet"
     EVERY_S = ASK_S
     WALL_NS = staticmethod(time.time_ns)
@@ -80,20 +80,20 @@ class FleetPane(DetailPane[Shown]):
         finally:
             self._asking = False
 
-    def ask(self, client: Client) -> Shown:
+    def ask(self, client: Client) -> FleetPage:
         """For who has settings and no flags."""
         return self._shown({})
 
-    def _shown(self, flags: Mapping[str, Any]) -> Shown:
+    def _shown(self, flags: Mapping[str, Any]) -> FleetPage:
         now_ms = self.WALL_NS() // 1_000_000
         try:
             with closing(self._fleet(flags)) as client:
                 if self._id:
-                    return Shown(submission=client.submission(self._id), now_ms=now_ms)
+                    return FleetPage(submission=client.submission(self._id), now_ms=now_ms)
                 view = client.view()
-                return Shown(view=view, now_ms=view.now_ms)
+                return FleetPage(view=view, now_ms=view.now_ms)
         except MusterError as error:
-            return Shown(error=error)
+            return FleetPage(error=error)
 
     def _fleet(self, flags: Mapping[str, Any]) -> FleetClient:
         from console.fleet_client import FleetClient
@@ -101,7 +101,7 @@ class FleetPane(DetailPane[Shown]):
 
         return FleetClient(fleet_paths(load(flags)).socket, read_only=True, patience_s=PATIENCE_S)
 
-    def columns(self, detail: Shown, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: FleetPage, width: int) -> tuple[list[Section], list[Section]]:
         if detail.error is not None:
             if isinstance(detail.error, NotSentError):
                 return nowhere(detail.error.problem, detail.error.remedy, width), []

@@ -9,7 +9,7 @@ from textual import on
 
 from console.details import Section
 from console.feed import in_thread
-from console.forecast_text import ONE, Known, Sizing, Wait, chart, measured, pages, unit_of
+from console.forecast_text import ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
 from console.screens.chart_pane import ChartPane
 from console.screens.pane import AsOf, Connect
 from console.screens.sections import SectionsView
@@ -37,7 +37,7 @@ AGAIN_S = 5.0
 """Hours pass slowly: what happens in the cell has this page ask no more often."""
 
 
-class Asked(NamedTuple):
+class ForecastPageQuery(NamedTuple):
     """What stands behind `:forecast`."""
 
     subject: str = ""
@@ -45,14 +45,14 @@ class Asked(NamedTuple):
     hours: int = HOURS
 
 
-class ForecastPane(ChartPane[Known]):
+class ForecastPane(ChartPane[ForecastPageData]):
     NAME = "forecast"
 
     def __init__(self, connect: Connect, argument: str) -> None:
         super().__init__(connect)
         self._asked = read(argument)
         self._found: Forecast | None = None
-        self._of: Asked | None = None
+        self._of: ForecastPageQuery | None = None
         """What the forecast that is there is of."""
         self._wait = Wait()
         self._began = 0.0
@@ -86,7 +86,7 @@ class ForecastPane(ChartPane[Known]):
 
     def put_back(self, place: dict[str, Any]) -> None:
         try:
-            self._asked = Asked(str(place["subject"]), str(place["metric"]), int(place["hours"]))
+            self._asked = ForecastPageQuery(str(place["subject"]), str(place["metric"]), int(place["hours"]))
         except (KeyError, TypeError, ValueError):
             return
         self._ask_now()
@@ -97,7 +97,7 @@ class ForecastPane(ChartPane[Known]):
 
     # --- asking
 
-    def ask(self, client: Client) -> Known:
+    def ask(self, client: Client) -> ForecastPageData:
         self._read_only = client.read_only
         return known(client, self._asked)
 
@@ -138,7 +138,7 @@ class ForecastPane(ChartPane[Known]):
         if self._ticks is not None:
             self._ticks.resume()
 
-    async def _made(self, asked: Asked) -> None:
+    async def _made(self, asked: ForecastPageQuery) -> None:
         request = ForecastRequest(subject=asked.subject, metric=asked.metric, hours=asked.hours)
         try:
             found: Forecast | None = await in_thread(lambda: self.connect().forecast(request))
@@ -173,10 +173,10 @@ class ForecastPane(ChartPane[Known]):
             return found, Wait(since_s=max(0.1, time.monotonic() - self._began))
         return found, self._wait
 
-    def chart(self, detail: Known, width: int, rows: int) -> list[Section]:
+    def chart(self, detail: ForecastPageData, width: int, rows: int) -> list[Section]:
         return chart(detail, *self._there(), width, rows)
 
-    def columns(self, detail: Known, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: ForecastPageData, width: int) -> tuple[list[Section], list[Section]]:
         return pages(detail, *self._there(), width, read_only=self._read_only)
 
     @on(SectionsView.LinkChosen)
@@ -191,7 +191,9 @@ class ForecastPane(ChartPane[Known]):
             self.post_message(self.Compose(name))
             return
         metric = self._asked.metric if what == "of" and _measured_of(self._asked.metric, name) else ""
-        self._asked = Asked(name, metric, self._asked.hours) if what == "of" else self._asked._replace(metric=name)
+        self._asked = (
+            ForecastPageQuery(name, metric, self._asked.hours) if what == "of" else self._asked._replace(metric=name)
+        )
         if self._making is not None:
             self._making.cancel()
             self._making = None
@@ -199,9 +201,9 @@ class ForecastPane(ChartPane[Known]):
         self._ask_now()
 
 
-def read(argument: str) -> Asked:
+def read(argument: str) -> ForecastPageQuery:
     """`[WHAT:NAME] [METRIC] [N h]`. Raises SpecError naming the word."""
-    asked = Asked()
+    asked = ForecastPageQuery()
     for word in argument.split():
         if word.endswith("h") and word[:-1].isdecimal():
             hours = int(word[:-1])
@@ -222,7 +224,7 @@ def _measured_of(metric: str, subject: str) -> bool:
 # -- what is asked of the engine --------------------------------------------------------------------------------------
 
 
-def known(client: Client, asked: Asked) -> Known:
+def known(client: Client, asked: ForecastPageQuery) -> ForecastPageData:
     """Everything besides the forecast itself. Blocks; each question is a short one."""
     overview = client.overview()
     of, _, name = asked.subject.partition(":")
@@ -235,7 +237,7 @@ def known(client: Client, asked: Asked) -> Known:
     )
     there_is, what, sizing = _there_is(client, overview, pool, of, name, metric)
     queues = client.query(Query(kind="queues", columns=("name",), limit=MAX_QUEUES)).rows
-    return Known(
+    return ForecastPageData(
         version=overview.version,
         now_ms=overview.now_ms,
         subject=asked.subject,
@@ -259,14 +261,14 @@ def _usual(overview: Overview, pool: PoolOverview | None) -> str:
 
 def _there_is(
     client: Client, overview: Overview, pool: PoolOverview | None, of: str, name: str, metric: str
-) -> tuple[int | None, str, Sizing | None]:
+) -> tuple[int | None, str, CapacityStep | None]:
     """What the subject has of what is measured, in thousandths; what that is; how it gets more."""
     resource = {"gpu": "gpu_milli", "cpu": "cpu_milli"}.get(metric.rpartition("_")[2], "")
     if metric not in ("demand_nodes", "demand_gpu", "demand_cpu", "used_gpu", "used_cpu"):
         return None, "", None
     if of == "queue":
         quota = client.queue(name).spec.nominal.get(resource, 0)
-        return (quota, "quota", Sizing(ONE, quota // ONE)) if quota else (None, "", None)
+        return (quota, "quota", CapacityStep(ONE, quota // ONE)) if quota else (None, "", None)
     if of == "cell":
         return overview.capacity.get(resource), "capacity", None
     if pool is None:
@@ -274,9 +276,9 @@ def _there_is(
     scaling = next((each.scaling for each in client.scaling().pools if each.pool == pool.name), None)
     ahead, most = scaling is not None, None if scaling is None else scaling.most
     if metric == "demand_nodes":
-        return pool.nodes * ONE, "nodes there are", Sizing(ONE, pool.nodes, most, ahead)
+        return pool.nodes * ONE, "nodes there are", CapacityStep(ONE, pool.nodes, most, ahead)
     each = pool.capacity.get(resource, 0) // max(1, pool.nodes)
-    sizing = Sizing(each, pool.nodes, most, ahead) if each else None
+    sizing = CapacityStep(each, pool.nodes, most, ahead) if each else None
     return pool.capacity.get(resource), "capacity", sizing
 
 

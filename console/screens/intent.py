@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.action import Target
+from console.action import ActionTarget
 from console.details import Section
 from console.intent_detail_text import detail_columns, title_of
 from console.screens.detail_pane import DetailPane
@@ -42,8 +42,8 @@ class IntentPane(DetailPane[IntentDetail]):
         return "" if self.detail is None else title_of(self.detail.view)
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        return () if self.detail is None else (Target(self.detail.view.id, self.detail.view.phase),)
+    def targets(self) -> tuple[ActionTarget, ...]:
+        return () if self.detail is None else (ActionTarget(self.detail.view.id, self.detail.view.phase),)
 
     def ask(self, client: Client) -> IntentDetail:
         digits = self._name.removeprefix("i")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.action import Target
+from console.action import ActionTarget
 from console.details import Section
 from console.intent_text import intent_columns, standing
 from console.screens.detail_pane import DetailPane
@@ -27,12 +27,12 @@ class IntentsPane(DetailPane[IntentsReport]):
         return standing(self.detail) if self.detail else ""
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         """The one under the cursor."""
         if self.detail is None:
             return ()
         link = (self._right if self._right.has_focus else self._left).link
-        return tuple(Target(each.id, each.phase) for each in self.detail.items if link == f"intent {each.id}")
+        return tuple(ActionTarget(each.id, each.phase) for each in self.detail.items if link == f"intent {each.id}")
 
     def ask(self, client: Client) -> IntentsReport:
         return client.intents()

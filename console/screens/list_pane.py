@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import structs
 from textual import on
 
-from console.action import Target
+from console.action import ActionTarget
 from console.column_choice import keep_columns, kept_columns
 from console.feed import in_thread
 from console.query import FilterError
@@ -17,7 +17,7 @@ from console.row_filter import matches
 from console.screens.pane import Connect
 from console.screens.table_pane import TablePane
 from console.selection import MOST
-from console.table import Fetch, Place, WindowTable
+from console.table import Fetch, TablePosition, WindowTable
 from console.text import printable
 from console.views import KEY_COLUMN, LISTS, NEWEST_FIRST, SHARE, ListView, Row, Window, summary
 from engine.errors import MusterError, RefusedError
@@ -54,13 +54,13 @@ class ListPane(TablePane):
         return f"{self.NAME} {self.view.line}".rstrip()
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         if not self.TARGETS:
             return ()
         rows: Sequence[Row] = list(self.table.marked.values())
         if not rows and self.table.cursor_row is not None:
             rows = [self.table.cursor_row]
-        return tuple(Target(row.id, row.state) for row in rows)
+        return tuple(ActionTarget(row.id, row.state) for row in rows)
 
     @property
     def copyable(self) -> str:
@@ -116,7 +116,7 @@ class ListPane(TablePane):
         """What fetches the rows of this view, on a thread."""
         return partial(fetch_rows, self.connect, view)
 
-    def _ask_anew(self, place: Place | None = None) -> None:
+    def _ask_anew(self, place: TablePosition | None = None) -> None:
         self.table.empty = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else f"no {self.KIND} yet"
         # The thread reads a copy: the person may edit the view while it asks.
         view = self.view.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.action import Target
+from console.action import ActionTarget
 from console.details import Section
 from console.node_text import node_columns
 from console.screens.detail_pane import DetailPane
@@ -30,8 +30,8 @@ class NodePane(DetailPane[NodeDetail]):
         return cut(printable(self._node_id), 32)
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(self._node_id, self.detail.state),) if self.detail else ()
+    def targets(self) -> tuple[ActionTarget, ...]:
+        return (ActionTarget(self._node_id, self.detail.state),) if self.detail else ()
 
     def ask(self, client: Client) -> NodeDetail:
         return client.node(self._node_id)

@@ -9,7 +9,7 @@ from console.details import Section
 from console.feed import in_thread
 from console.overview_lately import lately, questions, third_column
 from console.overview_queues import question, worst_first
-from console.overview_text import Beside, Glance, overview_columns
+from console.overview_text import OverviewData, SlowReadings, overview_columns
 from console.screens.detail_pane import VERY_WIDE, DetailPane
 from console.screens.pane import Connect
 from console.text import printable
@@ -24,7 +24,7 @@ BESIDE_S = 20.0
 HOURS_AHEAD = 24
 
 
-class OverviewPane(DetailPane[Glance]):
+class OverviewPane(DetailPane[OverviewData]):
     NAME = "overview"
     ALWAYS_TWO = True
     THIRD = True
@@ -33,7 +33,7 @@ class OverviewPane(DetailPane[Glance]):
         super().__init__(connect)
         self._log = log
         self._left.leads_with_first = self._third.leads_with_first = True  # what is most urgent
-        self._beside = Beside()
+        self._beside = SlowReadings()
         self._beside_at = float("-inf")
         self._asking_beside = False
 
@@ -49,20 +49,20 @@ class OverviewPane(DetailPane[Glance]):
         """What has just happened is told where there is a third column."""
         return self.app.size.width >= VERY_WIDE
 
-    def ask(self, client: Client) -> Glance:
+    def ask(self, client: Client) -> OverviewData:
         health = client.health()
         waiting = client.proposals(("awaiting",), 4) if health.awaiting else ()
         told = None
         if self._third.display:
             told = lately(*(client.query(question) for question in questions()))
         queues = worst_first(client.query(question()))
-        return Glance(client.overview(), queues, health.awaiting, health.stuck, waiting, told)
+        return OverviewData(client.overview(), queues, health.awaiting, health.stuck, waiting, told)
 
-    def columns(self, detail: Glance, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: OverviewData, width: int) -> tuple[list[Section], list[Section]]:
         return overview_columns(detail, width, self.size.height, self._beside)
 
     def third(
-        self, detail: Glance, left: list[Section], right: list[Section], width: int
+        self, detail: OverviewData, left: list[Section], right: list[Section], width: int
     ) -> tuple[list[Section], list[Section], list[Section]]:
         events = self._log.newest(self.size.height) if self._log.whole else None
         return left, right, third_column(detail.lately, events, width, self.size.height)
@@ -96,13 +96,13 @@ class OverviewPane(DetailPane[Glance]):
         self._draw()
 
 
-def beside(client: Client) -> Beside:
+def beside(client: Client) -> SlowReadings:
     """Blocks. What cannot be had is left out, but for an engine that is away."""
     from recommender.forecasts import ForecastRequest
 
     budgets = client.budgets().budgets
     grows = [size.scaling for size in client.scaling().pools if size.scaling is not None]
-    found = Beside(budgets=budgets, boot_ms=max((each.boot_ms[0] for each in grows), default=0))
+    found = SlowReadings(budgets=budgets, boot_ms=max((each.boot_ms[0] for each in grows), default=0))
     try:
         found = found._replace(forecast=client.forecast(ForecastRequest(hours=HOURS_AHEAD)))
     except UnreachableError:

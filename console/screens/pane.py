@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from textual.containers import Vertical
 from textual.message import Message
 
-from console.action import Action, Context, ScreenName, Target, TargetKind
+from console.action import Action, ActionTarget, Context, ScreenName, TargetKind
 from console.screens.lean import Covered
 from engine.errors import MusterError, RefusedError
 
@@ -31,7 +31,7 @@ class AsOf(NamedTuple):
     """Cell time, Unix milliseconds UTC."""
 
 
-class Step(NamedTuple):
+class PageStep(NamedTuple):
     """A page and where on it a person was: what is left of it once it is gone."""
 
     line: str
@@ -53,7 +53,7 @@ class Pane(Covered, Vertical):
     """It tells what happens one by one."""
     argument: str = ""
     """What stood behind its name when it was opened."""
-    awaited: Step | None = None
+    awaited: PageStep | None = None
     """Where it is to go once it is put up."""
 
     class Changed(Message):
@@ -112,11 +112,11 @@ class Pane(Covered, Vertical):
         """Go to that place as soon as there are data. What no longer exists is left out."""
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         """What an action would act on."""
         return ()
 
-    def acted_on(self, action: Action, context: Context) -> tuple[Target, ...]:
+    def acted_on(self, action: Action, context: Context) -> tuple[ActionTarget, ...]:
         """Which of the targets an action is for: all of them, where a person has chosen each."""
         return context.targets
 

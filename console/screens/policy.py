@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual import on
 
-from console.action import Target
+from console.action import ActionTarget
 from console.details import Section
 from console.policy_text import CANDIDATE, FREEZE, REVIEW, policy_columns, review_sections
 from console.screens.detail_pane import DetailPane
@@ -53,11 +53,11 @@ class PolicyPane(DetailPane[KeptPolicy]):
         return AsOf(0, self.detail.now_ms) if self.detail is not None else None
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         link = self._left.link
         if link.startswith(CANDIDATE):
-            return (Target(link.removeprefix(CANDIDATE), "awaiting"),)
-        return (Target(link.removeprefix(FREEZE), "by hand"),) if link.startswith(FREEZE) else ()
+            return (ActionTarget(link.removeprefix(CANDIDATE), "awaiting"),)
+        return (ActionTarget(link.removeprefix(FREEZE), "by hand"),) if link.startswith(FREEZE) else ()
 
     def candidate(self) -> Candidate:
         """The one under the cursor. Raises RefusedError."""
@@ -107,9 +107,9 @@ class ReviewsPane(DetailPane[KeptReviews]):
         return AsOf(0, self.detail.now_ms) if self.detail is not None else None
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         chosen = self.chosen()
-        return (Target(str(chosen.id), "closed" if chosen.closed_ms else "open"),) if chosen is not None else ()
+        return (ActionTarget(str(chosen.id), "closed" if chosen.closed_ms else "open"),) if chosen is not None else ()
 
     def chosen(self) -> Review | None:
         """The one under the cursor."""

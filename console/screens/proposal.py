@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from console.action import Target
+from console.action import ActionTarget
 from console.advice_sections import found_sections
 from console.details import Section
 from console.feed import in_thread
@@ -47,7 +47,7 @@ DRAW_S = 1.0
 IS_SUGGESTION = re.compile("R-[a-z2-7]{5}")
 
 
-class Kept(NamedTuple):
+class ProposalPage(NamedTuple):
     proposal: Proposal
     caller: Caller
     at: float
@@ -56,7 +56,7 @@ class Kept(NamedTuple):
     """What a stale one would do now."""
 
 
-class ProposalPane(DetailPane[Kept]):
+class ProposalPane(DetailPane[ProposalPage]):
     NAME = "proposal"
     TARGETS = "proposal"
     EVERY_S = 5.0
@@ -114,11 +114,11 @@ class ProposalPane(DetailPane[Kept]):
         self._top = top if isinstance(top, int) else 0
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         if self.detail is None:
             return ()
         shown = self.detail.proposal
-        return (Target(shown.id, shown.state, unverified(shown), waiting_step(shown) is not None),)
+        return (ActionTarget(shown.id, shown.state, unverified(shown), waiting_step(shown) is not None),)
 
     def chosen(self) -> Proposal | None:
         return self.detail.proposal if self.detail is not None else None
@@ -155,7 +155,7 @@ class ProposalPane(DetailPane[Kept]):
 
     # --- what is shown
 
-    def ask(self, client: Client) -> Kept:
+    def ask(self, client: Client) -> ProposalPage:
         self._records = client.records()
         shown, caller = client.proposal(self._proposal_id), client.whoami()
         fresh = None
@@ -163,7 +163,7 @@ class ProposalPane(DetailPane[Kept]):
             before = self.detail
             fresh = before.fresh if before is not None and before.proposal.stale == shown.stale else None
             fresh = fresh or self._proposed_now(client, shown)
-        return Kept(shown, caller, self._clock(), fresh)
+        return ProposalPage(shown, caller, self._clock(), fresh)
 
     async def _ask_found(self, rec_id: str) -> None:
         """What it follows from, where that still stands: asked for once, beside the page, which does not wait."""
@@ -183,7 +183,7 @@ class ProposalPane(DetailPane[Kept]):
         except MusterError as error:
             return Fresh(None, f"{error.problem} (that is all that is known)")
 
-    def columns(self, detail: Kept, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: ProposalPage, width: int) -> tuple[list[Section], list[Section]]:
         shown, me = detail.proposal, detail.caller.me
         now_ms = self._now_ms(detail)
         plan = [head_section(shown, now_ms, width), *plan_sections(shown, width), *carried_sections(shown, width)]
@@ -198,7 +198,7 @@ class ProposalPane(DetailPane[Kept]):
         ]
         return plan, stands
 
-    def _now_ms(self, detail: Kept) -> int:
+    def _now_ms(self, detail: ProposalPage) -> int:
         """The engine's wall clock."""
         return detail.caller.now_ms + round((self._clock() - detail.at) * 1000)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual import on
 
-from console.action import Target
+from console.action import ActionTarget
 from console.proposal_text import LIST_HEADINGS, SHOWN_STATES, headings, list_rows
 from console.query import parse_filter
 from console.screens.pane import Connect
@@ -64,9 +64,9 @@ class ProposalsPane(WordsPane):
         return "  ·  ".join([*self.counts, votes]) if self.counts else ""
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         row = self.table.cursor_row
-        return (Target(row.id, row.state),) if row is not None else ()
+        return (ActionTarget(row.id, row.state),) if row is not None else ()
 
     def chosen(self) -> Proposal | None:
         """The one under the cursor."""

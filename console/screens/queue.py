@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from console.action import Target
+from console.action import ActionTarget
 from console.details import Section
 from console.feed import in_thread
-from console.queue_text import Known, queue_columns
+from console.queue_text import QueuePageData, queue_columns
 from console.screens.detail_pane import DetailPane
 from console.screens.pane import Connect
 from console.text import cut, printable
@@ -30,7 +30,7 @@ _ROW = (
 )  # fmt: skip
 
 
-class QueuePane(DetailPane[Known]):
+class QueuePane(DetailPane[QueuePageData]):
     NAME = "queue"
     THIRD = True
     TARGETS = "queue"
@@ -51,16 +51,16 @@ class QueuePane(DetailPane[Known]):
         return f"queue {self._queue}"
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(self._queue, self.detail.detail.mode),) if self.detail else ()
+    def targets(self) -> tuple[ActionTarget, ...]:
+        return (ActionTarget(self._queue, self.detail.detail.mode),) if self.detail else ()
 
-    def ask(self, client: Client) -> Known:
+    def ask(self, client: Client) -> QueuePageData:
         detail = client.queue(self._queue)
         page = client.query(Query(kind="queues", columns=_ROW, where=(Term("name", "=", self._queue),), limit=1))
         row: dict[str, Any] = dict(zip(page.columns, page.rows[0], strict=True)) if page.rows else {}
-        return Known(detail, row, _waiting(client, detail), _running(client, detail))
+        return QueuePageData(detail, row, _waiting(client, detail), _running(client, detail))
 
-    def columns(self, detail: Known, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: QueuePageData, width: int) -> tuple[list[Section], list[Section]]:
         return queue_columns(detail._replace(fairness=self._fairness), width)
 
     def reload(self) -> None:

@@ -38,12 +38,12 @@ SWITCHES = ("spot", "arrivals", "no-arrivals")
 """Words that stand alone."""
 
 
-class Found(NamedTuple):
+class QuoteResult(NamedTuple):
     quote: Quote
     request: QuoteRequest
 
 
-class QuotePane(ChartPane[Found]):
+class QuotePane(ChartPane[QuoteResult]):
     NAME = "cost"
 
     def __init__(self, connect: Connect, argument: str) -> None:
@@ -111,13 +111,13 @@ class QuotePane(ChartPane[Found]):
         try:
             request = await in_thread(lambda: self._request(self.connect()))
             quote = await in_thread(lambda: self.connect().quote(request))
-            self._show(Found(quote, request))
+            self._show(QuoteResult(quote, request))
             if thin_starts(quote) and self._arguments.seeds is None and self._arguments.within is None:
                 self._began, self._permille = time.monotonic(), None
                 self._further = "starts not reached yet, or in too few runs, are run further ahead"
                 self._draw()
                 longer = msgspec.structs.replace(request, within_ms=ON_MS)
-                self._show(Found(await in_thread(lambda: self.connect().quote(longer)), longer))
+                self._show(QuoteResult(await in_thread(lambda: self.connect().quote(longer)), longer))
             self._further = self._not_reached()
         except MusterError as error:
             self._further = str(error)
@@ -129,7 +129,7 @@ class QuotePane(ChartPane[Found]):
     def _request(self, client: Client) -> QuoteRequest:
         return request_of(self._arguments, client)
 
-    def _show(self, found: Found) -> None:
+    def _show(self, found: QuoteResult) -> None:
         self.detail = found
         self._draw()
 
@@ -197,10 +197,10 @@ class QuotePane(ChartPane[Found]):
 
     # --- what is shown
 
-    def chart(self, detail: Found, width: int, rows: int) -> list[Section]:
+    def chart(self, detail: QuoteResult, width: int, rows: int) -> list[Section]:
         return compared(detail.quote, detail.request, width)
 
-    def columns(self, detail: Found, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: QuoteResult, width: int) -> tuple[list[Section], list[Section]]:
         return pages(detail.quote, self._further, width)
 
 

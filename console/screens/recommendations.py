@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual import on
 
-from console.action import Target
+from console.action import ActionTarget
 from console.advice_sections import found_lines, suggestion_sections
 from console.advice_text import followed_text, list_line
 from console.details import Line, Section, text_line
@@ -74,13 +74,15 @@ class RecommendationsPane(DetailPane[Recommendations]):
         return chosen.suggestion.id if chosen else ""
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         """What it could be proposed as; a suggestion is no object of the cell."""
         chosen = self.chosen()
         if chosen is None:
             return ()
         return (
-            Target(chosen.suggestion.id, "acted" if chosen.state == "acted" else "to do" if chosen.command else "told"),
+            ActionTarget(
+                chosen.suggestion.id, "acted" if chosen.state == "acted" else "to do" if chosen.command else "told"
+            ),
         )
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual import on
 
-from console.action import Target
+from console.action import ActionTarget
 from console.details import Section
 from console.feed import in_thread
 from console.proposal_text import screen_digest
@@ -57,9 +57,9 @@ class RunbooksPane(WordsPane):
         return "  ·  ".join([*self.counts, f"{approved:,} approved"]) if self._found else ""
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         row = self.table.cursor_row
-        return (Target(row.id, row.state),) if row is not None else ()
+        return (ActionTarget(row.id, row.state),) if row is not None else ()
 
     def reload(self) -> None:
         """The shelf changes by people's hands, not by what happens in the cell: `r` looks again."""
@@ -127,8 +127,8 @@ class RunbookPane(DetailPane[RunbookView]):
         return cut(printable(self._runbook_id), 40)
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(self._runbook_id, self.detail.line.status),) if self.detail else ()
+    def targets(self) -> tuple[ActionTarget, ...]:
+        return (ActionTarget(self._runbook_id, self.detail.line.status),) if self.detail else ()
 
     def ask(self, client: Client) -> RunbookView:
         return client.runbook(self._runbook_id)

@@ -20,8 +20,8 @@ from console.screens.pane import Connect
 from console.screens.sections import SectionsView
 from console.setting_file import write
 from console.setting_sources import refuse_secret, settings_told
-from console.settings import Settings
-from console.settings_text import Told, Wish, pages, values_of
+from console.settings import ConsoleSettings
+from console.settings_text import SettingChange, SettingsPage, pages, values_of
 from console.text import printable
 from engine.errors import MusterError, SpecError
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from console.client import Client
 
 
-class SettingsPane(DetailPane[Told]):
+class SettingsPane(DetailPane[SettingsPage]):
     NAME = "settings"
 
     def __init__(self, connect: Connect, argument: str) -> None:
@@ -56,11 +56,11 @@ class SettingsPane(DetailPane[Told]):
     def _app(self) -> MusterApp:
         return cast("MusterApp", self.app)
 
-    def ask(self, client: Client) -> Told:
+    def ask(self, client: Client) -> SettingsPage:
         """Not of the engine: of this machine's file and environment."""
         return self._told()
 
-    def _told(self) -> Told:
+    def _told(self) -> SettingsPage:
         found, problem = settings_told(self._app.flags)
         if self._wish is not None:
             refuse_secret(self._wish.name, self._wish.value)
@@ -68,7 +68,7 @@ class SettingsPane(DetailPane[Told]):
         file = settings.config_file(os.environ)
         with suppress(ValueError):  # it is in no home
             file = Path("~") / file.relative_to(Path.home())
-        return Told(tuple(found), values, defaults, str(file), printable(problem))
+        return SettingsPage(tuple(found), values, defaults, str(file), printable(problem))
 
     async def _ask(self) -> None:
         """Also while no engine answers."""
@@ -102,7 +102,7 @@ class SettingsPane(DetailPane[Told]):
         self._draw()
         return True
 
-    def columns(self, detail: Told, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: SettingsPage, width: int) -> tuple[list[Section], list[Section]]:
         return pages(detail, self._wish, width)
 
     @on(SectionsView.LinkChosen)
@@ -115,7 +115,7 @@ class SettingsPane(DetailPane[Told]):
         elif self._wish is not None:
             self.run_worker(self._change(what, self._wish), exclusive=True, group="change")
 
-    async def _change(self, where: str, wish: Wish) -> None:
+    async def _change(self, where: str, wish: SettingChange) -> None:
         try:
             if where == "file":
                 path = settings.config_file(os.environ)
@@ -136,10 +136,10 @@ class SettingsPane(DetailPane[Told]):
         """As this console would look if it were started with it."""
         from console.palettes import theme_for
 
-        self._app.theme = theme_for(wanted or Settings().theme, os.environ, self._app.console.color_system).name
+        self._app.theme = theme_for(wanted or ConsoleSettings().theme, os.environ, self._app.console.color_system).name
 
 
-def read(argument: str) -> Wish | None:
+def read(argument: str) -> SettingChange | None:
     """`NAME=VALUE`, `-NAME`, or nothing. Raises SpecError naming what would do."""
     text = argument.strip()
     if not text:
@@ -148,7 +148,7 @@ def read(argument: str) -> Wish | None:
     name = name.strip()
     out = name.startswith("-") and not equals
     name = name.lstrip("-")
-    known = [field.name for field in fields(Settings)]
+    known = [field.name for field in fields(ConsoleSettings)]
     if name not in known:
         if "key" in name or "password" in name or "token" in name or "secret" in name:
             raise SpecError("", f"'{printable(name)[:40]}' is no setting: no secret is kept there",
@@ -157,8 +157,8 @@ def read(argument: str) -> Wish | None:
         raise SpecError("", f"there is no setting '{printable(name)[:40]}'",
                         f"Did you mean {near[0]}?" if near else ":settings lists them all")  # fmt: skip
     if out:
-        return Wish(name, None)
+        return SettingChange(name, None)
     if not equals:
         raise SpecError("", f"{name} needs a value", f"Write :settings {name}=VALUE, or -{name} to take it out")
     given = settings.from_text(name, value.strip().strip("\"'"))
-    return Wish(name, settings.checked(name, given, name))
+    return SettingChange(name, settings.checked(name, given, name))

@@ -8,12 +8,12 @@ from textual import on
 from textual.app import ComposeResult
 
 from console.screens.pane import AsOf, Connect, Pane
-from console.table import Place, WindowTable
+from console.table import TablePosition, WindowTable
 from console.text import printable, timestamp
 from console.views import Window
 
 
-class Work(Protocol):
+class PageWork(Protocol):
     """Something on a page that takes long."""
 
     @property
@@ -32,7 +32,7 @@ class TablePane(Pane):
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
         self.table = WindowTable()
-        self.work: Work | None = None
+        self.work: PageWork | None = None
         """What takes long and is told in the title, such as an export."""
         self._window: Window | None = None
         self._still: AsOf | None = None
@@ -80,7 +80,7 @@ class TablePane(Pane):
         numbers = [place.get(name) for name in ("index", "top", "x")]
         if all(isinstance(number, int) and 0 <= number < 1 << 40 for number in numbers):
             index, top, x = (int(number) for number in numbers if isinstance(number, int))
-            self.table.put_back(Place(index, str(place.get("id", "")), top, x))
+            self.table.put_back(TablePosition(index, str(place.get("id", "")), top, x))
 
     def clear_one(self) -> bool:
         """Stop what is under way, give up a range, take marks away: the innermost first."""

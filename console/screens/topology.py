@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.timer import Timer
 
-from console.action import Action, Context, Target
+from console.action import Action, ActionTarget, Context
 from console.details import Section, plural
 from console.feed import in_thread
 from console.screens.detail_pane import DetailPane
@@ -59,7 +59,7 @@ class TopologyPane(DetailPane[HeatMap]):
         """Where zooming out goes, and the tile that was zoomed into."""
         self._keep = ""
         """Tile to put the cursor on when the next map is there."""
-        self._acted: tuple[Target, ...] = ()
+        self._acted: tuple[ActionTarget, ...] = ()
         self._acted_of: tuple[object, ...] = ()
         """Of which tile they are."""
         self._acts_on = ""
@@ -84,7 +84,7 @@ class TopologyPane(DetailPane[HeatMap]):
         return f"{count}  ·  by {self._view.colouring}"
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ActionTarget, ...]:
         return self._acted if self._acted_of == self._here else ()
 
     @property
@@ -229,7 +229,7 @@ class TopologyPane(DetailPane[HeatMap]):
 
     # --- acting
 
-    def acted_on(self, action: Action, context: Context) -> tuple[Target, ...]:
+    def acted_on(self, action: Action, context: Context) -> tuple[ActionTarget, ...]:
         """Of a domain those that the action is possible for: nobody has chosen the others."""
         if len(context.targets) < 2:
             return context.targets
@@ -271,5 +271,5 @@ class TopologyPane(DetailPane[HeatMap]):
         self._draw_facts()
 
 
-def _target(tile: HeatTile) -> Target:
-    return Target(tile.name, next(iter(tile.states), ""))
+def _target(tile: HeatTile) -> ActionTarget:
+    return ActionTarget(tile.name, next(iter(tile.states), ""))

@@ -14,7 +14,7 @@ from textual.timer import Timer
 from console.details import Line, Section, text_line
 from console.feed import in_thread
 from console.outlook import outlook_sections, rests_on, run_line
-from console.progress import Pace
+from console.progress import TimeLeft
 from console.screens.detail_pane import DetailPane
 from console.screens.pane import AsOf, Connect
 from console.screens.sections import SectionsView
@@ -31,7 +31,7 @@ LOOK_S = 0.5
 """How often a run that goes on is looked at."""
 
 
-class Kept(NamedTuple):
+class WhatIfRuns(NamedTuple):
     """The what-ifs that the engine keeps, and the two that are shown."""
 
     runs: tuple[RunStatus, ...]
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
     beside: RunStatus | None
 
 
-class WhatIfPane(DetailPane[Kept]):
+class WhatIfPane(DetailPane[WhatIfRuns]):
     NAME = "whatif"
 
     def __init__(self, connect: Connect) -> None:
@@ -51,7 +51,7 @@ class WhatIfPane(DetailPane[Kept]):
         self._stopped = ""
         """Id of the run that was last stopped from here."""
         self._paced = ""
-        self._pace = Pace()
+        self._pace = TimeLeft()
         """Of the run with the id before."""
         self._timer: Timer | None = None
 
@@ -109,7 +109,7 @@ class WhatIfPane(DetailPane[Kept]):
     def _far(self, run: RunStatus) -> str:
         """How far a run is, for how long still, and how it is stopped."""
         if run.id != self._paced:
-            self._paced, self._pace = run.id, Pace()
+            self._paced, self._pace = run.id, TimeLeft()
         left_s = self._pace.step("run", run.progress_permille, 1000).left_s
         left = f" for {self._pace.went_s:.0f} s" if left_s is None else f", {duration(round(left_s * 1000))} left"
         return f"running ahead: {run.progress_permille / 10:.0f}%{left}, esc stops it"
@@ -168,14 +168,14 @@ class WhatIfPane(DetailPane[Kept]):
 
     # --- what is shown
 
-    def ask(self, client: Client) -> Kept:
+    def ask(self, client: Client) -> WhatIfRuns:
         runs = tuple(run for run in client.runs() if isinstance(run.ask, WhatIf))
         ids = [run.id for run in runs]
         shown = self._shown if self._shown in ids else next(iter(ids), "")
         beside = self._beside if self._beside in ids and self._beside != shown else ""
-        return Kept(runs, client.run(shown) if shown else None, client.run(beside) if beside else None)
+        return WhatIfRuns(runs, client.run(shown) if shown else None, client.run(beside) if beside else None)
 
-    def columns(self, detail: Kept, width: int) -> tuple[list[Section], list[Section]]:
+    def columns(self, detail: WhatIfRuns, width: int) -> tuple[list[Section], list[Section]]:
         left = [self._edits_section(width)]
         if detail.runs:
             left.append(self._runs_section(detail, width))
@@ -202,7 +202,7 @@ class WhatIfPane(DetailPane[Kept]):
             lines = [text_line("none yet: choose one below, or type :whatif drain NODE", "dim")]
         return Section("Edits", tuple(lines), "w runs them, x takes one out")
 
-    def _runs_section(self, detail: Kept, width: int) -> Section:
+    def _runs_section(self, detail: WhatIfRuns, width: int) -> Section:
         lines = []
         for run in detail.runs:
             mark = "▸" if detail.shown and run.id == detail.shown.id else " "
@@ -211,7 +211,7 @@ class WhatIfPane(DetailPane[Kept]):
             lines.append(Line(((f"{mark} ", "accent"), *line.spans), line.link))
         return Section("Runs", tuple(lines), "enter shows, b beside")
 
-    def _result(self, detail: Kept, width: int) -> list[Section]:
+    def _result(self, detail: WhatIfRuns, width: int) -> list[Section]:
         shown = detail.shown
         if shown is None:
             text = (

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from console.action import Context, Target
+from console.action import ActionTarget, Context
 from console.details import Line, Section, text_line
 from console.feed import in_thread
 from console.mirror_text import job_section
@@ -16,7 +16,7 @@ from console.screens.detail_pane import DetailPane
 from console.screens.pane import Connect
 from console.screens.table_pane import TablePane
 from console.text import cut, fit, permille, printable, wrap
-from console.workload_beside import Beside, action_section
+from console.workload_beside import WorkloadContext, action_section
 from console.workload_text import workload_columns
 from engine.errors import MusterError, NotFoundError
 from engine.outlook import AskStart, RunStatus, StartEstimate
@@ -51,7 +51,7 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         self._eta: RunStatus | None = None
         """The twin's run that tells when it starts, once a person has asked."""
         self._likely: RuntimeEstimate | None = None
-        self._beside = Beside()
+        self._beside = WorkloadContext()
         self._looked_beside: str | None = None
         """The state in which it was asked what lies beside it."""
         self._estimated: tuple[str, int] | None = None
@@ -66,8 +66,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         return cut(printable(self.detail.name), 40) if self.detail else ""
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(self._workload_id, self.detail.state),) if self.detail else ()
+    def targets(self) -> tuple[ActionTarget, ...]:
+        return (ActionTarget(self._workload_id, self.detail.state),) if self.detail else ()
 
     def ask(self, client: Client) -> WorkloadDetail:
         return client.workload(self._workload_id)

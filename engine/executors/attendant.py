@@ -1,9 +1,10 @@
 """The thread that looks after the processes of a cell: it starts keepers, tells gangs to go, follows them to their end,
 stops what is over, and after a restart finds what survived.
 
-Orders come from the engine's thread, which never waits for any of this; what has come of them is told back as `Told`.
-A gang begins when all of its tasks are ready, and when what it takes over from work that is being stopped is really
-free: an attempt does not begin before the one before it has ended, nor on a device that another still holds.
+Orders come from the engine's thread, which never waits for any of this; what has come of them is told back as
+`AttemptReport`. A gang begins when all of its tasks are ready, and when what it takes over from work that is being
+stopped is really free: an attempt does not begin before the one before it has ended, nor on a device that another still
+holds.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.executors.cgroups import Cgroups
-from engine.executors.gang import Gang, Task, task_file
-from engine.executors.kept_task import KeptTask, Stage
+from engine.executors.gang import Gang, GangTask, task_file
+from engine.executors.kept_task import SupervisedTask, TaskStage
 from engine.executors.protocol import ReportKind
 from engine.executors.room import Cpus, free_port, more_files, prune
-from engine.executors.task_files import LIVE, Bounds, Key, attempt_folder, live_keys, live_name
+from engine.executors.task_files import LIVE, AttemptKey, Bounds, attempt_folder, live_keys, live_name
 from engine.executors.verdict import verdict
 from engine.run_spec import RunSpec
 
@@ -36,10 +37,10 @@ PRUNE_S = 60.0
 _NOTHING = RunSpec(argv=("true",))
 
 
-class Told(NamedTuple):
+class AttemptReport(NamedTuple):
     """What has come of an attempt."""
 
-    key: Key
+    key: AttemptKey
     kind: ReportKind
     tasks: int
     """As in Report: acknowledged tasks; of an end, the rank of the task that decided about it."""
@@ -47,7 +48,7 @@ class Told(NamedTuple):
     """How that one ended, as `engine.events.Exited` has it."""
 
 
-class Machine(NamedTuple):
+class GangRequirements(NamedTuple):
     """What a gang must find free."""
 
     cpu_milli: int
@@ -60,7 +61,7 @@ class _Attempt:
     def __init__(self, gang: Gang, folder: Path, running: bool) -> None:
         self.gang = gang
         self.folder = folder
-        self.tasks: dict[str, KeptTask] = {}
+        self.tasks: dict[str, SupervisedTask] = {}
         self.running = running
         """The state says that it runs: it may be told to go."""
         self.began = False
@@ -73,11 +74,11 @@ class _Attempt:
         self.port = 0
 
 
-class Attendant:
+class TaskSupervisor:
     """Owns every keeper under `root`. `tell` is called on its thread."""
 
     def __init__(
-        self, root: Path, bounds: Bounds, tell: Callable[[Told], None], *, cgroups: Cgroups | None, umask: int
+        self, root: Path, bounds: Bounds, tell: Callable[[AttemptReport], None], *, cgroups: Cgroups | None, umask: int
     ) -> None:
         self.root = root
         self.bounds = bounds
@@ -88,10 +89,10 @@ class Attendant:
         self._umask = umask
         self._files = more_files()
         self._cpus = Cpus()
-        self._machine = Machine(0, 0)
-        self._attempts: dict[Key, _Attempt] = {}
+        self._machine = GangRequirements(0, 0)
+        self._attempts: dict[AttemptKey, _Attempt] = {}
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._watched: dict[int, tuple[_Attempt, KeptTask]] = {}
+        self._watched: dict[int, tuple[_Attempt, SupervisedTask]] = {}
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._wake, False)
@@ -124,20 +125,20 @@ class Attendant:
 
     # -- orders, given on any thread ----------------------------------------------------------------------------------
 
-    def adopt(self, gangs: list[tuple[Gang, bool]], machine: Machine) -> None:
+    def adopt(self, gangs: list[tuple[Gang, bool]], machine: GangRequirements) -> None:
         """These are to be, with whether they run; every other is over."""
         self._order(lambda: self._adopt(gangs, machine))
 
-    def prepare(self, gang: Gang, machine: Machine) -> None:
+    def prepare(self, gang: Gang, machine: GangRequirements) -> None:
         self._order(lambda: self._prepare(gang, machine))
 
-    def go(self, key: Key) -> None:
+    def go(self, key: AttemptKey) -> None:
         self._order(lambda: self._go(key))
 
     def resize(self, gang: Gang) -> None:
         self._order(lambda: self._resize(gang))
 
-    def release(self, key: Key) -> None:
+    def release(self, key: AttemptKey) -> None:
         self._order(lambda: self._release(key))
 
     # -- the thread ---------------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ class Attendant:
 
     @staticmethod
     def _unsure(attempt: _Attempt) -> bool:
-        return any(task.stage == Stage.UNSURE for task in attempt.tasks.values())
+        return any(task.stage == TaskStage.UNSURE for task in attempt.tasks.values())
 
     def _heard(self, fd: int) -> None:
         _, task = self._watched[fd]
@@ -204,7 +205,7 @@ class Attendant:
             self._ignore(other)
         task.gone()
 
-    def _watch(self, attempt: _Attempt, task: KeptTask) -> None:
+    def _watch(self, attempt: _Attempt, task: SupervisedTask) -> None:
         for fd in (task.told, task.pidfd):
             if fd >= 0 and fd not in self._watched:
                 self._watched[fd] = (attempt, task)
@@ -216,7 +217,7 @@ class Attendant:
 
     # -- what is to be ------------------------------------------------------------------------------------------------
 
-    def _adopt(self, gangs: list[tuple[Gang, bool]], machine: Machine) -> None:
+    def _adopt(self, gangs: list[tuple[Gang, bool]], machine: GangRequirements) -> None:
         self._machine = machine
         wanted = {gang.key for gang, _ in gangs}
         for key in self._attempts.keys() - wanted:
@@ -233,7 +234,7 @@ class Attendant:
             else:
                 known.acknowledged = False
 
-    def _prepare(self, gang: Gang, machine: Machine) -> None:
+    def _prepare(self, gang: Gang, machine: GangRequirements) -> None:
         self._machine = machine
         self._enter(gang, running=False)
 
@@ -248,15 +249,15 @@ class Attendant:
         for task in gang.tasks:
             self._add(attempt, task)
         # What runs already has its place; only what begins must wait for it.
-        attempt.began = any(task.stage != Stage.STARTING for task in attempt.tasks.values())
+        attempt.began = any(task.stage != TaskStage.STARTING for task in attempt.tasks.values())
 
-    def _add(self, attempt: _Attempt, task: Task) -> KeptTask:
-        kept = attempt.tasks[task.name] = KeptTask(attempt.folder / task.name, task.rank)
+    def _add(self, attempt: _Attempt, task: GangTask) -> SupervisedTask:
+        kept = attempt.tasks[task.name] = SupervisedTask(attempt.folder / task.name, task.rank)
         kept.find()
         self._watch(attempt, kept)
         return kept
 
-    def _clear_away(self, key: Key) -> None:
+    def _clear_away(self, key: AttemptKey) -> None:
         """Stop what is left of an attempt that nobody knows any more."""
         folder = attempt_folder(self.root, key)
         gang = Gang(
@@ -265,19 +266,19 @@ class Attendant:
         attempt = self._attempts[key] = _Attempt(gang, folder, running=False)
         attempt.began = attempt.released = True
         for name in os.listdir(folder) if folder.is_dir() else ():
-            kept = attempt.tasks[name] = KeptTask(folder / name, 0)
+            kept = attempt.tasks[name] = SupervisedTask(folder / name, 0)
             kept.find()
-            if kept.stage == Stage.STARTING:
-                kept.stage = Stage.REFUSED
+            if kept.stage == TaskStage.STARTING:
+                kept.stage = TaskStage.REFUSED
             self._watch(attempt, kept)
             kept.stop()
 
-    def _go(self, key: Key) -> None:
+    def _go(self, key: AttemptKey) -> None:
         attempt = self._attempts.get(key)
         if attempt is not None:
             attempt.running = True
 
-    def _release(self, key: Key) -> None:
+    def _release(self, key: AttemptKey) -> None:
         attempt = self._attempts.get(key)
         if attempt is not None and not attempt.released:
             attempt.released = True
@@ -309,7 +310,7 @@ class Attendant:
                 if kept.stopped and kept.over:
                     self._renew(attempt, task)
 
-    def _renew(self, attempt: _Attempt, task: Task) -> None:
+    def _renew(self, attempt: _Attempt, task: GangTask) -> None:
         """A member that comes back has its folder anew; what the last one wrote goes."""
         folder = attempt.folder / task.name
         if task.name in attempt.tasks and folder.is_dir():
@@ -324,10 +325,10 @@ class Attendant:
     def _tend(self, attempt: _Attempt) -> None:
         """Whatever is next for it."""
         for task in attempt.tasks.values():
-            if task.stage == Stage.UNSURE:
+            if task.stage == TaskStage.UNSURE:
                 task.find()
                 self._watch(attempt, task)
-            if task.stage == Stage.LOST and task.why:
+            if task.stage == TaskStage.LOST and task.why:
                 task.sweep()
                 task.why = ""
         if attempt.released:
@@ -348,12 +349,12 @@ class Attendant:
         """All are ready, or further."""
         if attempt.running:
             for task in attempt.tasks.values():
-                if task.stage == Stage.READY and not task.stopped:
+                if task.stage == TaskStage.READY and not task.stopped:
                     self._ignore(task.told)
                     task.go()
         elif not attempt.acknowledged:
             attempt.acknowledged = True
-            self._tell(Told(attempt.gang.key, ReportKind.ACKED, len(attempt.gang.tasks)))
+            self._tell(AttemptReport(attempt.gang.key, ReportKind.ACKED, len(attempt.gang.tasks)))
 
     def _spawn_missing(self, attempt: _Attempt) -> None:
         if attempt.decided is not None:
@@ -363,7 +364,7 @@ class Attendant:
             if kept.unborn:
                 self._spawn(attempt, task, kept)
 
-    def _spawn(self, attempt: _Attempt, task: Task, kept: KeptTask) -> None:
+    def _spawn(self, attempt: _Attempt, task: GangTask, kept: SupervisedTask) -> None:
         controllers, group = frozenset[str](), None
         try:
             if self._cgroups is not None:
@@ -388,7 +389,7 @@ class Attendant:
                 )
             )
         except OSError as error:
-            kept.stage, kept.why = Stage.REFUSED, f"{error.strerror}: {error.filename or ''}"
+            kept.stage, kept.why = TaskStage.REFUSED, f"{error.strerror}: {error.filename or ''}"
             return
         self._watch(attempt, kept)
 
@@ -398,7 +399,7 @@ class Attendant:
         members = [kept for name, kept in attempt.tasks.items() if name in wanted]
         if attempt.decided is None:
             attempt.decided = verdict(
-                [(kept.rank, Stage.RUNNING if kept.stopped else kept.stage, kept.status) for kept in members],
+                [(kept.rank, TaskStage.RUNNING if kept.stopped else kept.stage, kept.status) for kept in members],
                 service=attempt.gang.service,
                 running=attempt.running,
             )
@@ -408,7 +409,7 @@ class Attendant:
         if all(task.over for task in attempt.tasks.values()):
             kind, rank, status = attempt.decided
             self._forget(attempt)
-            self._tell(Told(attempt.gang.key, kind, rank, status))
+            self._tell(AttemptReport(attempt.gang.key, kind, rank, status))
 
     def _has_room(self, attempt: _Attempt) -> bool:
         """Whether what it is to have is free: what is being stopped keeps it until it has ended."""

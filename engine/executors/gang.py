@@ -14,7 +14,7 @@ import msgspec
 
 from engine.devices import closest
 from engine.errors import RefusedError
-from engine.executors.task_files import Key
+from engine.executors.task_files import AttemptKey
 from engine.model import PoolSpec
 from engine.run_spec import RunSpec
 from engine.state import State
@@ -49,7 +49,7 @@ PASSED_ON = frozenset(
 """Of the engine's own environment. The rest stays with it: keys of services, and what its terminal has set."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class GangTask(msgspec.Struct, frozen=True, kw_only=True):
     """One member of a gang."""
 
     name: str
@@ -66,9 +66,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt."""
 
-    key: Key
+    key: AttemptKey
     run: RunSpec
-    tasks: tuple[Task, ...]
+    tasks: tuple[GangTask, ...]
     service: bool
     max_runtime_ms: int
     cpu_milli: int
@@ -89,7 +89,7 @@ def gang_of(state: State, row: int, node: str) -> Gang:
     elsewhere = [state.capacity.node_ids[a.node[i]] for i in places if state.capacity.node_ids[a.node[i]] != node]
     if elsewhere:
         raise RefusedError(f"'{w.ids[row]}' is placed on {elsewhere[0]}, which is not this machine", "Remove that node")
-    tasks: list[Task] = []
+    tasks: list[GangTask] = []
     common = _of_workload(state, row, node)
     for number, group in enumerate(workload_class.groups):
         request = group.request
@@ -102,7 +102,7 @@ def gang_of(state: State, row: int, node: str) -> Gang:
                 mine = left if shape.part else closest(left, shape.gpus, _linked(state, place)) if shape.gpus else 0
                 left = left if shape.part else left & ~mine
                 tasks.append(
-                    Task(
+                    GangTask(
                         name=f"{group.name.replace('/', '+')}.{index}",
                         rank=len(tasks),
                         cpu_milli=limit.cpu_milli if limit else 0,
@@ -127,9 +127,9 @@ def gang_of(state: State, row: int, node: str) -> Gang:
     )
 
 
-def key_of(state: State, row: int) -> Key:
+def key_of(state: State, row: int) -> AttemptKey:
     w = state.workloads
-    return Key(w.ids[row], w.submitted[row], w.attempts[row])
+    return AttemptKey(w.ids[row], w.submitted[row], w.attempts[row])
 
 
 def _linked(state: State, place: int) -> int:
@@ -180,7 +180,7 @@ def of_machine() -> dict[str, str]:
 
 def task_file(
     gang: Gang,
-    task: Task,
+    task: GangTask,
     token: str,
     *,
     port: int,

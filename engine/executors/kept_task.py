@@ -24,7 +24,7 @@ MAX_TRIES = 3
 """Keepers that may die before they start the task."""
 
 
-class Stage(Enum):
+class TaskStage(Enum):
     """How far a task is, as far as we know."""
 
     UNSURE = auto()
@@ -41,17 +41,17 @@ class Stage(Enum):
     """It never was and never will be."""
 
 
-OVER = (Stage.ENDED, Stage.LOST, Stage.REFUSED)
+OVER = (TaskStage.ENDED, TaskStage.LOST, TaskStage.REFUSED)
 
 
-class KeptTask:
+class SupervisedTask:
     """Its files are in `folder`. Every process that belongs to it has `token` in its environment."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
         self.rank = rank
         self.token = _token_in(folder) or uuid.uuid4().hex
-        self.stage = Stage.STARTING
+        self.stage = TaskStage.STARTING
         self.status = Status()
         self.pidfd = -1
         """Of its keeper, to be watched for its end."""
@@ -73,12 +73,12 @@ class KeptTask:
     @property
     def unborn(self) -> bool:
         """Whether it has no keeper yet."""
-        return self.stage == Stage.STARTING and self.pidfd < 0
+        return self.stage == TaskStage.STARTING and self.pidfd < 0
 
     @property
     def is_ready(self) -> bool:
         """Or further."""
-        return self.stage in (Stage.READY, Stage.RUNNING, Stage.ENDED)
+        return self.stage in (TaskStage.READY, TaskStage.RUNNING, TaskStage.ENDED)
 
     def spawn(self, task: dict[str, Any]) -> None:
         """Start its keeper, which waits for `go`. Raises OSError."""
@@ -110,24 +110,26 @@ class KeptTask:
             for fd in (waits, tells, log):
                 os.close(fd)
         os.set_blocking(self.told, False)
-        self.stage = Stage.STARTING
+        self.stage = TaskStage.STARTING
 
     def find(self) -> None:
         """What has become of it in the time we were away."""
         self.status = status_of(self.folder)
         if self.status.phase == "ended":
-            self.stage = Stage.ENDED
+            self.stage = TaskStage.ENDED
         elif is_kept(self.folder):
             self._attach()
         else:
             # Once more: it may have ended between the two looks.
             self.status = status_of(self.folder)
-            self.stage = {"ended": Stage.ENDED, "started": Stage.LOST}.get(self.status.phase, Stage.STARTING)
-            self.why = "its keeper was killed, or the machine went down" if self.stage == Stage.LOST else ""
+            self.stage = {"ended": TaskStage.ENDED, "started": TaskStage.LOST}.get(
+                self.status.phase, TaskStage.STARTING
+            )
+            self.why = "its keeper was killed, or the machine went down" if self.stage == TaskStage.LOST else ""
 
     def _attach(self) -> None:
         """To the keeper that holds its lock."""
-        self.stage = Stage.UNSURE
+        self.stage = TaskStage.UNSURE
         if self.status.phase != "started":
             return  # it waits for us in vain, and goes
         try:
@@ -137,11 +139,11 @@ class KeptTask:
         if program.born(self.status.keeper) != self.status.born or self.status.boot != program.boot_id():
             self._close()
             return
-        self.stage = Stage.RUNNING
+        self.stage = TaskStage.RUNNING
 
     def go(self) -> None:
         """Have it begin. Whether it has shows in its status."""
-        self.stage = Stage.RUNNING
+        self.stage = TaskStage.RUNNING
         if self._go >= 0:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._go, b"g")
@@ -157,8 +159,8 @@ class KeptTask:
         with contextlib.suppress(BlockingIOError):
             if not os.read(self.told, 4096):
                 return False
-        if self.stage == Stage.STARTING and status_of(self.folder).phase == "ready":
-            self.stage = Stage.READY
+        if self.stage == TaskStage.STARTING and status_of(self.folder).phase == "ready":
+            self.stage = TaskStage.READY
         return True
 
     def gone(self) -> None:
@@ -166,13 +168,13 @@ class KeptTask:
         self._close()
         self.status = status_of(self.folder)
         if self.status.phase == "ended":
-            self.stage = Stage.ENDED
+            self.stage = TaskStage.ENDED
         elif self.status.phase == "started":
-            self.stage, self.why = Stage.LOST, "its keeper was killed"
+            self.stage, self.why = TaskStage.LOST, "its keeper was killed"
         elif self.stopped or self._tries >= MAX_TRIES:
-            self.stage, self.why = Stage.REFUSED, _last_line(self.folder / "keeper.log")
+            self.stage, self.why = TaskStage.REFUSED, _last_line(self.folder / "keeper.log")
         else:
-            self.stage = Stage.UNSURE
+            self.stage = TaskStage.UNSURE
 
     def stop(self) -> None:
         """Ask it to stop; one that has not begun never does."""

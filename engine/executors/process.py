@@ -15,12 +15,12 @@ import numpy as np
 
 from engine.columns import view
 from engine.errors import RefusedError
-from engine.executors.attendant import Attendant, Machine, Told
+from engine.executors.attendant import AttemptReport, GangRequirements, TaskSupervisor
 from engine.executors.cgroups import Cgroups
 from engine.executors.gang import Gang, gang_of, key_of
-from engine.executors.kept_task import Stage
-from engine.executors.protocol import Executor, Report, ReportKind
-from engine.executors.task_files import Bounds, Key, attempt_folder, status_of
+from engine.executors.kept_task import TaskStage
+from engine.executors.protocol import Executor, ExecutorReport, ReportKind
+from engine.executors.task_files import AttemptKey, Bounds, attempt_folder, status_of
 from engine.executors.verdict import verdict
 from engine.model import WorkloadState
 from engine.state import State
@@ -49,16 +49,16 @@ class ProcessExecutor(Executor):
         self.open_door = open_door
         """Others than whoever owns it may have it run commands too."""
         self.node = node
-        self._told: deque[Told] = deque()
-        self._ended_before: list[tuple[int, Told]] = []
+        self._told: deque[AttemptReport] = deque()
+        self._ended_before: list[tuple[int, AttemptReport]] = []
         """(Unix ms, what has come of it) of work that ended while no engine ran, the last first."""
         self._orders: list[Callable[[], None]] = []
         """Of the turn that is not durable yet."""
-        self._keys: dict[tuple[int, int], Key] = {}
+        self._keys: dict[tuple[int, int], AttemptKey] = {}
         """By row and attempt."""
-        self._rows: dict[Key, int] = {}
+        self._rows: dict[AttemptKey, int] = {}
         self.limits_by = "control groups" if cgroups else "rlimits and watching"
-        self._attendant = Attendant(root, bounds or Bounds(), self._told.append, cgroups=cgroups, umask=umask)
+        self._attendant = TaskSupervisor(root, bounds or Bounds(), self._told.append, cgroups=cgroups, umask=umask)
         self._started = False
 
     @property
@@ -93,21 +93,21 @@ class ProcessExecutor(Executor):
         found = [(task.rank, status_of(folder / task.name)) for task in gang.tasks]
         if not all(status.phase == "ended" for _, status in found):
             return False
-        ended = verdict([(rank, Stage.ENDED, status) for rank, status in found], service=gang.service, running=True)
+        ended = verdict([(rank, TaskStage.ENDED, status) for rank, status in found], service=gang.service, running=True)
         if ended is None:
             return False
-        self._ended_before.append((max(status.ended_ms for _, status in found), Told(gang.key, *ended)))
+        self._ended_before.append((max(status.ended_ms for _, status in found), AttemptReport(gang.key, *ended)))
         self._ended_before.sort(reverse=True)
         return True
 
-    def _machine(self) -> Machine:
+    def _machine(self) -> GangRequirements:
         """What requests here may come to."""
         capacity = self._state.capacity
         row = capacity.row_of.get(self.node)
         if row is None:
-            return Machine(0, 0)
+            return GangRequirements(0, 0)
         offered = capacity.pools[capacity.pool[row]].offered
-        return Machine(offered.cpu_milli, offered.memory_mib)
+        return GangRequirements(offered.cpu_milli, offered.memory_mib)
 
     def _gang(self, row: int) -> Gang | None:
         """What is to run; None, and refused, for what cannot run here."""
@@ -117,7 +117,7 @@ class ProcessExecutor(Executor):
         try:
             return gang_of(self._state, row, self.node)
         except RefusedError:
-            self._told.append(Told(key, ReportKind.REFUSED, 0))
+            self._told.append(AttemptReport(key, ReportKind.REFUSED, 0))
             return None
 
     # -- asked by the engine ------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class ProcessExecutor(Executor):
     def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
         return array("q"), array("i")
 
-    def take_reports(self, until_ms: int) -> list[Report]:
+    def take_reports(self, until_ms: int) -> list[ExecutorReport]:
         reports = []
         while self._ended_before and self._ended_before[-1][0] <= until_ms:
             self._told.append(self._ended_before.pop()[1])
@@ -175,5 +175,5 @@ class ProcessExecutor(Executor):
             told = self._told.popleft()
             row = self._rows.get(told.key)
             if row is not None:
-                reports.append(Report(told.kind, row, told.key.attempt, 0, told.tasks, told.status))
+                reports.append(ExecutorReport(told.kind, row, told.key.attempt, 0, told.tasks, told.status))
         return reports

@@ -34,7 +34,7 @@ class ReportKind(IntEnum):
     """Its processes are gone, and nobody knows how they ended: it must be started again."""
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
+class ExecutorReport(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
     """One message of an executor."""
 
     kind: ReportKind
@@ -105,12 +105,12 @@ class Executor(Protocol):
         another kind ends them."""
         ...
 
-    def take_reports(self, until_ms: int) -> list[Report]:
+    def take_reports(self, until_ms: int) -> list[ExecutorReport]:
         """Reports made up to the cell time `until_ms`, each given once, in order of time and row."""
         ...
 
 
-class Outcome(Enum):
+class ReportOutcome(Enum):
     """What the engine does about a report."""
 
     WAITING = auto()
@@ -150,30 +150,30 @@ class Confirmations:
         self._workloads = workloads
         self._trials: dict[tuple[int, int], _Trial] = {}
 
-    def take(self, report: Report) -> Outcome:
+    def take(self, report: ExecutorReport) -> ReportOutcome:
         """Count a report, and say what it asks for. The state must follow before the next report is taken."""
         w = self._workloads
         state = w.state[report.row] if w.attempts[report.row] == report.attempt else None
         if state == WorkloadState.PLACED:
-            return self._acknowledge(report) if report.kind == ReportKind.ACKED else Outcome.ABORT
+            return self._acknowledge(report) if report.kind == ReportKind.ACKED else ReportOutcome.ABORT
         if report.kind == ReportKind.ACKED:
-            return Outcome.DUPLICATE if state == WorkloadState.RUNNING else Outcome.LATE
+            return ReportOutcome.DUPLICATE if state == WorkloadState.RUNNING else ReportOutcome.LATE
         ended = state == WorkloadState.RUNNING and report.kind != ReportKind.REFUSED
-        return Outcome.ENDED if ended else Outcome.DUPLICATE
+        return ReportOutcome.ENDED if ended else ReportOutcome.DUPLICATE
 
-    def _acknowledge(self, report: Report) -> Outcome:
+    def _acknowledge(self, report: ExecutorReport) -> ReportOutcome:
         token = (report.row, report.attempt)
         trial = self._trials.get(token)
         if trial is None:
             trial = self._trials[token] = _Trial(self._workloads.tasks[report.row])
         if report.part in trial.parts:
-            return Outcome.DUPLICATE
+            return ReportOutcome.DUPLICATE
         trial.parts.add(report.part)
         trial.missing -= report.tasks
         if trial.missing > 0:
-            return Outcome.WAITING
+            return ReportOutcome.WAITING
         del self._trials[token]
-        return Outcome.CONFIRM
+        return ReportOutcome.CONFIRM
 
     def forget(self, row: int) -> None:
         """The gang in this row was given back: what was counted for its token is not needed any more."""

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from engine.errors import NotFoundError
 from engine.executors.task_files import (
-    Key,
+    AttemptKey,
     Status,
     attempt_folder,
     attempts_of,
@@ -102,11 +102,11 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
 def report_of(root: Path, workload: str, submitted_ms: int) -> ProcessReport:
     """What is kept of its attempts."""
     numbers = attempts_of(root, workload, submitted_ms)[::-1]
-    attempts = tuple(_attempt(root, Key(workload, submitted_ms, number)) for number in numbers[:20])
+    attempts = tuple(_attempt(root, AttemptKey(workload, submitted_ms, number)) for number in numbers[:20])
     return ProcessReport(id=workload, attempts=attempts, why_none="" if attempts else "it has not been started yet")
 
 
-def _attempt(root: Path, key: Key) -> AttemptView:
+def _attempt(root: Path, key: AttemptKey) -> AttemptView:
     folder = attempt_folder(root, key)
     names = task_names(folder)
     tasks = tuple(_task(folder / name) for name in names[:MAX_TASKS])
@@ -148,7 +148,7 @@ def _ended(status: Status) -> str:
 
 def part_of(root: Path, submitted_ms: int, request: OutputRequest) -> OutputPart:
     """Raises NotFoundError for an attempt or a task that there is not."""
-    key = Key(request.id, submitted_ms, request.attempt or _last(root, request.id, submitted_ms))
+    key = AttemptKey(request.id, submitted_ms, request.attempt or _last(root, request.id, submitted_ms))
     attempt = attempt_folder(root, key)
     name = _named(task_names(attempt), request)
     folder = attempt / name

@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.columns import view
 from engine.errors import SpecError
-from engine.executors.protocol import Executor, Report, ReportKind
+from engine.executors.protocol import Executor, ExecutorReport, ReportKind
 from engine.model import WorkloadState, check_quantity
 from engine.state import State
 from engine.workloads import NONE
@@ -279,7 +279,7 @@ class SimulatedExecutor(Executor):
         rows.frombytes(row[order].tobytes())
         return times, rows
 
-    def take_reports(self, until_ms: int) -> list[Report]:
+    def take_reports(self, until_ms: int) -> list[ExecutorReport]:
         self._reckon()
         self._part(until_ms)
         taken = []
@@ -287,7 +287,7 @@ class SimulatedExecutor(Executor):
             entry = heappop(self._reports)
             if not self._made(entry):
                 continue
-            report = Report(ReportKind(entry[2]), entry[1], *entry[3:6])
+            report = ExecutorReport(ReportKind(entry[2]), entry[1], *entry[3:6])
             taken.append(report)
             if entry[6] != ALWAYS:
                 # Resized and back within a millisecond, it was reckoned twice.
@@ -333,7 +333,7 @@ class SimulatedExecutor(Executor):
             if duplicated < faults.duplicated:
                 heappush(self._reports, (at_ms + draw.randint(*faults.delay_ms), row, *message, ALWAYS))
 
-    def _repeat_end(self, at_ms: int, report: Report) -> None:
+    def _repeat_end(self, at_ms: int, report: ExecutorReport) -> None:
         """Put a duplicate of an end on its way, if there is to be one."""
         if self.faults is None:
             return

@@ -20,7 +20,7 @@ LIVE = ".live"
 """Folder with an empty file for each attempt that may have processes: what is looked at after a restart."""
 
 
-class Key(NamedTuple):
+class AttemptKey(NamedTuple):
     """One attempt of one workload. The time of its submission tells it from another life of the same name."""
 
     workload: str
@@ -89,22 +89,22 @@ def folder_name(workload: str) -> str:
     return workload.replace("/", "+")
 
 
-def attempt_folder(root: Path, key: Key) -> Path:
+def attempt_folder(root: Path, key: AttemptKey) -> Path:
     return root / folder_name(key.workload) / key.name
 
 
-def live_name(key: Key) -> str:
+def live_name(key: AttemptKey) -> str:
     return f"{folder_name(key.workload)}@{key.name}"
 
 
-def live_keys(root: Path) -> list[Key]:
+def live_keys(root: Path) -> list[AttemptKey]:
     """Attempts that may have processes."""
     found = []
     for name in _listed(root / LIVE):
         workload, _, rest = name.rpartition("@")
         submitted, _, attempt = rest.partition(".")
         if submitted.isdecimal() and attempt.isdecimal():
-            found.append(Key(workload.replace("+", "/"), int(submitted), int(attempt)))
+            found.append(AttemptKey(workload.replace("+", "/"), int(submitted), int(attempt)))
     return found
 
 
@@ -156,7 +156,7 @@ def usage_of(folder: Path) -> tuple[int, int, int] | None:
     return at_ms, cpu_ms, memory_mib
 
 
-class Part(NamedTuple):
+class OutputChunk(NamedTuple):
     """A stretch of output."""
 
     data: bytes
@@ -168,12 +168,12 @@ class Part(NamedTuple):
     """So much is there in all."""
 
 
-def output_of(folder: Path, offset: int, most: int) -> Part:
+def output_of(folder: Path, offset: int, most: int) -> OutputChunk:
     """Up to `most` bytes of a task's output from `offset`; below 0: the last so many."""
     for _ in range(8):  # parts come and go meanwhile
         parts = _parts(folder)
         if not parts:
-            return Part(b"", 0, 0, 0)
+            return OutputChunk(b"", 0, 0, 0)
         end = parts[-1][0] + parts[-1][1]
         later = parts[1][0] if len(parts) > 1 else parts[0][0] + parts[0][1]
         begin = max(end + max(offset, -most), 0) if offset < 0 else min(offset, end)
@@ -181,8 +181,8 @@ def output_of(folder: Path, offset: int, most: int) -> Part:
             data, begin = _gathered(folder, parts, begin, most)
         except FileNotFoundError:
             continue
-        return Part(data, begin, later, end)
-    return Part(b"", 0, 0, 0)
+        return OutputChunk(data, begin, later, end)
+    return OutputChunk(b"", 0, 0, 0)
 
 
 def _gathered(folder: Path, parts: list[tuple[int, int]], begin: int, most: int) -> tuple[bytes, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.executors.kept_task import Stage
+from engine.executors.kept_task import TaskStage
 from engine.executors.protocol import ReportKind
 from engine.executors.task_files import Status, exit_status
 from engine.run_spec import EXIT_CAUSES
@@ -13,16 +13,16 @@ NOT_STARTED = (len(EXIT_CAUSES) - 1) * 256 + 126
 
 
 def verdict(
-    members: Sequence[tuple[int, Stage, Status]], *, service: bool, running: bool
+    members: Sequence[tuple[int, TaskStage, Status]], *, service: bool, running: bool
 ) -> tuple[ReportKind, int, int] | None:
     """(what to report, rank of the task that decides it, its exit status) of tasks by (rank, stage, status), or None as
     long as nothing is decided. One that fails fails all; a service has no good end."""
     for rank, stage, _ in members:
-        if stage == Stage.LOST:
+        if stage == TaskStage.LOST:
             return ReportKind.LOST, rank, 0
-        if stage == Stage.REFUSED:
+        if stage == TaskStage.REFUSED:
             return (ReportKind.FAILED, rank, NOT_STARTED) if running else (ReportKind.REFUSED, rank, 0)
-    ended = sorted((s.ended_ms, rank, at) for at, (rank, stage, s) in enumerate(members) if stage == Stage.ENDED)
+    ended = sorted((s.ended_ms, rank, at) for at, (rank, stage, s) in enumerate(members) if stage == TaskStage.ENDED)
     for _, rank, at in ended:
         status = members[at][2]
         if service or not status.succeeded:

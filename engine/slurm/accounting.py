@@ -113,7 +113,7 @@ class Diag(msgspec.Struct, frozen=True, kw_only=True):
     rpcs_by_user: tuple[RpcCount, ...] = ()
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class JobStep(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """`batch`, `extern`, or a number."""
     name: str = ""
@@ -156,4 +156,4 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     tres_held: dict[str, int] = {}
     reservation: str = ""
     workdir: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[JobStep, ...] = ()

@@ -17,10 +17,20 @@ from engine.commands import IntentChange
 from engine.errors import MusterError, SpecError
 from engine.intents import MAYBE_CARRIED, Phase, wanted
 from engine.slurm import acts
-from engine.slurm.carried import UNDECIDED, Held, LastSet, Part, common, few, is_overtaken, last_set, why_not_again
+from engine.slurm.carried import (
+    UNDECIDED,
+    CarriedIntent,
+    CarriedStep,
+    LastSet,
+    common,
+    few,
+    is_overtaken,
+    last_set,
+    why_not_again,
+)
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.reconcile import SAFE_S
-from engine.slurm.submitter import Ledger
+from engine.slurm.submitter import SubmissionJournal
 
 
 class Acted(Protocol):
@@ -43,13 +53,13 @@ MAX_MUTE = 3
 """So often is waited for what tells it; acts do not depend on that."""
 
 
-class Actor:
+class ChangeCarrier:
     """Acts of one cell. `turn` is called again and again, by one thread."""
 
     def __init__(
         self,
-        far: acts.FarSide,
-        ledger: Ledger,
+        far: acts.JobChangeApi,
+        ledger: SubmissionJournal,
         job_of: acts.JobOf,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -75,7 +85,7 @@ class Actor:
         self._acted = acted
         self._may_act = may_act
         """Whether this process is still the one that may: asked before each request that changes anything."""
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, CarriedIntent] = {}
         """In the order of their numbers."""
         self._settled: dict[int, cmd.AnyCommand] = {}
         """What was carried, or may have been, after what is held: the journal's state remembers only the last few."""
@@ -113,7 +123,7 @@ class Actor:
             self._last = max(self._last, intent.number)
             command = wanted(intent)
             if not isinstance(command, cmd.Submit):
-                self._held[intent.number] = Held(
+                self._held[intent.number] = CarriedIntent(
                     number=intent.number, command=command, phase=Phase(intent.phase), boot=intent.boot,
                     before=intent.before,
                     # What is done again has its time anew.
@@ -122,7 +132,7 @@ class Actor:
                     perhaps=intent.phase == Phase.SENT,
                 )  # fmt: skip
 
-    def _note(self, held: Held, phase: Phase, text: str = "") -> None:
+    def _note(self, held: CarriedIntent, phase: Phase, text: str = "") -> None:
         held.phase = phase
         self._unsaid.append(
             IntentChange(number=held.number, phase=phase, text=text[:500], boot=held.boot, before=held.before)
@@ -131,7 +141,7 @@ class Actor:
             del self._held[held.number]
             self._remember(held)
 
-    def _remember(self, held: Held) -> None:
+    def _remember(self, held: CarriedIntent) -> None:
         if held.phase in MAYBE_CARRIED:
             self._settled[held.number] = held.command
         else:
@@ -156,7 +166,7 @@ class Actor:
 
     # -- one intent ---------------------------------------------------------------------------------------------------
 
-    def _carry(self, held: Held) -> None:
+    def _carry(self, held: CarriedIntent) -> None:
         if held.phase == Phase.ACCEPTED:
             self._confirm(held)
             return
@@ -173,11 +183,11 @@ class Actor:
             self._say()
         self._do(held)
 
-    def _parts(self, held: Held) -> list[Part]:
+    def _parts(self, held: CarriedIntent) -> list[CarriedStep]:
         steps = acts.steps_of(held.command, held.number, self._far, self._job_of)
-        return [Part(step, meant, before=held.before) for step, meant in steps]
+        return [CarriedStep(step, meant, before=held.before) for step, meant in steps]
 
-    def _do(self, held: Held) -> None:
+    def _do(self, held: CarriedIntent) -> None:
         """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
         boot = self._boot or self._ask_boot()
@@ -201,17 +211,17 @@ class Actor:
             return
         self._conclude(held)
 
-    def _is_left(self, part: Part) -> bool:
+    def _is_left(self, part: CarriedStep) -> bool:
         """Whether there is still something to do of it, or will be."""
         if part.refused or part.standing not in UNDECIDED:
             return False
         return part.standing != "missing" or self._is_coming(part.step.target)
 
-    def _is_due(self, part: Part) -> bool:
+    def _is_due(self, part: CarriedStep) -> bool:
         """Jobs alone change at once: nodes take their time."""
         return not part.tried or (part.step.do in acts.OF_JOBS and self._clock() - part.tried_s >= ASK_AGAIN_S)
 
-    def _step(self, held: Held, part: Part) -> bool:
+    def _step(self, held: CarriedIntent, part: CarriedStep) -> bool:
         """Returns whether anything was asked for."""
         since_s = held.at_ms / 1000
         asked = False
@@ -237,7 +247,7 @@ class Actor:
             raise
         return asked
 
-    def _conclude(self, held: Held) -> None:
+    def _conclude(self, held: CarriedIntent) -> None:
         """Every step is done, refused, or about what has gone."""
         assert held.parts is not None
         refused = [part.refused for part in held.parts if part.refused and part.step.needed]
@@ -254,7 +264,7 @@ class Actor:
             texts = [part.refused or part.text for part in held.parts]
             self._note(held, Phase.ACCEPTED, "read back: " + few(texts))
 
-    def _confirm(self, held: Held) -> None:
+    def _confirm(self, held: CarriedIntent) -> None:
         """What is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no longer
         slurmctld has forgotten in a crash, or somebody has undone: only what nobody can undo is done again."""
         if held.parts is None:
@@ -330,14 +340,14 @@ class Actor:
             if boot and held.boot != boot:
                 held.wake_s = 0.0
 
-    def _look_again(self, held: Held, part: Part) -> None:
+    def _look_again(self, held: CarriedIntent, part: CarriedStep) -> None:
         part.meant = part.meant or self._job_of(part.step.target)
         try:
             part.see(acts.look(self._far, part.step, part.meant, held.at_ms / 1000))
         except (SlurmRefused, SpecError) as error:
             part.refused = f"{part.step.target}: {error.problem}"
 
-    def _give_up(self, held: Held) -> None:
+    def _give_up(self, held: CarriedIntent) -> None:
         if held.phase == Phase.ACCEPTED or self._wall_ms() - held.at_ms < GIVE_UP_MS:
             return
         waiting = [part for part in held.parts or () if part.standing == "missing" and self._is_left(part)]

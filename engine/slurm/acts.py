@@ -16,7 +16,7 @@ import msgspec
 from engine import commands as cmd
 from engine.slurm.errors import SlurmGone
 from engine.slurm.identity import SKEW_S
-from engine.slurm.records import Job, Jobs, Node, Partition, Reservation, ReservationWish
+from engine.slurm.records import Job, JobList, Node, ReservationWish, SlurmPartition, SlurmReservation
 
 REASON = "muster"
 """Begins the reason of a drained node."""
@@ -49,7 +49,7 @@ READ_BACK: dict[Do, str] = {
 _PARTITION_STATES: dict[Do, str] = {"down": "DOWN", "up": "UP", "inactive": "INACTIVE"}
 
 
-class Step(msgspec.Struct, frozen=True):
+class ChangeStep(msgspec.Struct, frozen=True):
     do: Do
     target: str
     """Workload, node, partition or reservation."""
@@ -60,7 +60,7 @@ class Step(msgspec.Struct, frozen=True):
     """False: the intent is carried out although this is refused."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class StepReading(msgspec.Struct, frozen=True):
     """What was read of what a step is about."""
 
     standing: Standing
@@ -69,16 +69,16 @@ class Seen(msgspec.Struct, frozen=True):
     """As it is set now, of what the step sets; of a job that is to end or begin anew, how often it was put back."""
 
 
-class FarSide(Protocol):
+class JobChangeApi(Protocol):
     """What of a Slurm connection is used here."""
 
     def boot(self) -> str: ...
 
     def job(self, id_: int, /) -> Job: ...
-    def jobs(self, since: int | None = None) -> Jobs: ...
+    def jobs(self, since: int | None = None) -> JobList: ...
     def node(self, name: str, /) -> Node: ...
-    def partitions(self) -> Sequence[Partition]: ...
-    def reservations(self) -> Sequence[Reservation]: ...
+    def partitions(self) -> Sequence[SlurmPartition]: ...
+    def reservations(self) -> Sequence[SlurmReservation]: ...
     def cancel(self, id_: int, /) -> None: ...
     def hold(self, id_: int, /) -> None: ...
     def release(self, id_: int, /) -> None: ...
@@ -95,7 +95,9 @@ JobOf = Callable[[str], Job | None]
 """The job that a workload of the cell is, as it was last seen; None where it is none."""
 
 
-def steps_of(command: cmd.AnyCommand, number: int, far: FarSide, job_of: JobOf) -> list[tuple[Step, Job | None]]:
+def steps_of(
+    command: cmd.AnyCommand, number: int, far: JobChangeApi, job_of: JobOf
+) -> list[tuple[ChangeStep, Job | None]]:
     """What is to be done, in this order, and to which jobs."""
     steps = [(step, job_of(step.target) if step.do in OF_JOBS else None) for step in _steps(command, number)]
     if isinstance(command, cmd.Drain):
@@ -110,41 +112,41 @@ def read_back(command: cmd.AnyCommand) -> str:
     return "; ".join(dict.fromkeys(READ_BACK[step.do] for step in _steps(command, 0)))
 
 
-def _steps(command: cmd.AnyCommand, number: int) -> Iterator[Step]:
+def _steps(command: cmd.AnyCommand, number: int) -> Iterator[ChangeStep]:
     match command:
         case cmd.Cancel(ids=ids):
-            yield from (Step("cancel", id_) for id_ in ids)
+            yield from (ChangeStep("cancel", id_) for id_ in ids)
         case cmd.Hold(ids=ids):
-            yield from (Step("hold", id_) for id_ in ids)
+            yield from (ChangeStep("hold", id_) for id_ in ids)
         case cmd.Release(ids=ids):
-            yield from (Step("release", id_) for id_ in ids)
+            yield from (ChangeStep("release", id_) for id_ in ids)
         case cmd.Requeue(ids=ids) | cmd.Preempt(ids=ids):
-            yield from (Step("requeue", id_) for id_ in ids)
+            yield from (ChangeStep("requeue", id_) for id_ in ids)
         case cmd.SetQos(ids=ids, qos=qos):
-            yield from (Step("set qos", id_, qos) for id_ in ids)
+            yield from (ChangeStep("set qos", id_, qos) for id_ in ids)
         case cmd.SetPriority(ids=ids, priority_class=to):
             found = TIER.fullmatch(to)
-            yield from (Step("set qos", id_, found["qos"] if found else to) for id_ in ids)
+            yield from (ChangeStep("set qos", id_, found["qos"] if found else to) for id_ in ids)
         case cmd.SetJobPriority(ids=ids, priority=priority):
-            yield from (Step("set priority", id_, str(priority)) for id_ in ids)
+            yield from (ChangeStep("set priority", id_, str(priority)) for id_ in ids)
         case cmd.MoveToQueue(ids=ids, queue=queue):
-            yield from (Step("move", id_, queue) for id_ in ids)
+            yield from (ChangeStep("move", id_, queue) for id_ in ids)
         case cmd.Cordon(ids=ids):
-            yield from (Step("drain", id_, f"{REASON} i{number}: cordon") for id_ in ids)
+            yield from (ChangeStep("drain", id_, f"{REASON} i{number}: cordon") for id_ in ids)
         case cmd.Uncordon(ids=ids) | cmd.RestoreNodes(ids=ids):
-            yield from (Step("resume", id_) for id_ in ids)
+            yield from (ChangeStep("resume", id_) for id_ in ids)
         case cmd.Drain(ids=ids):
-            yield from (Step("drain", id_, f"{REASON} i{number}: drain") for id_ in ids)
+            yield from (ChangeStep("drain", id_, f"{REASON} i{number}: drain") for id_ in ids)
         case cmd.PowerUp(ids=ids):
-            yield from (Step("power up", id_) for id_ in ids)
+            yield from (ChangeStep("power up", id_) for id_ in ids)
         case cmd.PowerDown(ids=ids):
-            yield from (Step("power down", id_) for id_ in ids)
+            yield from (ChangeStep("power down", id_) for id_ in ids)
         case cmd.HoldQueues(names=names):
-            yield from (Step("down", name) for name in names)
+            yield from (ChangeStep("down", name) for name in names)
         case cmd.OpenQueues(names=names):
-            yield from (Step("up", name) for name in names)
+            yield from (ChangeStep("up", name) for name in names)
         case cmd.DrainQueues(names=names):
-            yield from (Step("inactive", name) for name in names)
+            yield from (ChangeStep("inactive", name) for name in names)
         case cmd.Reserve(reservation=spec):
             wish = ReservationWish(
                 name=spec.name,
@@ -154,12 +156,12 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[Step]:
                 users=("root",),
                 flags=("MAINT", "IGNORE_JOBS"),
             )
-            yield Step("reserve", spec.name, reservation=wish)
+            yield ChangeStep("reserve", spec.name, reservation=wish)
         case cmd.Unreserve(names=names):
-            yield from (Step("unreserve", name) for name in names)
+            yield from (ChangeStep("unreserve", name) for name in names)
 
 
-def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], Step]:
+def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], ChangeStep]:
     """What it sets, of what, by which step: of a job that is cancelled nothing else matters."""
     return {(topic, step.target): step for step in _steps(command, 0) for topic in _topics(step.do)}
 
@@ -170,10 +172,10 @@ def _topics(do: Do) -> Collection[str]:
     return (TOPIC[do],) if do in TOPIC else ()
 
 
-def _requeues(far: FarSide, meant: Callable[[Job], bool]) -> list[tuple[Step, Job | None]]:
+def _requeues(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tuple[ChangeStep, Job | None]]:
     """Jobs that cannot be requeued run to their end: the drain itself does not fail for it."""
     running = (job for job in far.jobs().list if job.state == "RUNNING" and meant(job))
-    return [(Step("requeue", str(job.id), needed=False), job) for job in running]
+    return [(ChangeStep("requeue", str(job.id), needed=False), job) for job in running]
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -185,45 +187,47 @@ def same(meant: Job, now: Job) -> bool:
     return now.id == meant.id and (now.submit_s == meant.submit_s or put_back)
 
 
-def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> Seen:
+def look(far: JobChangeApi, step: ChangeStep, meant: Job | None, since_s: float) -> StepReading:
     """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was requeued before that
     is to be requeued again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
     if step.do in OF_JOBS:
         if meant is None:
-            return Seen("missing", f"{step.target}: Slurm has no such job any more")
+            return StepReading("missing", f"{step.target}: Slurm has no such job any more")
         try:
             job = far.job(meant.id)
         except SlurmGone:
-            return Seen("missing", f"job {meant.id}: Slurm has no such job any more")
+            return StepReading("missing", f"job {meant.id}: Slurm has no such job any more")
         if not same(meant, job):
-            return Seen("missing", f"job {meant.id} is another job by now")
+            return StepReading("missing", f"job {meant.id} is another job by now")
         text = f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
-        return Seen(_look_at_job(step, job, since_s), text, _setting_of_job(step, job))
+        return StepReading(_look_at_job(step, job, since_s), text, _setting_of_job(step, job))
     if step.do in ("drain", "resume", "power up", "power down"):
         node = far.node(step.target)
         text = f"{node.name} is {' '.join([node.state, *sorted(node.flags)])}"
-        return Seen(_look_at_node(step, node), text, _setting_of_node(step, node))
+        return StepReading(_look_at_node(step, node), text, _setting_of_node(step, node))
     if step.do in _PARTITION_STATES:
         partition = next((each for each in far.partitions() if each.name == step.target), None)
         if partition is None:
-            return Seen("gone", f"Slurm has no partition {step.target}")
+            return StepReading("gone", f"Slurm has no partition {step.target}")
         done = partition.state == _PARTITION_STATES[step.do]
-        return Seen("done" if done else "to do", f"partition {partition.name} is {partition.state}", partition.state)
+        return StepReading(
+            "done" if done else "to do", f"partition {partition.name} is {partition.state}", partition.state
+        )
     made = next((each for each in far.reservations() if each.name == step.target), None)
     done = (made is not None) == (step.do == "reserve")
     setting = "not made" if made is None else f"made of {','.join(made.nodes)} from {made.start_s} to {made.end_s}"
     text = f"reservation {step.target} is {'not made' if made is None else 'made'}"
-    return Seen("done" if done else "to do", text, setting)
+    return StepReading("done" if done else "to do", text, setting)
 
 
-def _setting_of_node(step: Step, node: Node) -> str:
+def _setting_of_node(step: ChangeStep, node: Node) -> str:
     """Nothing of power: slurmctld itself changes that."""
     if step.do not in ("drain", "resume"):
         return ""
     return f"drained: {node.reason}" if "DRAIN" in node.flags else "in use"
 
 
-def _setting_of_job(step: Step, job: Job) -> str:
+def _setting_of_job(step: ChangeStep, job: Job) -> str:
     match step.do:
         case "hold" | "release":
             return "held" if job.held else "not held"
@@ -237,7 +241,7 @@ def _setting_of_job(step: Step, job: Job) -> str:
             return f"put back {job.restarts} times"
 
 
-def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:
+def _look_at_job(step: ChangeStep, job: Job, since_s: float) -> Standing:
     if step.do == "cancel":
         return "done" if job.over or job.state == "CANCELLED" else "to do"
     if job.over or (step.do == "hold" and job.state != "PENDING"):
@@ -255,7 +259,7 @@ def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:
     return "done" if done else "to do"
 
 
-def _look_at_node(step: Step, node: Node) -> Standing:
+def _look_at_node(step: ChangeStep, node: Node) -> Standing:
     if step.do == "resume" and node.state == "UNKNOWN":
         return "changing"  # slurmctld was just started, has not heard of it yet, and refuses to resume it
     done = {
@@ -267,7 +271,7 @@ def _look_at_node(step: Step, node: Node) -> Standing:
     return "done" if done else "to do"
 
 
-def do(far: FarSide, step: Step, meant: Job | None) -> None:
+def do(far: JobChangeApi, step: ChangeStep, meant: Job | None) -> None:
     """Ask Slurm for it. Raises SlurmUnavailable, SlurmRefused."""
     job = meant.id if meant is not None else 0
     match step.do:

@@ -50,7 +50,7 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.text} (error {self.number})" if self.number not in (0, UNSPECIFIED) else self.text
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SlurmAnswer(msgspec.Struct, frozen=True):
     """A body, split but not read: entries of its lists are decoded one at a time, so a bad one costs only itself."""
 
     status: int
@@ -143,14 +143,14 @@ _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _RAW_DICT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def split(status: int, body: bytes) -> Answer:
+def split(status: int, body: bytes) -> SlurmAnswer:
     """A body as an Answer. SlurmUnreadable when it is no JSON object."""
     try:
         fields = _RAW_DICT.decode(body)
     except NOT_PLAIN_JSON:
         fields = _split_slowly(status, body)
     faults = _faults(fields.get("errors")) + _each_fault(fields)
-    return Answer(status, fields, faults, _faults(fields.get("warnings")))
+    return SlurmAnswer(status, fields, faults, _faults(fields.get("warnings")))
 
 
 def _split_slowly(status: int, body: bytes) -> dict[str, msgspec.Raw]:
@@ -215,7 +215,7 @@ def _fault(entry: Any) -> Fault:
     return Fault(number, ": ".join(dict.fromkeys(texts))[:400] or "no text")
 
 
-def require(answer: Answer, what: str, *, wrote: bool = False, submitted: bool = False) -> None:
+def require(answer: SlurmAnswer, what: str, *, wrote: bool = False, submitted: bool = False) -> None:
     """Returns quietly, or raises what the answer means.
 
     `what` names the request for a person ("cancelling job 7"). `wrote`: it may have changed something. `submitted`:
@@ -235,13 +235,13 @@ def require(answer: Answer, what: str, *, wrote: bool = False, submitted: bool =
         )
 
 
-def job_id(answer: Answer) -> int:
+def job_id(answer: SlurmAnswer) -> int:
     """The id that a submission was given; 0 for none. With an error status there is none, whatever is told."""
     told = answer.value("job_id") if answer.status < 400 else None
     return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else 0
 
 
-def ignored_fields(answer: Answer) -> str:
+def ignored_fields(answer: SlurmAnswer) -> str:
     """Fields of a request that v0.0.40 and on did not know, and did without; empty for none."""
     return "; ".join(fault.text for fault in answer.warnings if fault.text.startswith("Ignoring unknown field"))
 

@@ -14,7 +14,7 @@ LAST = 50
 """So many boots are gone by."""
 
 
-class Boots:
+class BootTimes:
     def __init__(self) -> None:
         self._off: set[str] = set()
         self._since: dict[str, float] = {}

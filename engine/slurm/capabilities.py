@@ -15,7 +15,7 @@ from engine.slurm.errors import SlurmLacks
 By = Literal["rest", "command", ""]
 
 
-class Ability(msgspec.Struct, frozen=True):
+class Capability(msgspec.Struct, frozen=True):
     """`by` is empty where it is missing; `why` then says what would give it."""
 
     by: By
@@ -31,26 +31,26 @@ class Ability(msgspec.Struct, frozen=True):
 
 
 _REMEDY = "Have Slurm's commands where Muster runs, or a newer slurmrestd"
-REST = Ability("rest")
-COMMAND = Ability("command")
+REST = Capability("rest")
+COMMAND = Capability("command")
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    submit: Ability
-    update_job: Ability
+    submit: Capability
+    update_job: Capability
     """Time limit, priority, QOS, partition, account, comment, name, nice, dependency, begin time; hold and release."""
-    cancel: Ability
-    requeue: Ability
-    update_node: Ability
+    cancel: Capability
+    requeue: Capability
+    update_node: Capability
     """Drain, resume, down, with a reason; power up and down of cloud nodes."""
-    update_partition: Ability
-    reservation_write: Ability
-    job_states: Ability
+    update_partition: Capability
+    reservation_write: Capability
+    job_states: Capability
     """The short list: whether a job moved, without all of it."""
-    shares: Ability
-    history: Ability
+    shares: Capability
+    history: Capability
     """slurmdb: jobs that ended long ago, QOS, associations."""
-    topology: Ability
+    topology: Capability
 
     def missing(self) -> dict[str, str]:
         """Names of what is missing, with the reason."""
@@ -66,15 +66,15 @@ def capabilities(
     version; one it does not know is only read.
     """
 
-    def can(what: str, method: str = "", path: str = "", *, command: bool = False, acts: bool = True) -> Ability:
+    def can(what: str, method: str = "", path: str = "", *, command: bool = False, acts: bool = True) -> Capability:
         if acts and not proven:
-            return Ability("", f"REST version {version} is newer than this client was made for: it is only read")
+            return Capability("", f"REST version {version} is newer than this client was made for: it is only read")
         if path and offers(method, path):
             return REST
         if command and commands:
             return COMMAND
         rest = f"REST {version} cannot {what}" if path else f"REST up to v0.0.42 cannot {what}"
-        return Ability("", f"{rest}, and {no_commands}" if command else rest)
+        return Capability("", f"{rest}, and {no_commands}" if command else rest)
 
     return Capabilities(
         submit=can("submit jobs", "post", "/slurm/*/job/submit"),

@@ -30,10 +30,10 @@ TWO_WAYS: frozenset[acts.Do] = frozenset(("hold", "release", "drain", "reserve")
 """What is as it was before whenever it is not so."""
 
 
-class Part(msgspec.Struct):
+class CarriedStep(msgspec.Struct):
     """One step of an intent, and how far it is."""
 
-    step: acts.Step
+    step: acts.ChangeStep
     meant: Job | None
     standing: acts.Standing = "to do"
     tried: bool = False
@@ -45,13 +45,13 @@ class Part(msgspec.Struct):
     """The setting before it was first asked for; empty: by another process."""
     refused: str = ""
 
-    def see(self, seen: acts.Seen) -> None:
+    def see(self, seen: acts.StepReading) -> None:
         self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
         if self.step.do == "requeue" and self.standing == "to do" and self.before not in ("", self.setting):
             self.standing = "done"  # it was put back since; that it began before then is another clock's word
 
 
-class Held(msgspec.Struct):
+class CarriedIntent(msgspec.Struct):
     """An intent under way."""
 
     number: int
@@ -61,7 +61,7 @@ class Held(msgspec.Struct):
     wanted_ms: int
     """Cell time: it was asked for by a person."""
     phase: Phase
-    parts: list[Part] | None = None
+    parts: list[CarriedStep] | None = None
     so_s: float = 0.0
     """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
     wake_s: float = 0.0
@@ -84,7 +84,7 @@ class Held(msgspec.Struct):
         return self.perhaps or any(part.tried for part in self.parts or ())
 
 
-LastSet = dict[tuple[str, str], tuple[int, acts.Step]]
+LastSet = dict[tuple[str, str], tuple[int, acts.ChangeStep]]
 """What is set, of what -> number of the last intent that sets it, and by which step."""
 
 
@@ -96,7 +96,7 @@ def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
     return found
 
 
-def is_overtaken(held: Held, part: Part, last: LastSet) -> bool:
+def is_overtaken(held: CarriedIntent, part: CarriedStep, last: LastSet) -> bool:
     """Whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been needless
     only for this."""
     number, step = last.get((acts.TOPIC.get(part.step.do, ""), part.step.target), (held.number, part.step))
@@ -105,7 +105,7 @@ def is_overtaken(held: Held, part: Part, last: LastSet) -> bool:
     return step.do != part.step.do or (step.do in acts.OF_JOBS and step.value != part.step.value)
 
 
-def why_not_again(held: Held, undone: Sequence[Part], boot: str, now_ms: int) -> str:
+def why_not_again(held: CarriedIntent, undone: Sequence[CarriedStep], boot: str, now_ms: int) -> str:
     """Why what is so no longer is left to a person; empty: it was forgotten, and is done again. `boot`:
     the run of slurmctld that answers now."""
     if held.again >= MAX_AGAIN:
@@ -118,7 +118,7 @@ def why_not_again(held: Held, undone: Sequence[Part], boot: str, now_ms: int) ->
     return why
 
 
-def _why_not_forgotten(held: Held, known: Sequence[Part], boot: str) -> str:
+def _why_not_forgotten(held: CarriedIntent, known: Sequence[CarriedStep], boot: str) -> str:
     """Why nobody can tell that slurmctld forgot it; empty: it did."""
     if known and held.boot and held.boot == boot:
         return "somebody has undone it: slurmctld has run on since"
@@ -132,7 +132,7 @@ def _why_not_forgotten(held: Held, known: Sequence[Part], boot: str) -> str:
     return ""
 
 
-def _is_as_before(part: Part) -> bool:
+def _is_as_before(part: CarriedStep) -> bool:
     if part.step.do in FOR_GOOD:
         return True
     known = part.before or part.step.do in TWO_WAYS

@@ -10,15 +10,15 @@ import re
 from pathlib import Path
 
 from engine.errors import SpecError
-from engine.slurm.line import IN_FLIGHT, LARGEST_ANSWER, Line, where
+from engine.slurm.line import IN_FLIGHT, LARGEST_ANSWER, SlurmTransport, where
 from engine.slurm.scontrol import Commands
 from engine.slurm.tokens import TokenFile
-from engine.slurm.writing import Writing
+from engine.slurm.writing import SlurmWriter
 
 _USER = re.compile(r"[!-~]{1,256}")
 
 
-class SlurmConnection(Writing):
+class SlurmConnection(SlurmWriter):
     """`place`: `unix:/run/slurmrestd.socket`, `http://host:6820`, ... (`engine.slurm.line.where`).
 
     `user` and `token_file`: who asks, over TCP; over a Unix socket it may be left to the socket. `commands`: a folder
@@ -41,7 +41,7 @@ class SlurmConnection(Writing):
             raise SpecError("slurm user", f"{user[:80]!r} is no name of a user", "Give the name as the token has it")
         tokens = TokenFile(token_file) if token_file else None
         at = where(place)
-        line = Line(at, user or "", tokens, read_s=timeout_s, in_flight=in_flight, largest=largest)
+        line = SlurmTransport(at, user or "", tokens, read_s=timeout_s, in_flight=in_flight, largest=largest)
         super().__init__(line, Commands(commands) if commands or at.local else None)
 
     @property

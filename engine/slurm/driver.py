@@ -18,9 +18,9 @@ from engine.journal import Beside
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
 from engine.slurm import acts
-from engine.slurm.actor import Acted, Actor
-from engine.slurm.capabilities import Ability, Capabilities
-from engine.slurm.submission import Place, home_of
+from engine.slurm.actor import Acted, ChangeCarrier
+from engine.slurm.capabilities import Capabilities, Capability
+from engine.slurm.submission import JobDestination, home_of
 from engine.slurm.submitter import Submitter
 
 AT_ONCE = 5
@@ -84,7 +84,7 @@ def is_under_way(engine: Engine, workload: str) -> bool:
     return any(intents.named.get(intent.token) in names for intent in intents.open.values())
 
 
-class Driver:
+class IntentDriver:
     """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is. `missing`: workloads under way that
     the mirror has seen and does not find any more. `knows_jobs`: whether the mirror has seen any list of jobs yet."""
 
@@ -99,7 +99,7 @@ class Driver:
         knows_jobs: Callable[[], bool] = lambda: True,
         recorded: Recorded = lambda engine, changes: None,
         forbidden: Forbidden = lambda engine, number: "",
-        place_of: Callable[[WorkloadSpec], Place] | None = None,
+        place_of: Callable[[WorkloadSpec], JobDestination] | None = None,
     ) -> None:
         self._far = far
         self._loop = loop
@@ -127,7 +127,7 @@ class Driver:
         def is_coming(workload: str) -> bool:
             return loop.call(lambda engine: is_under_way(engine, workload))
 
-        self.actor = Actor(
+        self.actor = ChangeCarrier(
             far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming,
             knows_jobs=knows_jobs, forbidden=lambda number: loop.call(lambda engine: forbidden(engine, number)),
         )  # fmt: skip
@@ -210,20 +210,20 @@ class Driver:
         return False
 
 
-def _by_name(user: str) -> Callable[[WorkloadSpec], Place]:
+def _by_name(user: str) -> Callable[[WorkloadSpec], JobDestination]:
     """Of the work of that user, empty: of the account this process runs as."""
     home = home_of(user)
     return lambda spec: place_of_queue(spec, home)
 
 
-def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> Place:
+def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> JobDestination:
     """As the mirror names things: a queue is a partition, a tenant an account, and the priority class begins with the
     QOS."""
     found = acts.TIER.fullmatch(spec.priority_class)
-    return Place(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)
+    return JobDestination(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)
 
 
-def _needs(can: Capabilities) -> tuple[tuple[Ability, tuple[type[cmd.Command], ...]], ...]:
+def _needs(can: Capabilities) -> tuple[tuple[Capability, tuple[type[cmd.Command], ...]], ...]:
     return (
         (can.submit, (cmd.Submit,)),
         (can.cancel, (cmd.Cancel,)),

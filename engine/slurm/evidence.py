@@ -16,7 +16,7 @@ from engine.intents import Intent, wanted
 from engine.slurm import acts
 from engine.slurm.accounting import PastJob
 from engine.slurm.errors import SlurmGone, SlurmRefused
-from engine.slurm.reconcile import Index
+from engine.slurm.reconcile import JobsByToken
 from engine.slurm.records import Job
 from engine.slurm.submission import carries, head_of
 
@@ -49,7 +49,7 @@ def _started(far: Any) -> tuple[int, str]:
 
 def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
     """By its token, whatever id it has; under the id that it was given; in accounting."""
-    found = Index(far.jobs().list).of(intent.token, far.acts_as)
+    found = JobsByToken(far.jobs().list).of(intent.token, far.acts_as)
     lines = [f"{_of(job)} carries its token: {_state(job)}, submitted {_utc(job.submit_s)}" for job in found]
     if found:
         return lines, "done"
@@ -105,7 +105,7 @@ def _act(far: Any, intent: Intent, command: cmd.AnyCommand, job_of: acts.JobOf) 
     return [*(text for _, text in looks), *more], _shown([standing for standing, _ in looks], whole=not more)
 
 
-def _look(far: Any, step: acts.Step, meant: Job | None, since_s: float) -> tuple[acts.Standing, str]:
+def _look(far: Any, step: acts.ChangeStep, meant: Job | None, since_s: float) -> tuple[acts.Standing, str]:
     try:
         seen = acts.look(far, step, meant, since_s)
     except SlurmGone as error:

@@ -20,7 +20,7 @@ SKEW_S = 5
 _NAME = re.compile(r"(\d+(?:/\d+)?)(?:\.(\d+))?")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RecordedSubmission(msgspec.Struct, frozen=True):
     """What is on record of a submission through Muster."""
 
     id: str
@@ -33,7 +33,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Its submission is not settled: if Slurm forgets the job, there will be another."""
 
 
-class Ours:
+class MusterJobs:
     """Which jobs were submitted through Muster. A comment alone proves nothing: everybody sees those of others and may
     write the same. What Slurm answered with counts; where that is not on record, the first job that was seen with the
     token, of the user whom the others of ours are of."""
@@ -43,7 +43,7 @@ class Ours:
         """Token -> job or array that was seen with it, and how often it had been submitted anew by then."""
         self._user = ""
 
-    def name_of(self, job: Job, named: Mapping[str, Asked] | None) -> str:
+    def name_of(self, job: Job, named: Mapping[str, RecordedSubmission] | None) -> str:
         """The id that was asked for; empty for the jobs of others."""
         token = token_in(job) if named and job.comment else ""
         asked = named.get(token) if named and token else None
@@ -66,9 +66,9 @@ class Ours:
 class Identities:
     """Names that were given, and to which job: kept over looks, and found again from the cell after a restart."""
 
-    def __init__(self, known: Iterable[tuple[str, int, int]] = (), ours: Ours | None = None) -> None:
+    def __init__(self, known: Iterable[tuple[str, int, int]] = (), ours: MusterJobs | None = None) -> None:
         """`known`: (workload id, Unix seconds of submission, times put back) of what the cell has."""
-        self.ours = ours or Ours()
+        self.ours = ours or MusterJobs()
         self._given: dict[str, tuple[str, int, int]] = {}
         """Job or task -> (workload id, submitted, times put back) of the last job that had the id."""
         self._restored: set[str] = set()
@@ -84,7 +84,7 @@ class Identities:
                     self._given[base] = name, submit_s, restarts
                     self._restored.add(base)
 
-    def name_of(self, job: Job, task: int | None = None, named: Mapping[str, Asked] | None = None) -> str:
+    def name_of(self, job: Job, task: int | None = None, named: Mapping[str, RecordedSubmission] | None = None) -> str:
         """The workload id of the job, or of one waiting task of its array. `named`: token -> what was asked for."""
         chosen = self.ours.name_of(job, named)
         if chosen:

@@ -16,7 +16,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[str, ...]
 
 
-class Left:
+class UnsupportedCounts:
     """What was left out, each thing once with how often it was met."""
 
     def __init__(self) -> None:

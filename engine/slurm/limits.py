@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from engine.slurm.accounting import Association, Qos
-from engine.slurm.records import Job, Partition
+from engine.slurm.records import Job, SlurmPartition
 
 MAX_USERS = 4
 """Of those who use a limit so many are named, the largest first."""
@@ -73,14 +73,14 @@ class Cap(msgspec.Struct, frozen=True):
     most: int
 
 
-class Limits:
+class ClusterLimits:
     """All limits of a cluster, as accounting has them."""
 
     def __init__(
         self,
         qos: Iterable[Qos],
         associations: Iterable[Association],
-        partitions: Iterable[Partition],
+        partitions: Iterable[SlurmPartition],
         cluster: str = "",
     ) -> None:
         qos, associations = tuple(qos), tuple(associations)

@@ -44,7 +44,7 @@ LONGEST_ANSWER_S = 300.0
 """For all of an answer: one that comes drop by drop would keep a place in the line for ever."""
 
 
-class Where(msgspec.Struct, frozen=True):
+class SlurmAddress(msgspec.Struct, frozen=True):
     """Where a slurmrestd listens: a Unix socket, or a URL."""
 
     url: str
@@ -59,7 +59,7 @@ class Where(msgspec.Struct, frozen=True):
         return bool(self.socket) or urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
-def where(text: str) -> Where:
+def where(text: str) -> SlurmAddress:
     """`unix:/run/slurmrestd.socket`, `/run/slurmrestd.socket`, `http://host:6820`, `https://host`, `host:6820`."""
     text = text.strip()
     if text.startswith(("unix:", "/")):
@@ -67,7 +67,7 @@ def where(text: str) -> Where:
         path = "/" + path.lstrip("/") if path.startswith("/") else path
         if not path:
             raise SpecError("slurm", "names no socket", "Give unix:/path/of/slurmrestd.socket")
-        return Where("http://slurmrestd", path)
+        return SlurmAddress("http://slurmrestd", path)
     parts = urlsplit(text if "://" in text else f"http://{text}")
     try:
         port = parts.port
@@ -79,15 +79,15 @@ def where(text: str) -> Where:
             f"{text[:200]!r} is no place of a slurmrestd",
             "Give unix:/path/of/slurmrestd.socket, http://HOST:PORT or https://HOST:PORT",
         )
-    return Where(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
+    return SlurmAddress(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
 
 
-class Line:
+class SlurmTransport:
     """Safe to use from several threads. `alive` asks, by a short ping, whether slurmctld answers."""
 
     def __init__(
         self,
-        place: Where,
+        place: SlurmAddress,
         user: str,
         tokens: TokenFile | None,
         *,
@@ -264,7 +264,7 @@ class _Cut(SlurmUnavailable):
     """The connection ended in the middle; of a kept one that may only mean that it was old."""
 
 
-def _client(place: Where, read_s: float, kept: int) -> httpx.Client:
+def _client(place: SlurmAddress, read_s: float, kept: int) -> httpx.Client:
     import httpx
 
     secure = place.url.startswith("https:")

@@ -1,7 +1,7 @@
 """Slurm's nodes, partitions, reservations and switches as what a cell can be told (`engine.observations`).
 
 partition -> queue; machines alike that are in the same partitions -> pool; feature -> node label `feature/NAME`; leaf
-switch -> rack; advance reservation -> reservation. Whatever else Slurm goes by is named in `Left`.
+switch -> rack; advance reservation -> reservation. Whatever else Slurm goes by is named in `UnsupportedCounts`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from zlib import crc32
 from engine import observations as seen
 from engine.model import NodeSpec, PoolSpec, QueueSpec, ReservationSpec, Resources
 from engine.slurm.accounting import Qos
-from engine.slurm.boots import Boots
-from engine.slurm.left_out import Left
+from engine.slurm.boots import BootTimes
+from engine.slurm.left_out import UnsupportedCounts
 from engine.slurm.names import ident
-from engine.slurm.records import UNLIMITED, Node, Partition, Reservation, Switch
+from engine.slurm.records import UNLIMITED, Node, SlurmPartition, SlurmReservation, TopologySwitch
 
 FEATURE = "feature/"
 MAX_LABELS = 60
@@ -28,7 +28,7 @@ class Machines:
     """What of the cluster jobs are matched against."""
 
     told: tuple[seen.AnySeen, ...]
-    partitions: dict[str, Partition]
+    partitions: dict[str, SlurmPartition]
     pools_of: dict[str, tuple[str, ...]]
     """Partition -> pools of its nodes."""
     pools: dict[str, PoolSpec]
@@ -45,15 +45,15 @@ class Machines:
 
 def machines(
     nodes: Iterable[Node],
-    partitions: Iterable[Partition],
+    partitions: Iterable[SlurmPartition],
     qos: Iterable[Qos],
-    reservations: Iterable[Reservation],
-    switches: Iterable[Switch],
-    left: Left,
-    boots: Boots | None = None,
+    reservations: Iterable[SlurmReservation],
+    switches: Iterable[TopologySwitch],
+    left: UnsupportedCounts,
+    boots: BootTimes | None = None,
 ) -> Machines:
     """Everything but work. `boots`: what is known of how long they take."""
-    boots = boots or Boots()
+    boots = boots or BootTimes()
     by_name = {partition.name: partition for partition in partitions}
     sizes = {name: len(partition.nodes) for name, partition in by_name.items()}
     pools: dict[str, PoolSpec] = {}
@@ -85,7 +85,11 @@ def machines(
 
 
 def _pool_of(
-    node: Node, sizes: dict[str, int], pools: dict[str, PoolSpec], known: dict[str, tuple[str, ...]], left: Left
+    node: Node,
+    sizes: dict[str, int],
+    pools: dict[str, PoolSpec],
+    known: dict[str, tuple[str, ...]],
+    left: UnsupportedCounts,
 ) -> tuple[PoolSpec, tuple[str, ...]]:
     """The pool it belongs to, and the partitions of that pool's nodes."""
     among = tuple(sorted(node.partitions))
@@ -104,7 +108,7 @@ def _pool_of(
     return pool, among
 
 
-def _gpus_of(node: Node, left: Left) -> tuple[str, int]:
+def _gpus_of(node: Node, left: UnsupportedCounts) -> tuple[str, int]:
     """(model, devices) of the node."""
     found: dict[str, int] = {}
     for name, count in node.gres.items():
@@ -123,7 +127,9 @@ def _size(mib: int) -> str:
     return f"{mib // 1024}g" if mib >= 1024 else f"{mib}m"
 
 
-def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], boots: Boots, left: Left) -> seen.NodeSeen:
+def _node(
+    node: Node, pool: str, places: dict[str, tuple[str, str]], boots: BootTimes, left: UnsupportedCounts
+) -> seen.NodeSeen:
     if ident(node.name) != node.name:
         left.note("node names with odd characters are shown with _ in their place", ident(node.name))
     if len(node.features) > MAX_LABELS:
@@ -134,7 +140,7 @@ def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], boots: Boot
     return seen.NodeSeen(node=spec, standing=standing(node), boot_ms=boots.ms(node))
 
 
-def _places(switches: Iterable[Switch]) -> dict[str, tuple[str, str]]:
+def _places(switches: Iterable[TopologySwitch]) -> dict[str, tuple[str, str]]:
     """Node -> (its leaf switch, the one above that where there is just one)."""
     every = list(switches)
     above = {leaf: [each.name for each in every if leaf in each.switches]
@@ -154,7 +160,7 @@ def standing(node: Node) -> seen.Standing:
     return "ready"
 
 
-def _queue(partition: Partition, left: Left) -> seen.QueueSeen:
+def _queue(partition: SlurmPartition, left: UnsupportedCounts) -> seen.QueueSeen:
     if partition.oversubscribe > 1:
         left.note("partitions where jobs share CPUs (OverSubscribe): each CPU counts once", partition.name)
     if partition.nodes_max not in (None, UNLIMITED) or partition.nodes_min > 1:
@@ -163,7 +169,7 @@ def _queue(partition: Partition, left: Left) -> seen.QueueSeen:
 
 
 def _reservations(
-    reservations: Iterable[Reservation], nodes: Collection[str], left: Left
+    reservations: Iterable[SlurmReservation], nodes: Collection[str], left: UnsupportedCounts
 ) -> Iterator[seen.ReservationSeen]:
     for each in reservations:
         mine = tuple(ident(name) for name in each.nodes if ident(name) in nodes)

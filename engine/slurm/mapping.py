@@ -2,7 +2,7 @@
 
 account -> tenant, user -> team; tier of the partition and QOS -> priority class; job -> workload, a gang of one task a
 node; array element -> workload `ARRAY/TASK`. Memory, CPU and GPUs are counted as Slurm hands them out. Whatever else
-Slurm goes by is named in `Left`.
+Slurm goes by is named in `UnsupportedCounts`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 from engine import observations as seen
 from engine.model import ArraySpec, Dependency, PriorityClassSpec, Resources, TaskGroup, WorkloadSpec
 from engine.slurm.hostlist import array_tasks
-from engine.slurm.left_out import Left
-from engine.slurm.limits import Limits, is_limit
+from engine.slurm.left_out import UnsupportedCounts
+from engine.slurm.limits import ClusterLimits, is_limit
 from engine.slurm.machines import FEATURE, MAX_LABELS, Machines
 from engine.slurm.names import ident
-from engine.slurm.records import UNLIMITED, Job, Partition
+from engine.slurm.records import UNLIMITED, Job, SlurmPartition
 
 DAY_S = 86_400
 _CONSTRAINT = re.compile(r"[A-Za-z0-9._=:-]+(&[A-Za-z0-9._=:-]+)*")
@@ -39,19 +39,19 @@ _CAUSES = {
 _PREEMPTS = ("REQUEUE", "CANCEL", "SUSPEND")
 
 
-class Asked(NamedTuple):
+class PartitionChoice(NamedTuple):
     """What it means to ask for a partition, or for several."""
 
     queue: str
-    first: Partition
+    first: SlurmPartition
     pools: tuple[str, ...]
     """Of the nodes of all of them."""
 
 
-class Jobs:
+class JobMapping:
     """Jobs of one look, matched against the machines."""
 
-    def __init__(self, at: Machines, left: Left, now_s: int, limits: Limits | None = None) -> None:
+    def __init__(self, at: Machines, left: UnsupportedCounts, now_s: int, limits: ClusterLimits | None = None) -> None:
         self._at = at
         self._limits = limits
         self.caps: dict[str, int] = {}
@@ -60,7 +60,7 @@ class Jobs:
         self._now_s = now_s
         self._groups: dict[tuple[object, ...], TaskGroup] = {}
         """Equal groups are one object: thousands of jobs ask for the same."""
-        self._asked_for: dict[str, Asked | None] = {}
+        self._asked_for: dict[str, PartitionChoice | None] = {}
         self.new_classes: list[seen.PriorityClassSeen] = []
 
     def told(
@@ -153,13 +153,13 @@ class Jobs:
         self._groups[key] = group
         return group
 
-    def _asked(self, partition: str) -> Asked | None:
+    def _asked(self, partition: str) -> PartitionChoice | None:
         """What asking for it means, which may be several with commas; None where none of them is shown."""
         if partition not in self._asked_for:
             names = [name for name in partition.split(",") if name in self._at.partitions]
             pools = sorted({pool for name in names for pool in self._at.pools_of.get(name, ())})
             self._asked_for[partition] = (
-                Asked(ident(names[0]), self._at.partitions[names[0]], tuple(pools)) if names else None
+                PartitionChoice(ident(names[0]), self._at.partitions[names[0]], tuple(pools)) if names else None
             )
         return self._asked_for[partition]
 
@@ -183,7 +183,7 @@ class Jobs:
         avoid = tuple(ident(node) for node in job.nodes_excluded[:MAX_LABELS])
         return labels, {"node": avoid} if avoid else {}
 
-    def _priority_class(self, job: Job, partition: Partition, rank: int) -> str:
+    def _priority_class(self, job: Job, partition: SlurmPartition, rank: int) -> str:
         """By tier and, where QOS preempt, by QOS: who may take from whom. What waits is below what runs of its like,
         in ranks: that order is Slurm's own among those that wait, and takes nothing from anybody."""
         qos = self._at.qos.get(job.qos)
@@ -275,7 +275,7 @@ class Jobs:
         return tuple(found)
 
 
-def _limit_s(job: Job, partition: Partition) -> int:
+def _limit_s(job: Job, partition: SlurmPartition) -> int:
     """Its time limit; 0 where there is none."""
     for limit in (job.time_limit_s, partition.time_limit_s):
         if limit is not None:
@@ -300,7 +300,7 @@ def _array_of(whole: Sequence[Job], waiting: Job) -> ArraySpec | None:
     return ArraySpec(first=tasks[0], last=tasks[-1], step=steps.pop(), max_running=limit or 0)
 
 
-def _gpus_wanted(job: Job, count: int, left: Left, name: str) -> tuple[tuple[str, ...], int]:
+def _gpus_wanted(job: Job, count: int, left: UnsupportedCounts, name: str) -> tuple[tuple[str, ...], int]:
     """(models, devices on each node)"""
     wanted = job.gres_wanted or {key.removeprefix("gres/"): -(-n // count) for key, n in job.tres_wanted.items()
                                  if key.startswith("gres/")}  # fmt: skip

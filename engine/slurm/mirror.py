@@ -21,17 +21,17 @@ from engine.errors import MusterError
 from engine.intents import wanted as wish_in
 from engine.model import WorkloadSpec, WorkloadState
 from engine.slurm.accounting import Qos
-from engine.slurm.boots import Boots
+from engine.slurm.boots import BootTimes
 from engine.slurm.errors import SlurmGone, SlurmRefused
-from engine.slurm.identity import Asked, Identities, number_of
-from engine.slurm.left_out import Left, LeftOut
-from engine.slurm.limits import Limits
+from engine.slurm.identity import Identities, RecordedSubmission, number_of
+from engine.slurm.left_out import LeftOut, UnsupportedCounts
+from engine.slurm.limits import ClusterLimits
 from engine.slurm.machines import Machines, machines
-from engine.slurm.mapping import Jobs, tasks_of
+from engine.slurm.mapping import JobMapping, tasks_of
 from engine.slurm.order import Order
 from engine.slurm.past import ended
-from engine.slurm.records import Job, JobState, Node, Partition, Reservation, Switch
-from engine.slurm.records import Jobs as Listed
+from engine.slurm.records import Job, JobState, Node, SlurmPartition, SlurmReservation, TopologySwitch
+from engine.slurm.records import JobList as Listed
 from engine.slurm.submission import token_in
 from engine.state import members
 
@@ -56,7 +56,7 @@ _ORDER = {"finished": 0, "failed": 0, "cancelled": 0, "suspended": 1, "held": 2,
 """What leaves nodes is told before what comes to them."""
 
 
-class Looked(msgspec.Struct, frozen=True, kw_only=True):
+class MirrorPass(msgspec.Struct, frozen=True, kw_only=True):
     """One look."""
 
     at_s: float
@@ -73,7 +73,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that moved and were not asked for yet: more moved than a glance asks for."""
 
 
-class Heard(NamedTuple):
+class ClusterAnswer(NamedTuple):
     """What a cluster answered, and is not told yet."""
 
     began: float
@@ -113,7 +113,7 @@ class Mirror:
         self._told: dict[str, seen.WorkloadSeen | None] = {}
         """By workload id: the last that was told of it; None of what the cell has from before."""
         self._told_machines: dict[tuple[str, str], seen.AnySeen] = {}
-        self._limits: Limits | None = None
+        self._limits: ClusterLimits | None = None
         self._limits_new = False
         self._told_caps: dict[str, int] = {}
         self._glanced: dict[int, tuple[float, Job]] = {}
@@ -123,11 +123,11 @@ class Mirror:
         self._names: dict[int, tuple[Job, tuple[str, ...]]] = {}
         """By job id: its last record, and the workloads it stands for."""
         self._nodes: tuple[Node, ...] = ()
-        self._partitions: tuple[Partition, ...] = ()
+        self._partitions: tuple[SlurmPartition, ...] = ()
         self._qos: tuple[Qos, ...] = ()
-        self._reservations: tuple[Reservation, ...] = ()
-        self._switches: tuple[Switch, ...] = ()
-        self.boots = Boots()
+        self._reservations: tuple[SlurmReservation, ...] = ()
+        self._switches: tuple[TopologySwitch, ...] = ()
+        self.boots = BootTimes()
         self._machines: Machines | None = None
         self._machines_at = -1e9
         self._jobs_since = 0
@@ -173,10 +173,10 @@ class Mirror:
         return self._qos
 
     @property
-    def partitions(self) -> tuple[Partition, ...]:
+    def partitions(self) -> tuple[SlurmPartition, ...]:
         return self._partitions
 
-    def limit_by(self, limits: Limits) -> None:
+    def limit_by(self, limits: ClusterLimits) -> None:
         """From the next look on jobs count for these."""
         if self._limits is None or self._limits.made_of != limits.made_of:
             self._limits, self._limits_new = limits, True
@@ -205,13 +205,13 @@ class Mirror:
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def look(self, *, whole: bool = False) -> Looked:
+    def look(self, *, whole: bool = False) -> MirrorPass:
         """Ask for what changed and tell it. `whole`: as if for the first time. Raises SlurmUnavailable and
         SlurmRefused where the cluster does not answer, then nothing was told; UnreachableError where the engine is
         gone."""
         return self.take(self.ask(whole=whole))
 
-    def ask(self, *, whole: bool = False) -> Heard:
+    def ask(self, *, whole: bool = False) -> ClusterAnswer:
         """What changed, for `take`. While a long list is awaited on another thread, there may be glances. Raises as
         `look`."""
         began = time.monotonic()
@@ -219,14 +219,14 @@ class Mirror:
         fresh_machines = self._ask_machines(first)
         asked = time.monotonic()
         answer = self._connection.jobs(None if first else self._jobs_since or None)
-        return Heard(asked, first, fresh_machines, answer, time.monotonic() - began)
+        return ClusterAnswer(asked, first, fresh_machines, answer, time.monotonic() - began)
 
-    def take(self, heard: Heard) -> Looked:
+    def take(self, heard: ClusterAnswer) -> MirrorPass:
         """Tell what was asked for. What a glance has found since is newer. Raises as `look`."""
         began, answer = time.monotonic(), heard.answer
         if heard.first:
             self._forget()
-        left = Left()
+        left = UnsupportedCounts()
         told: list[seen.AnySeen] = []
         if heard.fresh_machines:
             told += self._new_machines()
@@ -242,7 +242,7 @@ class Mirror:
         # Only now: an engine that was not reached is told again.
         self._jobs_since = answer.last_update or self._jobs_since
         self._has_looked = True
-        return Looked(
+        return MirrorPass(
             at_s=self._wall_s(),
             jobs=len(self._names),
             nodes=len(self._nodes),
@@ -252,7 +252,7 @@ class Mirror:
             unchanged=answer.unchanged and not told,
         )
 
-    def _newest(self, heard: Heard) -> list[Job]:
+    def _newest(self, heard: ClusterAnswer) -> list[Job]:
         """Of the list, with those in place that a glance saw after it was asked for."""
         self._glanced = {job.id: (at, job) for at, job in self._glanced.values() if at >= heard.began}
         if not self._glanced:
@@ -260,7 +260,7 @@ class Mirror:
         newer = {id_: job for id_, (_, job) in self._glanced.items()}
         return [job for job in heard.answer.list if job.id not in newer] + list(newer.values())
 
-    def glance(self, tracked: Iterable[int] = (), *, states: bool = True) -> Looked:
+    def glance(self, tracked: Iterable[int] = (), *, states: bool = True) -> MirrorPass:
         """Ask for the states of jobs alone, and for those that moved or are `tracked`, these first, by themselves:
         cheap where the whole list is long. Without `states` for those that are tracked alone. Raises as `look`."""
         began = time.monotonic()
@@ -276,9 +276,9 @@ class Mirror:
                 continue
         asked_s = time.monotonic() - began
         self._glanced |= {job.id: (began, job) for job in jobs}
-        told = self._new_jobs(jobs, Left(), whole=False)
+        told = self._new_jobs(jobs, UnsupportedCounts(), whole=False)
         self._tell(told)
-        return Looked(
+        return MirrorPass(
             at_s=self._wall_s(),
             jobs=len(self._names),
             nodes=len(self._nodes),
@@ -342,7 +342,7 @@ class Mirror:
         return found
 
     def _new_machines(self) -> list[seen.AnySeen]:
-        left = Left()
+        left = UnsupportedCounts()
         classes = set() if self._machines is None else self._machines.classes
         self._machines = machines(
             self._nodes, self._partitions, self._qos, self._reservations, self._switches, left, self.boots
@@ -358,10 +358,10 @@ class Mirror:
         self._told_machines = now
         return new
 
-    def _new_jobs(self, jobs: Iterable[Job], left: Left, *, whole: bool) -> list[seen.AnySeen]:
+    def _new_jobs(self, jobs: Iterable[Job], left: UnsupportedCounts, *, whole: bool) -> list[seen.AnySeen]:
         """What the engine is to be told of these jobs. `whole`: these are all there are."""
         assert self._machines is not None
-        mapping = Jobs(self._machines, left, int(self._wall_s()), self._limits)
+        mapping = JobMapping(self._machines, left, int(self._wall_s()), self._limits)
         jobs = list(jobs)
         named = self._call(partial(_named, {token for job in jobs if (token := token_in(job))}))
         shown = self._shown(jobs, named, left, whole=whole)
@@ -385,7 +385,9 @@ class Mirror:
         caps = self._new_caps(mapping.caps, whole=whole)
         return [*mapping.new_classes, *caps, *arrays, *facts, *(seen.WorkloadGone(id=name) for name in gone)]
 
-    def _shown(self, jobs: list[Job], named: dict[str, Asked], left: Left, *, whole: bool) -> ShownJobs:
+    def _shown(
+        self, jobs: list[Job], named: dict[str, RecordedSubmission], left: UnsupportedCounts, *, whole: bool
+    ) -> ShownJobs:
         """The jobs by the workloads they stand for."""
         names = {job.id: (job, self._names_of(job, named, left)) for job in jobs}
         records: dict[str, Job] = {} if whole else dict(self._records)
@@ -396,7 +398,7 @@ class Mirror:
                 arrays.setdefault(job.array_id, []).append(job)
         return ShownJobs(names, names if whole else self._names | names, records, arrays, whole)
 
-    def _new_arrays(self, shown: ShownJobs, mapping: Jobs) -> list[seen.WorkloadSeen]:
+    def _new_arrays(self, shown: ShownJobs, mapping: JobMapping) -> list[seen.WorkloadSeen]:
         """Arrays that are seen for the first time, as wholes; their members take their place in the line."""
         told = []
         for of_it in shown.arrays.values():
@@ -408,7 +410,7 @@ class Mirror:
             self._order.note(f"{each.spec.id}/{index}" for index in members(each.spec.array))
         return told
 
-    def _changed(self, shown: ShownJobs, mapping: Jobs, ranks: dict[str, int]) -> list[seen.WorkloadSeen]:
+    def _changed(self, shown: ShownJobs, mapping: JobMapping, ranks: dict[str, int]) -> list[seen.WorkloadSeen]:
         """What is other than was told, in the order in which it is told."""
         facts: list[seen.WorkloadSeen] = []
         # What is left out is told anew from all there are; in a glance those that moved are enough.
@@ -422,7 +424,7 @@ class Mirror:
         facts.sort(key=lambda fact: _turn(fact, shown.records[fact.spec.id]))
         return facts
 
-    def _gone(self, shown: ShownJobs, named: dict[str, Asked]) -> list[str]:
+    def _gone(self, shown: ShownJobs, named: dict[str, RecordedSubmission]) -> list[str]:
         """Workloads that Slurm shows no more. What a crash made it forget, and is submitted anew, is still to come: it
         has not ended."""
         gone = [name for name in self._told if name not in shown.records]
@@ -431,7 +433,7 @@ class Mirror:
         self._missing = frozenset(name if name in under_way else _array_name(name) for name in coming)
         return [name for name in gone if name not in coming]
 
-    def _ends_of(self, gone: list[str], shown: ShownJobs, mapping: Jobs) -> list[seen.WorkloadSeen]:
+    def _ends_of(self, gone: list[str], shown: ShownJobs, mapping: JobMapping) -> list[seen.WorkloadSeen]:
         """How those ended, as far as accounting knows: the last of them first."""
         facts = [
             mapping.told(job, name, shown.records.keys(), wanted=self._wanted_of(name))
@@ -462,7 +464,7 @@ class Mirror:
                 found[name] = job
         return found
 
-    def _names_of(self, job: Job, named: dict[str, Asked], left: Left) -> tuple[str, ...]:
+    def _names_of(self, job: Job, named: dict[str, RecordedSubmission], left: UnsupportedCounts) -> tuple[str, ...]:
         before = self._names.get(job.id)
         if before is not None and before[0] == job and not (named and token_in(job) in named):
             return before[1]
@@ -475,7 +477,7 @@ class Mirror:
             return ()
         return tuple(self._identities.name_of(job, task, named) for task in tasks)
 
-    def _learn_wanted(self, jobs: Iterable[tuple[Job, tuple[str, ...]]], named: dict[str, Asked]) -> None:
+    def _learn_wanted(self, jobs: Iterable[tuple[Job, tuple[str, ...]]], named: dict[str, RecordedSubmission]) -> None:
         """What is known of those that were submitted through Muster: each is looked for once."""
         asked = {token: named[token].id for job, mine in jobs if mine and (token := token_in(job)) in named
                  and named[token].id in (mine[0], _array_name(mine[0]))}  # fmt: skip
@@ -493,7 +495,7 @@ class Mirror:
         whole = self._wanted.get(_array_name(name))
         return whole if whole is not None and whole.array is not None else None
 
-    def _array(self, whole: list[Job], names: tuple[str, ...], mapping: Jobs) -> seen.WorkloadSeen | None:
+    def _array(self, whole: list[Job], names: tuple[str, ...], mapping: JobMapping) -> seen.WorkloadSeen | None:
         """The array as a whole, the first time it is seen. `names`: of the first of its records."""
         self._arrays.add(whole[0].array_id)
         if not names:
@@ -556,14 +558,14 @@ def _known(engine: Engine) -> list[tuple[str, int, int]]:
     return [(name, w.submitted[row] // 1000, max(w.attempts[row] - 1, 0)) for row, name in enumerate(w.ids)]
 
 
-def _named(tokens: Collection[str], engine: Engine) -> dict[str, Asked]:
+def _named(tokens: Collection[str], engine: Engine) -> dict[str, RecordedSubmission]:
     """Token -> what was submitted through Muster: of these, and of what is under way."""
     intents = engine.state.intents
-    found = {token: Asked(intents.named[token]) for token in tokens if token in intents.named}
+    found = {token: RecordedSubmission(intents.named[token]) for token in tokens if token in intents.named}
     for intent in (*intents.ended, *intents.open.values()):
         under_way = intent.number in intents.open
         if intent.token in intents.named and (under_way or intent.token in found):
-            found[intent.token] = Asked(intents.named[intent.token], intent.job, intent.tries, under_way)
+            found[intent.token] = RecordedSubmission(intents.named[intent.token], intent.job, intent.tries, under_way)
     return found
 
 

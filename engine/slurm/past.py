@@ -24,7 +24,7 @@ from engine.slurm.records import OVER_STATES, Job
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.slurm.reading import Reading
+    from engine.slurm.reading import SlurmReader
 
 Call = Callable[[Callable[["Engine"], Any]], Any]
 FIRST_S, FARTHEST_S = 3600, 28 * 86_400
@@ -74,11 +74,11 @@ def _shown(past: PastJob) -> Job:
     return Job(cpus=cpus, restarts=past.restarts or 0, **{field: getattr(past, field) for field in same})
 
 
-class Past:
+class PastRunsReader:
     """Asks accounting once how long work ran before the cell looked on, on a thread of its own, and tells the cell.
     `begin` is called by one thread; the rest may be called from any."""
 
-    def __init__(self, connection: Reading, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, connection: SlurmReader, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
         self._call = call
         self._wall_s = wall_s

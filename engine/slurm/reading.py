@@ -9,15 +9,25 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share, Step
-from engine.slurm.answers import Answer
+from engine.slurm.accounting import Association, Diag, JobStep, PastJob, Qos, Share
+from engine.slurm.answers import SlurmAnswer
 from engine.slurm.cutting import Cutter
 from engine.slurm.dialects import accounts, history, jobs, nodes
 from engine.slurm.dialects.entry import number_in, read_all
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
-from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Reservation, StartGuess, Switch
-from engine.slurm.session import Session
+from engine.slurm.records import (
+    Job,
+    JobList,
+    JobState,
+    Node,
+    SlurmNodes,
+    SlurmPartition,
+    SlurmReservation,
+    StartGuess,
+    TopologySwitch,
+)
+from engine.slurm.session import SlurmSession
 
 T = TypeVar("T")
 
@@ -29,8 +39,8 @@ LISTS_LONGER = 4
 comes, which took over 30 s for 10,000 jobs of 24.11 on a busy machine."""
 
 
-class Reading(Session):
-    def jobs(self, since: int | None = None) -> Jobs:
+class SlurmReader(SlurmSession):
+    def jobs(self, since: int | None = None) -> JobList:
         """All jobs the controller holds. `since`: the `last_update` of an earlier answer; when nothing changed after
         it, the answer is `unchanged` and cheap, otherwise it is whole."""
         made: list[Cutter[Job]] = [Cutter("jobs", jobs.job)]
@@ -42,14 +52,14 @@ class Reading(Session):
 
         answer, next_since = self._list("listing jobs", "jobs", since, cutter)
         if answer is None:
-            return Jobs(unchanged=True, last_update=next_since)
+            return JobList(unchanged=True, last_update=next_since)
         cut, left = made[0], answer.entries("jobs")
         last, bad = read_all(left, jobs.job, "job", after=cut.count)
         found = (*cut.found, *last)
         bad = (*(f"job {at} of {cut.count + len(left)}: {why}" for at, why in cut.bad), *bad)
         if not self.cluster and found:
             self.cluster = found[0].cluster
-        return Jobs(list=found, last_update=next_since, malformed=bad)
+        return JobList(list=found, last_update=next_since, malformed=bad)
 
     def job(self, id_: int) -> Job:
         """One job, or the waiting record of an array. SlurmGone when the controller does not hold it (any more)."""
@@ -72,7 +82,7 @@ class Reading(Session):
         answer = self.asked("listing states of jobs", "jobs/state")
         return jobs.short_states(answer.entries("jobs"), own_ids=self.dialect.name == "v0.0.42")[0]
 
-    def nodes(self, since: int | None = None) -> Nodes:
+    def nodes(self, since: int | None = None) -> SlurmNodes:
         """All nodes; `since` as with `jobs`. v0.0.38 leaves out powered-down cloud nodes unless PrivateData=cloud."""
         try:
             answer, next_since = self._list("listing nodes", "nodes", since)
@@ -82,9 +92,9 @@ class Reading(Session):
             # slurmrestd fails when nodes have changed and partitions have not: it is asked for both without a time.
             answer, next_since = self._list("listing nodes", "nodes", None)
         if answer is None:
-            return Nodes(unchanged=True, last_update=next_since)
+            return SlurmNodes(unchanged=True, last_update=next_since)
         found, bad = read_all(answer.entries("nodes"), nodes.node, "node")
-        return Nodes(list=found, last_update=next_since, malformed=bad)
+        return SlurmNodes(list=found, last_update=next_since, malformed=bad)
 
     def node(self, name: str) -> Node:
         """One node, without its partitions: asked alone, both releases give wrong ones."""
@@ -94,7 +104,7 @@ class Reading(Session):
             raise SlurmGone(2018, f"there is no node {name}")
         return msgspec.structs.replace(found[0], partitions=())
 
-    def partitions(self) -> tuple[Partition, ...]:
+    def partitions(self) -> tuple[SlurmPartition, ...]:
         """What REST leaves out of them (which is the default, how they are preempted) comes by `scontrol`."""
         found = self._all("listing partitions", "partitions", nodes.partition)
         if self.commands is None or not self.can.topology:
@@ -102,7 +112,7 @@ class Reading(Session):
         told = self.commands.partitions()
         return tuple(_completed(one, told.get(one.name, {})) for one in found)
 
-    def reservations(self) -> tuple[Reservation, ...]:
+    def reservations(self) -> tuple[SlurmReservation, ...]:
         return self._all("listing reservations", "reservations", nodes.reservation)
 
     def qos(self) -> tuple[Qos, ...]:
@@ -117,7 +127,7 @@ class Reading(Session):
             return self.commands.shares()
         answer = self.asked("asking for fair shares", "shares")
         inner = msgspec.json.decode(answer.fields["shares"], type=dict[str, msgspec.Raw])
-        return read_all(Answer(answer.status, inner).entries("shares"), accounts.share, "share")[0]
+        return read_all(SlurmAnswer(answer.status, inner).entries("shares"), accounts.share, "share")[0]
 
     def diag(self) -> Diag:
         answer = self.asked("asking for statistics", "diag")
@@ -151,7 +161,7 @@ class Reading(Session):
         """How long slurmctld waits for a node to boot, by `scontrol`; 0: not told."""
         return self.commands.resume_timeout_s() if self.commands is not None and self.can.topology else 0
 
-    def steps(self, id_: int) -> tuple[Step, ...]:
+    def steps(self, id_: int) -> tuple[JobStep, ...]:
         """Steps of a job that runs: REST lists none, so they come by `squeue`, or else as accounting has them."""
         check_id(id_)
         if self.commands is not None and self.can.topology:
@@ -168,7 +178,7 @@ class Reading(Session):
             if job.state == "PENDING"
         )
 
-    def topology(self) -> tuple[Switch, ...]:
+    def topology(self) -> tuple[TopologySwitch, ...]:
         """The tree of switches, by `scontrol`; nothing where none is configured."""
         self.can.topology.need("asking for switches")
         return self.commands.topology() if self.commands else ()
@@ -187,7 +197,7 @@ class Reading(Session):
 
     def _list(
         self, what: str, path: str, since: int | None, cutter: Callable[[], Cutter[Job]] | None = None
-    ) -> tuple[Answer | None, int]:
+    ) -> tuple[SlurmAnswer | None, int]:
         """The answer and the next `since`; None for unchanged. slurmctld itself takes a second off the time it is given
         (`last_update - 1 >= last_job_update`), so a change within the second of an answer is told with the next."""
         before = time.time()
@@ -225,13 +235,13 @@ def check_id(id_: int) -> int:
     return id_
 
 
-def _completed(one: Partition, told: dict[str, str]) -> Partition:
+def _completed(one: SlurmPartition, told: dict[str, str]) -> SlurmPartition:
     default = {"YES": True, "NO": False}.get(told.get("Default", ""), one.default)
     mode = told.get("PreemptMode", "").split(",")[0].upper() or one.preempt_mode
     exclusive = told.get("OverSubscribe", "").upper() == "EXCLUSIVE" or one.exclusive
     return msgspec.structs.replace(one, default=default, preempt_mode=mode, exclusive=exclusive)
 
 
-def _says_unchanged(answer: Answer) -> bool:
+def _says_unchanged(answer: SlurmAnswer) -> bool:
     """v0.0.42 says so of jobs with 200, an empty list and a warning."""
     return any(" changes since " in fault.text for fault in answer.warnings)

@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 
-class Said(NamedTuple):
+class ReasonWords(NamedTuple):
     """A reason code in words."""
 
     text: str
@@ -19,69 +19,75 @@ class Said(NamedTuple):
     """What somebody could do; empty where it is a matter of waiting."""
 
 
-_KNOWN: dict[str, Said] = {
-    "Priority": Said("others of higher priority wait for the same nodes, and go first"),
-    "Resources": Said("it is the next for its nodes, and waits until enough of them are free"),
-    "Dependency": Said("another job has to start or end first"),
-    "DependencyNeverSatisfied": Said(
+_KNOWN: dict[str, ReasonWords] = {
+    "Priority": ReasonWords("others of higher priority wait for the same nodes, and go first"),
+    "Resources": ReasonWords("it is the next for its nodes, and waits until enough of them are free"),
+    "Dependency": ReasonWords("another job has to start or end first"),
+    "DependencyNeverSatisfied": ReasonWords(
         "what it depends on can no longer come true: it waits for ever", "cancel it, or change its dependency"
     ),
-    "BeginTime": Said(
+    "BeginTime": ReasonWords(
         "its begin time has not come; after a requeue Slurm sets one itself, two minutes ahead by default"
     ),
-    "JobHeldUser": Said("its user put it on hold", "release it"),
-    "JobHeldAdmin": Said(
+    "JobHeldUser": ReasonWords("its user put it on hold", "release it"),
+    "JobHeldAdmin": ReasonWords(
         "an administrator put it on hold, or its priority was set to 0", "an administrator releases it"
     ),
-    "JobHoldMaxRequeue": Said(
+    "JobHoldMaxRequeue": ReasonWords(
         "it failed to start too often and was put on hold", "look why it failed, then release it"
     ),
-    "JobLaunchFailure": Said(
+    "JobLaunchFailure": ReasonWords(
         "it could not be launched: a node, a file system or the script's interpreter failed",
         "look into slurmd's log on its nodes",
     ),
-    "launch_failed_requeued_held": Said(
+    "launch_failed_requeued_held": ReasonWords(
         "its launch failed, so it was requeued and put on hold", "look why it failed, then release it"
     ),
-    "RaisedSignal:53(Real-time_signal_19)": Said(
+    "RaisedSignal:53(Real-time_signal_19)": ReasonWords(
         "its output file or working directory could not be opened", "check that the folder is there and may be written"
     ),
-    "NodeDown": Said("a node that it needs is down"),
-    "BadConstraints": Said("no node can ever meet what it asks for", "change its constraint or its request"),
-    "PartitionDown": Said("its partition is down: jobs are taken, none is started", "set the partition up again"),
-    "PartitionInactive": Said("its partition is inactive: no job is taken or started", "set the partition up again"),
-    "PartitionNodeLimit": Said(
+    "NodeDown": ReasonWords("a node that it needs is down"),
+    "BadConstraints": ReasonWords("no node can ever meet what it asks for", "change its constraint or its request"),
+    "PartitionDown": ReasonWords(
+        "its partition is down: jobs are taken, none is started", "set the partition up again"
+    ),
+    "PartitionInactive": ReasonWords(
+        "its partition is inactive: no job is taken or started", "set the partition up again"
+    ),
+    "PartitionNodeLimit": ReasonWords(
         "it asks for more nodes than the partition has or lets one job have, or for nodes that are down",
         "ask for fewer nodes or use another partition",
     ),
-    "PartitionTimeLimit": Said("its time limit is above that of the partition", "lower the time limit"),
-    "ReqNodeNotAvail": Said(
+    "PartitionTimeLimit": ReasonWords("its time limit is above that of the partition", "lower the time limit"),
+    "ReqNodeNotAvail": ReasonWords(
         "a node it names is down, drained or reserved, or a reservation begins before it would end"
     ),
-    "Reservation": Said("it waits for the reservation it names to begin or to have room"),
-    "ReservationDeleted": Said("the reservation it named is gone", "name another one or none"),
-    "Licenses": Said("the licenses it asks for are in use"),
-    "Prolog": Said("a prolog still runs on its nodes"),
-    "Cleaning": Said("its last attempt is still being cleaned up on its nodes"),
-    "NonZeroExitCode": Said("it ended with an exit code that is not 0"),
-    "JobArrayTaskLimit": Said("its array lets no more of its tasks run at once", "raise the limit of the array"),
-    "InvalidAccount": Said("its account is not valid any more", "give it another account"),
-    "InvalidQOS": Said("its QOS is not valid any more", "give it another QOS"),
-    "AccountNotAllowed": Said("its account may not use this partition", "use another partition or account"),
-    "QOSNotAllowed": Said("its QOS may not be used in this partition, or by its account", "give it another QOS"),
-    "AccountingPolicy": Said("a limit of its account stops it"),
-    "FrontEndDown": Said("no front-end node is up"),
-    "SchedDefer": Said("it asked to be looked at by the regular scheduler, which has not come to it"),
-    "DeadLine": Said("it could not end before its deadline"),
-    "TimeLimit": Said("it ran into its time limit"),
-    "SystemFailure": Said("Slurm, the network or a file system failed"),
-    "InactiveLimit": Said("it was inactive for too long"),
-    "FedJobLock": Said("the clusters of the federation are still agreeing on it"),
-    "BurstBufferResources": Said("the burst buffer has no room for it"),
-    "BurstBufferStageIn": Said("its data is being staged in"),
-    "MaxMemPerLimit": Said("it asks for more memory than its partition lets a CPU or node have", "ask for less memory"),
-    "MaxRequeue": Said("it was requeued as often as the cluster allows", "release it"),
-    "ResvInvalid": Said("the reservation it names is not valid", "name another one or none"),
+    "Reservation": ReasonWords("it waits for the reservation it names to begin or to have room"),
+    "ReservationDeleted": ReasonWords("the reservation it named is gone", "name another one or none"),
+    "Licenses": ReasonWords("the licenses it asks for are in use"),
+    "Prolog": ReasonWords("a prolog still runs on its nodes"),
+    "Cleaning": ReasonWords("its last attempt is still being cleaned up on its nodes"),
+    "NonZeroExitCode": ReasonWords("it ended with an exit code that is not 0"),
+    "JobArrayTaskLimit": ReasonWords("its array lets no more of its tasks run at once", "raise the limit of the array"),
+    "InvalidAccount": ReasonWords("its account is not valid any more", "give it another account"),
+    "InvalidQOS": ReasonWords("its QOS is not valid any more", "give it another QOS"),
+    "AccountNotAllowed": ReasonWords("its account may not use this partition", "use another partition or account"),
+    "QOSNotAllowed": ReasonWords("its QOS may not be used in this partition, or by its account", "give it another QOS"),
+    "AccountingPolicy": ReasonWords("a limit of its account stops it"),
+    "FrontEndDown": ReasonWords("no front-end node is up"),
+    "SchedDefer": ReasonWords("it asked to be looked at by the regular scheduler, which has not come to it"),
+    "DeadLine": ReasonWords("it could not end before its deadline"),
+    "TimeLimit": ReasonWords("it ran into its time limit"),
+    "SystemFailure": ReasonWords("Slurm, the network or a file system failed"),
+    "InactiveLimit": ReasonWords("it was inactive for too long"),
+    "FedJobLock": ReasonWords("the clusters of the federation are still agreeing on it"),
+    "BurstBufferResources": ReasonWords("the burst buffer has no room for it"),
+    "BurstBufferStageIn": ReasonWords("its data is being staged in"),
+    "MaxMemPerLimit": ReasonWords(
+        "it asks for more memory than its partition lets a CPU or node have", "ask for less memory"
+    ),
+    "MaxRequeue": ReasonWords("it was requeued as often as the cluster allows", "release it"),
+    "ResvInvalid": ReasonWords("the reservation it names is not valid", "name another one or none"),
 }
 _LIMIT = re.compile(
     r"(?P<by>QOS|Assoc|Association)(?P<what>Grp|Group|Max)?(?P<resource>Billing|BB|CPU|Cpu|Energy|GRES|License|Mem|Memory|"
@@ -99,7 +105,7 @@ _RESOURCES = {
 _PER = {"PerAcc": "of an account", "PerJob": "of one job", "PerNode": "on one node", "PerUse": "of a user"}
 
 
-def said(reason: str) -> Said | None:
+def said(reason: str) -> ReasonWords | None:
     """The code in words; None for one that is not known, or for none."""
     if not reason or reason == "None":
         return None
@@ -117,4 +123,4 @@ def said(reason: str) -> Said | None:
     if found["what"] in ("Grp", "Group"):
         whose = "of all running jobs together"
     text = " ".join(f"a limit of {who} on the {what} {whose}".split())
-    return Said(f"{text} is reached", "wait until others end, ask for less, or raise the limit")
+    return ReasonWords(f"{text} is reached", "wait until others end, ask for less, or raise the limit")

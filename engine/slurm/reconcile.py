@@ -38,7 +38,7 @@ PURGED_SHARE = 0.8
 Verdict = Literal["there", "lost", "wait", "unknown"]
 
 
-class Look(msgspec.Struct, frozen=True):
+class JobListing(msgspec.Struct, frozen=True):
     """A whole list of jobs."""
 
     at_s: float
@@ -46,7 +46,7 @@ class Look(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...]
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentSubmission(msgspec.Struct, frozen=True):
     """A submission that went out, as the driver remembers it."""
 
     attempted_s: float
@@ -59,7 +59,7 @@ class Sent(msgspec.Struct, frozen=True):
     """For how long since then slurmctld is known not to have run: nothing is dropped from its list meanwhile."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class SubmissionMatch(msgspec.Struct, frozen=True):
     verdict: Verdict
     job: Job | None = None
     """The one that is kept."""
@@ -68,7 +68,7 @@ class Found(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Index:
+class JobsByToken:
     """Jobs of a list by their tokens."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
@@ -86,26 +86,28 @@ class Index:
         return [job for job in found if not user or not job.user or job.user == user]
 
 
-def judge(sent: Sent, look: Look, found: Sequence[Job], ended_kept_s: float = 0.0) -> Found:
+def judge(sent: SentSubmission, look: JobListing, found: Sequence[Job], ended_kept_s: float = 0.0) -> SubmissionMatch:
     """What became of it. `found`: jobs of the list with its token. `ended_kept_s`: how long Slurm keeps an ended job in
     its list, 0 where that is not known."""
     if found:
         return _there(found)
     age_s = look.at_s - sent.attempted_s
     if age_s < 0:
-        return Found("wait", why="the list is older than the attempt")
+        return SubmissionMatch("wait", why="the list is older than the attempt")
     if not sent.accepted and not sent.arrived:
-        return Found("lost", why="it did not reach slurmctld")
+        return SubmissionMatch("lost", why="it did not reach slurmctld")
     if age_s - sent.down_s > (PURGED_SHARE * ended_kept_s or PURGED_S):
-        return Found("unknown", why="it is not in Slurm's list, which would have dropped it by now if it had ended")
+        return SubmissionMatch(
+            "unknown", why="it is not in Slurm's list, which would have dropped it by now if it had ended"
+        )
     if sent.accepted:
-        return Found("lost", why="slurmctld has forgotten it")
+        return SubmissionMatch("lost", why="slurmctld has forgotten it")
     if age_s > QUARANTINE_S:
-        return Found("lost", why="it did not arrive")
-    return Found("wait", why="it may still arrive")
+        return SubmissionMatch("lost", why="it did not arrive")
+    return SubmissionMatch("wait", why="it may still arrive")
 
 
-def _there(found: Sequence[Job]) -> Found:
+def _there(found: Sequence[Job]) -> SubmissionMatch:
     """Which of several is kept: what has ended well or runs before what waits, then the earlier. Tasks of one array are
     no copies of each other."""
     by_array: dict[int, Job] = {}
@@ -113,7 +115,7 @@ def _there(found: Sequence[Job]) -> Found:
         by_array.setdefault(job.array_id or job.id, job)
     jobs = sorted(by_array.values(), key=_worth)
     surplus = tuple(job for job in jobs[1:] if not job.over)
-    return Found("there", jobs[0], surplus)
+    return SubmissionMatch("there", jobs[0], surplus)
 
 
 def _worth(job: Job) -> tuple[int, int, int]:

@@ -159,7 +159,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ("RUNNING", "SUSPENDED", "COMPLETING") or "COMPLETING" in self.flags
 
 
-class Jobs(msgspec.Struct, frozen=True, kw_only=True):
+class JobList(msgspec.Struct, frozen=True, kw_only=True):
     """An answer to `jobs(since)`. With `unchanged` the list is empty and means nothing."""
 
     list: tuple[Job, ...] = ()
@@ -235,8 +235,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return "POWERED_DOWN" in self.flags
 
 
-class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to `nodes(since)`, as `Jobs`."""
+class SlurmNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer to `nodes(since)`, as `JobList`."""
 
     list: tuple[Node, ...] = ()
     last_update: int = 0
@@ -244,7 +244,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     malformed: tuple[str, ...] = ()
 
 
-class Partition(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmPartition(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: str = "UP"
     """UP, DOWN (takes jobs, starts none), DRAIN (takes none, runs on), INACTIVE."""
@@ -279,7 +279,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmReservation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     start_s: int = 0
     end_s: int = 0
@@ -305,7 +305,7 @@ class StartGuess(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
 
 
-class Switch(msgspec.Struct, frozen=True, kw_only=True):
+class TopologySwitch(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `scontrol show topology` (topology/tree)."""
 
     name: str
@@ -315,7 +315,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     switches: tuple[str, ...] = ()
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to submit. Zero, empty or None = leave it to Slurm's defaults."""
 
     name: str
@@ -359,7 +359,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str = ""
 
 
-class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+class AcceptedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm gave the job an id. That it will keep it is not said: see `Job.id`."""
 
     id: int

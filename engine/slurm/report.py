@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.slurm.accounting import Share, Step
+from engine.slurm.accounting import JobStep, Share
 from engine.slurm.left_out import LeftOut
 from engine.slurm.limits import Limit
 from engine.slurm.reasons import said
@@ -92,11 +92,11 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = ""
     limits: tuple[Limit, ...] = ()
     """That the reason is about; those first that it would exceed now."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[JobStep, ...] = ()
     """While it runs, as far as Slurm can be asked."""
 
     @staticmethod
-    def of(workload: str, job: Job, limits: tuple[Limit, ...] = (), steps: tuple[Step, ...] = ()) -> Mirrored:
+    def of(workload: str, job: Job, limits: tuple[Limit, ...] = (), steps: tuple[JobStep, ...] = ()) -> Mirrored:
         found = said(job.reason)
         waits = job.state == "PENDING"
         return Mirrored(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from engine.slurm.accounting import Association, Share
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
-from engine.slurm.limits import Limit, Limits
+from engine.slurm.limits import ClusterLimits, Limit
 from engine.slurm.mirror import Mirror
 from engine.slurm.records import Job
 
@@ -33,7 +33,7 @@ class Rules:
         self._mirror = mirror
         self._associations: tuple[Association, ...] = ()
         self._asked_at = -1e9
-        self._limits = Limits((), (), ())
+        self._limits = ClusterLimits((), (), ())
         self.in_use: tuple[Limit, ...] = ()
         """Of the last `ask`."""
         self.shares: tuple[Share, ...] = ()
@@ -48,7 +48,9 @@ class Rules:
             timeout = self._optional("ResumeTimeout", lambda: (self._connection.resume_timeout_s(),), ())
             self._mirror.boots.timeout_s = next(iter(timeout), 0) or self._mirror.boots.timeout_s
             self.shares = self._optional("fair share", self._connection.shares, self.shares)[:MAX_SHOWN]
-        self._limits = Limits(self._mirror.qos, self._associations, self._mirror.partitions, self._connection.cluster)
+        self._limits = ClusterLimits(
+            self._mirror.qos, self._associations, self._mirror.partitions, self._connection.cluster
+        )
         self._mirror.limit_by(self._limits)
         self.in_use = self._limits.all(self._mirror.jobs())[:MAX_SHOWN]
 

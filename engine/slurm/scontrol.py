@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.slurm import hostlist
-from engine.slurm.accounting import Share, Step
+from engine.slurm.accounting import JobStep, Share
 from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
-from engine.slurm.records import JOB_STATES, JobState, Switch
+from engine.slurm.records import JOB_STATES, JobState, TopologySwitch
 
 LONGEST_OUTPUT = 256 << 20
 PROBE_S = 5.0
@@ -68,7 +68,7 @@ class Commands:
         fields = (_fields(line) for line in self._run("scontrol", ["-o", "show", "partition"]).splitlines())
         return {each["PartitionName"]: each for each in fields if "PartitionName" in each}
 
-    def topology(self) -> tuple[Switch, ...]:
+    def topology(self) -> tuple[TopologySwitch, ...]:
         """Nothing where topology/flat or none is configured."""
         lines = self._run("scontrol", ["show", "topology"]).splitlines()
         return tuple(switch for line in lines if (switch := _switch(line)))
@@ -92,7 +92,7 @@ class Commands:
         said = self._configured("MinJobAge")
         return int(said) if said.isdecimal() else None
 
-    def steps(self, job: int) -> tuple[Step, ...]:
+    def steps(self, job: int) -> tuple[JobStep, ...]:
         """Those of the job that run now."""
         lines = self._run("squeue", ["-h", "-s", "-j", str(job), "-o", "%i|%A|%S|%N|%j"]).splitlines()
         return tuple(step for line in lines if (step := _step(line)))
@@ -166,13 +166,13 @@ def _fields(line: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
-def _switch(line: str) -> Switch | None:
+def _switch(line: str) -> TopologySwitch | None:
     fields = _fields(line)
     if "SwitchName" not in fields:
         return None
     level = fields.get("Level", "0")
     try:
-        return Switch(
+        return TopologySwitch(
             name=fields["SwitchName"],
             level=int(level) if level.isdecimal() else 0,
             nodes=hostlist.hosts(fields.get("Nodes", "")),
@@ -201,7 +201,7 @@ def _state(line: str) -> JobState | None:
     )
 
 
-def _step(line: str) -> Step | None:
+def _step(line: str) -> JobStep | None:
     """`7.batch|1|1800000000|cpu001|batch`: the name comes last, as it may hold anything."""
     parts = line.split("|", 4)
     if len(parts) != 5 or "." not in parts[0]:
@@ -210,7 +210,7 @@ def _step(line: str) -> Step | None:
         nodes = hostlist.hosts(parts[3])
     except ValueError:
         nodes = ()
-    return Step(
+    return JobStep(
         id=parts[0].partition(".")[2],
         name=parts[4],
         state="RUNNING",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.slurm.answers import Answer, decoded, require, split
+from engine.slurm.answers import SlurmAnswer, decoded, require, split
 from engine.slurm.capabilities import Capabilities, capabilities
 from engine.slurm.cutting import Cutter
 from engine.slurm.dialects.dialect import Dialect
@@ -19,7 +19,7 @@ from engine.slurm.dialects.entry import number_in
 from engine.slurm.dialects.v38 import V38
 from engine.slurm.dialects.v42 import V42
 from engine.slurm.errors import SlurmDenied, SlurmLacks, SlurmRefused, SlurmUnavailable, SlurmUnreadable
-from engine.slurm.line import Line
+from engine.slurm.line import SlurmTransport
 from engine.slurm.scontrol import Commands
 
 PROVEN = ("v0.0.42", "v0.0.41", "v0.0.40", "v0.0.38")
@@ -33,7 +33,7 @@ EXPIRY_MARGIN_S = 30.0
 _AGAIN = "Is it running? It is asked again"
 
 
-class Release(msgspec.Struct, frozen=True):
+class SlurmRelease(msgspec.Struct, frozen=True):
     """What slurmrestd offers, as it says itself."""
 
     api: str
@@ -46,12 +46,12 @@ class Release(msgspec.Struct, frozen=True):
         return (method, path) in self.paths
 
 
-class Session:
-    def __init__(self, line: Line, commands: Commands | None) -> None:
+class SlurmSession:
+    def __init__(self, line: SlurmTransport, commands: Commands | None) -> None:
         self.line = line
         self.commands = commands
         self._lock = threading.RLock()
-        self._release: Release | None = None
+        self._release: SlurmRelease | None = None
         self._looking = threading.Lock()
         self._can: Capabilities | None = None
         self._can_until = 0.0
@@ -113,7 +113,7 @@ class Session:
         database: bool = False,
         read_s: float | None = None,
         cutter: Callable[[], Cutter[Any]] | None = None,
-    ) -> Answer | None:
+    ) -> SlurmAnswer | None:
         """The answer to a GET, without what a cutter took from it; None for "nothing changed" (304). Raises what the
         answer means."""
         full = self._path(path, database)
@@ -124,7 +124,9 @@ class Session:
         self._require(answer, what)
         return answer
 
-    def asked(self, what: str, path: str, query: dict[str, str] | None = None, *, database: bool = False) -> Answer:
+    def asked(
+        self, what: str, path: str, query: dict[str, str] | None = None, *, database: bool = False
+    ) -> SlurmAnswer:
         """The same where 304 is no answer."""
         answer = self.ask(what, path, query, database=database)
         if answer is None:
@@ -140,7 +142,7 @@ class Session:
         query: dict[str, str] | None = None,
         *,
         submitted: bool = False,
-    ) -> Answer:
+    ) -> SlurmAnswer:
         """A write: once, never again of itself. Raises what the answer means."""
         full = self._path(path, False)
         self._prove_token()
@@ -174,7 +176,7 @@ class Session:
                 status, body = send()
         return status, body
 
-    def _split(self, status: int, body: bytes) -> Answer:
+    def _split(self, status: int, body: bytes) -> SlurmAnswer:
         try:
             return split(status, body)
         except SlurmUnreadable:
@@ -189,7 +191,7 @@ class Session:
                 ) from None
             raise
 
-    def _require(self, answer: Answer, what: str, *, wrote: bool = False, submitted: bool = False) -> None:
+    def _require(self, answer: SlurmAnswer, what: str, *, wrote: bool = False, submitted: bool = False) -> None:
         self._learn(answer)
         try:
             require(answer, what, wrote=wrote, submitted=submitted)
@@ -200,7 +202,7 @@ class Session:
             self.line.failed(error.problem)
             raise
 
-    def _learn(self, answer: Answer) -> None:
+    def _learn(self, answer: SlurmAnswer) -> None:
         if self.slurm_version and self.cluster:
             return
         meta = answer.value("meta")
@@ -209,13 +211,13 @@ class Session:
             self.slurm_version = str(slurm.get("release") or self.slurm_version)
             self.cluster = str(slurm.get("cluster") or self.cluster)
 
-    def _known(self) -> Release:
+    def _known(self) -> SlurmRelease:
         with self._lock:
             if self._release is None:
                 self._release = self._described()
             return self._release
 
-    def _described(self) -> Release:
+    def _described(self) -> SlurmRelease:
         """By the release's own description; where there is none, by trying."""
         status, body = self._with_token(lambda: self.line.get("/openapi/v3"))
         paths = _paths(body) if status == 200 else frozenset()
@@ -226,13 +228,13 @@ class Session:
             return self._tried()
         return _chosen({version.strip("/") for version in versions}, paths, str(self.line.place))
 
-    def _tried(self) -> Release:
+    def _tried(self) -> SlurmRelease:
         for api in PROVEN:
             status, body = self.line.ping(f"/slurm/{api}/ping")
             if status == 404:
                 continue
             self._split(status, body)
-            return Release(api, _dialect(api), True, _USUAL_38 if api == "v0.0.38" else _USUAL_42)
+            return SlurmRelease(api, _dialect(api), True, _USUAL_38 if api == "v0.0.38" else _USUAL_42)
         raise SlurmUnreadable(
             f"{self.line.place} knows none of {', '.join(PROVEN)}", "Is it a slurmrestd of 22.05 or later?"
         )
@@ -241,7 +243,7 @@ class Session:
         """Whether a request is worth sending: slurmctld answers, or refuses the token, which the request will tell."""
         return self._release is None or self._ping(self._release) != "down"
 
-    def _ping(self, release: Release) -> Literal["up", "down", "refused"]:
+    def _ping(self, release: SlurmRelease) -> Literal["up", "down", "refused"]:
         """slurmrestd of 22.05 says the same of a controller that is down and of one that refuses the token. But the
         first it finds out after half a minute, the second at once."""
         began = time.monotonic()
@@ -334,7 +336,7 @@ def _paths(body: bytes) -> frozenset[tuple[str, str]]:
     )
 
 
-def _chosen(versions: set[str], paths: frozenset[tuple[str, str]], place: str) -> Release:
+def _chosen(versions: set[str], paths: frozenset[tuple[str, str]], place: str) -> SlurmRelease:
     """The best that is known; else the oldest that is newer, to read only."""
     known = next((api for api in PROVEN if api in versions), None)
     newer = sorted((_order(api), api) for api in versions if _order(api) > _order(PROVEN[0]))
@@ -347,7 +349,7 @@ def _chosen(versions: set[str], paths: frozenset[tuple[str, str]], place: str) -
         )
     mark = f"/{api}"
     here = frozenset((method, path.replace(mark, "/*", 1)) for method, path in paths if mark + "/" in path)
-    return Release(api, _dialect(api), known is not None, here)
+    return SlurmRelease(api, _dialect(api), known is not None, here)
 
 
 def _order(api: str) -> tuple[int, ...]:

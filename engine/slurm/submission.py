@@ -18,7 +18,7 @@ import msgspec
 
 from engine.errors import SpecError
 from engine.model import WorkloadSpec
-from engine.slurm.records import Job, Wish
+from engine.slurm.records import Job, JobRequest
 
 COMMENT = re.compile(r"\bmuster:([0-9a-f]{1,16}-[0-9a-f]{20})\b")
 _NAME = re.compile(r"\.m([0-9a-f]{8})$")
@@ -32,7 +32,7 @@ TAGS = ("partition", "account", "qos", "features")
 _DEPENDENCIES = {"finished": "afterok", "failed": "afternotok", "ended": "afterany", "started": "after"}
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class JobDestination(msgspec.Struct, frozen=True, kw_only=True):
     """Where in Slurm the work of a queue goes; empty: as Slurm has it by default."""
 
     partition: str = ""
@@ -113,7 +113,9 @@ def check(spec: WorkloadSpec, where: str) -> None:
             raise SpecError(f"{where}.tags.{name}", "is nothing Slurm could be told", "Use letters, digits, - and _")
 
 
-def wish_of(spec: WorkloadSpec, token: str, place: Place, job_ids: Callable[[str], int] = lambda workload: 0) -> Wish:
+def wish_of(
+    spec: WorkloadSpec, token: str, place: JobDestination, job_ids: Callable[[str], int] = lambda workload: 0
+) -> JobRequest:
     """The job. `job_ids`: of a workload it waits for. Raises SpecError for what cannot be asked of Slurm."""
     check(spec, "workload")
     run, group, array = spec.run, spec.groups[0], spec.array
@@ -122,7 +124,7 @@ def wish_of(spec: WorkloadSpec, token: str, place: Place, job_ids: Callable[[str
     # One task is on one node. So is each of several with GPUs: Slurm counts those by node.
     by_node = gpus > 0 or group.count == 1
     command = shlex.join(run.argv)
-    return Wish(
+    return JobRequest(
         name=f"{_plain(spec.name or spec.id)[:MAX_NAME]}.m{head_of(token)}",
         script=f"#!/bin/sh\nexec {'srun --kill-on-bad-exit=1 ' if group.count > 1 else ''}{command}\n",
         environment={"PATH": PATH, **run.env, "MUSTER_WORKLOAD": spec.id},

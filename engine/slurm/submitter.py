@@ -23,9 +23,9 @@ from engine.model import WorkloadSpec
 from engine.slurm import reconcile
 from engine.slurm.accounting import PastJob
 from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
-from engine.slurm.reconcile import Index, Look, Sent
-from engine.slurm.records import Job, Jobs, Submitted, Wish
-from engine.slurm.submission import Place, carries, head_in, token_in, wish_of
+from engine.slurm.reconcile import JobListing, JobsByToken, SentSubmission
+from engine.slurm.records import AcceptedJob, Job, JobList, JobRequest
+from engine.slurm.submission import JobDestination, carries, head_in, token_in, wish_of
 
 AT_ONCE = 24
 """Submissions that are journalled as sent together, and so the most of which nobody may know after a crash."""
@@ -37,18 +37,18 @@ RETRY_S = 2.0
 DENIED_RETRY_S = 15.0
 
 
-class FarSide(Protocol):
+class SubmissionApi(Protocol):
     """What of a Slurm connection is used here."""
 
-    def submit(self, wish: Wish) -> Submitted: ...
-    def jobs(self, since: int | None = None) -> Jobs: ...
+    def submit(self, wish: JobRequest) -> AcceptedJob: ...
+    def jobs(self, since: int | None = None) -> JobList: ...
     def job(self, id_: int, /) -> Job: ...
     def cancel(self, id_: int, /) -> None: ...
     def history(self, since_s: int, /) -> Sequence[PastJob]: ...
     def ended_kept_s(self) -> float: ...
 
 
-class Ledger(Protocol):
+class SubmissionJournal(Protocol):
     """The journalled side."""
 
     def new(self, after: int) -> list[Intent]:
@@ -64,7 +64,7 @@ class Ledger(Protocol):
         ...
 
 
-class Held(msgspec.Struct):
+class CarriedSubmission(msgspec.Struct):
     """A submission under way."""
 
     number: int
@@ -77,7 +77,7 @@ class Held(msgspec.Struct):
     attempted_s: float = 0.0
     arrived: bool = True
     down_s: float = 0.0
-    """As `Sent` has them."""
+    """As `SentSubmission` has them."""
     there_s: float = 0.0
     """Our clock: it was there. It is safe when it still is SAFE_S later."""
     inherited: bool = False
@@ -92,8 +92,8 @@ class Held(msgspec.Struct):
     def due_s(self) -> float:
         return self.there_s + reconcile.SAFE_S
 
-    def sent(self) -> Sent:
-        return Sent(self.attempted_s, self.phase == Phase.ACCEPTED, self.arrived, self.down_s)
+    def sent(self) -> SentSubmission:
+        return SentSubmission(self.attempted_s, self.phase == Phase.ACCEPTED, self.arrived, self.down_s)
 
 
 class Submitter:
@@ -101,11 +101,11 @@ class Submitter:
 
     def __init__(
         self,
-        far: FarSide,
-        ledger: Ledger,
+        far: SubmissionApi,
+        ledger: SubmissionJournal,
         pool: Executor,
         *,
-        place_of: Callable[[WorkloadSpec], Place] = lambda spec: Place(),
+        place_of: Callable[[WorkloadSpec], JobDestination] = lambda spec: JobDestination(),
         job_ids: Callable[[str], int] = lambda workload: 0,
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -124,7 +124,7 @@ class Submitter:
         """Whether this process is still the one that may: asked before each request that changes anything."""
         self._missing = missing
         """Workloads that a mirror does not find any more: they are looked for at once, not when they should be safe."""
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, CarriedSubmission] = {}
         self._last = -1
         """Number of the newest intent that was taken."""
         self._unsaid: dict[int, IntentChange] = {}
@@ -170,16 +170,16 @@ class Submitter:
             if isinstance(command, cmd.Submit):
                 self._held[intent.number] = self._hold(intent, command.workloads[0])
 
-    def _hold(self, intent: Intent, spec: WorkloadSpec) -> Held:
+    def _hold(self, intent: Intent, spec: WorkloadSpec) -> CarriedSubmission:
         """One of an earlier process may be at Slurm already: how long ago that was only the journal's time tells."""
         now_s = self._clock()
         ago_s = max(0.0, (self._wall_ms() - intent.changed_ms) / 1000)
-        return Held(
+        return CarriedSubmission(
             number=intent.number, token=intent.token, spec=spec, phase=Phase(intent.phase), tries=intent.tries,
             job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, there_s=now_s, inherited=True,
         )  # fmt: skip
 
-    def _note(self, held: Held, phase: Phase, text: str = "") -> None:
+    def _note(self, held: CarriedSubmission, phase: Phase, text: str = "") -> None:
         """To be journalled with the next `_say`; only the last word on an intent is."""
         before = self._unsaid.get(held.number)
         if before is not None and before.phase == Phase.OPEN != phase:
@@ -209,7 +209,7 @@ class Submitter:
 
     # -- what became of those sent ------------------------------------------------------------------------------------
 
-    def _unread(self, now_s: float) -> list[Held]:
+    def _unread(self, now_s: float) -> list[CarriedSubmission]:
         """Accepted ones that are to be read under their ids: for the first time, or to see that they last. Those of an
         earlier process at once: where Muster is killed again and again, none of them would ever be due."""
         return [
@@ -221,7 +221,7 @@ class Submitter:
             and (not held.submit_s or ((held.inherited or now_s >= held.due_s) and not held.tries))
         ]
 
-    def _doubtful(self, now_s: float) -> list[Held]:
+    def _doubtful(self, now_s: float) -> list[CarriedSubmission]:
         """Those that have to be looked for in the whole list. Of what was sent twice all copies are wanted."""
         found = [
             held
@@ -246,11 +246,11 @@ class Submitter:
         doubtful = self._doubtful(now_s)
         if not doubtful or now_s < self._list_after:
             return
-        look = Look(now_s, self._far.jobs().list)
+        look = JobListing(now_s, self._far.jobs().list)
         after_s = self._clock()
         self._list_after = after_s + LIST_SHARE * (after_s - now_s)
-        index, kept_s = Index(look.jobs), self._ended_kept_s()
-        missing: list[tuple[Held, str]] = []
+        index, kept_s = JobsByToken(look.jobs), self._ended_kept_s()
+        missing: list[tuple[CarriedSubmission, str]] = []
         for held in doubtful:
             found = reconcile.judge(held.sent(), look, index.of(held.token, self.user), kept_s)
             if found.verdict == "there" and found.job is not None:
@@ -272,14 +272,14 @@ class Submitter:
                 self._kept_s = self._far.ended_kept_s()
         return self._kept_s
 
-    def _reopen(self, held: Held, why: str) -> None:
+    def _reopen(self, held: CarriedSubmission, why: str) -> None:
         held.job = held.submit_s = 0
         held.tries += 1
         held.wake_s = held.down_s = 0.0
         held.missed = False
         self._note(held, Phase.OPEN, why)
 
-    def _found(self, held: Held, job: Job, at_s: float) -> None:
+    def _found(self, held: CarriedSubmission, job: Job, at_s: float) -> None:
         """It was there at that time."""
         self.user = self.user or job.user
         before = held.job, held.submit_s, held.phase
@@ -291,7 +291,7 @@ class Submitter:
                 held.there_s = at_s
             self._note(held, Phase.ACCEPTED, held.told)
 
-    def _cancel_surplus(self, held: Held, surplus: Iterable[Job]) -> None:
+    def _cancel_surplus(self, held: CarriedSubmission, surplus: Iterable[Job]) -> None:
         """A copy that came late. Cancelled only while it is what it was: its id may be another job's by now."""
         for job in surplus:
             try:
@@ -301,7 +301,7 @@ class Submitter:
             except SlurmGone:
                 continue
 
-    def _ask_history(self, missing: list[tuple[Held, str]]) -> None:
+    def _ask_history(self, missing: list[tuple[CarriedSubmission, str]]) -> None:
         """Accounting knows jobs that the list has dropped. Without it, a person has to look."""
         since_s = min(self._wall_ms() / 1000 - (self._clock() - held.attempted_s) for held, _ in missing)
         try:
@@ -340,12 +340,12 @@ class Submitter:
         """Anybody can write any name and comment."""
         return not self.user or job.user in ("", self.user)
 
-    def _is_rewritten(self, job: Job, held: Held) -> bool:
+    def _is_rewritten(self, job: Job, held: CarriedSubmission) -> bool:
         """Whether a job under the id that was given may be ours without its token, not another that got the id."""
         came_with_it = not held.submit_s or job.submit_s == held.submit_s
         return came_with_it and not token_in(job) and not head_in(job) and self.user in ("", job.user)
 
-    def _read(self, held: Held) -> Job | None:
+    def _read(self, held: CarriedSubmission) -> Job | None:
         try:
             return self._far.job(held.job)
         except SlurmGone:
@@ -355,7 +355,7 @@ class Submitter:
 
     def _send(self) -> bool:
         now_s = self._clock()
-        ready: list[tuple[Held, Wish]] = []
+        ready: list[tuple[CarriedSubmission, JobRequest]] = []
         for held in list(self._held.values()):
             if held.phase != Phase.OPEN or held.wake_s > now_s:
                 continue
@@ -382,10 +382,10 @@ class Submitter:
             raise trouble
         return len(ready) == AT_ONCE
 
-    def _wish(self, held: Held) -> Wish:
+    def _wish(self, held: CarriedSubmission) -> JobRequest:
         return wish_of(held.spec, held.token, self._place_of(held.spec), self._job_ids)
 
-    def _post(self, wish: Wish) -> Submitted | MusterError:
+    def _post(self, wish: JobRequest) -> AcceptedJob | MusterError:
         if not self._may_act():
             return SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
         try:
@@ -393,9 +393,9 @@ class Submitter:
         except MusterError as error:
             return error
 
-    def _take_answer(self, held: Held, answer: Submitted | MusterError) -> None:
+    def _take_answer(self, held: CarriedSubmission, answer: AcceptedJob | MusterError) -> None:
         now_s = held.attempted_s
-        if isinstance(answer, Submitted):
+        if isinstance(answer, AcceptedJob):
             held.job = answer.id
             held.there_s = now_s
             held.wake_s = 0.0

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from engine.errors import MusterError
 from engine.slurm.accounting import Diag
 from engine.slurm.errors import SlurmRefused
-from engine.slurm.mirror import Heard, Looked, Mirror
-from engine.slurm.past import Past
+from engine.slurm.mirror import ClusterAnswer, Mirror, MirrorPass
+from engine.slurm.past import PastRunsReader
 from engine.slurm.report import MirrorReport
 from engine.slurm.rules import Rules
 
@@ -63,7 +63,7 @@ class Watcher:
         self._connection = connection
         self._mirror = mirror
         self.rules = Rules(connection, mirror)
-        self._past = Past(connection, mirror.call)
+        self._past = PastRunsReader(connection, mirror.call)
         self._where = where
         self._user = user
         self._acts = acts
@@ -71,8 +71,8 @@ class Watcher:
         self._state: str = "starting"
         self._since_s = wall_s()
         self._error = ""
-        self._looked: Looked | None = None
-        self._whole: Looked | None = None
+        self._looked: MirrorPass | None = None
+        self._whole: MirrorPass | None = None
         """The last look at everything that was not unchanged."""
         self._looks = 0
         self._release = self._dialect = ""
@@ -90,7 +90,7 @@ class Watcher:
         """Monotonic seconds since which an answer is awaited."""
         self._pulse_ends = threading.Event()
         self._stopping = False
-        self._coming: Future[Heard] | None = None
+        self._coming: Future[ClusterAnswer] | None = None
         """A whole list that is awaited while glances go on."""
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._pulse = threading.Thread(target=self._feel_pulse, name="mirror-pulse", daemon=True)
@@ -231,7 +231,7 @@ class Watcher:
     def _look(self) -> None:
         self._note(self._mirror.look())
 
-    def _note(self, looked: Looked) -> None:
+    def _note(self, looked: MirrorPass) -> None:
         self._looked, self._looks = looked, self._looks + 1
         self._release, self._dialect = self._connection.slurm_version, self._connection.api
         if not looked.unchanged:
@@ -257,9 +257,9 @@ class Watcher:
         return [job for job, _ in reversed(left)]
 
 
-def _beside(ask: Callable[[], Heard]) -> Future[Heard]:
+def _beside(ask: Callable[[], ClusterAnswer]) -> Future[ClusterAnswer]:
     """Asked on a thread that ends with the process, however long an answer takes."""
-    coming: Future[Heard] = Future()
+    coming: Future[ClusterAnswer] = Future()
 
     def run() -> None:
         try:

@@ -9,12 +9,12 @@ from typing import Any
 
 from engine.errors import SpecError
 from engine.slurm import hostlist
-from engine.slurm.answers import Answer, ignored_fields, job_id
-from engine.slurm.dialects.dialect import Change, whole_minutes
+from engine.slurm.answers import SlurmAnswer, ignored_fields, job_id
+from engine.slurm.dialects.dialect import JobUpdate, whole_minutes
 from engine.slurm.errors import SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
-from engine.slurm.reading import Reading, check_id
-from engine.slurm.records import ReservationWish, Submitted, Wish
+from engine.slurm.reading import SlurmReader, check_id
+from engine.slurm.records import AcceptedJob, JobRequest, ReservationWish
 from engine.slurm.scontrol import Commands
 
 SIGNALS = frozenset(
@@ -40,8 +40,8 @@ PARTITION_STATES = frozenset(["UP", "DOWN", "DRAIN", "INACTIVE"])
 NODE_STATES = frozenset(["DRAIN", "RESUME", "UNDRAIN", "DOWN", "FAIL", "POWER_UP", "POWER_DOWN", "CANCEL_REBOOT"])
 
 
-class Writing(Reading):
-    def submit(self, wish: Wish) -> Submitted:
+class SlurmWriter(SlurmReader):
+    def submit(self, wish: JobRequest) -> AcceptedJob:
         """Gives the job to Slurm. SlurmUnavailable with `arrived`: it may be there; find it by its comment before
         asking again. An id is no promise: slurmctld may forget it in a crash within its next seconds."""
         _check_wish(wish)
@@ -54,18 +54,18 @@ class Writing(Reading):
         if ignored := ignored_fields(answer):
             self._take_back(id_, wish, ignored)
         soft = [str(fault) for fault in (*answer.faults, *answer.warnings)]
-        return Submitted(id=id_, soft=tuple(dict.fromkeys(soft)))
+        return AcceptedJob(id=id_, soft=tuple(dict.fromkeys(soft)))
 
-    def _take_back(self, id_: int, wish: Wish, ignored: str) -> None:
+    def _take_back(self, id_: int, wish: JobRequest, ignored: str) -> None:
         """Half of a wish is another wish: the job that came of it is cancelled, and the wish refused."""
         with contextlib.suppress(SlurmGone):
             self.cancel(id_)
         raise SlurmRefused(0, f"submitting {wish.name}: Slurm did not know a field: {ignored}; job {id_} is cancelled")
 
     def update_job(self, id_: int, **change: Any) -> None:
-        """Changes what is named, by the names of `Wish`, plus `held` and `priority`: `update_job(7, nice=5)`."""
+        """Changes what is named, by the names of `JobRequest`, plus `held` and `priority`: `update_job(7, nice=5)`."""
         self.can.update_job.need(f"changing job {id_}")
-        body = self.dialect.change(Change(change))
+        body = self.dialect.change(JobUpdate(change))
         if not body:
             raise SpecError("change", "is empty", "Say what to change")
         self.tell(f"changing job {id_}", "POST", f"job/{check_id(id_)}", body)
@@ -131,12 +131,12 @@ class Writing(Reading):
         return self.commands
 
 
-def _no_id(wish: Wish, answer: Answer) -> SlurmUnavailable:
+def _no_id(wish: JobRequest, answer: SlurmAnswer) -> SlurmUnavailable:
     said = "; ".join(str(fault) for fault in answer.warnings) or "nothing else"
     return SlurmUnavailable(f"submitting {wish.name}: Slurm gave no job id, and said {said}", answered=True)
 
 
-def _check_wish(wish: Wish) -> None:
+def _check_wish(wish: JobRequest) -> None:
     if not wish.script.startswith("#!"):
         raise SpecError("script", "does not begin with #!", "Begin it with the interpreter, as #!/bin/sh")
     if not wish.environment:

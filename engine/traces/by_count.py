@@ -21,7 +21,7 @@ NEVER = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
+class JobColumns:
     """Jobs in order of arrival; times in ms."""
 
     arrival: Sequence[int]
@@ -32,7 +32,7 @@ class Jobs:
     """At most as many as there are."""
 
 
-def fcfs(jobs: Jobs, processors: int) -> list[int]:
+def fcfs(jobs: JobColumns, processors: int) -> list[int]:
     """Start of each job: in order of arrival, none overtakes. Costs O(log running) for each job."""
     free, now = processors, 0
     running: list[tuple[int, int]] = []
@@ -49,12 +49,12 @@ def fcfs(jobs: Jobs, processors: int) -> list[int]:
     return starts
 
 
-def easy(jobs: Jobs, processors: int) -> list[int]:
+def easy(jobs: JobColumns, processors: int) -> list[int]:
     """Start of each job by EASY backfill.
 
     Costs O(waiting + running) where something ends, else what arrives: whoever was refused stays refused until then.
     """
-    run = Run(jobs, processors)
+    run = EasyRun(jobs, processors)
     arrivals = [*jobs.arrival, NEVER]
     ends, arrived = run.ends, 0
     tell = counter("jobs", len(jobs.arrival))
@@ -74,10 +74,10 @@ def easy(jobs: Jobs, processors: int) -> list[int]:
     return run.starts
 
 
-class Run:
+class EasyRun:
     """EASY under way."""
 
-    def __init__(self, jobs: Jobs, processors: int) -> None:
+    def __init__(self, jobs: JobColumns, processors: int) -> None:
         self.jobs = jobs
         self.free = processors
         self.starts = [-1] * len(jobs.arrival)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.progress import counter
-from engine.traces.by_count import NEVER, Jobs
+from engine.traces.by_count import NEVER, JobColumns
 from engine.workloads import CORRECTIONS_MS, LAST_STEP_MS
 
 Order = Literal["fcfs", "slowdown"]
@@ -50,12 +50,12 @@ class Estimates(Protocol):
         """It ran until now."""
 
 
-class LastTwo:
+class LastTwoEstimates:
     """The mean of the last two runs of the user that had ended, or of the one there is, rounded up; raised step by step
     where it proves too short. Never above `jobs.estimate`, which is also what is told of who has no history. This with
     the order "fcfs" is EASY++ (Tsafrir et al.)."""
 
-    def __init__(self, jobs: Jobs, users: Sequence[str]) -> None:
+    def __init__(self, jobs: JobColumns, users: Sequence[str]) -> None:
         self._jobs = jobs
         self._users = users
         self._ended: dict[str, list[int]] = {}
@@ -83,9 +83,9 @@ class LastTwo:
         self._ended[user] = [*self._ended.get(user, ())[-1:], self._jobs.run[job]]
 
 
-def backfill(jobs: Jobs, processors: int, estimates: Estimates, order: Order = "fcfs") -> list[int]:
+def backfill(jobs: JobColumns, processors: int, estimates: Estimates, order: Order = "fcfs") -> list[int]:
     """Start of each job; `jobs.estimate` is not looked at."""
-    run = Run(jobs, processors, estimates, order)
+    run = EstimatedRun(jobs, processors, estimates, order)
     arrivals = [*jobs.arrival, NEVER]
     arrived = 0
     tell = counter("jobs", len(jobs.arrival))
@@ -103,10 +103,10 @@ def backfill(jobs: Jobs, processors: int, estimates: Estimates, order: Order = "
     return run.starts
 
 
-class Run:
+class EstimatedRun:
     """A replay under way."""
 
-    def __init__(self, jobs: Jobs, processors: int, estimates: Estimates, order: Order) -> None:
+    def __init__(self, jobs: JobColumns, processors: int, estimates: Estimates, order: Order) -> None:
         self.jobs = jobs
         self.estimates = estimates
         self.order = order

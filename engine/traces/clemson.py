@@ -21,7 +21,7 @@ from itertools import count
 import msgspec
 
 from engine import commands as cmd
-from engine.clouds import CloudSpec, ProjectSpec, Report, Said, SimulatedCloud, ZoneSpec, stock_at
+from engine.clouds import CloudReport, CloudSpec, ProjectSpec, ProviderSignal, SimulatedCloud, ZoneSpec, stock_at
 from engine.control import Engine
 from engine.errors import MusterError
 from engine.model import (
@@ -94,7 +94,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True):
     """Paid for meanwhile, and of no use."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ClemsonResult(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run: with the engine, and, of the machines alone, what one project does under the same conditions and
     what both do when all machines are to be had from the beginning."""
 
@@ -167,7 +167,7 @@ def cell() -> CellSpec:
     )
 
 
-def bench(*, hours: float = 3.25, seed: int = 1) -> Result:
+def bench(*, hours: float = 3.25, seed: int = 1) -> ClemsonResult:
     """Run the ramp and measure it. Raises MusterError if the engine refuses anything."""
     begun = time.perf_counter()
     until_ms = int(hours * HOUR_MS) // TURN_MS * TURN_MS
@@ -177,7 +177,7 @@ def bench(*, hours: float = 3.25, seed: int = 1) -> Result:
     wall_ms = round((time.perf_counter() - begun) * 1000)
     w = run.engine.state.workloads
     started = sum(w.attempts)
-    return Result(
+    return ClemsonResult(
         ramp=ramp,
         one_project=fleet_alone(cloud(1, 2000), until_ms, seed),
         plenty=fleet_alone(cloud(plenty=True), until_ms, seed),
@@ -232,14 +232,14 @@ class _Fleet:
             if now_ms % TURN_MS == 0:
                 self.turn(now_ms)
 
-    def hear(self, report: Report) -> None:
-        if report.said == Said.CALLED:
+    def hear(self, report: CloudReport) -> None:
+        if report.said == ProviderSignal.CALLED:
             self.connected[report.machine] = report.zone
             self._peak = max(self._peak, len(self.connected))
             for _, vcpus in MARKS:
                 if len(self.connected) * VCPU >= vcpus:
                     self._reached.setdefault(vcpus, report.at_ms)
-        elif report.said == Said.TAKEN:
+        elif report.said == ProviderSignal.TAKEN:
             self._taken += 1
             del self.connected[report.machine]
 
@@ -297,11 +297,11 @@ class _Run(_Fleet):
         """Machines that called -> their zone, brought to the engine with the next turn."""
         self._down: list[int] = []
 
-    def hear(self, report: Report) -> None:
+    def hear(self, report: CloudReport) -> None:
         super().hear(report)
-        if report.said == Said.CALLED:
+        if report.said == ProviderSignal.CALLED:
             self._up[report.machine] = report.zone
-        elif report.said == Said.TAKEN and self._up.pop(report.machine, None) is None:
+        elif report.said == ProviderSignal.TAKEN and self._up.pop(report.machine, None) is None:
             # One that the engine does not know yet never comes.
             self._down.append(report.machine)
 

@@ -51,7 +51,7 @@ class Load(msgspec.Struct, frozen=True):
     """Hour at which its test part begins."""
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
+class SeriesScore(msgspec.Struct, frozen=True, kw_only=True):
     """How rules did on one series. Percent of the demanded unit-hours that were provided above demand, by rule; None
     where no headroom leaves as little unmet."""
 
@@ -156,7 +156,7 @@ def foretold(demand: Series, hours: range, lead: int, permilles: Sequence[int], 
     return np.array([forecaster.quantiles(demand[: hour - lead + 1], lead, permilles) for hour in hours]).T
 
 
-def score(load: Load, lead: int, forecaster: Forecaster | None = None) -> Score:
+def score(load: Load, lead: int, forecaster: Forecaster | None = None) -> SeriesScore:
     """All rules on one series."""
     forecaster = SeasonalBaseline() if forecaster is None else forecaster
     demand, first = load.demand, load.first_test
@@ -168,7 +168,7 @@ def score(load: Load, lead: int, forecaster: Forecaster | None = None) -> Score:
     for permille, said in zip(QUANTILES, every, strict=True):
         train[forecast_rule(permille)] = over_provisioned(demand[before.start : first], said[: len(before)])
         over[forecast_rule(permille)] = over_provisioned(demand[first:], said[len(before) :])
-    return Score(
+    return SeriesScore(
         series=load.name,
         lead_h=lead,
         hours=len(demand),
@@ -178,7 +178,9 @@ def score(load: Load, lead: int, forecaster: Forecaster | None = None) -> Score:
     )
 
 
-def geometric_means(scores: Iterable[Score], of: Callable[[Score], dict[str, float | None]]) -> dict[str, float | None]:
+def geometric_means(
+    scores: Iterable[SeriesScore], of: Callable[[SeriesScore], dict[str, float | None]]
+) -> dict[str, float | None]:
     """By rule, over the series on which every rule has a score above 0; None when there are none."""
     rows = [of(score) for score in scores]
     rows = [row for row in rows if all(value is not None and value > 0 for value in row.values())]
@@ -188,7 +190,7 @@ def geometric_means(scores: Iterable[Score], of: Callable[[Score], dict[str, flo
     return dict(zip(rows[0], np.exp(table.mean(axis=0)).tolist(), strict=True))
 
 
-def chosen_quantile(scores: Iterable[Score]) -> int:
+def chosen_quantile(scores: Iterable[SeriesScore]) -> int:
     """Permille of the forecast that provides least on the parts before the tests, over all leads; the lower of equals.
     900 when no series tells."""
     means = geometric_means(scores, lambda score: score.train_over_percent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.model import Resources
-from engine.traces.trace import Row, TraceFile, TraceJob, csv_jobs
+from engine.traces.trace import TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = (
     "instance_sn", "role", "app_name", "cpu_request", "gpu_request", "memory_request", "creation_time",
@@ -21,7 +21,7 @@ FIGURES = ("rdma_request", "disk_request", "max_instance_per_node")
 def jobs(file: TraceFile) -> Iterator[TraceJob]:
     """One task each: user is the application, queue the role (CPU or GPU node)."""
 
-    def job(row: Row) -> TraceJob | None:
+    def job(row: TraceRow) -> TraceJob | None:
         if not row.fields["creation_time"] or not row.fields["deletion_time"]:
             file.problems.skip("its creation or deletion is outside the trace")
             return None

@@ -25,8 +25,8 @@ from engine.errors import MusterError
 from engine.model import HOUR_MS, NodeSpec, NodeState, TopologyRequest, WorkloadSpec, WorkloadState
 from engine.placement import place, unplace
 from engine.soundness import faults_of
-from engine.traces.gke import FOREVER_MS, MINUTE_MS, RACK, Makers, cell
-from engine.traces.gke_run import Clock, lost_work, running_tasks
+from engine.traces.gke import FOREVER_MS, MINUTE_MS, RACK, SpecFactory, cell
+from engine.traces.gke_run import EngineStopwatch, lost_work, running_tasks
 from engine.workloads import NONE, SWAPPED
 
 NODES = 65_000
@@ -95,7 +95,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 def load(nodes: int, seed: int = 1) -> list[WorkloadSpec]:
     """Some 92 % of the nodes: inference, large gangs of which half swap members, gangs that need a rack of their own,
     and batch."""
-    make = Makers(seed)
+    make = SpecFactory(seed)
     unit = nodes // 65
     # Of two racks at least, so that losing one leaves something to go on with.
     gangs = make.gangs("training", 20 * unit, max(min(10 * unit // RACK, 20), 1), "medium", 3 * HOUR_MS)
@@ -121,7 +121,7 @@ class _Drilling:
         self._engine = engine
         self._seed = seed
         self._more_checks = check
-        self._clock = Clock()
+        self._clock = EngineStopwatch()
         self._checks = 0
 
     def run(self, specs: Sequence[WorkloadSpec]) -> Drill:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from engine.model import Resources
 from engine.traces.philly import EPOCH, timestamp
-from engine.traces.trace import Row, TraceFile, TraceJob, csv_jobs
+from engine.traces.trace import TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = ("gmt_create", "predict_type", "predict_status", "exec_time_seconds", "groupId", "num_images_per_prompt")
 FIGURES = ("prompt_length", "negative_prompt_length", "num_images_per_prompt", "num_inference_steps", "num_lora")
@@ -21,7 +21,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
     """One task each: user is the group, name the checkpoint, queue the kind of request. Failed ones are skipped."""
     zero: list[datetime] = []
 
-    def job(row: Row) -> TraceJob | None:
+    def job(row: TraceRow) -> TraceJob | None:
         created = timestamp(row, "gmt_create")
         if zero and created < zero[0]:
             raise row.wrong("gmt_create", f"a time from {zero[0]}, that of the first row,")

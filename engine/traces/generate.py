@@ -1,8 +1,8 @@
 """A believable day on a shared AI cell, for machines without traces: what there is (`ai_cell`) and who wants it.
 
-Each `Work` is one habit of one team: fine-tuning in office hours, ETL at night, services all day. It asks for a share
-of one pool's capacity, averaged over the day; arrivals follow its clock, so that together they ask for about as much
-as there is at the peak of the day and for less at night. All randomness comes from the seed.
+Each `TeamHabit` is one habit of one team: fine-tuning in office hours, ETL at night, services all day. It asks for a
+share of one pool's capacity, averaged over the day; arrivals follow its clock, so that together they ask for about as
+much as there is at the peak of the day and for less at night. All randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from engine.traces.habits import (
     USED_PERMILLE,
     WORKS,
     ZONES,
+    HabitShape,
     Rack,
-    Shape,
     Team,
-    Work,
+    TeamHabit,
 )
 
 MINUTE_MS = 60_000
@@ -149,7 +149,7 @@ def _quota(gpus: float, cpus: float) -> dict[str, int]:
     return {"gpu_milli": math.ceil(gpus) * 1000, "cpu_milli": math.ceil(cpus) * 1000}
 
 
-def _fitting(work: Work, pool_nodes: int, quotas: dict[str, dict[str, int]]) -> list[Shape]:
+def _fitting(work: TeamHabit, pool_nodes: int, quotas: dict[str, dict[str, int]]) -> list[HabitShape]:
     """Shapes that can start in this cell and leave room: at most half the pool, within what the queue may borrow."""
     capacity = _pool(work).capacity
     queue = _team(work).queue
@@ -166,7 +166,7 @@ def _fitting(work: Work, pool_nodes: int, quotas: dict[str, dict[str, int]]) -> 
 
 
 def _already_there(
-    rng: Random, habits: list[tuple[Work, list[Shape]]], room: int, today: date
+    rng: Random, habits: list[tuple[TeamHabit, list[HabitShape]]], room: int, today: date
 ) -> Iterator[tuple[int, WorkloadSpec]]:
     """What runs in one pool at the midnight before day 0, with the run time that is left."""
     shares = sum(work.share for work, _ in habits)
@@ -183,7 +183,7 @@ def _already_there(
 
 
 def _arriving(
-    rng: Random, work: Work, shapes: list[Shape], capacity: int, today: date
+    rng: Random, work: TeamHabit, shapes: list[HabitShape], capacity: int, today: date
 ) -> Iterator[tuple[int, WorkloadSpec]]:
     """Submissions until the work's share of the day (capacity x time) is asked for."""
     budget = work.share * capacity * DAY_MS
@@ -215,7 +215,7 @@ def _moments(rng: Random, clock: tuple[int, ...]) -> Iterator[int]:
         yield hour * HOUR_MS + int((reached - edges[hour] + clock[hour]) / clock[hour] * HOUR_MS)
 
 
-def _spec(rng: Random, work: Work, shape: Shape, run_ms: int, name: str) -> WorkloadSpec:
+def _spec(rng: Random, work: TeamHabit, shape: HabitShape, run_ms: int, name: str) -> WorkloadSpec:
     """A workload that still lacks its id."""
     team = _team(work)
     launched = work.launcher and shape.tasks > 1
@@ -241,7 +241,7 @@ def _spec(rng: Random, work: Work, shape: Shape, run_ms: int, name: str) -> Work
     )
 
 
-def _run_ms(rng: Random, work: Work) -> int:
+def _run_ms(rng: Random, work: TeamHabit) -> int:
     run_ms = rng.lognormvariate(math.log(work.median_min * MINUTE_MS), work.spread)
     return round(min(max(run_ms, MINUTE_MS), work.longest_h * HOUR_MS))
 
@@ -253,15 +253,15 @@ def _estimate_ms(rng: Random, run_ms: int) -> int:
     return next(typed, _ROUND_ESTIMATES_MIN[-1]) * MINUTE_MS
 
 
-def _name(rng: Random, work: Work, today: date) -> str:
+def _name(rng: Random, work: TeamHabit, today: date) -> str:
     return rng.choice(work.names).format(date=today.strftime("%m%d"))
 
 
-def _weighted(rng: Random, shapes: list[Shape]) -> Shape:
+def _weighted(rng: Random, shapes: list[HabitShape]) -> HabitShape:
     return rng.choices(shapes, [shape.weight for shape in shapes])[0]
 
 
-def _size(shape: Shape) -> int:
+def _size(shape: HabitShape) -> int:
     return _measure(shape.request) * shape.tasks
 
 
@@ -270,11 +270,11 @@ def _measure(resources: Resources) -> int:
     return resources.gpu_milli or resources.cpu_milli
 
 
-def _pool(work: Work) -> PoolSpec:
+def _pool(work: TeamHabit) -> PoolSpec:
     return next(rack.pool for rack in RACKS if rack.pool.name == work.pool)
 
 
-def _team(work: Work) -> Team:
+def _team(work: TeamHabit) -> Team:
     return next(team for team in TEAMS if team.prefix == work.team)
 
 

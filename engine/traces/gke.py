@@ -56,7 +56,7 @@ Training = Literal["jobsets", "one", "singles"]
 """How the training of 130,000 nodes is cut: eight gangs, a single gang, or tasks of their own."""
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedPhase(msgspec.Struct, frozen=True, kw_only=True):
     """What was published of a phase, at the published size; None where nothing was."""
 
     tasks: int | None = None
@@ -69,7 +69,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     startup_p99_ms: int | None = None
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioPhase(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is done to the cell at a time, and what holds once the engine has decided."""
 
     name: str
@@ -83,7 +83,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """Priority class -> tasks that run when it is over."""
     preempted: int | None = 0
     """Tasks that lose their nodes to others in it; None where that follows from how the training is cut."""
-    published: Published | None = None
+    published: PublishedPhase | None = None
 
     @property
     def steps(self) -> Iterator[tuple[int, Submit | Cancel | None]]:
@@ -124,7 +124,7 @@ def cell(nodes: int, *, spot_permille: int = 0) -> CellSpec:
     )
 
 
-class Makers:
+class SpecFactory:
     """Makes specs that share what is equal in them."""
 
     def __init__(self, seed: int) -> None:
@@ -159,10 +159,10 @@ class Makers:
         )
 
 
-def phases_130k(nodes: int, seed: int = 1, training: Training = "jobsets") -> list[Phase]:
+def phases_130k(nodes: int, seed: int = 1, training: Training = "jobsets") -> list[ScenarioPhase]:
     """The four phases, each in its parts. Counts are the published ones times nodes / 130,000."""
     _check_nodes(nodes, 10)
-    make = Makers(seed)
+    make = SpecFactory(seed)
     batch, trained, surge = nodes // 2, nodes * 8 // 10, nodes * 4 // 10
     run_ms = 3 * HOUR_MS
     if training == "singles":
@@ -179,97 +179,97 @@ def phases_130k(nodes: int, seed: int = 1, training: Training = "jobsets") -> li
         return next(minutes) * MINUTE_MS
 
     return [
-        Phase(
+        ScenarioPhase(
             name="1 one gang, all nodes",
             at_ms=at(),
             submits=(make.gang("jobset", nodes, "medium", 10 * MINUTE_MS),),
             running={"medium": nodes},
-            published=Published(tasks=130_000, ms=220_000),
+            published=PublishedPhase(tasks=130_000, ms=220_000),
         ),
-        Phase(name="1 it ends", at_ms=at(), running={}),
-        Phase(
+        ScenarioPhase(name="1 it ends", at_ms=at(), running={}),
+        ScenarioPhase(
             name="2 low-priority batch",
             at_ms=at(),
             submits=make.singles("batch", batch, "low", HOUR_MS, 2 * HOUR_MS),
             running={"low": batch},
-            published=Published(tasks=65_000, ms=81_000),
+            published=PublishedPhase(tasks=65_000, ms=81_000),
         ),
-        Phase(
+        ScenarioPhase(
             name="2 training preempts",
             at_ms=at(),
             submits=works,
             each_second=RATE if training == "singles" else 1,
             running={"medium": trained, "low": left},
             preempted=batch - left,
-            published=Published(preempted=39_000, preemption_ms=93_000),
+            published=PublishedPhase(preempted=39_000, preemption_ms=93_000),
         ),
-        Phase(
+        ScenarioPhase(
             name="3 inference surge",
             at_ms=at(),
             submits=inference,
             running=during,
             preempted=None,
-            published=Published(tasks=52_000, startup_p99_ms=10_000),
+            published=PublishedPhase(tasks=52_000, startup_p99_ms=10_000),
         ),
-        Phase(
+        ScenarioPhase(
             name="4 surge goes",
             at_ms=at(),
             cancels=tuple(spec.id for spec in inference),
             running={"medium": trained, "low": left},
             preempted=None,
         ),
-        Phase(name="4 all ends", at_ms=at(), running={}),
+        ScenarioPhase(name="4 all ends", at_ms=at(), running={}),
     ]
 
 
-def phases_65k(nodes: int, seed: int = 1) -> list[Phase]:
+def phases_65k(nodes: int, seed: int = 1) -> list[ScenarioPhase]:
     """The five phases. Counts are the published ones times nodes / 65,000."""
     _check_nodes(nodes, 13)
-    make = Makers(seed)
+    make = SpecFactory(seed)
     trained = nodes * 10 // 13
     served = nodes - trained
     first = make.singles("inference", served, "high", FOREVER_MS, FOREVER_MS)
     more = make.singles("inference", trained, "high", FOREVER_MS, FOREVER_MS, first=served)
     both = {"medium": trained, "high": served}
     return [
-        Phase(
+        ScenarioPhase(
             name="1 one gang, all nodes",
             at_ms=0,
             submits=(make.gang("training-1", nodes, "medium", 10 * MINUTE_MS),),
             running={"medium": nodes},
-            published=Published(tasks=65_000, ms=150_000),
+            published=PublishedPhase(tasks=65_000, ms=150_000),
         ),
-        Phase(name="1 it ends", at_ms=15 * MINUTE_MS, running={}),
-        Phase(
+        ScenarioPhase(name="1 it ends", at_ms=15 * MINUTE_MS, running={}),
+        ScenarioPhase(
             name="2 training",
             at_ms=16 * MINUTE_MS,
             submits=(make.gang("training-2", trained, "medium", 2 * HOUR_MS),),
             running={"medium": trained},
-            published=Published(tasks=50_000, ms=120_000, at_most=True),
+            published=PublishedPhase(tasks=50_000, ms=120_000, at_most=True),
         ),
-        Phase(
+        ScenarioPhase(
             name="2 inference beside it",
             at_ms=18 * MINUTE_MS,
             submits=first,
             running=both,
-            published=Published(tasks=15_000, ms=60_000, at_most=True),
+            published=PublishedPhase(tasks=15_000, ms=60_000, at_most=True),
         ),
-        Phase(
+        ScenarioPhase(
             name="3 inference scales up",
             at_ms=45 * MINUTE_MS,
             submits=more,
             running={"high": nodes},
             preempted=trained,
-            published=Published(tasks=50_000, ms=240_000, at_most=True),
+            published=PublishedPhase(tasks=50_000, ms=240_000, at_most=True),
         ),
-        Phase(
+        ScenarioPhase(
             name="4 it scales down",
             at_ms=75 * MINUTE_MS,
             cancels=tuple(spec.id for spec in more),
             running=both,
         ),
-        Phase(name="5 training ends", at_ms=4 * 60 * MINUTE_MS, running={"high": served}),
-        Phase(
+        ScenarioPhase(name="5 training ends", at_ms=4 * 60 * MINUTE_MS, running={"high": served}),
+        ScenarioPhase(
             name="5 inference goes",
             at_ms=4 * 60 * MINUTE_MS + SECOND_MS,
             cancels=tuple(spec.id for spec in first),
@@ -278,7 +278,7 @@ def phases_65k(nodes: int, seed: int = 1) -> list[Phase]:
     ]
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class GkeScenario(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     source: str
     load: str
@@ -287,12 +287,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCENARIOS = {
-    "gke-65k": Scenario(
+    "gke-65k": GkeScenario(
         nodes=65_000,
         source="https://gke-ai-labs.dev/docs/benchmarking/cpu-based-benchmark/",
         load="one gang, training beside inference that takes the whole cell, and back, in five phases",
     ),
-    "gke-130k": Scenario(
+    "gke-130k": GkeScenario(
         nodes=130_000,
         source="https://cloud.google.com/blog/products/containers-kubernetes/how-we-built-a-130000-node-gke-cluster",
         load="one gang, batch, training that preempts 39,000, a surge of 52,000, in four phases",
@@ -301,7 +301,7 @@ SCENARIOS = {
 }
 
 
-def phases(name: str, nodes: int, seed: int = 1, training: Training = "jobsets") -> list[Phase]:
+def phases(name: str, nodes: int, seed: int = 1, training: Training = "jobsets") -> list[ScenarioPhase]:
     """Of the scenario of that name. Raises SpecError where the counts do not come out even."""
     return phases_65k(nodes, seed) if name == "gke-65k" else phases_130k(nodes, seed, training)
 

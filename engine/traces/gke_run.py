@@ -22,12 +22,12 @@ from engine.errors import MusterError
 from engine.model import WorkloadState
 from engine.soundness import faults_of
 from engine.state import State
-from engine.traces.gke import Phase, Published
+from engine.traces.gke import PublishedPhase, ScenarioPhase
 
 NEVER = -1
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What a phase took. Milliseconds of the clock of decisions where nothing else is said."""
 
     name: str
@@ -60,14 +60,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Cell time: longest stretch of work that one workload lost in this phase, since its last checkpoint."""
     objects: int
     """Nodes, workloads that have not ended, and tasks on nodes, when it is over."""
-    published: Published | None
+    published: PublishedPhase | None
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioRun(msgspec.Struct, frozen=True, kw_only=True):
     """A scenario that ran to its end with nothing amiss."""
 
     nodes: int
-    phases: tuple[Measured, ...]
+    phases: tuple[PhaseTimes, ...]
     define_ms: float
     """Wall time to define the cell."""
     decisions_ms: float
@@ -81,7 +81,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     events: int
 
 
-class Clock:
+class EngineStopwatch:
     """Time spent inside the engine's calls, in seconds: of the wall's clock, and of the processor, which other work on
     the machine does not lengthen."""
 
@@ -100,7 +100,7 @@ class Clock:
         return begun, self.at_s
 
 
-def run_phase(engine: Engine, clock: Clock, phase: Phase, start_ms: int) -> Measured:
+def run_phase(engine: Engine, clock: EngineStopwatch, phase: ScenarioPhase, start_ms: int) -> PhaseTimes:
     """Raises MusterError where what runs afterwards is not what must, or an invariant does not hold."""
     state = engine.state
     watch, cpu_s = _Watch(state, clock.at_s), clock.cpu_s
@@ -111,7 +111,7 @@ def run_phase(engine: Engine, clock: Clock, phase: Phase, start_ms: int) -> Meas
     return watch.measured(phase, clock.cpu_s - cpu_s)
 
 
-def _check(engine: Engine, phase: Phase, watch: _Watch) -> None:
+def _check(engine: Engine, phase: ScenarioPhase, watch: _Watch) -> None:
     faults = faults_of(engine.state)
     running = running_tasks(engine.state)
     if running != {name: count for name, count in phase.running.items() if count}:
@@ -210,7 +210,7 @@ class _Watch:
             lost = self._work[stopped] + ran - view(w.kept)[stopped]
             self._lost_ms = max(self._lost_ms, int(lost.max()))
 
-    def measured(self, phase: Phase, cpu_s: float) -> Measured:
+    def measured(self, phase: ScenarioPhase, cpu_s: float) -> PhaseTimes:
         state = self._state
         began = self._begun_s
         started = [call for call in self._calls if call[2]]
@@ -220,7 +220,7 @@ class _Watch:
         took_s = self._preempted_until_s - began
         w = state.workloads
         live = int(np.isin(view(w.state), LIVE).sum())
-        return Measured(
+        return PhaseTimes(
             name=phase.name,
             tasks=tasks,
             again=self._again,
@@ -269,13 +269,13 @@ def _peak(calls: list[tuple[float, float, int]]) -> int:
     return round(best)
 
 
-def run(engine: Engine, phases: Sequence[Phase], define_ms: float = 0.0) -> Run:
+def run(engine: Engine, phases: Sequence[ScenarioPhase], define_ms: float = 0.0) -> ScenarioRun:
     """All phases in their order. Raises MusterError where something is amiss."""
     real = time.perf_counter()
-    clock = Clock()
+    clock = EngineStopwatch()
     start_ms = engine.now_ms
     measured = tuple(run_phase(engine, clock, phase, start_ms) for phase in phases)
-    return Run(
+    return ScenarioRun(
         nodes=len(engine.state.capacity.node_ids),
         phases=measured,
         define_ms=round(define_ms, 1),

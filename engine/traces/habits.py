@@ -38,7 +38,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: float
 
 
-class Shape(msgspec.Struct, frozen=True):
+class HabitShape(msgspec.Struct, frozen=True):
     """So many tasks of this request; `weight` says how often, relative to the other shapes of the same work."""
 
     weight: int
@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True):
     request: Resources
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class TeamHabit(msgspec.Struct, frozen=True, kw_only=True):
     """A habit of a team. Within a pool the one with the smallest requests comes last: it fills what others leave."""
 
     kind: str
@@ -61,7 +61,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     spread: float
     """Standard deviation of the logarithm of the run time."""
     longest_h: int
-    shapes: tuple[Shape, ...]
+    shapes: tuple[HabitShape, ...]
     names: tuple[str, ...]
     gpu_models: tuple[str, ...] = ()
     pools: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ LAUNCHER = _cpus(4, 16)
 _CPU_POOLS = ("cpu-96c", "cpu-96c-spot")
 
 WORKS = (
-    Work(
+    TeamHabit(
         kind="training",
         team="nlp",
         pool="h100-8x",
@@ -181,11 +181,11 @@ WORKS = (
         spread=0.8,
         longest_h=16,
         shapes=(
-            Shape(6, 2, _H100_NODE),
-            Shape(8, 4, _H100_NODE),
-            Shape(6, 8, _H100_NODE),
-            Shape(3, 16, _H100_NODE),
-            Shape(1, 32, _H100_NODE),
+            HabitShape(6, 2, _H100_NODE),
+            HabitShape(8, 4, _H100_NODE),
+            HabitShape(6, 8, _H100_NODE),
+            HabitShape(3, 16, _H100_NODE),
+            HabitShape(1, 32, _H100_NODE),
         ),
         names=("llama-70b-sft", "llama-8b-cpt", "moe-16x7b-pretrain", "qwen-32b-dpo", "longctx-128k-anneal"),
         gpu_models=("H100",),
@@ -193,7 +193,7 @@ WORKS = (
         checkpoint_min=30,
         launcher=True,
     ),
-    Work(
+    TeamHabit(
         kind="training",
         team="vis",
         pool="h100-8x",
@@ -202,12 +202,12 @@ WORKS = (
         median_min=150,
         spread=0.8,
         longest_h=12,
-        shapes=(Shape(5, 2, _H100_NODE), Shape(5, 4, _H100_NODE), Shape(2, 8, _H100_NODE)),
+        shapes=(HabitShape(5, 2, _H100_NODE), HabitShape(5, 4, _H100_NODE), HabitShape(2, 8, _H100_NODE)),
         names=("dit-xl-256", "vit-g-clip", "video-diff-4b", "seg-anything-ft"),
         gpu_models=("H100",),
         checkpoint_min=20,
     ),
-    Work(
+    TeamHabit(
         kind="training",
         team="chat",
         pool="h100-8x",
@@ -216,14 +216,19 @@ WORKS = (
         median_min=110,
         spread=0.7,
         longest_h=10,
-        shapes=(Shape(5, 1, _H100_NODE), Shape(5, 2, _H100_NODE), Shape(3, 4, _H100_NODE), Shape(1, 8, _H100_NODE)),
+        shapes=(
+            HabitShape(5, 1, _H100_NODE),
+            HabitShape(5, 2, _H100_NODE),
+            HabitShape(3, 4, _H100_NODE),
+            HabitShape(1, 8, _H100_NODE),
+        ),
         names=("assist-rlhf", "assist-sft-v7", "reward-13b", "tool-use-grpo"),
         gpu_models=("H100",),
         priorities=(0, 6, 4),
         checkpoint_min=15,
         launcher=True,
     ),
-    Work(
+    TeamHabit(
         kind="service",
         team="chat",
         pool="h100-8x",
@@ -232,13 +237,13 @@ WORKS = (
         median_min=1200,
         spread=0.4,
         longest_h=48,
-        shapes=(Shape(4, 1, _H100_NODE), Shape(2, 2, _H100_NODE)),
+        shapes=(HabitShape(4, 1, _H100_NODE), HabitShape(2, 2, _H100_NODE)),
         names=("assist-70b-serve", "assist-moe-serve", "assist-canary"),
         gpu_models=("H100",),
         priorities=(0, 0, 1),
         endless=True,
     ),
-    Work(
+    TeamHabit(
         kind="finetune",
         team="nlp",
         pool="h100-8x",
@@ -248,16 +253,16 @@ WORKS = (
         spread=0.9,
         longest_h=8,
         shapes=(
-            Shape(6, 1, _gpus(1, 20, 200)),
-            Shape(5, 1, _gpus(2, 40, 400)),
-            Shape(4, 1, _gpus(4, 80, 800)),
-            Shape(2, 1, _H100_NODE),
+            HabitShape(6, 1, _gpus(1, 20, 200)),
+            HabitShape(5, 1, _gpus(2, 40, 400)),
+            HabitShape(4, 1, _gpus(4, 80, 800)),
+            HabitShape(2, 1, _H100_NODE),
         ),
         names=("lora-8b", "lora-70b", "eval-harness", "distill-1b"),
         gpu_models=("H100",),
         checkpoint_min=20,
     ),
-    Work(
+    TeamHabit(
         kind="training",
         team="vis",
         pool="a100-8x",
@@ -266,12 +271,12 @@ WORKS = (
         median_min=140,
         spread=0.8,
         longest_h=12,
-        shapes=(Shape(6, 1, _A100_NODE), Shape(5, 2, _A100_NODE), Shape(2, 4, _A100_NODE)),
+        shapes=(HabitShape(6, 1, _A100_NODE), HabitShape(5, 2, _A100_NODE), HabitShape(2, 4, _A100_NODE)),
         names=("resnet-distill", "pose-hr", "detr-fine", "depth-any-ft"),
         gpu_models=("A100",),
         checkpoint_min=20,
     ),
-    Work(
+    TeamHabit(
         kind="training",
         team="asr",
         pool="a100-8x",
@@ -280,13 +285,13 @@ WORKS = (
         median_min=150,
         spread=0.5,
         longest_h=8,
-        shapes=(Shape(4, 1, _A100_NODE), Shape(4, 2, _A100_NODE), Shape(1, 4, _A100_NODE)),
+        shapes=(HabitShape(4, 1, _A100_NODE), HabitShape(4, 2, _A100_NODE), HabitShape(1, 4, _A100_NODE)),
         names=("asr-nightly", "tts-nightly", "whisper-ft-de", "diarize-v3"),
         gpu_models=("A100", "H100"),
         checkpoint_min=30,
         launcher=True,
     ),
-    Work(
+    TeamHabit(
         kind="finetune",
         team="srch",
         pool="a100-8x",
@@ -296,15 +301,15 @@ WORKS = (
         spread=0.8,
         longest_h=8,
         shapes=(
-            Shape(5, 1, _gpus(1, 10, 110)),
-            Shape(4, 1, _gpus(2, 20, 220)),
-            Shape(3, 1, _gpus(4, 40, 440)),
+            HabitShape(5, 1, _gpus(1, 10, 110)),
+            HabitShape(4, 1, _gpus(2, 20, 220)),
+            HabitShape(3, 1, _gpus(4, 40, 440)),
         ),
         names=("rank-bert-refresh", "embed-e5-ft", "query-rewrite", "colbert-index"),
         gpu_models=("A100",),
         checkpoint_min=15,
     ),
-    Work(
+    TeamHabit(
         kind="sweep",
         team="nlp",
         pool="a100-8x",
@@ -313,14 +318,14 @@ WORKS = (
         median_min=45,
         spread=0.7,
         longest_h=6,
-        shapes=(Shape(1, 1, _gpus(1, 10, 100)),),
+        shapes=(HabitShape(1, 1, _gpus(1, 10, 100)),),
         names=("lr-sweep-1b", "wd-sweep-350m", "mixture-ablate", "tokenizer-ablate"),
         gpu_models=("A100", "L40S"),
         priorities=(8, 2, 0),
         siblings=32,
         checkpoint_min=10,
     ),
-    Work(
+    TeamHabit(
         kind="service",
         team="srch",
         pool="l40s-4x",
@@ -329,13 +334,17 @@ WORKS = (
         median_min=1200,
         spread=0.4,
         longest_h=48,
-        shapes=(Shape(4, 4, _gpus(1, 10, 72)), Shape(3, 8, _gpus(1, 10, 72)), Shape(2, 4, _gpus(2, 20, 144))),
+        shapes=(
+            HabitShape(4, 4, _gpus(1, 10, 72)),
+            HabitShape(3, 8, _gpus(1, 10, 72)),
+            HabitShape(2, 4, _gpus(2, 20, 144)),
+        ),
         names=("rank-serve", "embed-serve", "answer-serve"),
         gpu_models=("L40S",),
         priorities=(0, 0, 1),
         endless=True,
     ),
-    Work(
+    TeamHabit(
         kind="service",
         team="ads",
         pool="l40s-4x",
@@ -344,13 +353,13 @@ WORKS = (
         median_min=1300,
         spread=0.4,
         longest_h=48,
-        shapes=(Shape(4, 2, _gpus(1, 10, 72)), Shape(3, 6, _gpus(1, 10, 72))),
+        shapes=(HabitShape(4, 2, _gpus(1, 10, 72)), HabitShape(3, 6, _gpus(1, 10, 72))),
         names=("ctr-serve", "bid-serve", "creative-gen"),
         gpu_models=("L40S",),
         priorities=(0, 0, 1),
         endless=True,
     ),
-    Work(
+    TeamHabit(
         kind="sweep",
         team="vis",
         pool="l40s-4x",
@@ -359,14 +368,14 @@ WORKS = (
         median_min=40,
         spread=0.7,
         longest_h=6,
-        shapes=(Shape(1, 1, _gpus(1, 10, 80)),),
+        shapes=(HabitShape(1, 1, _gpus(1, 10, 80)),),
         names=("aug-sweep", "lr-sweep-vit-s", "anchor-sweep"),
         gpu_models=("L40S", "A100"),
         priorities=(8, 2, 0),
         siblings=24,
         checkpoint_min=10,
     ),
-    Work(
+    TeamHabit(
         kind="notebook",
         team="nlp",
         pool="l40s-4x",
@@ -375,12 +384,12 @@ WORKS = (
         median_min=150,
         spread=0.7,
         longest_h=9,
-        shapes=(Shape(5, 1, _share(250, 2, 16)), Shape(4, 1, _share(500, 4, 32))),
+        shapes=(HabitShape(5, 1, _share(250, 2, 16)), HabitShape(4, 1, _share(500, 4, 32))),
         names=("nb-explore", "nb-evals", "nb-tokens", "nb-debug"),
         gpu_models=("L40S",),
         priorities=(0, 3, 1),
     ),
-    Work(
+    TeamHabit(
         kind="notebook",
         team="vis",
         pool="l40s-4x",
@@ -389,12 +398,12 @@ WORKS = (
         median_min=150,
         spread=0.7,
         longest_h=9,
-        shapes=(Shape(5, 1, _share(250, 2, 16)), Shape(4, 1, _share(500, 4, 32))),
+        shapes=(HabitShape(5, 1, _share(250, 2, 16)), HabitShape(4, 1, _share(500, 4, 32))),
         names=("nb-masks", "nb-viz", "nb-labels"),
         gpu_models=("L40S",),
         priorities=(0, 3, 1),
     ),
-    Work(
+    TeamHabit(
         kind="eval",
         team="ci",
         pool="l40s-4x",
@@ -403,13 +412,13 @@ WORKS = (
         median_min=20,
         spread=0.6,
         longest_h=2,
-        shapes=(Shape(6, 1, _gpus(1, 8, 48)), Shape(2, 1, _gpus(2, 16, 96))),
+        shapes=(HabitShape(6, 1, _gpus(1, 8, 48)), HabitShape(2, 1, _gpus(2, 16, 96))),
         names=("ci-kernels", "ci-regress-fp8", "ci-serve-smoke", "ci-mem-leak"),
         gpu_models=("L40S",),
         priorities=(3, 6, 1),
         siblings=4,
     ),
-    Work(
+    TeamHabit(
         kind="batch",
         team="data",
         pool="cpu-96c",
@@ -419,17 +428,17 @@ WORKS = (
         spread=0.8,
         longest_h=6,
         shapes=(
-            Shape(5, 4, _cpus(8, 32, 20)),
-            Shape(5, 16, _cpus(8, 24, 20)),
-            Shape(3, 32, _cpus(4, 16, 10)),
-            Shape(1, 64, _cpus(8, 28, 20)),
+            HabitShape(5, 4, _cpus(8, 32, 20)),
+            HabitShape(5, 16, _cpus(8, 24, 20)),
+            HabitShape(3, 32, _cpus(4, 16, 10)),
+            HabitShape(1, 64, _cpus(8, 28, 20)),
         ),
         names=("etl-clicks-{date}", "etl-orders-{date}", "tokenize-crawl-{date}", "dedup-shards-{date}", "pq-compact"),
         pools=_CPU_POOLS,
         priorities=(4, 6, 0),
         checkpoint_min=10,
     ),
-    Work(
+    TeamHabit(
         kind="batch",
         team="ads",
         pool="cpu-96c",
@@ -438,11 +447,11 @@ WORKS = (
         median_min=30,
         spread=0.7,
         longest_h=5,
-        shapes=(Shape(4, 8, _cpus(8, 30)), Shape(3, 16, _cpus(8, 30)), Shape(1, 48, _cpus(4, 15))),
+        shapes=(HabitShape(4, 8, _cpus(8, 30)), HabitShape(3, 16, _cpus(8, 30)), HabitShape(1, 48, _cpus(4, 15))),
         names=("feat-join-{date}", "attrib-7d-{date}", "audience-build"),
         pools=_CPU_POOLS,
     ),
-    Work(
+    TeamHabit(
         kind="service",
         team="srch",
         pool="cpu-96c",
@@ -451,13 +460,13 @@ WORKS = (
         median_min=1200,
         spread=0.4,
         longest_h=48,
-        shapes=(Shape(3, 6, _cpus(16, 48)), Shape(2, 12, _cpus(8, 24))),
+        shapes=(HabitShape(3, 6, _cpus(16, 48)), HabitShape(2, 12, _cpus(8, 24))),
         names=("index-shard", "suggest-api", "crawl-frontier"),
         pools=("cpu-96c",),
         priorities=(0, 0, 1),
         endless=True,
     ),
-    Work(
+    TeamHabit(
         kind="build",
         team="ci",
         pool="cpu-96c-spot",
@@ -466,13 +475,13 @@ WORKS = (
         median_min=22,
         spread=0.6,
         longest_h=2,
-        shapes=(Shape(6, 1, _cpus(16, 32, 50)), Shape(3, 1, _cpus(32, 64, 100))),
+        shapes=(HabitShape(6, 1, _cpus(16, 32, 50)), HabitShape(3, 1, _cpus(32, 64, 100))),
         names=("ci-wheel", "ci-image", "ci-unit", "ci-lint"),
         pools=_CPU_POOLS,
         priorities=(2, 7, 1),
         siblings=6,
     ),
-    Work(
+    TeamHabit(
         kind="batch",
         team="data",
         pool="cpu-96c-spot",
@@ -481,7 +490,7 @@ WORKS = (
         median_min=40,
         spread=0.7,
         longest_h=4,
-        shapes=(Shape(4, 8, _cpus(4, 12)), Shape(3, 24, _cpus(4, 12)), Shape(1, 48, _cpus(4, 12))),
+        shapes=(HabitShape(4, 8, _cpus(4, 12)), HabitShape(3, 24, _cpus(4, 12)), HabitShape(1, 48, _cpus(4, 12))),
         names=("backfill-logs", "ocr-pages", "video-frames", "embed-cpu"),
         pools=_CPU_POOLS,
         priorities=(8, 2, 0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.model import MAX_TASKS, Resources
-from engine.traces.trace import MAX_SECONDS, Row, TraceFile, TraceJob, csv_jobs
+from engine.traces.trace import MAX_SECONDS, TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
 ONE_GPU = Resources(gpu_milli=1000)
@@ -15,7 +15,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
     """One task per GPU. Arrivals count from the first row; a row that was submitted before it is reported."""
     zero: list[int] = []
 
-    def job(row: Row) -> TraceJob | None:
+    def job(row: TraceRow) -> TraceJob | None:
         submitted = row.whole("submission_time", least=zero[0] if zero else 0, most=MAX_SECONDS)
         run = row.whole("duration", most=MAX_SECONDS)
         gpus = row.whole("num_gpu", most=MAX_TASKS)

@@ -45,7 +45,7 @@ Estimates = Literal["none", "known"]
 """What the engine is told of run times before they have passed: nothing, as in Kueue, or the truth."""
 
 
-class Mix(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadMix(msgspec.Struct, frozen=True, kw_only=True):
     """The workloads of one class, in every queue."""
 
     name: str
@@ -64,7 +64,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
         return self.count * self.units * self.runtime_ms
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class KueueScenario(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration of the tests, and what Kueue published for it."""
 
     config: str
@@ -75,7 +75,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     nominal: int
     """Units of each queue."""
     borrowing_limit: int
-    mix: tuple[Mix, ...]
+    mix: tuple[WorkloadMix, ...]
     published_wall_ms: int
     """Mean wall time of a whole test, arrivals in real time included."""
     published_usage_permille: int
@@ -115,30 +115,42 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCENARIOS = {
-    "kueue-baseline": Scenario(
+    "kueue-baseline": KueueScenario(
         config="baseline",
         cohorts=5,
         queues=6,
         nominal=20,
         borrowing_limit=100,
         mix=(
-            Mix(name="small", count=350, interval_ms=100, units=1, runtime_ms=200, priority=50, published_ms=215_468),
-            Mix(name="medium", count=100, interval_ms=500, units=5, runtime_ms=500, priority=100, published_ms=76_768),
-            Mix(name="large", count=50, interval_ms=1200, units=20, runtime_ms=1000, priority=200, published_ms=16_501),
+            WorkloadMix(
+                name="small", count=350, interval_ms=100, units=1, runtime_ms=200, priority=50, published_ms=215_468
+            ),
+            WorkloadMix(
+                name="medium", count=100, interval_ms=500, units=5, runtime_ms=500, priority=100, published_ms=76_768
+            ),
+            WorkloadMix(
+                name="large", count=50, interval_ms=1200, units=20, runtime_ms=1000, priority=200, published_ms=16_501
+            ),
         ),
         published_wall_ms=351_116,
         published_usage_permille=559,
     ),
-    "kueue-large-scale": Scenario(
+    "kueue-large-scale": KueueScenario(
         config="large-scale",
         cohorts=10,
         queues=100,
         nominal=20,
         borrowing_limit=100,
         mix=(
-            Mix(name="small", count=35, interval_ms=60, units=1, runtime_ms=150, priority=50, published_ms=700_379),
-            Mix(name="medium", count=11, interval_ms=300, units=5, runtime_ms=350, priority=100, published_ms=256_413),
-            Mix(name="large", count=4, interval_ms=700, units=20, runtime_ms=700, priority=200, published_ms=105_604),
+            WorkloadMix(
+                name="small", count=35, interval_ms=60, units=1, runtime_ms=150, priority=50, published_ms=700_379
+            ),
+            WorkloadMix(
+                name="medium", count=11, interval_ms=300, units=5, runtime_ms=350, priority=100, published_ms=256_413
+            ),
+            WorkloadMix(
+                name="large", count=4, interval_ms=700, units=20, runtime_ms=700, priority=200, published_ms=105_604
+            ),
         ),
         published_wall_ms=1_179_411,
         published_usage_permille=386,
@@ -146,7 +158,7 @@ SCENARIOS = {
 }
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
+class TimeSpread(msgspec.Struct, frozen=True, kw_only=True):
     """Of some times."""
 
     mean_ms: int
@@ -159,8 +171,8 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     workloads: int
-    first_admission: Spread
-    final_admission: Spread
+    first_admission: TimeSpread
+    final_admission: TimeSpread
     """To the start of the attempt that finished, which is the time Kueue publishes."""
     preemptions: int
     """Of running work."""
@@ -170,7 +182,7 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     """Units x milliseconds that preempted attempts had run."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class KueueResult(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run. Everything but the wall time is cell time, the same in every run of one seed."""
 
     workloads: int
@@ -191,7 +203,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[ClassResult, ...]
 
 
-def cell(scenario: Scenario) -> CellSpec:
+def cell(scenario: KueueScenario) -> CellSpec:
     """A node of the size of a queue for every queue; cohorts have no quota of their own. Preemption waits for nothing,
     as in Kueue."""
     cohorts = [QueueSpec(name=f"cohort{c}") for c in range(scenario.cohorts)]
@@ -213,7 +225,9 @@ def cell(scenario: Scenario) -> CellSpec:
     )
 
 
-def arrivals(scenario: Scenario, *, estimates: Estimates = "none", seed: int = 1) -> Iterator[tuple[int, WorkloadSpec]]:
+def arrivals(
+    scenario: KueueScenario, *, estimates: Estimates = "none", seed: int = 1
+) -> Iterator[tuple[int, WorkloadSpec]]:
     """(cell ms, workload) of the whole load in order of time. The order of those that arrive at one instant, which is
     chance in Kueue's test too, is drawn from the seed."""
     draw = random.Random(seed)
@@ -244,7 +258,7 @@ def _queue_names(cohort: str, queues: int) -> list[str]:
     return [f"{cohort}/queue{q}" for q in range(queues)]
 
 
-def bench(scenario: Scenario, *, estimates: Estimates = "none", seed: int = 1) -> Result:
+def bench(scenario: KueueScenario, *, estimates: Estimates = "none", seed: int = 1) -> KueueResult:
     """Run the load to its end and measure it. Raises MusterError if work is left that never starts."""
     load = list(arrivals(scenario, estimates=estimates, seed=seed))
     begun = time.perf_counter()
@@ -252,7 +266,7 @@ def bench(scenario: Scenario, *, estimates: Estimates = "none", seed: int = 1) -
     return measure(scenario, engine, cycles, time.perf_counter() - begun)
 
 
-def run(scenario: Scenario, load: Sequence[tuple[int, WorkloadSpec]]) -> tuple[Engine, int]:
+def run(scenario: KueueScenario, load: Sequence[tuple[int, WorkloadSpec]]) -> tuple[Engine, int]:
     """The engine when nothing runs any more, and the cycles it took. Every workload is a submission of its own; at
     equal times ends come before arrivals."""
     engine = Engine.open(None, cell=cell(scenario))
@@ -276,7 +290,7 @@ def _let_end(engine: Engine, until_ms: int | None) -> int:
     return instants
 
 
-def measure(scenario: Scenario, engine: Engine, cycles: int, wall_s: float) -> Result:
+def measure(scenario: KueueScenario, engine: Engine, cycles: int, wall_s: float) -> KueueResult:
     """The figures of a finished run. Raises MusterError if work is left."""
     views: dict[str, list[WorkloadDetail]] = {mix.name: [] for mix in scenario.mix}
     makespan_ms = 0
@@ -291,7 +305,7 @@ def measure(scenario: Scenario, engine: Engine, cycles: int, wall_s: float) -> R
     starts = scenario.workloads + preemptions
     lost_unit_ms = sum(result.lost_unit_ms for result in classes)
     used_unit_ms = scenario.work_unit_ms + lost_unit_ms
-    return Result(
+    return KueueResult(
         workloads=scenario.workloads,
         makespan_ms=makespan_ms,
         used_permille=used_unit_ms * 1000 // (scenario.capacity * makespan_ms),
@@ -306,7 +320,7 @@ def measure(scenario: Scenario, engine: Engine, cycles: int, wall_s: float) -> R
     )
 
 
-def _class_result(mix: Mix, views: list[WorkloadDetail]) -> ClassResult:
+def _class_result(mix: WorkloadMix, views: list[WorkloadDetail]) -> ClassResult:
     """What these workloads, all of one class and all finished, met."""
     first, final = [], []
     preemptions = withdrawn = lost_ms = 0
@@ -336,8 +350,8 @@ def _class_result(mix: Mix, views: list[WorkloadDetail]) -> ClassResult:
     )
 
 
-def _spread(times_ms: list[int]) -> Spread:
+def _spread(times_ms: list[int]) -> TimeSpread:
     ordered = sorted(times_ms)
-    return Spread(
+    return TimeSpread(
         mean_ms=round(sum(ordered) / len(ordered)), p95_ms=ordered[len(ordered) * 95 // 100], max_ms=ordered[-1]
     )

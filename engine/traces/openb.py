@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.errors import TraceError
 from engine.gpu_models import MEMORY_MIB
 from engine.model import ID_PATTERN, MAX_QUANTITY, NodeSpec, PoolSpec, Resources
-from engine.traces.trace import MAX_SECONDS, Problems, Row, TraceFile, TraceJob, csv_jobs, csv_rows
+from engine.traces.trace import MAX_SECONDS, Problems, TraceFile, TraceJob, TraceRow, csv_jobs, csv_rows
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -46,7 +46,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
     return csv_jobs(file, POD_COLUMNS, _pod)
 
 
-def _pod(row: Row) -> TraceJob:
+def _pod(row: TraceRow) -> TraceJob:
     created = _time(row, "creation_time", 0)
     scheduled = _time(row, "scheduled_time", created)
     deleted = _time(row, "deletion_time", max(created, scheduled))
@@ -65,12 +65,12 @@ def _pod(row: Row) -> TraceJob:
     )
 
 
-def _time(row: Row, column: str, least: int) -> int:
+def _time(row: TraceRow, column: str, least: int) -> int:
     """Seconds; `least` when the list has no such column or it is empty."""
     return row.whole(column, least=least, most=MAX_SECONDS) if row.fields.get(column) else least
 
 
-def _gpu_milli(row: Row) -> int:
+def _gpu_milli(row: TraceRow) -> int:
     """`gpu_milli` of the trace is a share of each device; only one-device pods share theirs."""
     devices = row.whole("num_gpu", most=MAX_DEVICES)
     if devices == 1:
@@ -78,7 +78,7 @@ def _gpu_milli(row: Row) -> int:
     return devices * 1000
 
 
-def _gpu_models(row: Row) -> tuple[str, ...]:
+def _gpu_models(row: TraceRow) -> tuple[str, ...]:
     spec = row.fields.get("gpu_spec", "")
     models = tuple(spec.split("|")) if spec else ()
     if not all(ID_PATTERN.fullmatch(model) for model in models):
@@ -86,7 +86,7 @@ def _gpu_models(row: Row) -> tuple[str, ...]:
     return models
 
 
-def _pool(row: Row) -> PoolSpec:
+def _pool(row: TraceRow) -> PoolSpec:
     cpu_milli = row.whole("cpu_milli", most=MAX_QUANTITY)
     memory_mib = row.whole("memory_mib", most=MAX_QUANTITY)
     devices = row.whole("gpu", most=MAX_DEVICES)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from engine.model import MAX_TASKS, Resources
-from engine.traces.trace import Row, TraceFile, TraceJob, csv_jobs
+from engine.traces.trace import TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 ONE_GPU = Resources(gpu_milli=1000)
@@ -23,7 +23,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
     """One task per GPU; `queue` is the virtual cluster. Arrivals count from the first row, as in `itp`."""
     zero: list[datetime] = []
 
-    def job(row: Row) -> TraceJob | None:
+    def job(row: TraceRow) -> TraceJob | None:
         submitted = timestamp(row, "timestamp")
         if zero and submitted < zero[0]:
             raise row.wrong("timestamp", f"a time from {zero[0]}, that of the first row,")
@@ -47,7 +47,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
     return csv_jobs(file, COLUMNS, job)
 
 
-def timestamp(row: Row, column: str) -> datetime:
+def timestamp(row: TraceRow, column: str) -> datetime:
     """A time as YYYY-MM-DD HH:MM:SS."""
     text = row.fields[column]
     if not _TIMESTAMP.fullmatch(text):

@@ -48,7 +48,7 @@ ON_TIME_MS = 30_000
 """What has waited less counts as started at once."""
 
 
-class Sizing(msgspec.Struct, frozen=True):
+class SizingMethod(msgspec.Struct, frozen=True):
     """How large the pool is held."""
 
     name: str
@@ -60,19 +60,19 @@ class Sizing(msgspec.Struct, frozen=True):
     """As many nodes as were ever needed before, always."""
 
 
-def sizings(permille: int) -> tuple[Sizing, ...]:
+def sizings(permille: int) -> tuple[SizingMethod, ...]:
     """Those that are compared, with that quantile of the forecast."""
     return (
-        Sizing("reactive"),
-        Sizing("reactive, 3 spare", headroom=3),
-        Sizing("reactive, 6 spare", headroom=6),
-        Sizing("forecast q0.5", permille=500),
-        Sizing(f"forecast q{permille / 1000:g}", permille=permille),
-        Sizing("static peak", static=True),
+        SizingMethod("reactive"),
+        SizingMethod("reactive, 3 spare", headroom=3),
+        SizingMethod("reactive, 6 spare", headroom=6),
+        SizingMethod("forecast q0.5", permille=500),
+        SizingMethod(f"forecast q{permille / 1000:g}", permille=permille),
+        SizingMethod("static peak", static=True),
     )
 
 
-class Played(msgspec.Struct, frozen=True, kw_only=True):
+class SizingResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one way of sizing the pool cost, and how long tasks waited by it."""
 
     sizing: str
@@ -131,7 +131,7 @@ def noted_of(hours: list[int], seed: int) -> list[int]:
     return most
 
 
-def play(load: Load, sizing: Sizing, boot_ms: tuple[int, int] = BOOTS_MS[0], seed: int = 1) -> Played:
+def play(load: Load, sizing: SizingMethod, boot_ms: tuple[int, int] = BOOTS_MS[0], seed: int = 1) -> SizingResult:
     """Play the hours of the series after its `first_test` on an engine of their own, in memory and in virtual time."""
     begun = time.perf_counter()
     before, hours = nodes_of(load)
@@ -157,7 +157,7 @@ def play(load: Load, sizing: Sizing, boot_ms: tuple[int, int] = BOOTS_MS[0], see
     waits = np.array([w.started[row] - w.submitted[row] for row in range(len(tasks))], np.int64)
     demanded = sum(run_ms for _, run_ms in tasks) / HOUR_MS
     paid = total / PRICE_MICROUSD_HOUR
-    return Played(
+    return SizingResult(
         sizing=sizing.name,
         boot_ms=boot_ms,
         hours=len(hours),
@@ -177,7 +177,7 @@ def play(load: Load, sizing: Sizing, boot_ms: tuple[int, int] = BOOTS_MS[0], see
     )
 
 
-def _cell(nodes: int, sizing: Sizing, boot_ms: tuple[int, int]) -> CellSpec:
+def _cell(nodes: int, sizing: SizingMethod, boot_ms: tuple[int, int]) -> CellSpec:
     """So many nodes that are there already; the autoscaler rests until it is told."""
     rests = Autoscaling(enabled=False, scan_every_ms=SCAN_MS, order_timeout_ms=ORDER_TIMEOUT_MS)
     scaling = ScalingSpec(most=10 * PEAK_NODES, headroom=sizing.headroom, boot_ms=boot_ms)

@@ -75,7 +75,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     """What decided the starts."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A trace made ready: the cell, and its jobs in order of arrival."""
 
     cell: CellSpec
@@ -99,7 +99,7 @@ def prepare(
     arrivals: float = 1.0,
     strict: bool = False,
     node_file: str | Path | None = None,
-) -> Plan:
+) -> ReplayPlan:
     """Read the trace and define its cell. `arrivals` stretches (above 1) or compresses arrival times.
 
     Raises TraceError for a file that is no such trace (or, if strict, has a bad line), SpecError for bad options.
@@ -124,7 +124,7 @@ def prepare(
             arrival_ms = zero_ms + round(job.arrival_ms * arrivals)
             jobs.append(job if arrival_ms == job.arrival_ms else msgspec.structs.replace(job, arrival_ms=arrival_ms))
     jobs.sort(key=lambda job: job.arrival_ms)
-    return Plan(
+    return ReplayPlan(
         cell=cell,
         jobs=jobs,
         estimates=_estimates(jobs, estimate),
@@ -199,7 +199,7 @@ def workload(job: TraceJob, estimate_ms: int, longest_ms: int = 0) -> WorkloadSp
     )
 
 
-class LastTwo:
+class LastTwoRuns:
     """The last two run times of every user, as they become known."""
 
     def __init__(self, engine: Engine) -> None:
@@ -225,14 +225,14 @@ class LastTwo:
         return min(-(-sum(run for _, run in ended) // len(ended)), longest_ms) if ended else longest_ms
 
 
-def _submitted(plan: Plan, last_two: LastTwo, job: TraceJob, known_ms: int) -> WorkloadSpec:
+def _submitted(plan: ReplayPlan, last_two: LastTwoRuns, job: TraceJob, known_ms: int) -> WorkloadSpec:
     return workload(job, last_two.estimate(job, known_ms), known_ms) if plan.learns else workload(job, known_ms)
 
 
-def feed(plan: Plan, engine: Engine) -> Iterator[tuple[int, WorkloadSpec]]:
+def feed(plan: ReplayPlan, engine: Engine) -> Iterator[tuple[int, WorkloadSpec]]:
     """(arrival ms, workload) of every job, in order, to feed the engine as its time comes. With `learns` a job's
     estimate knows of what has ended when the one before it arrives."""
-    last_two = LastTwo(engine)
+    last_two = LastTwoRuns(engine)
     for job, known_ms in zip(plan.jobs, plan.estimates, strict=True):
         yield job.arrival_ms, _submitted(plan, last_two, job, known_ms)
 
@@ -263,7 +263,7 @@ def replay(
     return measure(plan, waits(plan, engine), wall_s, "engine")
 
 
-def countable(plan: Plan, policy: Policy) -> bool:
+def countable(plan: ReplayPlan, policy: Policy) -> bool:
     """Whether the starts are a matter of how many processors are free: identical ones, one for each task, estimates
     that nobody outruns, and a policy that `by_count` knows."""
     one = plan.cell.pools[0].capacity
@@ -276,9 +276,9 @@ def countable(plan: Plan, policy: Policy) -> bool:
     )
 
 
-def count(plan: Plan, policy: Policy) -> list[int]:
+def count(plan: ReplayPlan, policy: Policy) -> list[int]:
     """Start of each job in ms, by counting free processors. Only for what is `countable`."""
-    jobs = by_count.Jobs(
+    jobs = by_count.JobColumns(
         arrival=[job.arrival_ms for job in plan.jobs],
         run=[job.run_ms for job in plan.jobs],
         estimate=plan.estimates,
@@ -287,11 +287,11 @@ def count(plan: Plan, policy: Policy) -> list[int]:
     return by_count.fcfs(jobs, plan.units) if policy == "fcfs" else by_count.easy(jobs, plan.units)
 
 
-def run(plan: Plan, policy: Policy) -> Engine:
+def run(plan: ReplayPlan, policy: Policy) -> Engine:
     """The engine after the last job has ended."""
     engine = Engine.open(None, cell=plan.cell)
     engine.command(SetPolicy(policy=policy))
-    last_two = LastTwo(engine)
+    last_two = LastTwoRuns(engine)
     jobs = counted(zip(plan.jobs, plan.estimates, strict=True), "jobs", len(plan.jobs))
     for at_ms, arriving in groupby(jobs, key=lambda entry: entry[0].arrival_ms):
         engine.advance(at_ms)
@@ -305,7 +305,7 @@ def run(plan: Plan, policy: Policy) -> Engine:
     return engine
 
 
-def waits(plan: Plan, engine: Engine) -> list[tuple[TraceJob, int]]:
+def waits(plan: ReplayPlan, engine: Engine) -> list[tuple[TraceJob, int]]:
     """(job, wait in ms) of what ran, after a replay through the engine."""
     w = engine.state.workloads
     rows = ((job, w.row_of.get(job.id, NONE)) for job in plan.jobs)
@@ -313,7 +313,7 @@ def waits(plan: Plan, engine: Engine) -> list[tuple[TraceJob, int]]:
 
 
 def measure(
-    plan: Plan, met: list[tuple[TraceJob, int]], wall_s: float, through: Literal["engine", "counting"]
+    plan: ReplayPlan, met: list[tuple[TraceJob, int]], wall_s: float, through: Literal["engine", "counting"]
 ) -> ReplayResult:
     """The figures of a finished replay: `met` is each job that ran and its wait in ms, in order of arrival."""
     slowdowns = 0.0

@@ -36,7 +36,7 @@ Happening = tuple[int, WorkloadSpec | AnyCommand]
 """(cell ms, workload to submit or what is commanded)"""
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class LiveScenario(msgspec.Struct, frozen=True, kw_only=True):
     """One that can be watched."""
 
     load: str
@@ -51,7 +51,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Given the nodes, the seed and the cell ms at which it begins; in order of time."""
 
 
-def scenario(name: str) -> Scenario:
+def scenario(name: str) -> LiveScenario:
     """Raises SpecError where there is none of that name."""
     found = SCENARIOS.get(name)
     if found is None:
@@ -62,7 +62,7 @@ def scenario(name: str) -> Scenario:
 # -- clusters of GKE --------------------------------------------------------------------------------------------------
 
 
-def _gke(name: str, load: str) -> Scenario:
+def _gke(name: str, load: str) -> LiveScenario:
     def feed(nodes: int, seed: int, start_ms: int) -> Iterator[Happening]:
         for phase in gke.phases(name, nodes, seed):
             for at_ms, command in phase.steps:
@@ -72,7 +72,7 @@ def _gke(name: str, load: str) -> Scenario:
     def cell(nodes: int, start_ms: int) -> CellSpec:
         return msgspec.structs.replace(gke.cell(nodes), name=name)
 
-    return Scenario(load=load, nodes=gke.SCENARIOS[name].nodes, speed=30, cell=cell, feed=feed)
+    return LiveScenario(load=load, nodes=gke.SCENARIOS[name].nodes, speed=30, cell=cell, feed=feed)
 
 
 # -- Clemson ----------------------------------------------------------------------------------------------------------
@@ -214,21 +214,21 @@ def _demand(hour: int, nodes: int) -> int:
 SCENARIOS = {
     "gke-65k": _gke("gke-65k", "training and inference that takes turns, in five phases"),
     "gke-130k": _gke("gke-130k", "batch, training that preempts it, a surge of inference, in four phases"),
-    "clemson": Scenario(
+    "clemson": LiveScenario(
         load="spot machines in six regions as the published stock gives them, and an hour's tasks",
         nodes=13_000,
         speed=60,
         cell=_clemson_cell,
         feed=_clemson_feed,
     ),
-    "spot-week": Scenario(
+    "spot-week": LiveScenario(
         load="jobs on spot machines that are taken, and on demand when their slack runs out",
         nodes=spot_week.MOST,
         speed=600,
         cell=_spot_cell,
         feed=_spot_feed,
     ),
-    "predictive-day": Scenario(
+    "predictive-day": LiveScenario(
         load="days like each other, for which machines are ordered ahead",
         nodes=40,
         speed=600,

@@ -72,7 +72,7 @@ POLICIES: tuple[Policy, ...] = ("on-demand only", "spot only", "mixed", "spot fi
 """The last two are Muster's: any machine to be had, the cheapest first; and spot machines until the slack runs out."""
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class ZonePrices(msgspec.Struct, frozen=True, kw_only=True):
     """Price of one zone's machines by cell time."""
 
     zone: str
@@ -113,12 +113,12 @@ class Market(msgspec.Struct, frozen=True, kw_only=True):
     """Where the prices are from, and when the week begins."""
     on_demand: int
     """Micro-USD per hour."""
-    zones: tuple[Series, ...]
+    zones: tuple[ZonePrices, ...]
     taken_permille_hour: int = 0
     """Chance of a machine to be taken in an hour, where prices do not say."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What one policy came to."""
 
     policy: str
@@ -145,9 +145,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     wall_ms: int = 0
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class SpotWeekResult(msgspec.Struct, frozen=True, kw_only=True):
     source: str
-    policies: tuple[Outcome, ...]
+    policies: tuple[PolicyOutcome, ...]
     bound_microusd: int
     """What the week's work costs at least."""
     bound_per_job_microusd: int
@@ -204,7 +204,7 @@ def _read(path: str) -> list[tuple[datetime, int]]:
     return rows
 
 
-def _series(zone: str, table: list[tuple[datetime, int]], begin: datetime, most: int) -> Series:
+def _series(zone: str, table: list[tuple[datetime, int]], begin: datetime, most: int) -> ZonePrices:
     at_ms = [round((moment - begin).total_seconds() * 1000) for moment, _ in table]
     prices = [price for _, price in table]
     start = bisect_right(at_ms, 0) - 1
@@ -213,7 +213,9 @@ def _series(zone: str, table: list[tuple[datetime, int]], begin: datetime, most:
     known_ms = sum(span for span, _ in spans)
     mean = sum(span * price for span, price in spans) // known_ms if known_ms else most
     end = bisect_right(at_ms, LONGEST_MS)
-    return Series(zone=zone, at_ms=tuple(at_ms[start:end]), microusd_hour=tuple(prices[start:end]), mean_before=mean)
+    return ZonePrices(
+        zone=zone, at_ms=tuple(at_ms[start:end]), microusd_hour=tuple(prices[start:end]), mean_before=mean
+    )
 
 
 def assumed_market() -> Market:
@@ -224,7 +226,7 @@ def assumed_market() -> Market:
         source=f"assumed: {ASSUMED_SHARE:.0%} of the on-demand price of {ASSUMED_USD:g} USD/h; "
         f"assumed: {ASSUMED_PERMILLE / 10:g}% of spot machines in an hour, each by chance",
         on_demand=price,
-        zones=(Series(zone="any", at_ms=(0,), microusd_hour=(spot,), mean_before=spot),),
+        zones=(ZonePrices(zone="any", at_ms=(0,), microusd_hour=(spot,), mean_before=spot),),
         taken_permille_hour=ASSUMED_PERMILLE,
     )
 
@@ -232,7 +234,7 @@ def assumed_market() -> Market:
 # -- work -------------------------------------------------------------------------------------------------------------
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SpotJob(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     arrives_ms: int
     work_ms: int
@@ -245,7 +247,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     restore_ms: int = 0
 
 
-def jobs(seed: int, scale: float = 1.0) -> list[Job]:
+def jobs(seed: int, scale: float = 1.0) -> list[SpotJob]:
     """Work of the week, by arrival: about 14 machines' worth of hour-long jobs, 24 of day-long ones, 5 of those that
     stay off spot machines. `scale` multiplies how many there are."""
     draw = random.Random(f"{seed}/spot-week")
@@ -259,18 +261,18 @@ def jobs(seed: int, scale: float = 1.0) -> list[Job]:
     return sorted(found, key=lambda job: (job.arrives_ms, job.id))
 
 
-def _job(draw: random.Random, kind: str, number: int, at_ms: int) -> Job:
+def _job(draw: random.Random, kind: str, number: int, at_ms: int) -> SpotJob:
     name = f"{kind}-{number}"
     if kind == "hour":
         work = int(HOUR_MS * min(max(draw.lognormvariate(-0.1, 0.5), 0.2), 3.0))
-        return Job(id=name, arrives_ms=at_ms, work_ms=work, tasks=1, deadline_ms=at_ms + work + 6 * HOUR_MS)
+        return SpotJob(id=name, arrives_ms=at_ms, work_ms=work, tasks=1, deadline_ms=at_ms + work + 6 * HOUR_MS)
     if kind == "certain":
         work = int(HOUR_MS * draw.uniform(1, 5))
-        return Job(
+        return SpotJob(
             id=name, arrives_ms=at_ms, work_ms=work, tasks=1, deadline_ms=at_ms + work + 6 * HOUR_MS, certain=True
         )
     work = int(HOUR_MS * draw.uniform(12, 28))
-    return Job(
+    return SpotJob(
         id=name,
         arrives_ms=at_ms,
         work_ms=work,
@@ -282,7 +284,7 @@ def _job(draw: random.Random, kind: str, number: int, at_ms: int) -> Job:
     )
 
 
-def spec_of(job: Job, policy: Policy) -> WorkloadSpec:
+def spec_of(job: SpotJob, policy: Policy) -> WorkloadSpec:
     kinds: dict[Policy, CapacityType] = {"on-demand only": "on-demand", "spot only": "spot", "spot first": "spot-first"}
     kind = "on-demand" if job.certain else kinds.get(policy, "")
     return WorkloadSpec(
@@ -301,11 +303,11 @@ def spec_of(job: Job, policy: Policy) -> WorkloadSpec:
 # -- a week -----------------------------------------------------------------------------------------------------------
 
 
-def bench(market: Market, *, seed: int = 1, scale: float = 1.0) -> Result:
+def bench(market: Market, *, seed: int = 1, scale: float = 1.0) -> SpotWeekResult:
     """All policies on the same work and market, and the bound."""
     work = jobs(seed, scale)
     bound = sum(map(Bound(market).cost, work))
-    return Result(
+    return SpotWeekResult(
         source=market.source,
         policies=tuple(live(market, work, policy, seed) for policy in POLICIES),
         bound_microusd=bound,
@@ -313,17 +315,17 @@ def bench(market: Market, *, seed: int = 1, scale: float = 1.0) -> Result:
     )
 
 
-def live(market: Market, work: Sequence[Job], policy: Policy, seed: int) -> Outcome:
+def live(market: Market, work: Sequence[SpotJob], policy: Policy, seed: int) -> PolicyOutcome:
     """The week under one policy."""
     began = time.monotonic()
     engine = Engine.open(None, seed=seed, cell=cell(market))
-    happenings: list[tuple[int, int, Job | str]] = [(job.arrives_ms, 1, job) for job in work]
+    happenings: list[tuple[int, int, SpotJob | str]] = [(job.arrives_ms, 1, job) for job in work]
     for series in market.zones:
         happenings += [(since_ms, 0, f"spot-{series.zone}") for since_ms, _ in series.above(market.on_demand)]
     happenings.sort(key=lambda each: each[:2])
     for at_ms, _, what in happenings:
         engine.advance(at_ms)
-        if isinstance(what, Job):
+        if isinstance(what, SpotJob):
             engine.command(cmd.Submit(workloads=(spec_of(what, policy),)))
         else:
             ids = _machines(engine, what)
@@ -400,7 +402,7 @@ def _machines(engine: Engine, pool: str) -> tuple[str, ...]:
     return tuple(capacity.node_ids[row] for row in np.flatnonzero(mine).tolist())
 
 
-def _measured(engine: Engine, market: Market, work: Sequence[Job], policy: Policy) -> Outcome:
+def _measured(engine: Engine, market: Market, work: Sequence[SpotJob], policy: Policy) -> PolicyOutcome:
     capacity, w = engine.state.capacity, engine.state.workloads
     by_pool = {f"spot-{series.zone}": series for series in market.zones}
     cost = on_demand = paid_ms = 0
@@ -425,7 +427,7 @@ def _measured(engine: Engine, market: Market, work: Sequence[Job], policy: Polic
             finished += 1
             in_time += w.ended[row] <= job.deadline_ms
             useful_ms += job.work_ms * job.tasks
-    return Outcome(
+    return PolicyOutcome(
         policy=policy,
         jobs=len(work),
         finished=finished,
@@ -470,7 +472,7 @@ class Bound:
         self._cheapest = np.minimum(np.array(each, np.int64).min(axis=0), certain)
         """Micro-USD of each minute, on the cheapest machine to be had. Prices above on-demand are never paid."""
 
-    def cost(self, job: Job) -> int:
+    def cost(self, job: SpotJob) -> int:
         """Micro-USD at least: the cheapest minutes between arrival and deadline, as many as the work takes."""
         if job.certain:
             return self._on_demand * job.work_ms * job.tasks // HOUR_MS

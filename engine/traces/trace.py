@@ -169,7 +169,7 @@ class TraceFile:
 Reader = Callable[[TraceFile], Iterator[TraceJob]]
 
 
-class Row:
+class TraceRow:
     """One line of a CSV trace. Every method reads one column and raises TraceError when it is not what it must be."""
 
     __slots__ = ("fields", "file", "line")
@@ -204,7 +204,7 @@ class Row:
         return text
 
 
-def csv_rows(file: TraceFile, required: tuple[str, ...]) -> Iterator[Row]:
+def csv_rows(file: TraceFile, required: tuple[str, ...]) -> Iterator[TraceRow]:
     """Rows of a file whose first line names its columns, in any order; more columns than required are welcome."""
     columns: list[str] = []
     for line, raw in file.lines():
@@ -223,12 +223,14 @@ def csv_rows(file: TraceFile, required: tuple[str, ...]) -> Iterator[Row]:
             column = str(min(len(fields), len(columns)))
             file.problems.report(file.wrong(line, column, f"{len(columns)} columns", f"{len(fields)}: {shown(text)}"))
             continue
-        yield Row(file, line, dict(zip(columns, fields, strict=True)))
+        yield TraceRow(file, line, dict(zip(columns, fields, strict=True)))
     if not columns:
         raise file.wrong(1, "1", f"a header with {', '.join(required)}", "none")
 
 
-def csv_jobs(file: TraceFile, required: tuple[str, ...], parse: Callable[[Row], TraceJob | None]) -> Iterator[TraceJob]:
+def csv_jobs(
+    file: TraceFile, required: tuple[str, ...], parse: Callable[[TraceRow], TraceJob | None]
+) -> Iterator[TraceJob]:
     """Jobs of a CSV trace. `parse` gives None for a correct row with nothing to run, and counts it as skipped."""
     return unique_jobs(file, ((row.line, row) for row in csv_rows(file, required)), parse)
 

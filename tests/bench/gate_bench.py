@@ -24,7 +24,7 @@ from runbooks.limits import ByTier, PolicyLimits
 from runbooks.plan import Act, Request, StepRequest
 from runbooks.policies import Policies
 from runbooks.policy import SOLO
-from runbooks.simulation import Trial
+from runbooks.simulation import ForkTrial
 
 PLANS = 200
 MANY = 1_000_000
@@ -104,7 +104,7 @@ def propose() -> Iterator[dict[str, Any]]:
         engine.fork()
         forked = (time.perf_counter() - begun) * 1000
         begun = time.perf_counter()
-        Trial(engine)
+        ForkTrial(engine)
         trial = (time.perf_counter() - begun) * 1000
         engine.close()
         at = f"propose to cordon a node, {size:,} nodes, {workloads:,} workloads"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from engine.packing import Nodes, Packed, Pods, Policy, pack, read_nodes, read_pods
+from engine.packing import NodeList, PackingResult, Pods, Policy, pack, read_nodes, read_pods
 
 OPENB = Path(__file__).parents[2].parent / "shared" / "data" / "openb"
 QUICK = ("default", "gpuspec20", "multigpu30")
@@ -78,7 +78,7 @@ def table(names: Sequence[str], seeds: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def measured(nodes: Nodes, pods: Pods, policy: Policy, seeds: int) -> tuple[Pair, int]:
+def measured(nodes: NodeList, pods: Pods, policy: Policy, seeds: int) -> tuple[Pair, int]:
     """Means over the seeds, and pods per second of all of them together."""
     began = time.perf_counter()
     runs = [pack(nodes, pods, policy, seed=seed) for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
@@ -86,7 +86,7 @@ def measured(nodes: Nodes, pods: Pods, policy: Policy, seeds: int) -> tuple[Pair
     return (_mean(runs, AT[0]), _mean(runs, AT[1])), pods_per_s
 
 
-def _mean(runs: list[Packed], percent: int) -> float:
+def _mean(runs: list[PackingResult], percent: int) -> float:
     return sum(run.alloc_at(percent) or 0.0 for run in runs) / len(runs)
 
 

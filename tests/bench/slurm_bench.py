@@ -34,7 +34,7 @@ from engine.model import CellSpec, Settings
 from engine.outlook import AskStart, StartEstimate
 from engine.slurm.connection import SlurmConnection
 from engine.slurm.mirror import Mirror
-from engine.slurm.records import Wish
+from engine.slurm.records import JobRequest
 from engine.slurm.watch import Watcher
 from tests.bench.slurm_console import screen
 
@@ -114,7 +114,7 @@ def fill(cluster: Loopback, jobs: int) -> None:
     connection = SlurmConnection(cluster.socket)
 
     def submit(n: int) -> int:
-        wish = Wish(
+        wish = JobRequest(
             name=f"job-{n}", script="#!/bin/sh\nsleep 1\n", cpus_per_task=n % 4 + 1, time_limit_s=60 * (n % 9 + 1),
             held=True, stdout="/dev/null",
         )  # fmt: skip

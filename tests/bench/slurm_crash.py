@@ -33,9 +33,9 @@ from engine.intents import Phase
 from engine.loop import EngineLoop
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
 from engine.slurm.connection import SlurmConnection
-from engine.slurm.driver import Driver
+from engine.slurm.driver import IntentDriver
 from engine.slurm.errors import SlurmUnavailable
-from engine.slurm.records import Wish
+from engine.slurm.records import JobRequest
 
 HOUR_MS = 3_600_000
 
@@ -161,7 +161,7 @@ class Side:
         self.engine = engine
         self.loop = EngineLoop(engine)
         self.connection = SlurmConnection(cluster.socket)
-        self.driver = Driver(self.connection, self.loop, lambda workload: None)
+        self.driver = IntentDriver(self.connection, self.loop, lambda workload: None)
         note = engine.recent.note
 
         def noted(event: AnyEvent) -> None:
@@ -211,7 +211,7 @@ def bare(cluster: Cluster, rounds: int, seed: int, run: str, up_s: float) -> dic
             name = f"{run}-{who}-{number}"
             number += 1
             try:
-                wish = Wish(
+                wish = JobRequest(
                     name=name, script="#!/bin/sh\n/bin/true\n", partition="batch", cpus_per_task=1,
                     memory_per_cpu_mib=100, begin_s=int(time.time()) + 14_400,
                 )  # fmt: skip

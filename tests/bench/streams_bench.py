@@ -18,7 +18,7 @@ import uvloop
 
 from console import event_stream
 from console.advisor import Advisor
-from console.event_stream import EventRoutes, Frame
+from console.event_stream import EventFrame, EventRoutes
 from console.http_server import run_server
 from console.local_client import LocalClient
 from console.sockets import bind_unix
@@ -54,11 +54,11 @@ class Made:
         self._items = (change,) * items
         self.count = 0
 
-    async def frame(self, after: int) -> Frame:
+    async def frame(self, after: int) -> EventFrame:
         self.count += 1
         version = 10**6 + self.count
         content = msgspec.json.encode(Changes(version=version, at_ms=1, items=self._items))
-        return Frame(version, len(self._items), 0, event_stream._framed(version, content), b"")
+        return EventFrame(version, len(self._items), 0, event_stream._framed(version, content), b"")
 
 
 async def measured(loop: EngineLoop, path: str, made: Made) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from console import demo
 from engine.allocations import Allocations
 from engine.capacity import Capacity
-from engine.class_requests import Requests
+from engine.class_requests import RequestColumns
 from engine.commands import Submit
 from engine.control import Engine
 from engine.errors import MusterError
@@ -22,7 +22,7 @@ from engine.loop import CYCLE_EVERY_MS
 from engine.model import NodeSpec, PoolSpec, Resources, TaskGroup
 from engine.shape import Shape
 from engine.traces.generate import DAY_MS, HOUR_MS, ai_day
-from engine.victim_field import Candidates
+from engine.victim_field import VictimCandidates
 from engine.victims import cheapest
 from engine.workloads import ClassKey, WorkloadClass
 
@@ -63,7 +63,7 @@ class Cell:
         self.cost = rng.integers(0, 3_600_000, gangs) * np.bincount(gang) * (1 << self.class_of.astype(np.int64))
         self.level = rng.integers(0, 4, gangs).astype(np.int16)
         self._fill(node, kind, mask, gang)
-        self.requests = Requests()
+        self.requests = RequestColumns()
         self.requests.update(self.classes)
 
     def devices_on_nodes(self) -> Held:
@@ -152,7 +152,7 @@ def victims() -> Iterator[dict[str, Any]]:
     asked = Resources(cpu_milli=96_000, memory_mib=1_000_000, gpu_milli=8000)
     shape = Shape(TaskGroup(count=NEED, request=asked), cell.capacity.pools)
     for name, level in (("all of one level", np.zeros_like(cell.level)), ("four levels", cell.level)):
-        candidates = Candidates(level, cell.cost)
+        candidates = VictimCandidates(level, cell.cost)
         times = []
         for _ in range(9):
             begun = time.perf_counter()

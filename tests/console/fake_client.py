@@ -66,9 +66,9 @@ from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
 from recommender.forecasts import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
 from recommender.history import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
 from recommender.metrics import SeriesKey
-from recommender.placements import PlacementAdvice, PlacementOption, Spread
+from recommender.placements import PlacementAdvice, PlacementOption, QuantileSpread
 from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest, RunTime
-from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
+from recommender.recommendations import Recommendation, Recommendations, SuggestionTrial, Track
 from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest
 from recommender.suggest import Benefit, Evidence, Suggestion
 from runbooks.audit_pages import AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
@@ -741,12 +741,12 @@ class FakeClient(Client):
             first_ms=self.now_ms - 90 * MINUTE,
             note="" if reason is None else f"rejected on 2026-03-01 12:00 UTC by ada because {reason}",
             command=() if number == 1 else (suggestion.action.replace("_", "-"), *suggestion.targets),
-            simulated=Simulated(
+            simulated=SuggestionTrial(
                 state="done", edits=("uncordon node-00005,node-00013",), version=self.version, at_ms=self.now_ms,
                 horizon_ms=outlook.horizon_ms, seeds=outlook.seeds, figures=outlook.figures,
             )
             if number == 0
-            else Simulated(state="none", why="nothing would be done"),
+            else SuggestionTrial(state="none", why="nothing would be done"),
             track=Track(
                 kind="pool_ahead", acted=6, held=4, partly=1, unknown=1, held_low_permille=376,
                 held_high_permille=964, left=3, resolved=1,
@@ -789,13 +789,24 @@ class FakeClient(Client):
     def advice_on(self, workload_id: str) -> PlacementAdvice:
         options = tuple(
             PlacementOption(
-                pool=self._text(number, name), gpu_model="H100", spot=spot, zones=("a", "b"), allowed=True,
-                rate_microusd_hour=rate, run_ms=Spread(p10=30 * MINUTE, p50=60 * MINUTE, p90=120 * MINUTE),
-                cost_microusd=Spread(p10=rate // 2, p50=rate, p90=2 * rate), basis="own runs", runs=14, compared=3,
-                interruption_ppm=120_000 if spot else None, interruptions=4, node_hours=900.0, thin=(),
+                pool=self._text(number, name),
+                gpu_model="H100",
+                spot=spot,
+                zones=("a", "b"),
+                allowed=True,
+                rate_microusd_hour=rate,
+                run_ms=QuantileSpread(p10=30 * MINUTE, p50=60 * MINUTE, p90=120 * MINUTE),
+                cost_microusd=QuantileSpread(p10=rate // 2, p50=rate, p90=2 * rate),
+                basis="own runs",
+                runs=14,
+                compared=3,
+                interruption_ppm=120_000 if spot else None,
+                interruptions=4,
+                node_hours=900.0,
+                thin=(),
             )
             for number, (name, spot, rate) in enumerate((("h100-spot", True, 4_000_000), ("h100", False, 9_000_000)))
-        )  # fmt: skip
+        )
         return PlacementAdvice(
             version=self.version, workload_id=workload_id, kind="acme/train", options=options,
             said="h100-spot does it for 56 % less than h100", runs=28, unknown=(),

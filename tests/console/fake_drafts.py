@@ -19,6 +19,7 @@ from runbooks.draft import (
     Draft,
     DraftAsk,
     Drafter,
+    DraftGoal,
     DraftRun,
     DraftStep,
     Fact,
@@ -29,7 +30,6 @@ from runbooks.draft import (
     Sentence,
     Span,
     SymptomChoice,
-    Target,
     Thinking,
     Tried,
 )
@@ -78,7 +78,7 @@ def by_rule(text: Text = plain, **changes: Any) -> Draft:
         steps=(DraftStep(action="scale_pool", with_={"pool": "h100", "nodes": 14},
                          line=f"scale pool {text(2, 'h100')} from 12 to 14 nodes"),),
         facts=facts(text), request=asks("scale_pool", ("h100",), nodes=14), preview=preview, effects=preview.effects,
-        target=Target(
+        target=DraftGoal(
             text=f"the oldest of queue {text(1, 'research')} has waited at most 30 min", before="41 min",
             after="22 min", met=True,
             checks=(Checked(check=Check(check="pool_free_gpus", of="h100", op=">=", value=8), verdict="success",
@@ -119,7 +119,7 @@ def by_model(text: Text = plain, **changes: Any) -> Draft:
                          line="drain node-00001 and node-00002"),),
         facts=facts(text), flags=("target_missed",), request=asks("drain", ("node-00001", "node-00002")),
         preview=preview, effects=preview.effects,
-        target=Target(text="the oldest of queue research has waited at most 30 min", before="41 min", after="52 min",
+        target=DraftGoal(text="the oldest of queue research has waited at most 30 min", before="41 min", after="52 min",
                       met=False),
         record=Record(of="drafts by model qwen2.5-7b of drain", drafted=3, proposed=1, rejected=1),
         called=Called(endpoint="http://127.0.0.1:8000", model="qwen2.5-7b", returned=text(7, "qwen2.5-7b-instruct"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from console.fleet_shown import CellView, FleetEvent, FleetView, Submission, TenantView
-from engine.cells import CellRow, Decision
+from console.fleet_shown import CellView, FleetEvent, FleetSubmission, FleetView, TenantView
+from engine.cells import CellRow, RoutingDecision
 from engine.intent_report import FarLook, IntentsReport, IntentView, IntentWord
 from engine.model import TaskGroup, WorkloadSpec
 from engine.slurm.left_out import LeftOut
@@ -90,7 +90,7 @@ def _work(name: str, gpu: int) -> WorkloadSpec:
     )  # fmt: skip
 
 
-def submission(name: str = "train-7b") -> Submission:
+def submission(name: str = "train-7b") -> FleetSubmission:
     """It waits: one cell is full, one is down."""
     rows = (
         CellRow(
@@ -100,10 +100,10 @@ def submission(name: str = "train-7b") -> Submission:
         CellRow(cell="west", why_not="does not answer for 4m"),
         CellRow(cell="lab", why_not="keeps no data of residency us", for_good=True),
     )  # fmt: skip
-    return Submission(
+    return FleetSubmission(
         seq=12, id=name, state="waiting", spec=_work(name, 8), asked={"gpu_milli": 8000}, by="unix:1000",
         submitted_ms=NOW_MS - 3 * MINUTE, changed_ms=NOW_MS - MINUTE, why="no cell starts it within 10m",
-        waits="room", decision=Decision(why="no cell starts it within 10m", waits="room", rows=rows),
+        waits="room", decision=RoutingDecision(why="no cell starts it within 10m", waits="room", rows=rows),
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ class FakeFleet:
     def view(self) -> FleetView:
         return fleet()
 
-    def submission(self, name: str) -> Submission:
+    def submission(self, name: str) -> FleetSubmission:
         return submission(name)
 
     def close(self) -> None:

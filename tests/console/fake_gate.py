@@ -12,7 +12,7 @@ from runbooks.plan import (
     Blast,
     Difference,
     Effect,
-    Evidence,
+    EvidenceRef,
     Limits,
     Note,
     Party,
@@ -26,7 +26,7 @@ from runbooks.plan import (
     Tier,
     VoteLine,
 )
-from runbooks.runbook_shown import InputLine, Problem, RunbookLine, RunbookView
+from runbooks.runbook_shown import FileProblem, InputLine, RunbookLine, RunbookView
 
 NOW_MS = 1_772_366_400_000
 MINUTE = 60_000
@@ -75,7 +75,7 @@ def proposal(
         origin="runbook", source=Source(kind="runbook", id="drain-failing-node"),
         steps=steps, tier=tier, blast=blast, limits=Limits(nodes=2, gpus=16),
         simulated=Simulated(version=1_000, at_ms=NOW_MS, effects=effects),
-        evidence=(Evidence(id=text(6, "ecc-errors-node-00001"), sha256="ab" * 32),), policy_digest="0" * 64,
+        evidence=(EvidenceRef(id=text(6, "ecc-errors-node-00001"), sha256="ab" * 32),), policy_digest="0" * 64,
         runbook=RunbookRef(id="drain-failing-node", version=3, sha256="cd" * 32),
         expires_ms=NOW_MS + 60 * MINUTE,
     )  # fmt: skip
@@ -147,7 +147,7 @@ def shelf(text: Text = plain) -> tuple[RunbookLine, ...]:
 
 def book(line: RunbookLine, text: Text = plain) -> RunbookView:
     prose = f"## Why\n\n{text(2, 'A node that fails under its work fails again.')}\n\n## Evidence\n\n{IMITATION}"
-    problem = Problem(
+    problem = FileProblem(
         where="half-done.md:12", rule="vacuous_check", problem=text(3, "node_workloads >= 0 always holds"),
         remedy="Compare with something that may be otherwise",
     )  # fmt: skip

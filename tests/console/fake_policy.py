@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runbooks.freezes import Freeze
-from runbooks.policy_shown import Candidate, Change, PolicyView
+from runbooks.policy_shown import Candidate, PolicyDifference, PolicyView
 
 
 def view(text: Callable[[int, str], str], freezes: tuple[Freeze, ...]) -> PolicyView:
     """A team of two, with a new policy that waits for a vote."""
     waiting = Candidate(
         id="policy-2", revision=2, digest="cd" * 32, state="awaiting", author="person:dave", at_ms=0,
-        expires_ms=86_400_000, changes=(Change(text=text(1, "T3: votes 2 -> 3"), loosens=False),), needs=1,
+        expires_ms=86_400_000, changes=(PolicyDifference(text=text(1, "T3: votes 2 -> 3"), loosens=False),), needs=1,
         need="admin", signed=True, alone=False, votes=(),
     )  # fmt: skip
     return PolicyView(

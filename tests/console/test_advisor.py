@@ -15,7 +15,7 @@ from engine.errors import NotFoundError
 from engine.loop import EngineLoop
 from engine.query import Page, Query
 from recommender import run_model
-from recommender.cell_runs import Asked
+from recommender.cell_runs import WorkloadFeatures
 from recommender.findings import CORDONED_MS
 from recommender.run_model import ENOUGH
 from tests.support.cells import workload
@@ -118,7 +118,7 @@ def test_while_it_runs_what_it_has_run_counts(loop: EngineLoop) -> None:
 def test_work_that_is_not_there_yet_can_be_asked_about(loop: EngineLoop) -> None:
     finish(loop, "train", [30] * 20)
     told = Advisor(loop)
-    asked = Asked(name="train-500", tenant="ml", queue="a", tasks=1, gpu_milli=0)
+    asked = WorkloadFeatures(name="train-500", tenant="ml", queue="a", tasks=1, gpu_milli=0)
     said = told.run_time_of(asked)
     assert said is not None
     assert round(said.p50_ms / MINUTE) == 30
@@ -161,7 +161,7 @@ def test_what_runs_was_cancelled_or_began_at_a_checkpoint_is_not_learnt(loop: En
     loop.call(lambda engine: engine.command(Requeue(ids=("train-again",))))
     pass_time(loop, 90 * MINUTE)
     assert loop.call(lambda engine: engine.workload("train-again").state) == "finished"
-    asked = Asked(name="train-9", tenant="ml", queue="a", tasks=1, gpu_milli=0)
+    asked = WorkloadFeatures(name="train-9", tenant="ml", queue="a", tasks=1, gpu_milli=0)
     likely = Advisor(loop).run_time_of(asked)
     assert likely is not None
     assert (likely.samples, likely.learnt, round(likely.p90_ms / MINUTE)) == (8, 8, 5)
@@ -227,7 +227,7 @@ def test_ends_of_one_instant_are_each_learnt_once_whatever_the_window(
 def test_with_too_much_to_learn_the_latest_is_learnt(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_times, "LOOKBACK", 10)
     told = Advisor(loop)
-    asked = Asked(name="train-9", tenant="ml", queue="a", tasks=1, gpu_milli=0)
+    asked = WorkloadFeatures(name="train-9", tenant="ml", queue="a", tasks=1, gpu_milli=0)
     finish(loop, "train", [60] * 8)
     assert told.run_time_of(asked) is not None
     finish(loop, "train", [60] * 12 + [5] * 10, first=8)

@@ -261,8 +261,8 @@ def caller(loop: EngineLoop) -> str:
 def test_old_keys_go(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "MAX_KEPT", 5)
     monkeypatch.setattr(idempotency, "TIDY_EVERY", 1)
-    keys = idempotency.Keys(loop)
-    wanted = [idempotency.Key("me", f"k{n}", "d") for n in range(12)]
+    keys = idempotency.IdempotencyKeys(loop)
+    wanted = [idempotency.IdempotencyKey("me", f"k{n}", "d") for n in range(12)]
 
     def work(engine: Engine) -> set[str]:
         engine.record(lambda db: keys.known(db, wanted))
@@ -456,8 +456,8 @@ def test_lists_take_the_filters_of_the_console(http: httpx.Client) -> None:
 
 
 def test_who_reads_too_slowly_is_told_how_much_they_missed() -> None:
-    follower = event_stream.Follower(items=True)
-    frames = [event_stream.Frame(n, 10, 0, b"", b"") for n in range(1, event_stream.MAX_BEHIND + 4)]
+    follower = event_stream.StreamFollower(items=True)
+    frames = [event_stream.EventFrame(n, 10, 0, b"", b"") for n in range(1, event_stream.MAX_BEHIND + 4)]
     for frame in frames:
         follower.give(frame)
     assert follower.lost == 10 * event_stream.MAX_BEHIND

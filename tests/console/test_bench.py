@@ -11,7 +11,7 @@ from console import bench_spot
 from console.cli import BENCHMARKS, run
 from engine.traces import gke
 from engine.traces.kueue import SCENARIOS
-from engine.traces.spot_week import Outcome, Result, assumed_market
+from engine.traces.spot_week import PolicyOutcome, SpotWeekResult, assumed_market
 
 
 @pytest.fixture
@@ -114,13 +114,15 @@ def test_what_is_not_offered_is_misuse(arguments: list[str], told: str, capsys: 
 
 
 def test_the_week_on_spot_machines_says_where_prices_are_from_and_fits_a_terminal() -> None:
-    each = Outcome(
+    each = PolicyOutcome(
         policy="on-demand only", jobs=5000, finished=4990, in_time=4989, cost_microusd=12_345_678_901,
         cost_per_finished_microusd=247_408, on_demand_cost_microusd=12_345_678_901, goodput_permille=967,
         machine_hours=11_888, lost_hours=1234, idle_hours=1234, machines_taken=12_345, stops=12_345, turned=1234,
     )  # fmt: skip
     source = assumed_market().source
-    lines = bench_spot._lines(1, Result(source=source, policies=(each,), bound_microusd=1, bound_per_job_microusd=1))
+    lines = bench_spot._lines(
+        1, SpotWeekResult(source=source, policies=(each,), bound_microusd=1, bound_per_job_microusd=1)
+    )
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert all(part in text for part in source.split("; "))

@@ -12,7 +12,7 @@ import pytest
 
 from console.identity import Identity
 from console.remote_client import RemoteClient
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from console.sockets import bind_tcp
 from console.tls import Tls
 from engine.commands import Submit
@@ -48,7 +48,7 @@ def url(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def shows(files: tuple[Path, Path] | None) -> Identity:
     certificate, key = files or ("", "")
-    return Identity(Settings(client_cert=str(certificate), client_key=str(key)))
+    return Identity(ConsoleSettings(client_cert=str(certificate), client_key=str(key)))
 
 
 def test_a_certificate_names_a_person_or_a_service_of_the_policy(url: str, authority: Authority) -> None:
@@ -96,10 +96,13 @@ def test_a_token_does_by_tls_and_old_versions_do_not(authority: Authority, monke
         with serving(loop, bound, gate=gate, tls=tls):
             where = f"https://127.0.0.1:{bound.getsockname()[1]}"
             monkeypatch.setenv("MUSTER_TOKEN", "muster_0_0")
-            with closing(RemoteClient(where, identity=Identity(Settings()))) as wrong, pytest.raises(RefusedError):
+            with (
+                closing(RemoteClient(where, identity=Identity(ConsoleSettings()))) as wrong,
+                pytest.raises(RefusedError),
+            ):
                 wrong.overview()
             monkeypatch.setenv("MUSTER_TOKEN", token)
-            with closing(RemoteClient(where, identity=Identity(Settings()))) as alice:
+            with closing(RemoteClient(where, identity=Identity(ConsoleSettings()))) as alice:
                 assert alice.whoami().subject == "person:alice"
             old = ssl.create_default_context(cafile=authority.file)
             old.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -23,10 +23,10 @@ from console.remote_client import RemoteClient
 from console.token_terms import TokenAsk
 from engine.commands import AddPools, AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.costs import ShowbackRequest
-from engine.edits import FailNodes, Nodes, SetWeight
+from engine.edits import FailNodesEdit, Nodes, SetWeightEdit
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.executors.shown import OutputRequest
-from engine.executors.task_files import Key, attempt_folder
+from engine.executors.task_files import AttemptKey, attempt_folder
 from engine.loop import EngineLoop
 from engine.model import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
@@ -160,7 +160,7 @@ def test_processes_and_output_of_a_cell_without_any_say_so(client: Client) -> No
 def test_what_was_written_comes_over_as_it_is(client: Client, loop: EngineLoop, tmp_path: Path, name: str) -> None:
     """Whatever bytes there are, whatever slashes the id has."""
     submit(client, name)
-    key = Key(name, client.workload(name).submitted_ms, 1)
+    key = AttemptKey(name, client.workload(name).submitted_ms, 1)
     folder = attempt_folder(tmp_path, key) / "main.0"
     folder.mkdir(parents=True)
     (folder / "output.00000000000000000000").write_bytes(bytes(range(256)))
@@ -659,7 +659,7 @@ def test_a_what_if_runs_ahead_and_changes_nothing(client: Client) -> None:
     submit(client, "first", tasks=2)
     before = client.health().version
     node = client.workload("first").placement[0].node
-    ask = WhatIf(edits=(FailNodes(nodes=Nodes(ids=(node,))),), horizon_ms=2 * HOUR_MS, seeds=2)
+    ask = WhatIf(edits=(FailNodesEdit(nodes=Nodes(ids=(node,))),), horizon_ms=2 * HOUR_MS, seeds=2)
     status = ended(client, ask)
     assert (status.state, status.error, status.ask) == ("done", None, ask)
     assert isinstance(status.answer, Outlook)
@@ -672,7 +672,7 @@ def test_a_what_if_runs_ahead_and_changes_nothing(client: Client) -> None:
 
 
 def test_wrong_edits_are_all_named_and_nothing_runs(client: Client) -> None:
-    edits = (FailNodes(nodes=Nodes(ids=("nowhere",))), SetWeight(queue="nobody", weight=2))
+    edits = (FailNodesEdit(nodes=Nodes(ids=("nowhere",))), SetWeightEdit(queue="nobody", weight=2))
     with pytest.raises(SpecError) as caught:
         client.ask(WhatIf(edits=edits))
     assert "nowhere" in caught.value.problem

@@ -7,8 +7,8 @@ import pytest
 from console.column_choice import kept_columns
 from console.column_dialog import ColumnDialog
 from console.query import FilterError
-from console.session import Session
-from console.table import Place
+from console.session import SessionState
+from console.table import TablePosition
 from console.views import LISTS, ListView, share_of
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, here, hint, line, press, quick, until, write
@@ -69,7 +69,7 @@ async def test_columns_are_chosen_moved_and_kept() -> None:
         await press(pilot, "J", "k", "space", "enter")  # id behind state, then state hidden
         await until(pilot, lambda: here(pilot).table.headings[0].name == "id")
         assert "state" not in titles(here(pilot).view)
-        session: Session = pilot.app.session  # type: ignore[attr-defined]
+        session: SessionState = pilot.app.session  # type: ignore[attr-defined]
         await until(pilot, lambda: session.recall("columns workloads"))
         assert kept_columns(pilot.app, "workloads") == here(pilot).view.chosen
         assert "columns:id,queue" in here(pilot).line
@@ -150,7 +150,7 @@ async def test_what_is_read_stays_when_many_rows_come_at_the_top() -> None:
         assert table.cursor_row is not None
         assert table.cursor_row.id == name
         assert table.cursor - table.scroll_offset.y == line_of
-        assert table.place == Place(index + 350, name, table.scroll_offset.y, 0)
+        assert table.place == TablePosition(index + 350, name, table.scroll_offset.y, 0)
 
 
 async def test_a_frozen_page_stands_still_until_it_goes_on() -> None:

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from console.app import MusterApp
 from console.decide_dialog import DecideDialog
 from console.dialogs import Dialog
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from runbooks.freezes import FreezeSpec
 from runbooks.plan import Proposal
 from tests.console.test_app import hint, line, notes, press, quick, until, write  # noqa: F401
@@ -23,9 +23,9 @@ from tests.support.team import changed, private_key
 
 pytestmark = pytest.mark.thorough
 
-CAT = Settings(operator="cat", key="agent")
-BEN = Settings(operator="ben", key="agent")
-SUE = Settings(operator="sue", key="agent")
+CAT = ConsoleSettings(operator="cat", key="agent")
+BEN = ConsoleSettings(operator="ben", key="agent")
+SUE = ConsoleSettings(operator="sue", key="agent")
 TALL = (120, 70)
 
 

@@ -15,7 +15,7 @@ import yaml
 from console.cli import run
 from console.identity import Identity
 from console.remote_client import RemoteClient
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from engine.errors import RefusedError
 from runbooks.plan import Proposal
 from tests.runbooks.test_verify import KEY, TAMPERS
@@ -407,7 +407,7 @@ def test_who_acts_in_a_name_that_is_not_their_accounts_signs_each_yes(lab: Shell
     made = lab.propose("ann", "hold", "w2", start="asked")
     assert not made.signed
     marks, before = lab.marks(), lab.newest()
-    client = RemoteClient(lab.socket, identity=Identity(Settings(operator="ben", key="agent")))
+    client = RemoteClient(lab.socket, identity=Identity(ConsoleSettings(operator="ben", key="agent")))
     with closing(client), pytest.raises(RefusedError, match="is not signed, and comes from an OS account"):
         client.approve(made.id, made.digest, "seen and wanted")
     assert (lab.marks(), lab.types(before)) == (marks, ["vote.refused"])

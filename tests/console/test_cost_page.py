@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from console import spot
 from console.cli import parser
 from console.cost import request_of
-from console.cost_text import Asked, Day, Spending, charged, chart, day_of, dollars, group_link, pages, use
+from console.cost_text import CostPageQuery, Day, Spending, charged, chart, day_of, dollars, group_link, pages, use
 from console.details import Section
 from console.quote_text import compared
 from console.quote_text import pages as quote_pages
@@ -101,7 +101,7 @@ def text(sections: list[Section]) -> str:
 def test_days_are_columns_of_their_groups_and_nothing_is_wider_than_the_page(width: int) -> None:
     days = {TODAY - i: Day({"acme": 70 * USD, "": 10 * USD}, 20 * USD) for i in range(4)}
     days[TODAY - 9] = Day({}, 0)
-    [section] = chart(spending(), Asked(), days, width, 9)
+    [section] = chart(spending(), CostPageQuery(), days, width, 9)
     drawn = ["".join(part for part, _ in line.spans) for line in section.lines]
     assert max(map(cell_len, drawn)) <= width
     assert "$400.00 in 4 days" in section.note
@@ -124,7 +124,7 @@ def test_what_a_downtime_cost_is_no_idleness_on_any_face() -> None:
     )  # fmt: skip
     day = day_of(report)
     assert (day.idle, day.downtime, day.total) == (10 * USD, 30 * USD, 100 * USD)
-    [section] = chart(spending(), Asked(), {TODAY: day, TODAY - 1: day}, 80, 10)
+    [section] = chart(spending(), CostPageQuery(), {TODAY: day, TODAY - 1: day}, 80, 10)
     assert "= engine down" in text([section])
     for shown in (text([charged(report, 80)]), "\n".join(showback_lines(report))):
         assert re.search(r"\(engine down\) .*\$30\.00.*\n.*\(idle\) .*\$10\.00", shown)
@@ -137,9 +137,9 @@ def test_what_a_downtime_cost_is_no_idleness_on_any_face() -> None:
 
 
 def test_a_young_cell_is_drawn_by_the_hour() -> None:
-    [section] = chart(spending(), Asked(), {TODAY: Day({"a": 5}, 0)}, 80, 9)
+    [section] = chart(spending(), CostPageQuery(), {TODAY: Day({"a": 5}, 0)}, 80, 9)
     assert section.title == "Cost per hour, of all nodes"
-    [section] = chart(spending()._replace(rates=((NOW_MS, None),)), Asked(), {}, 80, 9)
+    [section] = chart(spending()._replace(rates=((NOW_MS, None),)), CostPageQuery(), {}, 80, 9)
     assert "nothing was measured yet" in text([section])
 
 
@@ -149,14 +149,14 @@ def test_where_nothing_has_a_price_that_is_said_instead_of_a_chart_of_nothing() 
         rates=tuple((at, 0) for at, _ in found.rates),
         overview=msgspec.structs.replace(found.overview, cost_microusd_hour=0),
     )
-    [section] = chart(free, Asked(), {}, 100, 9)
+    [section] = chart(free, CostPageQuery(), {}, 100, 9)
     assert "nothing is priced" in text([section])
     assert ":set-price POOL" in text([section])
     assert "$0" not in text([section])
 
 
 def test_the_page_says_what_is_spent_when_budgets_are_gone_and_what_then() -> None:
-    left, right = pages(spending(), Asked(), 70, read_only=False)
+    left, right = pages(spending(), CostPageQuery(), 70, read_only=False)
     told = " ".join(text(left).split())
     assert "$240.00, $5,760.00 a day" in told
     assert "$96.00 an hour" in told
@@ -169,7 +169,7 @@ def test_the_page_says_what_is_spent_when_budgets_are_gone_and_what_then() -> No
     assert "(none)" in text(right)
     assert "(idle)" in text(right)
     bare = msgspec.structs.replace(FakeClient().budgets())
-    left, _ = pages(spending()._replace(budgets=bare), Asked(), 70, read_only=True)
+    left, _ = pages(spending()._replace(budgets=bare), CostPageQuery(), 70, read_only=True)
     assert "set-budget" not in text(left)
 
 
@@ -189,7 +189,7 @@ def test_amounts_on_an_axis_are_short(microusd: int, shown: str) -> None:
 
 
 def test_what_stands_behind_cost_is_read() -> None:
-    assert read(["by=queue", "days=30"]) == Asked("queue", 30)
+    assert read(["by=queue", "days=30"]) == CostPageQuery("queue", 30)
     assert isinstance(cost_page(FakeClient, "nodes=4 hours=6"), QuotePane)
     assert flags("nodes=4 machine_type=p5 spot --name 'my work'") == [
         "--nodes", "4", "--machine-type", "p5", "--spot", "--name", "my work",

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from console.courier import Courier, send
+from console.courier import Notifier, send
 from engine.loop import EngineLoop
 from runbooks.audit_tables import record_table
 from runbooks.books import OUTBOX
 from runbooks.gate import Gate
-from runbooks.outbox import FIRST_PAUSE_MS, MAX_ATTEMPTS, Message
+from runbooks.outbox import FIRST_PAUSE_MS, MAX_ATTEMPTS, OutboxMessage
 from runbooks.plan import Note, asks
 from runbooks.policy import SOLO
 from tests.support.gates import ME, gate_of
@@ -101,7 +101,7 @@ def test_what_failed_comes_again_with_the_same_key(loop: EngineLoop) -> None:
     clock = Clock()
     with receiver(503, 200) as (url, taken):
         gate = telling(loop, clock, hook=f"webhook:{url}")
-        courier = Courier(loop, gate)
+        courier = Notifier(loop, gate)
         tell(loop, gate, "hook")
         courier.turn()
         assert states(loop) == [("hook", "waiting", 1)]
@@ -121,7 +121,7 @@ def test_no_redirect_is_followed_and_what_never_works_is_given_up_on_record(loop
     clock = Clock()
     with receiver(200) as (elsewhere, other), receiver(307, location=elsewhere) as (url, taken):
         gate = telling(loop, clock, hook=f"webhook:{url}")
-        courier = Courier(loop, gate)
+        courier = Notifier(loop, gate)
         tell(loop, gate, "hook")
         for _ in range(MAX_ATTEMPTS + 2):
             courier.turn()
@@ -139,7 +139,7 @@ def test_one_channel_that_fails_keeps_no_other_waiting(
     gate = telling(loop, Clock(), down="webhook:http://127.0.0.1:9/", file=f"file:{file}", log="log:")
     tell(loop, gate, "down", "file", "log", text="drain [me]")
     tell(loop, gate, "down", "file", text="once more")
-    Courier(loop, gate).turn()
+    Notifier(loop, gate).turn()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["text"] for line in lines] == ["drain [me]", "once more"]
     assert file.stat().st_mode & 0o777 == 0o600
@@ -152,7 +152,7 @@ def test_one_channel_that_fails_keeps_no_other_waiting(
 def test_a_file_channel_goes_through_no_link(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("precious\n")
     os.symlink(tmp_path / "secret", tmp_path / "told")
-    message = Message(key="k", number=1, channel="file", text="x", created_ms=0, attempts=0)
+    message = OutboxMessage(key="k", number=1, channel="file", text="x", created_ms=0, attempts=0)
     with pytest.raises(OSError, match="symbolic"):
         send(message, f"file:{tmp_path / 'told'}")
     assert (tmp_path / "secret").read_text() == "precious\n"
@@ -178,7 +178,7 @@ def test_the_engine_answers_while_a_channel_hangs(loop: EngineLoop) -> None:
     serving.start()
     gate = telling(loop, Clock(), hook=f"webhook:http://127.0.0.1:{server.server_port}/")
     tell(loop, gate, "hook")
-    sending = threading.Thread(target=Courier(loop, gate).turn)
+    sending = threading.Thread(target=Notifier(loop, gate).turn)
     sending.start()
     assert asked.wait(PATIENCE_S)
     assert loop.call(lambda engine: engine.version) > 0

@@ -22,7 +22,7 @@ from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from runbooks import model_limits
 from runbooks.draft import DraftAsk, DraftRun, Excerpt
-from runbooks.model_call import Worker
+from runbooks.model_call import ModelWorker
 from runbooks.model_endpoint import endpoint_of
 from runbooks.model_limits import OPEN_S, TTL_MS
 from tests.support.drafting import KEY, drafted, drafting, ended, records
@@ -48,10 +48,10 @@ def _server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def worker(_server: ModelServer) -> Iterator[Worker]:
+def worker(_server: ModelServer) -> Iterator[ModelWorker]:
     """Its child takes half a second to start."""
     endpoint = endpoint_of(_server.url, "made-up", egress="local", deadline_ms=300_000)
-    worker = Worker(endpoint, lambda: KEY)
+    worker = ModelWorker(endpoint, lambda: KEY)
     yield worker
     worker.close()
 
@@ -111,7 +111,7 @@ def test_what_is_wrong_with_the_model_is_named_and_leaves_the_draft_by_rule(
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (404, "model_missing"), (503, "http_503")])
 def test_a_status_that_refuses_is_named_and_costs_nothing(
-    loop: EngineLoop, server: ModelServer, worker: Worker, status: int, reason: str
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker, status: int, reason: str
 ) -> None:
     server.status = status
     with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
@@ -133,7 +133,7 @@ def test_a_status_that_refuses_is_named_and_costs_nothing(
     ],
 )
 def test_an_endpoint_that_only_a_setting_can_mend_is_left_alone_for_a_while(
-    loop: EngineLoop, server: ModelServer, worker: Worker, status: int, model: str, reason: str, setting: str
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker, status: int, model: str, reason: str, setting: str
 ) -> None:
     """The next call would be answered the same, and may cost the same."""
     now = [1_000.0]
@@ -157,7 +157,7 @@ def test_an_endpoint_that_only_a_setting_can_mend_is_left_alone_for_a_while(
 
 
 def test_the_answer_of_another_model_is_refused_unless_the_settings_list_it(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
 ) -> None:
     server.model = "made-up-2026-08-06"
     with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
@@ -179,7 +179,7 @@ def test_the_answer_of_another_model_is_refused_unless_the_settings_list_it(
 
 
 def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
 ) -> None:
     server.silent.set()
     with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
@@ -200,7 +200,7 @@ def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(
 
 
 def test_a_call_in_flight_is_broken_off_when_it_is_longer_than_the_budget(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
 ) -> None:
     server.floods = True
     with drafting(loop, worker=worker, model_url=server.url, **PRICED, model_budget_call="0.02") as service:
@@ -214,7 +214,9 @@ def test_a_call_in_flight_is_broken_off_when_it_is_longer_than_the_budget(
     assert 0 < charged == reserved == call["cost_microusd"] <= 20_000
 
 
-def test_the_budget_ends_exactly_and_never_below_zero(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
+def test_the_budget_ends_exactly_and_never_below_zero(
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
+) -> None:
     server.content = "no JSON"
     server.usage = {"prompt_tokens": 10**18, "completion_tokens": -5}
     with drafting(loop, worker=worker, model_url=server.url, **PRICED, model_budget_hour="0.03") as service:
@@ -234,7 +236,7 @@ def test_the_budget_ends_exactly_and_never_below_zero(loop: EngineLoop, server: 
 
 @pytest.mark.parametrize("many", [60, pytest.param(1_000, marks=pytest.mark.thorough)])
 def test_of_a_thousand_requests_in_a_minute_the_rules_serve_those_that_no_model_is_asked(
-    loop: EngineLoop, server: ModelServer, worker: Worker, many: int
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker, many: int
 ) -> None:
     now = [0.0]
     server.content = "no JSON"
@@ -330,7 +332,7 @@ def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_same_question_about_the_same_facts_is_answered_once_and_recorded_each_time(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
 ) -> None:
     loop.paused = True
     now = [0.0]
@@ -355,7 +357,7 @@ def test_the_same_question_about_the_same_facts_is_answered_once_and_recorded_ea
     assert sum(charged for _, charged in spent(loop)) == sum(data.get("cost_microusd", 0) for _, data in made) > 0
 
 
-def test_what_was_of_no_use_is_asked_again(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
+def test_what_was_of_no_use_is_asked_again(loop: EngineLoop, server: ModelServer, worker: ModelWorker) -> None:
     loop.paused = True
     server.content = {**NOTHING, "approved_by": "alice"}
     with drafting(loop, worker=worker, model_url=server.url) as service:
@@ -363,7 +365,9 @@ def test_what_was_of_no_use_is_asked_again(loop: EngineLoop, server: ModelServer
     assert len(server.seen) == 2
 
 
-def test_a_server_that_sends_the_key_back_has_it_nowhere(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
+def test_a_server_that_sends_the_key_back_has_it_nowhere(
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
+) -> None:
     server.content = {**NOTHING, "summary": f"The key is {KEY}."}
     with drafting(loop, worker=worker, model_url=server.url) as service:
         run = drafted(service)
@@ -387,7 +391,7 @@ def forgotten(loop: EngineLoop) -> None:
 
 
 def test_one_person_alone_may_approve_what_they_had_drafted(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
 ) -> None:
     forgotten(loop)
     server.content = UNCORDON
@@ -413,7 +417,7 @@ def test_one_person_alone_may_approve_what_they_had_drafted(
 
 
 def test_in_a_team_who_asked_for_a_draft_does_not_approve_it(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
 ) -> None:
     forgotten(loop)
     server.content = UNCORDON
@@ -437,7 +441,7 @@ def test_in_a_team_who_asked_for_a_draft_does_not_approve_it(
 
 
 def test_who_may_not_ask_may_not_break_off_what_another_asked(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
 ) -> None:
     gate = team_gate(loop.engine, lambda: 1_000_000)
     ann, ben, eve = (Member(gate, name).actor for name in ("ann", "ben", "eve"))
@@ -462,7 +466,9 @@ def test_secrets_in_what_was_asked_are_not_told_to_who_may_only_look(loop: Engin
         assert run.ask.question.startswith("why does it fail with password=")
 
 
-def test_two_who_share_an_account_are_two_when_both_sign(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
+def test_two_who_share_an_account_are_two_when_both_sign(
+    loop: EngineLoop, server: ModelServer, worker: ModelWorker
+) -> None:
     forgotten(loop)
     server.content = UNCORDON
     gate = team_gate(loop.engine, lambda: 1_000_000)
@@ -481,7 +487,7 @@ def test_two_who_share_an_account_are_two_when_both_sign(loop: EngineLoop, serve
 
 
 def test_where_nothing_can_be_written_no_model_is_asked_and_the_rules_draft(
-    tmp_path: Path, server: ModelServer, worker: Worker
+    tmp_path: Path, server: ModelServer, worker: ModelWorker
 ) -> None:
     with (
         running_loop(tmp_path / "journal.db") as loop,
@@ -499,7 +505,7 @@ def test_where_nothing_can_be_written_no_model_is_asked_and_the_rules_draft(
 
 @pytest.mark.thorough
 def test_a_call_whose_end_cannot_be_written_is_settled_as_spent(
-    tmp_path: Path, server: ModelServer, worker: Worker
+    tmp_path: Path, server: ModelServer, worker: ModelWorker
 ) -> None:
     server.silent.set()
     with (

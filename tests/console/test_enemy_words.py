@@ -12,7 +12,7 @@ import pytest
 from console.actions import ACTIONS
 from console.app import MusterApp
 from console.page_lines import page_command
-from console.session import Session
+from console.session import SessionState
 from engine.errors import SpecError
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, line, notes, press, until, write
@@ -59,7 +59,7 @@ async def test_followed_or_kept_it_is_told_and_nothing_happens(tmp_path: Path) -
         )
     )
     client = FakeClient(40)
-    app = MusterApp(lambda: client, start="workloads", title="test", session=Session(tmp_path))  # type: ignore[arg-type,return-value]
+    app = MusterApp(lambda: client, start="workloads", title="test", session=SessionState(tmp_path))  # type: ignore[arg-type,return-value]
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.connected and "40" in line(pilot, "title"))
         app.steering.follow("cancel wl-000001")
@@ -90,12 +90,12 @@ PLACE = {
 
 
 async def begun_at(folder: Path, trail: list[Any], choices: dict[str, Any]) -> None:
-    lost = Session(folder)
+    lost = SessionState(folder)
     lost.note_place({"trail": trail})
     lost.close()
     (folder / "console.json").write_text(json.dumps(choices))
     client = FakeClient(40)
-    app = MusterApp(lambda: client, title="test", session=Session(folder))  # type: ignore[arg-type,return-value]
+    app = MusterApp(lambda: client, title="test", session=SessionState(folder))  # type: ignore[arg-type,return-value]
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.connected)
         await pilot.app.workers.wait_for_complete()

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 
 from console.cli import run
 from console.eval_drafts import evaluate, tally
-from console.eval_model import Seat, scripted
-from console.incident_play import VERBS, Scene
-from console.incident_scores import CHECKS, GOES_ON, Score, outcome, score, score_acts
-from console.incidents import Incident, Keeps, load
+from console.eval_model import EvaluatedModel, scripted
+from console.incident_play import VERBS, PlayedIncident
+from console.incident_scores import CHECKS, GOES_ON, IncidentScore, outcome, score, score_acts
+from console.incidents import Incident, IncidentLimits, load
 from console.scripted_model import LIES, perfect
 from engine.errors import NotFoundError, SpecError
 from engine.loop import EngineLoop
@@ -25,7 +25,7 @@ from runbooks.actions.making import Maker
 from runbooks.answer import read_answer
 from runbooks.draft import Draft
 from runbooks.gate import wall_ms
-from runbooks.model_drafter import Setup
+from runbooks.model_drafter import ModelSetup
 from runbooks.model_endpoint import Egress, endpoint_of
 from runbooks.model_limits import SpendingLimits, TokenPrices
 from runbooks.plan import Act, Note, Request, StepRequest
@@ -38,15 +38,15 @@ FAULT, CONTROL, CORES = "vision-at-its-quota", "asked-for-tomorrow-morning", "ni
 QUICK = (FAULT, CONTROL, CORES)
 """A fault, one with nothing wrong, one on a cell without GPUs: `make test` does with these."""
 EVERY = [pytest.param(id_, marks=() if id_ in QUICK else pytest.mark.thorough, id=id_) for id_ in sorted(BY_ID)]
-Answer = Callable[[Scene], tuple[Act, ...]]
+Answer = Callable[[PlayedIncident], tuple[Act, ...]]
 
 
 @pytest.fixture
-def played() -> Iterator[Callable[[str], Scene]]:
-    scenes: list[Scene] = []
+def played() -> Iterator[Callable[[str], PlayedIncident]]:
+    scenes: list[PlayedIncident] = []
 
-    def play(id_: str) -> Scene:
-        scenes.append(Scene(BY_ID[id_]))
+    def play(id_: str) -> PlayedIncident:
+        scenes.append(PlayedIncident(BY_ID[id_]))
         return scenes[-1]
 
     yield play
@@ -54,11 +54,11 @@ def played() -> Iterator[Callable[[str], Scene]]:
         scene.close()
 
 
-def judged(incidents: tuple[Incident, ...], answer: Answer) -> list[Score]:
+def judged(incidents: tuple[Incident, ...], answer: Answer) -> list[IncidentScore]:
     """What a drafter that answers so deserves."""
     found = []
     for incident in incidents:
-        scene = Scene(incident)
+        scene = PlayedIncident(incident)
         found.append(score_acts(scene, answer(scene)))
         scene.close()
     return found
@@ -82,7 +82,7 @@ def test_there_is_enough_to_tell_drafters_apart() -> None:
 
 
 @pytest.mark.parametrize("id_", EVERY)
-def test_a_good_answer_is_right_and_nothing_else_mends_it(id_: str, played: Callable[[str], Scene]) -> None:
+def test_a_good_answer_is_right_and_nothing_else_mends_it(id_: str, played: Callable[[str], PlayedIncident]) -> None:
     scene = played(id_)
     before = scene.engine.version
     perfect = perfect_acts(scene)
@@ -96,7 +96,7 @@ def test_a_good_answer_is_right_and_nothing_else_mends_it(id_: str, played: Call
 
 
 @pytest.mark.parametrize("id_", EVERY)
-def test_an_incident_is_the_same_each_time(id_: str, played: Callable[[str], Scene]) -> None:
+def test_an_incident_is_the_same_each_time(id_: str, played: Callable[[str], PlayedIncident]) -> None:
     once, again = played(id_), played(id_)
     assert once.engine.state.dump() == again.engine.state.dump()
 
@@ -130,7 +130,7 @@ def test_a_script_that_cannot_be_played_names_its_step(tmp_path: Path) -> None:
     )
     (incident,) = load(folder=tmp_path)
     with pytest.raises(SpecError, match=r"script step 2, cordon: .*p9"):
-        Scene(incident)
+        PlayedIncident(incident)
 
 
 def test_the_example_of_the_manual_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,9 +138,9 @@ def test_the_example_of_the_manual_is_one(tmp_path: Path, capsys: pytest.Capture
     (shown,) = re.findall(r"^```incident\n(.*?)^```$", manual, re.MULTILINE | re.DOTALL)
     (tmp_path / "ours.yaml").write_text(shown)
     (incident,) = load(folder=tmp_path)
-    scene = Scene(incident)
+    scene = PlayedIncident(incident)
     assert score_acts(scene, perfect_acts(scene)).right
-    assert all(f"`{verb}`" in manual for verb in {*VERBS, *CHECKS, *Keeps.__struct_fields__} - {"define"})
+    assert all(f"`{verb}`" in manual for verb in {*VERBS, *CHECKS, *IncidentLimits.__struct_fields__} - {"define"})
     scene.close()
     assert run(["eval", "drafts", "--folder", str(tmp_path)]) in (0, 1)
     assert incident.id in capsys.readouterr().out
@@ -155,19 +155,19 @@ def test_an_unknown_incident_is_refused_with_what_was_meant() -> None:
 # -- the score --------------------------------------------------------------------------------------------------------
 
 
-def drain_everything(scene: Scene) -> tuple[Act, ...]:
+def drain_everything(scene: PlayedIncident) -> tuple[Act, ...]:
     ready = tuple(sorted(id_ for id_ in scene.engine.state.capacity.row_of if scene.engine.node(id_).state == "ready"))
     return (Act(action="drain", targets=ready),)
 
 
-def cancel_everything(scene: Scene) -> tuple[Act, ...]:
+def cancel_everything(scene: PlayedIncident) -> tuple[Act, ...]:
     w = scene.engine.state.workloads
     over = ("finished", "failed", "cancelled")
     live = tuple(id_ for id_ in w.ids if scene.engine.workload(id_).state not in over)
     return (Act(action="cancel", targets=live),)
 
 
-def tell_somebody(scene: Scene) -> tuple[Act, ...]:
+def tell_somebody(scene: PlayedIncident) -> tuple[Act, ...]:
     return ()
 
 
@@ -205,7 +205,7 @@ def test_whoever_does_nothing_is_right_only_where_nothing_should_be_done(inciden
 def test_the_right_action_on_the_wrong_target_is_no_right_answer(incidents: tuple[Incident, ...]) -> None:
     """Each perfect answer, done to the things of the same kind that the incident does not accept."""
 
-    def astray(scene: Scene) -> tuple[Act, ...]:
+    def astray(scene: PlayedIncident) -> tuple[Act, ...]:
         return tuple(_elsewhere(scene, act) for act in perfect_acts(scene))
 
     faults = tuple(one for one in incidents if one.perfect)
@@ -214,7 +214,7 @@ def test_the_right_action_on_the_wrong_target_is_no_right_answer(incidents: tupl
     assert sum(one.action for one in found) * 2 >= len(found), "the action was right, as far as it can be done there"
 
 
-def _elsewhere(scene: Scene, act: Act) -> Act:
+def _elsewhere(scene: PlayedIncident, act: Act) -> Act:
     accepted = {target for way in scene.incident.accept for pattern in way for target in pattern.targets}
     state = scene.engine.state
     names: dict[str, list[str]] = {
@@ -233,11 +233,11 @@ def _elsewhere(scene: Scene, act: Act) -> Act:
     return msgspec.structs.replace(act, targets=(other,), queue=to, moves=moves)
 
 
-def act(scene: Scene, action: str, **given: object) -> Act:
+def act(scene: PlayedIncident, action: str, **given: object) -> Act:
     return Maker(scene.engine).act(action, given)  # type: ignore[arg-type]
 
 
-def test_quota_that_is_not_enough_is_not_right(played: Callable[[str], Scene]) -> None:
+def test_quota_that_is_not_enough_is_not_right(played: Callable[[str], PlayedIncident]) -> None:
     scene = played(FAULT)
     small, far_too_much = (act(scene, "set_quota", queue="vision", add_gpus=gpus) for gpus in (8, 400))
     assert not score_acts(scene, [small]).right
@@ -247,14 +247,14 @@ def test_quota_that_is_not_enough_is_not_right(played: Callable[[str], Scene]) -
     assert "nominal_gpus 424 is not 40 to 56" in found.why
 
 
-def test_more_than_is_accepted_is_not_right(played: Callable[[str], Scene]) -> None:
+def test_more_than_is_accepted_is_not_right(played: Callable[[str], PlayedIncident]) -> None:
     scene = played(FAULT)
     good = perfect_acts(scene)
     assert not score_acts(scene, [*good, act(scene, "requeue", workloads=("asr-large",))]).right
     assert score_acts(scene, [*good, act(scene, "requeue", workloads=("asr-large",))]).harm == ("stops asr-large",)
 
 
-def test_telling_somebody_is_neither_wrong_nor_enough(played: Callable[[str], Scene]) -> None:
+def test_telling_somebody_is_neither_wrong_nor_enough(played: Callable[[str], PlayedIncident]) -> None:
     scene = played(FAULT)
     told = Act(action="notify", targets=("oncall",), note=Note(text="queue vision waits"))
     good = perfect_acts(scene)
@@ -299,7 +299,7 @@ def test_telling_somebody_is_neither_wrong_nor_enough(played: Callable[[str], Sc
     ],
 )  # fmt: skip
 def test_harm_is_what_comes_about(
-    id_: str, action: str, given: dict[str, object], harm: str, played: Callable[[str], Scene]
+    id_: str, action: str, given: dict[str, object], harm: str, played: Callable[[str], PlayedIncident]
 ) -> None:
     scene = played(id_)
     found = score_acts(scene, [act(scene, action, **given)])
@@ -307,19 +307,19 @@ def test_harm_is_what_comes_about(
     assert any(harm in one for one in found.harm) if harm else found.harm == ()
 
 
-def test_what_the_engine_refuses_is_no_answer(played: Callable[[str], Scene]) -> None:
+def test_what_the_engine_refuses_is_no_answer(played: Callable[[str], PlayedIncident]) -> None:
     scene = played(FAULT)
     found = score_acts(scene, [Act(action="release", targets=("segment-04",))])
     assert (found.right, found.recovered, found.harm) == (False, False, ())
     assert "cannot be done" in found.why
 
 
-def test_no_draft_is_worse_than_doing_nothing(played: Callable[[str], Scene]) -> None:
+def test_no_draft_is_worse_than_doing_nothing(played: Callable[[str], PlayedIncident]) -> None:
     found = score_acts(played(CONTROL), None, "the deadline has passed")
     assert (found.answered, found.right, tally([found]).left_alone) == (False, False, 0)
 
 
-def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], Scene]) -> None:
+def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], PlayedIncident]) -> None:
     """The check itself: what it says runs does."""
     scene = played(FAULT)
     fork = scene.engine.fork()
@@ -406,8 +406,10 @@ def test_a_model_that_does_not_answer_is_told_by_reason(
 
 def test_what_was_spent_on_one_incident_is_not_there_for_the_next() -> None:
     endpoint = endpoint_of("http://127.0.0.1:9/v1", "m", egress="local")
-    setup = Setup(endpoint=endpoint, model="m", calls_minute=1_000, limits=SpendingLimits(hour=700_000, day=900_000))
-    seat = Seat(setup, lambda: "", lambda *_: None)
+    setup = ModelSetup(
+        endpoint=endpoint, model="m", calls_minute=1_000, limits=SpendingLimits(hour=700_000, day=900_000)
+    )
+    seat = EvaluatedModel(setup, lambda: "", lambda *_: None)
 
     def spend(connection: Connection) -> None:
         """300,000 micro-USD."""
@@ -419,7 +421,7 @@ def test_what_was_spent_on_one_incident_is_not_there_for_the_next() -> None:
         model_limits.settle(connection, reserved, None)
 
     try:
-        scene = Scene(BY_ID[CONTROL])
+        scene = PlayedIncident(BY_ID[CONTROL])
         loop = EngineLoop(scene.engine)
         gate = gate_of(scene.engine)
         loop.start()

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import math
 
-from console.event_stream import AT_ONCE, MAX_BEHIND, EventRoutes, Follower, Frame, News
+from console.event_stream import AT_ONCE, MAX_BEHIND, ConsoleNotice, EventFrame, EventRoutes, StreamFollower
 
 
-def frame(version: int, items: int = 1) -> Frame:
-    return Frame(version, items, 0, b"whole", b"bare")
+def frame(version: int, items: int = 1) -> EventFrame:
+    return EventFrame(version, items, 0, b"whole", b"bare")
 
 
-def taken(follower: Follower) -> list[object]:
+def taken(follower: StreamFollower) -> list[object]:
     found = []
     while not follower.frames.empty():
         given = follower.frames.get_nowait()
-        found.append(given.version if isinstance(given, Frame) else given)
+        found.append(given.version if isinstance(given, EventFrame) else given)
     return found
 
 
 def test_the_first_news_after_a_rest_come_at_once_and_the_next_when_they_are_due() -> None:
-    follower = Follower(items=False, pace_s=1.0)
+    follower = StreamFollower(items=False, pace_s=1.0)
     assert follower.give_paced(frame(1), 10.0) == math.inf
     assert follower.give_paced(frame(2), 10.3) == 11.0
     assert follower.give_paced(frame(3), 10.6) == 11.0
@@ -32,16 +32,16 @@ def test_the_first_news_after_a_rest_come_at_once_and_the_next_when_they_are_due
 
 
 def test_who_is_told_what_happened_one_by_one_is_told_all_of_it() -> None:
-    follower = Follower(items=True, pace_s=1.0)
+    follower = StreamFollower(items=True, pace_s=1.0)
     for version in range(5):
         assert follower.give_paced(frame(version), 10.0) == math.inf
     assert taken(follower) == [0, 1, 2, 3, 4]
 
 
 def test_a_slow_console_loses_count_of_changes_but_not_of_votes() -> None:
-    follower = Follower(items=True, session="a" * 32)
-    gate, present = News("gate", 7), News("present", 0)
-    follower.give(News("gate", 6))
+    follower = StreamFollower(items=True, session="a" * 32)
+    gate, present = ConsoleNotice("gate", 7), ConsoleNotice("present", 0)
+    follower.give(ConsoleNotice("gate", 6))
     follower.give(gate)
     follower.give(present)
     for version in range(3, MAX_BEHIND + 1):
@@ -52,7 +52,7 @@ def test_a_slow_console_loses_count_of_changes_but_not_of_votes() -> None:
 
 async def test_others_are_answered_while_many_are_told() -> None:
     routes = object.__new__(EventRoutes)
-    routes._followers = {Follower(items=True) for _ in range(5 * AT_ONCE)}
+    routes._followers = {StreamFollower(items=True) for _ in range(5 * AT_ONCE)}
     turns, done = 0, False
 
     async def others() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from console.exporting import OVERLAP, Export, read_argument
 from console.overwrite_dialog import OverwriteDialog
-from console.page_data import STEP, PageData, Part, list_data
+from console.page_data import STEP, PageData, PageRows, list_data
 from console.sheet import plain, title
 from console.views import ListView
 from engine.errors import RefusedError, SpecError, UnreachableError
@@ -32,12 +32,12 @@ class Source:
         self.between: list[object] = []
         """What happens before each window after the first."""
 
-    def read(self, offset: int, limit: int) -> Part:
+    def read(self, offset: int, limit: int) -> PageRows:
         if offset and self.between:
             self.between.pop(0)(self)  # type: ignore[operator]
             self.version += 1
         ids = self.names[offset : offset + limit]
-        return Part(
+        return PageRows(
             ids, [[name] for name in ids], [{"id": name} for name in ids], len(self.names), self.version, NOW_MS
         )
 
@@ -102,9 +102,9 @@ def test_a_list_that_moves_too_fast_is_told(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_million_rows_take_no_more_memory_than_a_window(tmp_path: Path) -> None:
     class Endless(Source):
-        def read(self, offset: int, limit: int) -> Part:
+        def read(self, offset: int, limit: int) -> PageRows:
             ids = [f"r{number:07d}" for number in range(offset, min(offset + limit, 200_000))]
-            return Part(ids, [[name] for name in ids], [{"id": name} for name in ids], 200_000, 1, NOW_MS)
+            return PageRows(ids, [[name] for name in ids], [{"id": name} for name in ids], 200_000, 1, NOW_MS)
 
     run = Export(Endless(0).data, "numbers", "csv", tmp_path / "x.csv")
     tracemalloc.start()

@@ -366,9 +366,9 @@ def test_flags_say_the_same_as_a_file(tmp_path: Path) -> None:
         " avoid_labels: {old: yes}, tolerations: [spot, dedicated=db], topology: {required: block, preferred: rack},"
         " spread: node, tags: {app: db}, near: 'app=db:rack', apart: app=web, data: eu-1"
     )
-    assert workloads_of(document.Document("flags", values, {}), now) == (one_workload(tmp_path, written_out),)
+    assert workloads_of(document.LocatedDocument("flags", values, {}), now) == (one_workload(tmp_path, written_out),)
     mig = _from_flags(parser().parse_args(["submit", "--queue", "q", "--id", "a", "--mig", "1g.10gb"]))
-    assert workloads_of(document.Document("flags", mig, {}), now)[0].groups[0].mig == "1g.10gb"
+    assert workloads_of(document.LocatedDocument("flags", mig, {}), now)[0].groups[0].mig == "1g.10gb"
 
 
 @pytest.mark.parametrize(

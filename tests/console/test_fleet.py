@@ -15,10 +15,10 @@ import pytest
 from console.fleet import GONE, Fleet
 from console.fleet_cell import ASKED, TAKEN
 from console.fleet_journal import FleetJournal
-from console.fleet_offers import MAX_SHAPES, Offers, Wanted
+from console.fleet_offers import MAX_SHAPES, MissingOffer, Offers
 from console.fleet_routing import Router
-from console.fleet_shown import Submission
-from engine.cells import Offer
+from console.fleet_shown import FleetSubmission
+from engine.cells import CellOffer
 from engine.commands import Submit
 from engine.control import Engine
 from engine.database import Place, place_of
@@ -431,15 +431,15 @@ def test_what_is_asked_while_a_cell_is_asked_is_one_question_more() -> None:
     questions: list[int] = []
 
     class Line:
-        def offers(self, specs: list[WorkloadSpec], *_: int) -> list[Offer | None]:
+        def offers(self, specs: list[WorkloadSpec], *_: int) -> list[CellOffer | None]:
             questions.append(len(specs))
             first.set()
             assert go_on.wait(PATIENCE_S)
-            return [Offer(p50_ms=0)] * len(specs)
+            return [CellOffer(p50_ms=0)] * len(specs)
 
     with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(9) as askers:
         offers = Offers({"a": Line()}, Routing(answer_within_ms=10_000), pool)  # type: ignore[dict-item]
-        wanted = [Wanted(bytes([i]), job(f"j{i}"), ("a",)) for i in range(8)]
+        wanted = [MissingOffer(bytes([i]), job(f"j{i}"), ("a",)) for i in range(8)]
         asked = [askers.submit(offers.ask, wanted[:1])]
         assert first.wait(PATIENCE_S)
         asked += [askers.submit(offers.ask, [each]) for each in wanted]
@@ -548,4 +548,4 @@ def test_pages_of_submissions_go_back_from_the_newest(world: World) -> None:
     assert rest.next_before == 0
     with suppress(MusterError):
         world.turn()
-    assert isinstance(world.fleet.page(("routed",), 0, 10).items[0], Submission)
+    assert isinstance(world.fleet.page(("routed",), 0, 10).items[0], FleetSubmission)

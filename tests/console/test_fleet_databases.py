@@ -22,9 +22,9 @@ from console.fleet_paths import FleetPaths
 from console.fleet_shown import OPEN
 from engine import postgres_store
 from engine.control import Engine
-from engine.database import File, Place, Schema, place_of
+from engine.database import Place, Schema, SqliteFile, place_of
 from engine.errors import JournalError, JournalFormat, JournalTaken, MusterError
-from engine.lease import Candidate, Holder
+from engine.lease import Holder, LeaseCandidate
 from tests.console.test_fleet import World, job
 from tests.support import postgres
 from tests.support.database_line import Line
@@ -131,7 +131,7 @@ def test_who_was_taken_over_writes_nothing_and_sends_nothing(world: World, monke
     monkeypatch.setattr(Holder, "is_gone", lambda _: True)  # as somebody on its machine sees a process that ended
     place = world.journal.place
     assert isinstance(place, Schema)
-    candidate = Candidate(place)
+    candidate = LeaseCandidate(place)
     assert candidate.look().taken
     with closing(FleetJournal(place, candidate.lease())) as mine:
         with pytest.raises(JournalTaken):
@@ -166,14 +166,14 @@ def test_a_fleet_and_a_cell_are_not_taken_for_each_other(server: postgres.Server
 
 
 def test_a_journal_goes_from_a_file_to_a_server_and_back(server: postgres.Server, tmp_path: Path) -> None:
-    old: Place = File(tmp_path / "old.db")
+    old: Place = SqliteFile(tmp_path / "old.db")
     world = World(old)
     world.submit("x", "y")
     world.turn()
     world.fleet.set_closed("b", True, "upgrade", "unix:1")
     uid, found = world.journal.uid, world.journal.found(["x", "y"])
     world.kill()
-    for target in (place_of(server.cell()), File(tmp_path / "back.db")):
+    for target in (place_of(server.cell()), SqliteFile(tmp_path / "back.db")):
         with closing(FleetJournal(old)) as source, closing(FleetJournal(target)) as new:
             copy(source, new)
             assert (new.uid, new.found(["x", "y"]), new.closed()) == (uid, found, {"b": "upgrade"})

@@ -17,7 +17,7 @@ import pytest
 
 from console.fleet_client import FleetClient
 from console.fleet_paths import FleetPaths
-from console.fleet_shown import CellView, FleetView, Submission
+from console.fleet_shown import CellView, FleetSubmission, FleetView
 from console.remote_client import RemoteClient
 from engine.errors import MusterError, SpecError
 from engine.model import ArraySpec, Resources, RunSpec, TaskGroup, WorkloadSpec
@@ -81,11 +81,11 @@ class Three:
         self.processes[name] = process = Kept(name, words, self.folder / f"{name}.log")
         after.callback(process.stop)
 
-    def submit(self, *specs: WorkloadSpec, cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
+    def submit(self, *specs: WorkloadSpec, cells: tuple[str, ...] = ()) -> tuple[FleetSubmission, ...]:
         with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
             return client.submit(list(specs), cells)
 
-    def found(self, name: str) -> Submission:
+    def found(self, name: str) -> FleetSubmission:
         with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
             return client.submission(name)
 
@@ -100,7 +100,7 @@ class Three:
             time.sleep(0.1)
         raise AssertionError(f"not in {within_s:.0f} s: {told}")
 
-    def all(self) -> tuple[Submission, ...]:
+    def all(self) -> tuple[FleetSubmission, ...]:
         with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
             return client.page(limit=1_000).items
 

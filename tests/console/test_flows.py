@@ -23,7 +23,7 @@ from console.remote_client import RemoteClient
 from console.screens.policy import PolicyPane, ReviewsPane
 from console.screens.proposal import ProposalPane
 from console.screens.recommendations import RecommendationsPane
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from console.sockets import bind_unix
 from engine.commands import Submit
 from engine.control import Engine
@@ -156,7 +156,7 @@ async def test_a_what_if_is_composed_run_and_compared() -> None:
 
 @asynccontextmanager
 async def two_consoles(
-    one: LocalClient, other: LocalClient, proposal: str, settings: Settings
+    one: LocalClient, other: LocalClient, proposal: str, settings: ConsoleSettings
 ) -> AsyncIterator[tuple[Pilot[None], Pilot[None]]]:
     async with AsyncExitStack() as stack:
         made = [
@@ -179,7 +179,7 @@ def effects(loop: EngineLoop, client: LocalClient) -> int:
 
 @pytest.mark.thorough
 async def test_of_two_who_decide_at_once_the_second_is_told_who_was_first_and_nothing_is_done_twice(
-    keyed: tuple[Person, Settings],  # noqa: F811
+    keyed: tuple[Person, ConsoleSettings],  # noqa: F811
 ) -> None:
     bob, settings = keyed
     with cell(ALICE, bob, CAROL) as made:
@@ -221,7 +221,7 @@ async def test_a_no_takes_as_many_keys_as_a_yes_and_ends_it_for_both() -> None:
 
 
 @pytest.mark.thorough
-async def test_the_glass_is_broken_and_another_person_closes_the_review(keyed: tuple[Person, Settings]) -> None:  # noqa: F811
+async def test_the_glass_is_broken_and_another_person_closes_the_review(keyed: tuple[Person, ConsoleSettings]) -> None:  # noqa: F811
     bob, settings = keyed
     oncall = msgspec.structs.replace(bob, on_call=True)
     with cell(ALICE, oncall, CAROL) as made:

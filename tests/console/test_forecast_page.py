@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from console.details import Section
-from console.forecast_text import Known, Sizing, Wait, amount, chart, pages, shortfall
-from console.screens.forecast import Asked, ForecastPane, read
+from console.forecast_text import CapacityStep, ForecastPageData, Wait, amount, chart, pages, shortfall
+from console.screens.forecast import ForecastPageQuery, ForecastPane, read
 from engine.errors import NotFoundError, SpecError
 from recommender.forecasts import Forecast, ForecastRequest
 from tests.console.fake_client import NOW_MS, FakeClient
@@ -25,13 +25,22 @@ def found(**changes: object) -> Forecast:
     return msgspec.structs.replace(FakeClient().forecast(ForecastRequest(subject="pool:h100")), **changes)
 
 
-def known(**changes: object) -> Known:
+def known(**changes: object) -> ForecastPageData:
     past = tuple((NOW_MS - (12 - i) * HOUR, 30_000 + 1000 * i) for i in range(12))
-    made = Known(
-        version=7, now_ms=NOW_MS, subject="pool:h100", metric="demand_gpu", unit="GPU", past=past, there_is=64_000,
-        what="capacity", boot_ms=(60_000, 4 * HOUR), sizing=Sizing(8_000, 8, 9, ahead=True), subjects=("pool:h100",),
+    made = ForecastPageData(
+        version=7,
+        now_ms=NOW_MS,
+        subject="pool:h100",
+        metric="demand_gpu",
+        unit="GPU",
+        past=past,
+        there_is=64_000,
+        what="capacity",
+        boot_ms=(60_000, 4 * HOUR),
+        sizing=CapacityStep(8_000, 8, 9, ahead=True),
+        subjects=("pool:h100",),
         metrics=("demand_gpu", "price"),
-    )  # fmt: skip
+    )
     return made._replace(**changes)
 
 
@@ -93,9 +102,9 @@ def test_amounts_are_read_in_whole_units() -> None:
 
 
 def test_what_stands_behind_forecast_is_read() -> None:
-    assert read("") == Asked()
-    assert read("pool:h100 demand_nodes 24h") == Asked("pool:h100", "demand_nodes", 24)
-    assert read("cell 168h") == Asked("", "", 168)
+    assert read("") == ForecastPageQuery()
+    assert read("pool:h100 demand_nodes 24h") == ForecastPageQuery("pool:h100", "demand_nodes", 24)
+    assert read("cell 168h") == ForecastPageQuery("", "", 168)
     with pytest.raises(SpecError, match="not from 1h to 168h"):
         read("0h")
 

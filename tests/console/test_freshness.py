@@ -13,9 +13,9 @@ import pytest
 from console.app import MusterApp
 from console.confirm_dialog import ConfirmDialog
 from console.feed import Arrived, Connected, Lost
-from console.frame_text import Age, Seen, age_spans, silent_banner, since_boot, top_bar
+from console.frame_text import Age, DataAge, age_spans, silent_banner, since_boot, top_bar
 from console.keys import AWAY
-from console.lifeline import Lifeline
+from console.lifeline import ConnectionState
 from console.remote_client import RemoteClient
 from console.screens.pane import AsOf
 from console.sockets import bind_unix
@@ -42,12 +42,12 @@ class Shown:
         self.as_of = as_of
 
 
-def heard(lifeline: Lifeline, version: int, at_ms: int, now: float) -> bool:
+def heard(lifeline: ConnectionState, version: int, at_ms: int, now: float) -> bool:
     return lifeline.arrived(Arrived(Changes(version=version, at_ms=at_ms, items=(), missed=0), None), now)
 
 
-def begun(version: int = 10, at_ms: int = 1_000, now: float = 100.0) -> Lifeline:
-    lifeline, client = Lifeline(), FakeClient(1)
+def begun(version: int = 10, at_ms: int = 1_000, now: float = 100.0) -> ConnectionState:
+    lifeline, client = ConnectionState(), FakeClient(1)
     client.version, client.now_ms = version, at_ms
     lifeline.connected(Connected(client, client.health()), now)  # type: ignore[arg-type]
     return lifeline
@@ -138,7 +138,7 @@ def test_versions_that_go_back_begin_anew() -> None:
 
 
 def test_what_is_remembered_of_versions_is_bounded() -> None:
-    seen = Seen()
+    seen = DataAge()
     for version in range(10_000):
         seen.hear(version, version, float(version))
     assert seen.outdated_since(AsOf(1, 1)) is not None

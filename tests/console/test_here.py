@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from console.here import Here, check_here, new_cell
+from console.here import LocalExecution, check_here, new_cell
 from console.settings import paths_in
 from console.sockets import probe
 from engine.commands import Submit
@@ -125,7 +125,7 @@ def test_commands_run_for_the_owner_of_the_engine_alone(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_served_as_it_was_made(tmp_path: Path) -> None:
-    here = Here(tmp_path / "runs")
+    here = LocalExecution(tmp_path / "runs")
     desk = Desk(tmp_path)
     with pytest.raises(RefusedError, match="Serve it with --here"):
         check_here(desk.engine, None)

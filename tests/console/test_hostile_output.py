@@ -18,7 +18,7 @@ from console.courier import send
 from console.guarded import exact_output, guarded, inert, inert_json, write_over
 from engine.child import _traced
 from engine.errors import MusterError
-from runbooks.outbox import Message
+from runbooks.outbox import OutboxMessage
 from tests.console.test_hostile_text import full
 from tests.support.hostile_text import ACTS, PAYLOADS, told_text
 from tests.support.poisoned import Poisoned
@@ -161,7 +161,7 @@ def test_a_channel_into_a_log_or_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     for name, payload in PAYLOADS.items():
         if name == "H04-surrogates":
             continue  # no message has them: they cannot be kept
-        message = Message(key="k", number=1, channel="ops", text=payload, created_ms=0, attempts=0)
+        message = OutboxMessage(key="k", number=1, channel="ops", text=payload, created_ms=0, attempts=0)
         send(message, f"file:{path}")
         send(message, "log:")
     lines = path.read_text().splitlines()

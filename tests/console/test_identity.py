@@ -21,7 +21,7 @@ from sqlalchemy import select
 from console.cli import run
 from console.identity import AS, SIGNED, Identity, account_of, claim_of, key_path, request_digest
 from console.remote_client import RemoteClient
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from console.sockets import account_at, bind_tcp, bind_unix
 from engine.commands import Cordon
 from engine.errors import MusterError, RefusedError, SpecError
@@ -76,7 +76,7 @@ class Held(Identity):
     """An identity whose key is at hand."""
 
     def __init__(self, name: str, *, key: str = "") -> None:
-        super().__init__(Settings(operator=name))
+        super().__init__(ConsoleSettings(operator=name))
         self._key = key_of(key or name)
 
 
@@ -351,13 +351,13 @@ def fingerprint(path: Path) -> str:
 def test_the_passphrase_comes_from_its_file_or_is_asked_for_once(key_file: Path) -> None:
     asked: list[str] = []
     by_hand = Identity(
-        Settings(operator="alice", key=str(key_file)), lambda prompt: asked.append(prompt) or PASSPHRASE.decode()
+        ConsoleSettings(operator="alice", key=str(key_file)), lambda prompt: asked.append(prompt) or PASSPHRASE.decode()
     )
     caller = known_to(fingerprint(key_file))
     for _ in range(3):
         assert by_hand.sign(caller, kind="vote").subject == "person:alice"
     assert len(asked) == 1
-    settings = Settings(operator="alice", key=str(key_file), key_passphrase_file=str(key_file.parent / "pass"))
+    settings = ConsoleSettings(operator="alice", key=str(key_file), key_passphrase_file=str(key_file.parent / "pass"))
     by_file = Identity(settings, lambda _: pytest.fail("asked"))
     assert by_file.sign(caller, kind="vote").key == fingerprint(key_file)
     (key_file.parent / "pass").chmod(0o644)
@@ -366,24 +366,24 @@ def test_the_passphrase_comes_from_its_file_or_is_asked_for_once(key_file: Path)
 
 
 def test_who_cannot_sign_is_told_why(key_file: Path) -> None:
-    settings = Settings(operator="alice", key=str(key_file), key_passphrase_file=str(key_file.parent / "pass"))
+    settings = ConsoleSettings(operator="alice", key=str(key_file), key_passphrase_file=str(key_file.parent / "pass"))
     for given, caller, problem in (
         (settings, known_to(), "no key of alice"),
         (settings, known_to("SHA256:other"), "not enrolled"),
-        (Settings(), known_to(), "nobody that the policy names"),
-        (Settings(operator="alice", key="agent"), known_to("x"), "no ssh-agent"),
-        (Settings(operator="alice", key=str(key_file.parent / "none")), known_to("x"), "cannot be read"),
-        (Settings(operator="alice", key=str(key_file)), known_to(fingerprint(key_file)), "without a terminal"),
+        (ConsoleSettings(), known_to(), "nobody that the policy names"),
+        (ConsoleSettings(operator="alice", key="agent"), known_to("x"), "no ssh-agent"),
+        (ConsoleSettings(operator="alice", key=str(key_file.parent / "none")), known_to("x"), "cannot be read"),
+        (ConsoleSettings(operator="alice", key=str(key_file)), known_to(fingerprint(key_file)), "without a terminal"),
     ):
         with pytest.raises(MusterError, match=problem):
             Identity(given).sign(caller, kind="vote")
 
 
 def test_what_was_unlocked_asks_for_nothing_later(key_file: Path) -> None:
-    identity = Identity(Settings(operator="alice", key=str(key_file)), lambda _: PASSPHRASE.decode())
+    identity = Identity(ConsoleSettings(operator="alice", key=str(key_file)), lambda _: PASSPHRASE.decode())
     identity.unlock()
     assert identity.sign(known_to(fingerprint(key_file)), kind="vote").key == fingerprint(key_file)
-    late = Identity(Settings(key=str(key_file)), lambda _: pytest.fail("asked"))
+    late = Identity(ConsoleSettings(key=str(key_file)), lambda _: pytest.fail("asked"))
     late.unlock()
     with pytest.raises(RefusedError, match="cannot be asked for here"):
         late.sign(msgspec.structs.replace(known_to(fingerprint(key_file)), subject="person:alice"), kind="vote")
@@ -391,8 +391,8 @@ def test_what_was_unlocked_asks_for_nothing_later(key_file: Path) -> None:
 
 def test_the_key_lies_beside_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_CONFIG", str(tmp_path / "muster.toml"))
-    assert key_path(Settings()) == tmp_path / "key.pem"
-    assert key_path(Settings(key="~/k")) == Path.home() / "k"
+    assert key_path(ConsoleSettings()) == tmp_path / "key.pem"
+    assert key_path(ConsoleSettings(key="~/k")) == Path.home() / "k"
 
 
 # -- another OS account -----------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from console.identity import Identity
 from console.linear import Conversation, news, run
 from console.linear_input import LONGEST, Lines
 from console.linear_pages import LISTS, PAGES, part_of
-from console.linear_text import QUOTED, Said, changes, row_said, said_of, spoken
+from console.linear_text import QUOTED, SpokenLine, changes, row_said, said_of, spoken
 from console.remote_client import RemoteClient
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from console.views import Heading, Row
 from engine.commands import Submit
 from engine.errors import UnreachableError
@@ -184,7 +184,7 @@ class Heard(NamedTuple):
 
 def conversation(client: Any, *, read_only: bool = False) -> Heard:
     says = io.StringIO()
-    return Heard(Conversation(lambda: client, Identity(Settings()), Lines(0), says, read_only=read_only), says)
+    return Heard(Conversation(lambda: client, Identity(ConsoleSettings()), Lines(0), says, read_only=read_only), says)
 
 
 def test_a_long_answer_waits_to_be_asked_for_more() -> None:
@@ -218,7 +218,7 @@ def test_while_the_engine_is_away_it_says_so_and_finds_back() -> None:
         return client
 
     says = io.StringIO()
-    heard = Heard(Conversation(connect, Identity(Settings()), Lines(0), says, read_only=False), says)
+    heard = Heard(Conversation(connect, Identity(ConsoleSettings()), Lines(0), says, read_only=False), says)
     assert "1. wl-" in heard.after("workloads")
     heard.talk.close()
     away[0] = True
@@ -306,11 +306,11 @@ def test_what_goes_on_below_joins_its_line_and_quotations_say_so() -> None:
 def test_a_row_names_its_columns_and_leaves_out_nothing_s() -> None:
     headings = (Heading("id", "ID"), Heading("state", "STATE"), Heading("gpu", "GPU"), Heading("why", "REASON"))
     row = Row("n", (("n ━", ""), ("✗ down", "bad"), ("0", "faint"), ("–", "faint")))
-    assert row_said(row, headings, "node n") == Said("n ━: state down", "node n")
+    assert row_said(row, headings, "node n") == SpokenLine("n ━: state down", "node n")
 
 
 def test_changes_name_what_is_new_and_what_is_gone() -> None:
-    before, now = [Said("a: 1"), Said("b: 2")], [Said("a: 1"), Said("b: 3")]
+    before, now = [SpokenLine("a: 1"), SpokenLine("b: 2")], [SpokenLine("a: 1"), SpokenLine("b: 3")]
     assert [said.text for said in changes(before, now)] == ["b: 3", "no more: b: 2"]
 
 
@@ -328,5 +328,5 @@ def test_ctrl_c_at_the_prompt_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Lines, "line", interrupted)
     says = io.StringIO()
-    assert run(cast("Any", lambda: FakeClient(3)), Identity(Settings()), hears=Lines(0), says=says) == 0
+    assert run(cast("Any", lambda: FakeClient(3)), Identity(ConsoleSettings()), hears=Lines(0), says=says) == 0
     assert says.getvalue().endswith("left\n")

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from console.app import MusterApp
 from console.deeds import DEEDS
 from console.palettes import CONTRAST, THEMES
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, line, notes, press, quick, until  # noqa: F401
 
@@ -54,4 +54,4 @@ async def test_a_cell_named_as_production_says_so_in_the_first_line(pattern: str
 
 @pytest.mark.parametrize(("cell", "red"), [("lab", 0), ("prod", 1), ("prod-eu", 1), ("eu-prod", 1), ("reprod", 0)])
 def test_which_names_are_of_production(cell: str, red: bool) -> None:
-    assert any(fnmatchcase(cell, pattern) for pattern in Settings().production) == red
+    assert any(fnmatchcase(cell, pattern) for pattern in ConsoleSettings().production) == red

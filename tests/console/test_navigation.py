@@ -16,7 +16,7 @@ from console.choice_dialog import ChoiceDialog
 from console.help_dialog import HelpDialog
 from console.jumps import Jumps
 from console.navigator import MAX_DEPTH, MAX_VIEWS, trail_of
-from console.session import Session
+from console.session import SessionState
 from engine.query import Named
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, here, hint, line, notes, press, quick, until, write
@@ -236,7 +236,7 @@ async def test_of_several_things_of_one_name_the_person_chooses(monkeypatch: pyt
 
 async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) -> None:
     client = FakeClient(500)
-    app = MusterApp(lambda: client, start="workloads", title="test", session=Session(tmp_path))
+    app = MusterApp(lambda: client, start="workloads", title="test", session=SessionState(tmp_path))
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.connected and has_rows(pilot))
         here(pilot).filter("state:queued sort:-gpu")
@@ -257,7 +257,7 @@ async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) 
         await until(pilot, lambda: "100 of 500" in line(pilot, "title"))
         app.steering.run("forget mine")
         await until(pilot, lambda: "bookmark mine is gone" in notes(pilot))
-    assert Session(tmp_path).recall("bookmarks") == {"stuck": "workloads state:queued sort:-gpu"}
+    assert SessionState(tmp_path).recall("bookmarks") == {"stuck": "workloads state:queued sort:-gpu"}
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ async def test_a_lost_console_is_gone_on_from_and_a_left_one_is_not(tmp_path: Pa
     client = FakeClient(500)
 
     def begun() -> MusterApp:
-        return MusterApp(lambda: client, title="test", session=Session(tmp_path))
+        return MusterApp(lambda: client, title="test", session=SessionState(tmp_path))
 
     app = begun()
     async with app.run_test(size=(120, 30)) as pilot:
@@ -320,7 +320,7 @@ async def test_a_lost_console_is_gone_on_from_and_a_left_one_is_not(tmp_path: Pa
 async def test_with_restore_always_a_left_console_is_gone_on_from(tmp_path: Path) -> None:
     client = FakeClient(20)
     for first in (True, False):
-        app = MusterApp(lambda: client, title="test", session=Session(tmp_path, restore="always"))
+        app = MusterApp(lambda: client, title="test", session=SessionState(tmp_path, restore="always"))
         async with app.run_test(size=(120, 30)) as pilot:
             await until(pilot, at(pilot, "overview" if first else "nodes"))
             app.steering.run("nodes state:down")

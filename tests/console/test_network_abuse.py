@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 from console import connections
 from console.authentication import FAILURES, Doors
 from console.launch import ensure_engine
-from console.rate_limits import Buckets, network_of
+from console.rate_limits import TokenBuckets, network_of
 from console.settings import paths_in
 from console.sockets import account_at, bind_tcp
 from console.start import stop_running
@@ -408,7 +408,7 @@ def test_a_name_with_an_address_in_it_is_nobody_elses(line: Line) -> None:
 
 def test_buckets_fill_again_and_forget_whoever_is_long_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    buckets = Buckets(2.0, 4.0, lambda: now[0])
+    buckets = TokenBuckets(2.0, 4.0, lambda: now[0])
     assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0]
     assert buckets.take("a") == pytest.approx(0.5)
     assert buckets.take("b") == 0

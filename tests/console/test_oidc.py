@@ -16,8 +16,8 @@ from console import token_commands
 from console.cli import run
 from console.credentials import kept, token_for
 from console.login import id_token_of
-from console.oidc import Provider, check_url
-from console.settings import Settings
+from console.oidc import OpenIdProvider, check_url
+from console.settings import ConsoleSettings
 from console.token_terms import SCOPES
 from engine.errors import MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.identity import Unauthenticated
@@ -44,8 +44,8 @@ def _well_behaved(issuer: Issuer) -> Iterator[None]:
     issuer.denies = issuer.redirects = issuer.floods = False
 
 
-def provider(issuer: Issuer) -> Provider:
-    return Provider(issuer.url, CLIENT)
+def provider(issuer: Issuer) -> OpenIdProvider:
+    return OpenIdProvider(issuer.url, CLIENT)
 
 
 def test_a_good_token_names_its_subject_at_its_issuer(issuer: Issuer) -> None:
@@ -208,23 +208,23 @@ def test_the_shell_knows_every_scope() -> None:
 
 def test_a_token_is_shown_only_where_it_is_for_and_never_in_the_clear(tmp_path: Path) -> None:
     env = {"MUSTER_CONFIG": str(tmp_path / "muster.toml"), "MUSTER_TOKEN": "muster_a_b"}
-    assert token_for("https://far.example:7373", Settings(), env) == "muster_a_b"
-    assert token_for("http://127.0.0.1:7373", Settings(), env) == "muster_a_b"
-    assert token_for("/run/muster.sock", Settings(), env) == ""
+    assert token_for("https://far.example:7373", ConsoleSettings(), env) == "muster_a_b"
+    assert token_for("http://127.0.0.1:7373", ConsoleSettings(), env) == "muster_a_b"
+    assert token_for("/run/muster.sock", ConsoleSettings(), env) == ""
     with pytest.raises(RefusedError, match="in the clear"):
-        token_for("http://far.example:7373", Settings(), env)
+        token_for("http://far.example:7373", ConsoleSettings(), env)
     with pytest.raises(SpecError, match="no token"):
-        token_for("https://far.example", Settings(), {**env, "MUSTER_TOKEN": "a\nb"})
+        token_for("https://far.example", ConsoleSettings(), {**env, "MUSTER_TOKEN": "a\nb"})
     file = tmp_path / "t"
     file.write_text("muster_c_d\n")
     file.chmod(0o644)
     del env["MUSTER_TOKEN"]
     with pytest.raises(SpecError, match="read by others"):
-        token_for("https://far.example", Settings(token_file=str(file)), env)
+        token_for("https://far.example", ConsoleSettings(token_file=str(file)), env)
     file.chmod(0o600)
-    assert token_for("https://far.example", Settings(token_file=str(file)), env) == "muster_c_d"
-    assert token_for("https://far.example", Settings(), env) == ""
+    assert token_for("https://far.example", ConsoleSettings(token_file=str(file)), env) == "muster_c_d"
+    assert token_for("https://far.example", ConsoleSettings(), env) == ""
     (tmp_path / "credentials.json").write_text("[")
     (tmp_path / "credentials.json").chmod(0o600)
     with pytest.raises(MusterError, match="not what"):
-        token_for("https://far.example", Settings(), env)
+        token_for("https://far.example", ConsoleSettings(), env)

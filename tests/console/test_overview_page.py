@@ -14,7 +14,7 @@ from console.details import Line, Section
 from console.overview_ahead import short_money
 from console.overview_findings import times
 from console.overview_queues import question, worst_first
-from console.overview_text import Beside, Glance, overview_columns
+from console.overview_text import OverviewData, SlowReadings, overview_columns
 from console.quota_bars import BORROWED, IDLE, USED, bar, quota_parts
 from console.screens.overview import OverviewPane, beside
 from engine.errors import RefusedError
@@ -33,8 +33,8 @@ FINE = Overview(
 )  # fmt: skip
 
 
-def glance(client: FakeClient) -> Glance:
-    return Glance(client.overview(), worst_first(client.query(question())))
+def glance(client: FakeClient) -> OverviewData:
+    return OverviewData(client.overview(), worst_first(client.query(question())))
 
 
 def texts(sections: Sequence[Section]) -> list[str]:
@@ -71,9 +71,9 @@ def test_all_of_it_is_in_view_at_80_by_24() -> None:
 
 
 def test_nothing_wrong_is_one_line() -> None:
-    left, _ = overview_columns(Glance(FINE), 60)
+    left, _ = overview_columns(OverviewData(FINE), 60)
     assert texts([named(left, "Now")]) == ["● all nodes up, little waits long; loading budgets and sugg…"]
-    left, _ = overview_columns(Glance(FINE), 60, beside=Beside(budgets=(), advice=()))
+    left, _ = overview_columns(OverviewData(FINE), 60, beside=SlowReadings(budgets=(), advice=()))
     assert texts([named(left, "Now")]) == ["● fine: all nodes up, nothing waits long or costs too much"]
 
 
@@ -82,7 +82,7 @@ def test_the_most_urgent_is_first_and_says_what_enter_does() -> None:
     late = BurnWindow(started=9, late=9, waiting=0, burn_permille=5_000)
     burn = Burn(queue="prod", within_ms=1, objective_permille=800, hour=late, six_hours=late)
     view = msgspec.structs.replace(FINE, pools=(down,), burns=(burn,), states={"failed": 2})
-    left, _ = overview_columns(Glance(view, awaiting=3, stuck=1), 70)
+    left, _ = overview_columns(OverviewData(view, awaiting=3, stuck=1), 70)
     now = named(left, "Now")
     assert now.note == "5 to look at"
     assert [line.link for line in now.lines] == [
@@ -119,7 +119,7 @@ def test_the_fleet_is_divided_by_what_its_capacity_does() -> None:
         FINE, pools=(pool,), capacity={"gpu_milli": 80_000}, used={"gpu_milli": 40_000},
         borrowed={"gpu_milli": 10_000}, in_burst={"gpu_milli": 4_000},
     )  # fmt: skip
-    left, _ = overview_columns(Glance(view), 80)
+    left, _ = overview_columns(OverviewData(view), 80)
     told = texts([named(left, "Fleet")])
     assert set(told[0]) == set("█▓▒·◇xo")
     words = " ".join(told[1:])
@@ -149,9 +149,9 @@ def test_what_is_slow_or_refused_is_left_out() -> None:
 def test_the_forecast_says_when_nodes_would_have_to_be_ordered() -> None:
     client = FakeClient()
     view = msgspec.structs.replace(client.overview(), capacity={"gpu_milli": 48_000})
-    found = Beside(forecast=client.forecast(ForecastRequest(hours=24)), boot_ms=30 * 60_000)
+    found = SlowReadings(forecast=client.forecast(ForecastRequest(hours=24)), boot_ms=30 * 60_000)
     pool = msgspec.structs.replace(FINE.pools[0], nodes=6, ready=6, capacity={"gpu_milli": 48_000})
-    _, right = overview_columns(Glance(msgspec.structs.replace(view, pools=(pool,))), 90, 60, found)
+    _, right = overview_columns(OverviewData(msgspec.structs.replace(view, pools=(pool,))), 90, 60, found)
     ahead = named(right, "Ahead")
     assert "short in" in texts([ahead])[0]
     assert "order within" in texts([ahead])[0]

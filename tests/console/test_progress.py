@@ -14,7 +14,7 @@ import pytest
 
 from console import progress
 from console.cli import run
-from console.progress import Pace, Step, step_words
+from console.progress import ProgressStep, TimeLeft, step_words
 from engine.progress import counted, counter, listening, stage
 from tests.support.patience import PATIENCE_S
 
@@ -46,19 +46,19 @@ def test_loops_tell_whoever_listens_and_nobody_else() -> None:
 def test_the_time_left_is_told_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
-    pace = Pace()
+    pace = TimeLeft()
     assert pace.step("jobs", 0, 100).left_s is None
     now[0] = 101.0
     assert pace.step("jobs", 10, 100).left_s is None, "too early to tell"
     now[0] = 110.0
     assert pace.step("jobs", 25, 100).left_s == 30.0
     assert pace.step("jobs", 1, 100).left_s is None, "it began anew"
-    assert step_words(Step("jobs", 25, 100, 30.0)) == "jobs 25 of 100, 25%, 30s left"
-    assert step_words(Step("reading", 0, 0)) == "reading …"
+    assert step_words(ProgressStep("jobs", 25, 100, 30.0)) == "jobs 25 of 100, 25%, 30s left"
+    assert step_words(ProgressStep("reading", 0, 0)) == "reading …"
 
 
 def test_programs_are_told_in_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    progress._json(Step("jobs", 1, 2, 0.5))
+    progress._json(ProgressStep("jobs", 1, 2, 0.5))
     told = capsys.readouterr().err
     assert json.loads(told) == {"progress": {"what": "jobs", "done": 1, "of": 2, "left_s": 0.5}}
     assert told.count("\n") == 1

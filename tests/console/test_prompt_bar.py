@@ -9,8 +9,8 @@ from textual import events
 
 from console.actions import ACTIONS
 from console.bars import MAX_LENGTH, MAX_LINES, kept_lines
-from console.command_completion import Wanted, complete_line, paths
-from console.session import Session
+from console.command_completion import CompletionRequest, complete_line, paths
+from console.session import SessionState
 from engine.errors import UnreachableError
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, hint, press, quick, until, write
@@ -23,25 +23,25 @@ __all__ = ["quick"]  # the fixture of short pauses
     [
         ("wo", ["workloads", "workload"], None),
         ("w", ["workloads", "whatif", "withdraw", "workload", "w", "why"], None),
-        ("wl-00", [], Wanted("wl-00")),
+        ("wl-00", [], CompletionRequest("wl-00")),
         ("theme con", ["contrast"], None),
-        ("workload wl-", [], Wanted("wl-", ("workload",))),
-        ("cancel wl-1 wl-", [], Wanted("wl-", ("workload",))),
-        ("drain node-", [], Wanted("node-", ("node",))),
-        ("hold-queue res", [], Wanted("res", ("queue",))),
-        ("approve P-", [], Wanted("P-", ("proposal",))),
-        ("open x", [], Wanted("x")),
-        ("move wl-1 --to res", [], Wanted("res", ("queue",))),
+        ("workload wl-", [], CompletionRequest("wl-", ("workload",))),
+        ("cancel wl-1 wl-", [], CompletionRequest("wl-", ("workload",))),
+        ("drain node-", [], CompletionRequest("node-", ("node",))),
+        ("hold-queue res", [], CompletionRequest("res", ("queue",))),
+        ("approve P-", [], CompletionRequest("P-", ("proposal",))),
+        ("open x", [], CompletionRequest("x")),
+        ("move wl-1 --to res", [], CompletionRequest("res", ("queue",))),
         ("whatif dr", ["drain"], None),
-        ("whatif drain a,b", [], Wanted("b", ("node",), "a,")),
-        ("whatif submit ~/wo", [], Wanted("~/wo", files=True)),
-        ("export csv /tmp/x", [], Wanted("/tmp/x", files=True)),
+        ("whatif drain a,b", [], CompletionRequest("b", ("node",), "a,")),
+        ("whatif submit ~/wo", [], CompletionRequest("~/wo", files=True)),
+        ("export csv /tmp/x", [], CompletionRequest("/tmp/x", files=True)),
         ("forget st", ["stuck"], None),
-        ("stu", ["stuck"], Wanted("stu")),
+        ("stu", ["stuck"], CompletionRequest("stu")),
         ("wizardry x", [], None),
     ],
 )
-def test_what_a_line_could_become(line: str, found: list[str], wanted: Wanted | None) -> None:
+def test_what_a_line_could_become(line: str, found: list[str], wanted: CompletionRequest | None) -> None:
     offers, asked = complete_line(line, len(line), ACTIONS, names=["stuck"])
     assert [each for each in offers if each in found] == found
     assert bool(offers) == bool(found)
@@ -53,10 +53,10 @@ def test_files_and_folders_are_offered_by_how_their_path_begins(tmp_path: Path) 
     (tmp_path / "work folder").mkdir()
     (tmp_path / ".work").write_text("")
     begun = f"{tmp_path}/wo"
-    assert paths(Wanted(begun, files=True)) == [f'"{tmp_path}/work folder/"', f"{tmp_path}/work.yaml"]
-    assert paths(Wanted(f"{tmp_path}/.w", files=True)) == [f"{tmp_path}/.work"]
-    assert paths(Wanted("/nowhere/at/all/x", files=True)) == []
-    assert paths(Wanted("~nobody-of-that-name/x", files=True)) == []
+    assert paths(CompletionRequest(begun, files=True)) == [f'"{tmp_path}/work folder/"', f"{tmp_path}/work.yaml"]
+    assert paths(CompletionRequest(f"{tmp_path}/.w", files=True)) == [f"{tmp_path}/.work"]
+    assert paths(CompletionRequest("/nowhere/at/all/x", files=True)) == []
+    assert paths(CompletionRequest("~nobody-of-that-name/x", files=True)) == []
 
 
 def test_lines_are_kept_once_bounded_and_never_what_looks_secret() -> None:
@@ -103,9 +103,9 @@ async def test_an_engine_that_is_away_offers_nothing_and_harms_nothing(monkeypat
 
 async def test_earlier_lines_are_found_by_what_is_typed_also_by_the_next_console(tmp_path: Path) -> None:
     client = FakeClient(100)
-    Session(tmp_path).remember("lines", ["nodes state:down", "queues", "workloads state:held"])
+    SessionState(tmp_path).remember("lines", ["nodes state:down", "queues", "workloads state:held"])
     async with console(client) as pilot:
-        pilot.app.session = Session(tmp_path)  # type: ignore[attr-defined]
+        pilot.app.session = SessionState(tmp_path)  # type: ignore[attr-defined]
         bar = pilot.app.bars  # type: ignore[attr-defined]
         await press(pilot, "colon")
         await write(pilot, "state")
@@ -118,7 +118,7 @@ async def test_earlier_lines_are_found_by_what_is_typed_also_by_the_next_console
         ]  # fmt: skip
         await write(pilot, "overview")
         await press(pilot, "enter")
-        await until(pilot, lambda: Session(tmp_path).recall("lines")[-1] == "overview")
+        await until(pilot, lambda: SessionState(tmp_path).recall("lines")[-1] == "overview")
 
 
 @pytest.mark.parametrize(

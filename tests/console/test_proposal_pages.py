@@ -40,7 +40,7 @@ from console.proposal_text import (
 from console.query import FilterError
 from console.runbook_text import request_words
 from console.screens.proposal import ProposalPane
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from engine.commands import Cordon, Submit
 from engine.loop import EngineLoop
 from runbooks.freezes import FreezeSpec
@@ -65,7 +65,7 @@ async def shown(
     client: Any,
     *lines: str,
     size: tuple[int, int] = (120, 36),
-    settings: Settings | None = None,
+    settings: ConsoleSettings | None = None,
     read_only: bool = False,
 ) -> AsyncIterator[Pilot[None]]:
     """A console after these `:` lines."""
@@ -131,11 +131,11 @@ def cell(*people: Person) -> Iterator[Cell]:
 
 
 @pytest.fixture
-def keyed(tmp_path: Path) -> tuple[Person, Settings]:
+def keyed(tmp_path: Path) -> tuple[Person, ConsoleSettings]:
     """Bob, with a key file of his own."""
     path = tmp_path / "key.pem"
     public = write_new_key(path, PASSPHRASE.encode())
-    return msgspec.structs.replace(BOB, keys=(public.line,)), Settings(operator="bob", key=str(path))
+    return msgspec.structs.replace(BOB, keys=(public.line,)), ConsoleSettings(operator="bob", key=str(path))
 
 
 async def type_digest(pilot: Pilot[None], shown: Proposal) -> None:
@@ -150,7 +150,7 @@ async def give_passphrase(pilot: Pilot[None]) -> None:
     await press(pilot, "enter")
 
 
-async def test_two_people_drain_a_node_and_neither_can_alone(keyed: tuple[Person, Settings]) -> None:
+async def test_two_people_drain_a_node_and_neither_can_alone(keyed: tuple[Person, ConsoleSettings]) -> None:
     bob, settings = keyed
     with cell(AUTHOR, bob) as made:
         async with shown(made.of(AUTHOR), "drain g0") as pilot:
@@ -188,7 +188,7 @@ async def test_two_people_drain_a_node_and_neither_can_alone(keyed: tuple[Person
 
 
 @pytest.mark.thorough
-async def test_an_author_who_votes_anyway_is_told_why_it_does_not_count(keyed: tuple[Person, Settings]) -> None:
+async def test_an_author_who_votes_anyway_is_told_why_it_does_not_count(keyed: tuple[Person, ConsoleSettings]) -> None:
     bob, settings = keyed
     with cell(AUTHOR, bob) as made:
         made.of(bob).propose(asks("drain", ("g0",), "it fails"))
@@ -238,7 +238,7 @@ async def test_to_reject_is_no_harder_than_to_approve_and_its_reason_is_shown_fr
 
 
 @pytest.mark.thorough
-async def test_what_changed_since_stops_it_and_is_shown_in_three_columns(keyed: tuple[Person, Settings]) -> None:
+async def test_what_changed_since_stops_it_and_is_shown_in_three_columns(keyed: tuple[Person, ConsoleSettings]) -> None:
     bob, settings = keyed
     with cell(AUTHOR, bob) as made:
         made.of(AUTHOR).propose(asks("drain", ("g0",), "it fails"))
@@ -259,7 +259,7 @@ async def test_what_changed_since_stops_it_and_is_shown_in_three_columns(keyed: 
 
 
 @pytest.mark.thorough
-async def test_a_freeze_in_between_holds_what_is_approved_until_it_ends(keyed: tuple[Person, Settings]) -> None:
+async def test_a_freeze_in_between_holds_what_is_approved_until_it_ends(keyed: tuple[Person, ConsoleSettings]) -> None:
     bob, settings = keyed
     with cell(AUTHOR, bob, DAVE) as made:
         made.of(AUTHOR).propose(asks("drain", ("g0",), "it fails"))
@@ -281,7 +281,9 @@ async def test_a_freeze_in_between_holds_what_is_approved_until_it_ends(keyed: t
 
 
 @pytest.mark.thorough
-async def test_the_glass_is_broken_by_no_single_key_and_never_without_a_reason(keyed: tuple[Person, Settings]) -> None:
+async def test_the_glass_is_broken_by_no_single_key_and_never_without_a_reason(
+    keyed: tuple[Person, ConsoleSettings],
+) -> None:
     bob, settings = keyed
     oncall = msgspec.structs.replace(bob, on_call=True)
     with cell(AUTHOR, oncall) as made:

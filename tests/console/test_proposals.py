@@ -18,12 +18,12 @@ import pytest
 from sqlalchemy import func, select
 
 from console.cli import run
-from console.doorkeeper import NOTHING_RUNS, Doorkeeper
+from console.doorkeeper import NOTHING_RUNS, GateTicker
 from console.identity import Identity
 from console.launch import ensure_engine
 from console.plan_file import plan_of
 from console.remote_client import RemoteClient
-from console.settings import Settings, paths_in
+from console.settings import ConsoleSettings, paths_in
 from console.sockets import probe
 from engine.commands import AddQueues, Cancel, Drain, Submit
 from engine.errors import JournalError, MusterError, RefusedError, SpecError
@@ -67,7 +67,7 @@ class Held(Identity):
     """A person whose key is at hand."""
 
     def __init__(self, name: str, number: int = 0) -> None:
-        super().__init__(Settings(operator=name))
+        super().__init__(ConsoleSettings(operator=name))
         self._key = key_of(name, number)
 
     def vote(self, client: Any, shown: Proposal, verdict: str, kind: Any = "vote") -> Signed:
@@ -261,7 +261,7 @@ def test_what_has_expired_is_not_approved_and_a_clock_set_back_revives_nothing(l
     lab.loop.call(lambda _: lab.gate.tick())
     assert lab.client().proposal(shown.id).state == "awaiting"
     lab.clock.now_ms = shown.expires_ms
-    assert Doorkeeper(lab.loop, lab.gate).turn()
+    assert GateTicker(lab.loop, lab.gate).turn()
     assert lab.client().proposal(shown.id).state == "expired"
     lab.clock.now_ms -= HOUR_MS
     with pytest.raises(RefusedError, match="expired"):
@@ -476,7 +476,7 @@ def test_where_nothing_can_be_recorded_nothing_is_done_and_all_can_be_looked_at(
     for command in (("proposals",), ("show", shown.id), ("overview",)):
         assert lab.shell(*command) == 0, command
     assert "Hold 88 workloads" in capsys.readouterr().out
-    keeper = Doorkeeper(lab.loop, lab.gate)
+    keeper = GateTicker(lab.loop, lab.gate)
     if break_it is not full:  # there an approval may be under way
         assert keeper.turn(), "nothing is due, so nothing is written"
     mend()

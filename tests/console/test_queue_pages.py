@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from console.advisor import Advisor
 from console.local_client import LocalClient
-from console.queue_text import Known, queue_columns
+from console.queue_text import QueuePageData, queue_columns
 from console.queue_tree import fetch
 from console.screens.queue import QueuePane
 from console.views import ListView, Window
@@ -99,7 +99,7 @@ def test_names_of_strangers_stay_text() -> None:
     assert all(text.isprintable() for row in shown.rows for text, _ in row.cells)
 
 
-def known(client: Any, name: str) -> Known:
+def known(client: Any, name: str) -> QueuePageData:
     pane = QueuePane(lambda: client, name)
     return pane.ask(client)._replace(fairness=client.fairness())
 

@@ -20,11 +20,11 @@ from console.recommendations import Recommender, command
 from console.screens.recommendations import RecommendationsPane
 from console.simulations import edits_of
 from engine.commands import AddPools, AddQueues, Cordon, Reserve, Submit
-from engine.edits import Drain, Nodes
+from engine.edits import DrainEdit, Nodes
 from engine.loop import EngineLoop
 from engine.model import PoolSpec, QueueSpec, ReservationSpec, Resources, ScalingSpec
 from engine.outlook import WhatIf
-from recommender.findings_history import Series, idle_pools, pools_ahead, stale_reservations
+from recommender.findings_history import HourlySeries, idle_pools, pools_ahead, stale_reservations
 from recommender.suggest import Action, Suggestion
 from runbooks.actions.catalog import CATALOG
 from tests.console.test_app import press, quick, read_to_the_end, until  # noqa: F401
@@ -239,7 +239,7 @@ def test_a_reservation_that_nobody_uses_and_a_pool_that_is_too_large_or_too_smal
     now = loop.call(cell_now)
     [pool] = [pool for pool in now.pools if pool.name == "burst"]
     assert (pool.least, pool.most, pool.price_microusd_hour) == (2, 9, 5_000_000)
-    idle = Series(subject="burst", hours=[0.0] * 200)
+    idle = HourlySeries(subject="burst", hours=[0.0] * 200)
     found = [
         *stale_reservations(now.reservations, now.now_ms, 8000),
         *idle_pools([msgspec.structs.replace(pool, nodes=2)], {"burst": idle}),
@@ -274,7 +274,7 @@ def test_what_people_ask_of_the_twin_goes_first(loop: EngineLoop) -> None:
     forget_two(loop)
     recommender = Recommender(loop, Advisor(loop))
     [found] = recommender.recommendations().open
-    asked = loop.call(lambda _: loop.twins.start(WhatIf(edits=(Drain(nodes=Nodes(ids=("g0",))),), seeds=2)))
+    asked = loop.call(lambda _: loop.twins.start(WhatIf(edits=(DrainEdit(nodes=Nodes(ids=("g0",))),), seeds=2)))
     recommender.try_out(found.suggestion)
     [found] = recommender.recommendations().open
     assert found.simulated.state == "waiting"

@@ -10,26 +10,26 @@ import sys
 import textwrap
 from pathlib import Path
 
-from console.session import Session
+from console.session import SessionState
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_choices_outlive_the_console_and_are_its_persons_alone(tmp_path: Path) -> None:
     folder = tmp_path / "cell"
-    Session(folder).remember("columns:workloads", ["id", "gpu"])
-    assert Session(folder).recall("columns:workloads") == ["id", "gpu"]
-    assert Session(folder).recall("columns:nodes") is None
+    SessionState(folder).remember("columns:workloads", ["id", "gpu"])
+    assert SessionState(folder).recall("columns:workloads") == ["id", "gpu"]
+    assert SessionState(folder).recall("columns:nodes") is None
     assert (folder / "console.json").stat().st_mode & 0o077 == 0
     assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_two_consoles_keep_each_others_choices(tmp_path: Path) -> None:
-    one, other = Session(tmp_path), Session(tmp_path)
+    one, other = SessionState(tmp_path), SessionState(tmp_path)
     one.alter("bookmarks", lambda kept: {**(kept or {}), "mine": "workloads state:queued"})
     other.alter("bookmarks", lambda kept: {**(kept or {}), "theirs": "nodes state:down"})
     one.remember("theme", "light")
-    kept = Session(tmp_path)
+    kept = SessionState(tmp_path)
     assert kept.recall("bookmarks") == {"mine": "workloads state:queued", "theirs": "nodes state:down"}
     assert kept.recall("theme") == "light"
     assert one.recall("bookmarks") == kept.recall("bookmarks"), "what was changed elsewhere is known after a change"
@@ -37,18 +37,18 @@ def test_two_consoles_keep_each_others_choices(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_understood_is_named_and_set_aside(tmp_path: Path) -> None:
     (tmp_path / "console.json").write_text('{"theme": "li')
-    session = Session(tmp_path)
+    session = SessionState(tmp_path)
     assert "console.json cannot be understood" in session.problems[0]
     assert "console.bad" in session.problems[0]
     assert (tmp_path / "console.bad").read_text() == '{"theme": "li', "it can still be looked at"
     session.remember("theme", "dark")
-    assert Session(tmp_path).recall("theme") == "dark"
+    assert SessionState(tmp_path).recall("theme") == "dark"
 
 
 def test_a_folder_that_cannot_be_written_is_told_and_choices_hold_until_the_end(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    session = Session(blocked / "cell")
+    session = SessionState(blocked / "cell")
     session.remember("theme", "dark")
     session.note_place({"trail": []})
     assert session.recall("theme") == "dark"
@@ -56,12 +56,12 @@ def test_a_folder_that_cannot_be_written_is_told_and_choices_hold_until_the_end(
 
 
 def test_a_clean_end_leaves_nothing_and_a_living_console_is_not_taken_over(tmp_path: Path) -> None:
-    living = Session(tmp_path)
+    living = SessionState(tmp_path)
     living.note_place({"trail": [["nodes", "", {}]]})
-    assert Session(tmp_path).lost() is None, "its console lives"
+    assert SessionState(tmp_path).lost() is None, "its console lives"
     living.leave()
     living.note_place({"trail": [["pools", "", {}]]})
-    assert Session(tmp_path).lost() is None
+    assert SessionState(tmp_path).lost() is None
     assert list(tmp_path.glob("console-at-*")) == []
 
 
@@ -80,8 +80,8 @@ def test_where_a_killed_console_was_is_taken_over_once(tmp_path: Path) -> None:
     (file,) = tmp_path.glob("console-at-*")
     assert file.stat().st_mode & 0o077 == 0
     assert json.loads(file.read_text()) == {"trail": [["pools", "", {}]]}, "nothing of the longer one is left"
-    assert Session(tmp_path).lost() == {"trail": [["pools", "", {}]]}
-    assert Session(tmp_path).lost() is None
+    assert SessionState(tmp_path).lost() == {"trail": [["pools", "", {}]]}
+    assert SessionState(tmp_path).lost() is None
 
 
 def test_a_place_of_long_ago_or_of_nobody_is_not_gone_back_to(tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def test_a_place_of_long_ago_or_of_nobody_is_not_gone_back_to(tmp_path: Path) ->
     old.write_text('{"trail": []}')
     os.utime(old, (1_000, 1_000))
     broken.write_text("\x00\x00")
-    session = Session(tmp_path)
+    session = SessionState(tmp_path)
     assert session.lost() is None
     assert any("console-at-2-b" in problem for problem in session.problems)
     assert list(tmp_path.glob("*.json")) == []
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
-    session = Session()
+    session = SessionState()
     session.remember("theme", "dark")
     session.note_place({"trail": []})
     assert session.recall("theme") == "dark"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from console import settings
-from console.settings import Settings, cell_paths, load, unknown_environment
+from console.settings import ConsoleSettings, cell_paths, load, unknown_environment
 from engine.errors import SpecError
 
 
@@ -20,14 +20,14 @@ def written(folder: Path, text: str) -> dict[str, str]:
 
 
 def test_without_any_source_the_defaults_hold(tmp_path: Path) -> None:
-    assert load({}, {"MUSTER_CONFIG": str(tmp_path / "none.toml")}) == Settings()
+    assert load({}, {"MUSTER_CONFIG": str(tmp_path / "none.toml")}) == ConsoleSettings()
 
 
 def test_flag_beats_environment_beats_file(tmp_path: Path) -> None:
     env = written(tmp_path, 'cell = "from-file"\nspeed = 2\nreadonly = true\n')
-    assert load({}, env) == Settings(cell="from-file", speed=2.0, readonly=True)
+    assert load({}, env) == ConsoleSettings(cell="from-file", speed=2.0, readonly=True)
     env |= {"MUSTER_CELL": "from-env", "MUSTER_READONLY": "0"}
-    assert load({}, env) == Settings(cell="from-env", speed=2.0, readonly=False)
+    assert load({}, env) == ConsoleSettings(cell="from-env", speed=2.0, readonly=False)
     assert load({"cell": "from-flag", "speed": None, "unrelated": 1}, env).cell == "from-flag"
 
 
@@ -85,13 +85,13 @@ def test_a_cell_name_must_be_a_folder_name(name: str, tmp_path: Path) -> None:
 
 
 def test_a_long_folder_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    near = cell_paths(Settings(state_dir="/tmp/x", cell="a"))
+    near = cell_paths(ConsoleSettings(state_dir="/tmp/x", cell="a"))
     assert near.socket == Path("/tmp/x/a/engine.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1")
-    far = cell_paths(Settings(state_dir="/tmp/" + "x" * 100, cell="a"))
+    far = cell_paths(ConsoleSettings(state_dir="/tmp/" + "x" * 100, cell="a"))
     assert far.socket.parent == Path("/run/user/1/muster")
     assert far.journal == Path("/tmp/" + "x" * 100) / "a" / "journal.db"
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/" + "x" * 100)
-    farther = cell_paths(Settings(state_dir="/tmp/" + "x" * 100, cell="b"))
+    farther = cell_paths(ConsoleSettings(state_dir="/tmp/" + "x" * 100, cell="b"))
     assert len(os.fsencode(farther.socket)) <= settings.MAX_SOCKET_BYTES
     assert farther.socket.name != far.socket.name

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from console.screens.settings import read
 from console.setting_file import changed, find, literal, write
 from console.setting_sources import meanings, refuse_secret, settings_told, shown, subjects
-from console.settings import Settings, load
-from console.settings_text import Wish
+from console.settings import ConsoleSettings, load
+from console.settings_text import SettingChange
 from engine.errors import RefusedError, SpecError
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, here, notes, press, quick, until
@@ -42,7 +42,7 @@ def told(folder: Path, text: str, flags: dict[str, object] | None = None, **env:
 
 def test_every_setting_has_its_value_its_source_and_its_meaning(tmp_path: Path) -> None:
     found = told(tmp_path, FILE, {"cell": "prod"}, MUSTER_SPEED="2", MUSTER_CELL="other")
-    names = [field.name for field in fields(Settings)]
+    names = [field.name for field in fields(ConsoleSettings)]
     assert [name for name in found if name != "problem"] == names
     cell, speed, theme = (found[name] for name in ("cell", "speed", "theme"))
     assert (cell.value, cell.source, cell.where) == ("prod", "flag", "--cell")
@@ -148,10 +148,10 @@ def test_secrets_are_neither_kept_nor_shown() -> None:
 
 def test_what_stands_behind_settings_is_read() -> None:
     assert read("") is None
-    assert read("theme=light") == Wish("theme", "light")
-    assert read("-theme") == Wish("theme", None)
-    assert read("keep_runs=10") == Wish("keep_runs", 10)
-    assert read("runbooks=/a:/b") == Wish("runbooks", ("/a", "/b"))
+    assert read("theme=light") == SettingChange("theme", "light")
+    assert read("-theme") == SettingChange("theme", None)
+    assert read("keep_runs=10") == SettingChange("keep_runs", 10)
+    assert read("runbooks=/a:/b") == SettingChange("runbooks", ("/a", "/b"))
     for wrong, said in (
         ("theme=purple", "Give auto, dark"), ("them=dark", "Did you mean theme"), ("theme", "needs a value"),
         ("speed=fast", "Give a number"), ("linear=perhaps", "Give true or false"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import run
-from console.document import Document
+from console.document import LocatedDocument
 from console.files import workloads_of
 from console.spot import lines
 from engine.commands import Interrupt, Submit
@@ -115,7 +115,7 @@ def test_a_drill_gives_notice_only_when_it_is_approved(
 )
 def test_files_say_which_machines(fields: dict[str, object], kind: str, on_demand: int) -> None:
     raw = {"id": "a", "queue": "q", "tasks": 10, "request": {"cpu": 1}, **fields}
-    (group,) = workloads_of(Document("file", raw, {}), lambda: 0)[0].groups
+    (group,) = workloads_of(LocatedDocument("file", raw, {}), lambda: 0)[0].groups
     assert (group.capacity_type, group.on_demand) == (kind, on_demand)
 
 
@@ -131,7 +131,7 @@ def test_files_say_which_machines(fields: dict[str, object], kind: str, on_deman
 def test_files_that_say_it_wrongly_are_told(fields: dict[str, object], what: str) -> None:
     raw = {"id": "a", "queue": "q", "tasks": 10, "request": {"cpu": 1}, **fields}
     with pytest.raises(SpecError, match=what):
-        workloads_of(Document("file", raw, {}), lambda: 0)
+        workloads_of(LocatedDocument("file", raw, {}), lambda: 0)
 
 
 def test_flags_say_which_machines(shell: Shell, loop: EngineLoop) -> None:

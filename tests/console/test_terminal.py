@@ -22,7 +22,7 @@ import pytest
 from textual.drivers._writer_thread import WriterThread
 
 from console.dialogs import GUARD_S
-from console.guarded import Vanishing
+from console.guarded import VanishingTerminal
 from tests.support.patience import PATIENCE_S
 from tests.support.pseudo_terminal import PseudoTerminal, children
 
@@ -363,7 +363,7 @@ def alive(pid: int) -> bool:
 def test_what_is_still_to_be_drawn_when_the_terminal_is_gone_keeps_nobody_waiting() -> None:
     terminal, inside = pty.openpty()
     drawn_on = io.TextIOWrapper(io.FileIO(inside, "w"), write_through=True)
-    writer = WriterThread(cast(IO[str], Vanishing(drawn_on)))
+    writer = WriterThread(cast(IO[str], VanishingTerminal(drawn_on)))
     os.close(terminal)
 
     def draw_and_leave() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from console.thrift import Thrift
+from console.thrift import TerminalDiff
 from tests.support.screen_model import ScreenModel
 
 WORDS = ("run", "● queued", "漢字", "gpu", "…", "x" * 9, "   ", "é", "─" * 4, "n")
@@ -80,7 +80,7 @@ def pen(now: tuple[str, str, str], args: str) -> tuple[str, str, str]:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_screen_is_the_same_as_if_all_had_been_sent(seed: int) -> None:
     rng = random.Random(seed)
-    thrift, whole, thrifty = Thrift(), Styled(40, 6), Styled(40, 6)
+    thrift, whole, thrifty = TerminalDiff(), Styled(40, 6), Styled(40, 6)
     for _ in range(40):
         sent = frame(rng, 6)
         if rng.random() < 0.1:
@@ -92,7 +92,7 @@ def test_the_screen_is_the_same_as_if_all_had_been_sent(seed: int) -> None:
 
 
 def test_what_is_there_already_is_not_sent_again() -> None:
-    thrift = Thrift()
+    thrift = TerminalDiff()
     row = [("a row", "38;2;1;2;3"), (" 1m 5s", "1"), (" and more", "")]
     first = thrift.passed_on(drawn(3, 1, row) + "\x1b[1;1H")
     assert "a row" in first
@@ -102,7 +102,7 @@ def test_what_is_there_already_is_not_sent_again() -> None:
 
 
 def test_after_something_else_was_written_nothing_is_taken_for_granted() -> None:
-    thrift = Thrift()
+    thrift = TerminalDiff()
     row = drawn(2, 1, [("here", "31")]) + "\x1b[1;1H"
     thrift.passed_on(row)
     assert "here" not in thrift.passed_on(row)
@@ -115,4 +115,4 @@ def test_after_something_else_was_written_nothing_is_taken_for_granted() -> None
 
 def test_what_is_no_frame_passes_as_it_is() -> None:
     for other in ("\x1b[?25l", "\x1b]52;c;aGk=\x07", "\x1b[>1u", "", "\x07"):
-        assert Thrift().passed_on(other) == other
+        assert TerminalDiff().passed_on(other) == other

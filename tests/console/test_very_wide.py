@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.details import Section, text_line
-from console.overview_lately import Lately, Out, Waiting, third_column
+from console.overview_lately import LongestWait, LostNode, RecentColumn, third_column
 from console.screens.detail_pane import spread
 from console.screens.overview import OverviewPane
 from engine.query import Change
@@ -12,8 +12,8 @@ from tests.console.test_app import console, here, press, quick, until
 
 __all__ = ["quick"]
 
-WAITS = Waiting("wl-1", "research/nlp", "64 GPU", 7_200_000, "WaitingForQuota")
-LOST = Out("node-7", "down", "h100", "r2", 3)
+WAITS = LongestWait("wl-1", "research/nlp", "64 GPU", 7_200_000, "WaitingForQuota")
+LOST = LostNode("node-7", "down", "h100", "r2", 3)
 
 
 def words(sections: list[Section]) -> str:
@@ -25,7 +25,7 @@ def events(count: int) -> list[Change]:
 
 
 def test_work_nodes_and_news_share_the_height() -> None:
-    told = Lately((WAITS,) * 12, 40, (LOST,) * 8, 9)
+    told = RecentColumn((WAITS,) * 12, 40, (LOST,) * 8, 9)
     for height in (12, 24, 40, 60):
         sections = third_column(told, events(100), 60, height)
         assert [each.title for each in sections] == ["Waits longest", "Down or silent", "Just happened"]
@@ -38,8 +38,8 @@ def test_work_nodes_and_news_share_the_height() -> None:
 
 
 def test_nothing_to_tell_is_said() -> None:
-    assert "nothing waits" in words(third_column(Lately(), [], 60, 40))
-    assert "nothing yet" in words(third_column(Lately(), [], 60, 40))
+    assert "nothing waits" in words(third_column(RecentColumn(), [], 60, 40))
+    assert "nothing yet" in words(third_column(RecentColumn(), [], 60, 40))
 
 
 def test_three_columns_are_as_low_as_can_be_and_keep_the_order() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from console.action import SCREENS, Context, Target
+from console.action import SCREENS, ActionTarget, Context
 from console.actions import ACTIONS, actions, footer
 from console.charts import graph, shrink
 from console.command_completion import complete_line
@@ -15,7 +15,7 @@ from console.details import Section
 from console.event_log import EventLog
 from console.frame_text import lost_banner, top_bar
 from console.node_text import node_columns
-from console.overview_text import Glance, overview_columns
+from console.overview_text import OverviewData, overview_columns
 from console.plain import workload_lines
 from console.query import FilterError, parse_filter
 from console.views import ListView, meter, summary
@@ -118,7 +118,7 @@ def test_banner_says_how_long_how_old_and_when_again() -> None:
 def test_pages_fit_their_width(width: int) -> None:
     client = FakeClient(500)
     pages = (
-        overview_columns(Glance(client.overview()), width),
+        overview_columns(OverviewData(client.overview()), width),
         workload_columns(client.workload("wl-000003"), width),
         workload_columns(client.workload("wl-000000"), width),
         node_columns(client.node("node-00001"), width),
@@ -252,7 +252,7 @@ def test_the_node_page_shows_where_it_stands_what_it_is_like_and_how_its_devices
 
 
 def test_overview_links_lead_somewhere() -> None:
-    left, right = overview_columns(Glance(FakeClient().overview()), 56)
+    left, right = overview_columns(OverviewData(FakeClient().overview()), 56)
     links = {line.link for section in left + right for line in section.lines if line.link}
     assert "nodes state:down" in links
     assert "workloads state:queued sort:-wait" in links
@@ -306,7 +306,7 @@ def test_an_action_is_possible_in_the_screen_exactly_where_the_catalogue_says() 
         if action.targets and action.mutates:
             row, screen = CATALOG[action.id], action.screens[0]
             for state in {state for other in CATALOG.values() if other.kind == row.kind for state in other.states}:
-                reason = action.disabled_reason(Context(screen, action.targets, (Target("x", state),)))
+                reason = action.disabled_reason(Context(screen, action.targets, (ActionTarget("x", state),)))
                 assert (reason == "") == (state in row.states), (action.id, state)
 
 
@@ -318,12 +318,12 @@ def test_what_needs_words_says_which() -> None:
 
 def test_a_disabled_action_says_why() -> None:
     by_id = {action.id: action for action in ACTIONS}
-    held = Context("workloads", "workload", (Target("wl-1", "held"),))
+    held = Context("workloads", "workload", (ActionTarget("wl-1", "held"),))
     assert by_id["release"].disabled_reason(held) == ""
     assert by_id["hold"].disabled_reason(held) == "only queued or waiting ones can be held"
     assert by_id["cancel"].disabled_reason(Context("workloads", "workload")) == "nothing is selected"
     assert "no connection" in by_id["cancel"].disabled_reason(
-        Context("workloads", "workload", (Target("wl-1", "held"),), connected=False)
+        Context("workloads", "workload", (ActionTarget("wl-1", "held"),), connected=False)
     )
     assert by_id["drain"].disabled_reason(held).startswith("only on nodes")
 

@@ -16,7 +16,7 @@ from console.cli import run
 from engine.model import RunSpec
 from engine.slurm.driver import place_of_queue
 from engine.slurm.report import MirrorReport
-from engine.slurm.submission import Place, home_of, wish_of
+from engine.slurm.submission import JobDestination, home_of, wish_of
 from tests.console.fake_client import FakeClient
 
 NAMED, WITHOUT = (
@@ -43,7 +43,7 @@ def test_what_comes_by_the_api_without_a_folder_begins_at_home() -> None:
     token = "1-" + "a" * 20
     assert wish_of(WITHOUT, token, place_of_queue(WITHOUT, "/home/ann")).workdir == "/home/ann"
     assert wish_of(NAMED, token, place_of_queue(NAMED, "/home/ann")).workdir == "/data"
-    assert wish_of(WITHOUT, token, Place()).workdir == "/tmp"
+    assert wish_of(WITHOUT, token, JobDestination()).workdir == "/tmp"
 
 
 def test_without_an_id_the_processes_of_all_that_runs_are_told(

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from console.details import Section
 from console.plain import reason_lines
 from console.screens.workload import WorkloadPane
-from console.workload_beside import Beside, dependency_sections, money_section, related_section
+from console.workload_beside import WorkloadContext, dependency_sections, money_section, related_section
 from console.workload_text import workload_columns
 from console.workload_timeline import SIGNS, bar, stretches, timeline
 from engine.query import DependencyDetail, HistoryItem, Reason, TaskPlace, WorkloadDetail
@@ -148,7 +148,9 @@ def test_dependencies_both_ways() -> None:
 
 
 def test_its_array_and_what_is_said_of_it_elsewhere() -> None:
-    beside = Beside(("running", "running", "queued"), 3, (("P-7", "awaiting", "Cancel 1"),), (("R-1", "it overruns"),))
+    beside = WorkloadContext(
+        ("running", "running", "queued"), 3, (("P-7", "awaiting", "Cancel 1"),), (("R-1", "it overruns"),)
+    )
     section = related_section(detail(array="sweep"), beside, 70)
     links = [line.link for line in section.lines]
     assert "workloads array:sweep" in links

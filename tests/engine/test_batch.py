@@ -30,8 +30,8 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.rehearsal import Conditions, Sample, decode, rehearse
-from engine.run_times import Learnt
+from engine.rehearsal import Conditions, RehearsalSample, decode, rehearse
+from engine.run_times import HistoricRunTimes
 
 CELL = small_cell(gpu_nodes=4, quota={"gpu_milli": 24_000})
 
@@ -216,7 +216,7 @@ def test_a_submission_that_is_wrong_anywhere_is_refused_whole_with_the_place() -
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_rehearsal_measures_the_same_in_batches_and_one_by_one(monkeypatch: pytest.MonkeyPatch, traced: bool) -> None:
-    samples: list[Sample] = []
+    samples: list[RehearsalSample] = []
     for most in (512, 1):
         monkeypatch.setattr(Binder, "max_at_once", most)
         engine, _ = busy(most)
@@ -225,9 +225,9 @@ def test_a_rehearsal_measures_the_same_in_batches_and_one_by_one(monkeypatch: py
         frames: list[bytes] = []
         under = Conditions(seed=1, horizon_ms=12 * HOUR, focus=(waiting,), until="started" if traced else "horizon")
         report: Report = frames.append
-        rehearse(engine, parse_all(["drain g0"]) if not traced else (), under, Learnt(engine.state), report)
+        rehearse(engine, parse_all(["drain g0"]) if not traced else (), under, HistoricRunTimes(engine.state), report)
         found = decode(frames[-1])
-        assert isinstance(found, Sample)
+        assert isinstance(found, RehearsalSample)
         samples.append(msgspec.structs.replace(found, cpu_s=0.0))
     assert dict(samples[0].figures)["started", "cell", ""] > 0
     assert samples[0] == samples[1]

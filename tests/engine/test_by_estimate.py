@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_sim import Job, simulate
 
-from engine.traces.by_count import Jobs, easy
-from engine.traces.by_estimate import LastTwo, backfill
+from engine.traces.by_count import JobColumns, easy
+from engine.traces.by_estimate import LastTwoEstimates, backfill
 
 HOUR_S = 3600
 
 
-def counted(rows: list[tuple[int, int, int, int, str]]) -> Jobs:
+def counted(rows: list[tuple[int, int, int, int, str]]) -> JobColumns:
     """Of (arrival, run time, processors, longest run time expected, user), in seconds."""
-    return Jobs(
+    return JobColumns(
         arrival=[row[0] * 1000 for row in rows],
         run=[row[1] * 1000 for row in rows],
         processors=[row[2] for row in rows],
@@ -93,7 +93,7 @@ def test_every_job_starts_when_the_reference_simulator_starts_it(rows, processor
     assert sorted(model.told, key=itemgetter(2)) == model.told, "told in the order things happen"
     assert len(model.told) == 3 * len(rows)
     if order:
-        last_two = LastTwo(counted(told), [user for *_, user in told])
+        last_two = LastTwoEstimates(counted(told), [user for *_, user in told])
         starts = backfill(counted(told), processors, last_two)
         assert [start / 1000 for start in starts] == simulate(reference, processors, "easy-sjbf", last_two=True)
 

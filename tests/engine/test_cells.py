@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cells import (
+    CellClock,
     CellFacts,
-    Clock,
-    Offer,
-    Terms,
-    Waiting,
+    CellOffer,
+    RoutingTerms,
+    WaitingSubmission,
     as_of_cell,
     asked_of,
     decide,
@@ -45,7 +45,7 @@ FLEET = FleetSpec(
     datasets=(IMAGES, PATIENTS),
     transfer=Transfer(microusd_gib=20_000, mib_s=1024),
 )
-NOW = Offer(p50_ms=0, p90_ms=0, cost_microusd=10 * USD)
+NOW = CellOffer(p50_ms=0, p90_ms=0, cost_microusd=10 * USD)
 
 
 def cells(east: int = 0, west: int = 0, down: str = "") -> list[CellFacts]:
@@ -61,29 +61,29 @@ def cells(east: int = 0, west: int = 0, down: str = "") -> list[CellFacts]:
     ]
 
 
-def terms(tenant: str = "", waited_ms: int = 0, cells: tuple[str, ...] = (), **tags: str) -> Terms:
+def terms(tenant: str = "", waited_ms: int = 0, cells: tuple[str, ...] = (), **tags: str) -> RoutingTerms:
     spec = msgspec.structs.replace(workload("x", gpu=8000, cpu=0, tenant=tenant), tags=tags)
     return terms_of(spec, FLEET, cells, waited_ms)
 
 
 def test_of_two_that_start_at_once_the_cheaper_one_gets_it_and_says_why() -> None:
-    found = decide(terms(), cells(), {"east": NOW, "west": Offer(p50_ms=0, cost_microusd=8 * USD)}, FLEET)
+    found = decide(terms(), cells(), {"east": NOW, "west": CellOffer(p50_ms=0, cost_microusd=8 * USD)}, FLEET)
     assert (found.cell, found.why) == ("west", "starts at once; $2.00 less in cost and waiting than east")
     assert [row.score_microusd for row in found.rows] == [8 * USD, 10 * USD]
 
 
 def test_an_hour_of_waiting_is_weighed_against_money() -> None:
-    offers = {"east": Offer(p50_ms=6 * MINUTE_MS, cost_microusd=8 * USD), "west": NOW}
+    offers = {"east": CellOffer(p50_ms=6 * MINUTE_MS, cost_microusd=8 * USD), "west": NOW}
     assert decide(terms(), cells(), offers, FLEET).cell == "east"
     dear = msgspec.structs.replace(FLEET, routing=Routing(hour_microusd=100 * USD))
     assert decide(terms(), cells(), offers, dear).cell == "west"
 
 
 def test_a_full_cell_is_passed_over_for_one_that_starts_it_soon_too() -> None:
-    offers = {"east": Offer(p50_ms=0, cost_microusd=1 * USD), "west": NOW}
+    offers = {"east": CellOffer(p50_ms=0, cost_microusd=1 * USD), "west": NOW}
     found = decide(terms(), cells(east=91), offers, FLEET)
     assert (found.cell, found.why) == ("west", "starts at once; east is 91% used")
-    later = {**offers, "west": Offer(p50_ms=HOUR_MS, cost_microusd=10 * USD)}
+    later = {**offers, "west": CellOffer(p50_ms=HOUR_MS, cost_microusd=10 * USD)}
     assert decide(terms(), cells(east=91), later, FLEET).cell == "east"
 
 
@@ -94,13 +94,13 @@ def test_a_cell_that_is_down_or_silent_is_routed_around() -> None:
 
 
 def test_home_is_preferred_while_it_has_room() -> None:
-    cheap = {"east": NOW, "west": Offer(p50_ms=0, cost_microusd=1 * USD)}
+    cheap = {"east": NOW, "west": CellOffer(p50_ms=0, cost_microusd=1 * USD)}
     assert decide(terms("local"), cells(), cheap, FLEET).cell == "east"
     assert decide(terms("local"), cells(east=95), cheap, FLEET).cell == "west"
 
 
 def test_residency_of_the_work_and_of_its_tenant_is_never_broken() -> None:
-    offers = {"east": NOW, "west": Offer(p50_ms=9 * HOUR_MS, cost_microusd=99 * USD)}
+    offers = {"east": NOW, "west": CellOffer(p50_ms=9 * HOUR_MS, cost_microusd=99 * USD)}
     assert decide(terms(residency="eu", waited_ms=HOUR_MS), cells(), offers, FLEET).cell == "west"
     assert decide(terms("clinic", waited_ms=HOUR_MS), cells(), offers, FLEET).cell == "west"
     found = decide(terms("clinic", residency="us"), cells(), offers, FLEET)
@@ -109,7 +109,7 @@ def test_residency_of_the_work_and_of_its_tenant_is_never_broken() -> None:
 
 
 def test_data_that_is_elsewhere_costs_or_forbids() -> None:
-    offers = {"east": Offer(p50_ms=0, cost_microusd=25 * USD), "west": NOW}
+    offers = {"east": CellOffer(p50_ms=0, cost_microusd=25 * USD), "west": NOW}
     found = decide(terms(dataset="images"), cells(), offers, FLEET)
     row = next(row for row in found.rows if row.cell == "west")
     assert (row.data_microusd, row.data_ms) == (20_480_000, 1_024_000)
@@ -121,34 +121,37 @@ def test_data_that_is_elsewhere_costs_or_forbids() -> None:
 
 
 def test_what_starts_nowhere_soon_is_kept_for_a_while_and_then_queued_where_it_is_best() -> None:
-    offers = {"east": Offer(p50_ms=2 * HOUR_MS, cost_microusd=USD), "west": Offer(p50_ms=HOUR_MS, cost_microusd=USD)}
+    offers = {
+        "east": CellOffer(p50_ms=2 * HOUR_MS, cost_microusd=USD),
+        "west": CellOffer(p50_ms=HOUR_MS, cost_microusd=USD),
+    }
     kept = decide(terms(), cells(), offers, FLEET)
     assert (kept.cell, kept.waits) == ("", "room")
     assert decide(terms(waited_ms=5 * MINUTE_MS), cells(), offers, FLEET).cell == "west"
 
 
 def test_a_refusal_of_every_cell_is_for_good_but_not_while_one_is_down() -> None:
-    no = Offer(refused="there is no queue 'x'")
+    no = CellOffer(refused="there is no queue 'x'")
     assert decide(terms(), cells(), {"east": no, "west": no}, FLEET).never
     found = decide(terms(), cells(down="west"), {"east": no}, FLEET)
     assert (found.never, found.waits) == (False, "cells")
 
 
 def test_without_a_twins_answer_free_capacity_decides() -> None:
-    silent = Offer(silent="too many runs")
+    silent = CellOffer(silent="too many runs")
     found = decide(terms(), cells(east=99, west=10), {"east": silent, "west": silent}, FLEET)
     assert (found.cell, found.rows[0].start_p50_ms) == ("west", 0)
     assert "free capacity alone" in found.rows[0].note
 
 
 def test_what_is_guessed_comes_after_what_a_twin_has_tried() -> None:
-    found = decide(terms(), cells(), {"east": Offer(silent="busy"), "west": NOW}, FLEET)
+    found = decide(terms(), cells(), {"east": CellOffer(silent="busy"), "west": NOW}, FLEET)
     assert (found.cell, found.rows[1].guessed) == ("west", True)
     assert found.why == "starts at once; of east no more is known than what is free"
 
 
 def test_no_price_is_not_a_low_one() -> None:
-    offers = {"east": Offer(p50_ms=MINUTE_MS), "west": NOW}
+    offers = {"east": CellOffer(p50_ms=MINUTE_MS), "west": NOW}
     found = decide(terms(), cells(), offers, FLEET)
     assert (found.cell, [row.score_microusd for row in found.rows]) == ("west", [0, 5 * USD // 60])
 
@@ -167,9 +170,9 @@ def test_all_members_of_an_array_are_asked_for() -> None:
 
 def test_a_cell_gets_its_own_names_and_the_times_of_its_clock() -> None:
     spec = msgspec.structs.replace(workload("x", queue="research"), not_before_ms=1_000_000, deadline_ms=2_000_000)
-    same = as_of_cell(spec, EAST, "f", Clock(wall_ms=500_000, cell_ms=503_000, speed=1.0))
+    same = as_of_cell(spec, EAST, "f", CellClock(wall_ms=500_000, cell_ms=503_000, speed=1.0))
     assert (same.queue, same.tags, same.not_before_ms) == ("ml", {"fleet": "f"}, 1_000_000)
-    fast = as_of_cell(spec, WEST, "f", Clock(wall_ms=500_000, cell_ms=9_000_000, speed=10.0))
+    fast = as_of_cell(spec, WEST, "f", CellClock(wall_ms=500_000, cell_ms=9_000_000, speed=10.0))
     assert (fast.queue, fast.not_before_ms, fast.deadline_ms) == ("research", 14_000_000, 24_000_000)
 
 
@@ -194,7 +197,7 @@ def test_what_a_twin_found_is_told_in_wall_time_with_its_cost() -> None:
 
 
 def test_turns_go_to_the_tenant_that_holds_least_of_the_fleet_by_its_weight() -> None:
-    waiting = [Waiting(f"{tenant}{i}", tenant, {"gpu_milli": 10_000}, i) for tenant in "ab" for i in range(3)]
+    waiting = [WaitingSubmission(f"{tenant}{i}", tenant, {"gpu_milli": 10_000}, i) for tenant in "ab" for i in range(3)]
     order = fair_order(waiting, {"a": {"gpu_milli": 20_000}}, {"gpu_milli": 100_000}, {"a": 2})
     assert order == ["b0", "a0", "b1", "a1", "a2", "b2"]
 
@@ -207,7 +210,7 @@ def test_turns_go_to_the_tenant_that_holds_least_of_the_fleet_by_its_weight() ->
 def test_everybody_has_a_turn_and_within_a_tenant_the_oldest_goes_first(
     rows: list[tuple[str, int]], held: dict[str, int]
 ) -> None:
-    waiting = [Waiting(f"{i}", tenant, {"gpu_milli": gpus}, i) for i, (tenant, gpus) in enumerate(rows)]
+    waiting = [WaitingSubmission(f"{i}", tenant, {"gpu_milli": gpus}, i) for i, (tenant, gpus) in enumerate(rows)]
     holds = {tenant: {"gpu_milli": gpus} for tenant, gpus in held.items()}
     order = fair_order(waiting, holds, {"gpu_milli": 100}, {})
     assert sorted(order, key=int) == [each.id for each in waiting]
@@ -221,7 +224,7 @@ def test_everybody_has_a_turn_and_within_a_tenant_the_oldest_goes_first(
 
 
 OFFERS = st.builds(
-    Offer,
+    CellOffer,
     p50_ms=st.none() | st.integers(0, 10**8),
     cost_microusd=st.none() | st.integers(0, 10**9),
     refused=st.sampled_from(["", "no"]),
@@ -236,7 +239,7 @@ OFFERS = st.builds(
     st.sampled_from([{}, {"residency": "eu"}, {"dataset": "patients"}, {"dataset": "images"}]),
 )  # fmt: skip
 def test_nothing_goes_where_it_may_not(
-    offers: dict[str, Offer], east: int, west: int, down: str, tenant: str, waited: int, tags: dict[str, str]
+    offers: dict[str, CellOffer], east: int, west: int, down: str, tenant: str, waited: int, tags: dict[str, str]
 ) -> None:
     asks = terms(tenant, waited, **tags)
     facts = cells(east, west, down)

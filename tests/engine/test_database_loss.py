@@ -23,9 +23,9 @@ from engine.control import Engine
 from engine.database import Schema, create_some, place_of
 from engine.errors import JournalError, JournalTaken, SpecError
 from engine.journal import Journal
-from engine.lease import Candidate, Holder
+from engine.lease import Holder, LeaseCandidate
 from engine.records import Records, RecordsError
-from engine.standby import Follower, StoodBy, stand_by
+from engine.standby import JournalFollower, StandbyResult, stand_by
 from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
@@ -249,7 +249,7 @@ def test_a_standby_takes_over_from_a_holder_that_is_silent_and_not_before(
     monkeypatch.setattr(leases, "TTL_S", 3.0)
     monkeypatch.setattr(leases, "this_process", lambda: Holder(host="elsewhere", pid=1, boot="another"))
     direct = dataclasses.replace(place, conninfo=place.conninfo.replace(str(line.port), str(server.port)))
-    found: list[StoodBy | None] = []
+    found: list[StandbyResult | None] = []
     waiting = threading.Thread(target=lambda: found.append(stand_by(direct, threading.Event(), lambda _: None)))
     waiting.start()
     for number in range(30):
@@ -278,14 +278,14 @@ def test_a_standby_takes_over_from_a_holder_that_is_silent_and_not_before(
 
 def test_a_lease_that_is_given_back_is_had_at_once(place: Schema) -> None:
     first = Engine.open(place, cell=small_cell())
-    follower = Follower(place)
+    follower = JournalFollower(place)
     follower.catch_up()
     assert follower.version == first.version
     first.command(submit(workload("last", gpu=1000)))
     first.close()
-    candidate = Candidate(place)
+    candidate = LeaseCandidate(place)
     assert candidate.look().taken
-    again = Engine.open(place, stood_by=StoodBy(candidate.lease(), follower))
+    again = Engine.open(place, stood_by=StandbyResult(candidate.lease(), follower))
     assert "last" in again.state.workloads.row_of
     again.close()
 
@@ -293,7 +293,7 @@ def test_a_lease_that_is_given_back_is_had_at_once(place: Schema) -> None:
 def test_an_engine_that_does_no_more_work_gives_the_lease_back(engine: Engine, place: Schema) -> None:
     engine.lease.alive = lambda: False
     assert engine.lease.taken.wait(PATIENCE_S)
-    candidate = Candidate(place)
+    candidate = LeaseCandidate(place)
     assert candidate.look().taken
     candidate.stand_no_more()
 

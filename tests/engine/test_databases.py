@@ -12,7 +12,7 @@ from cells import small_cell, submit, workload
 from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, String, Table, func, insert, select, text
 
 from engine.control import Engine
-from engine.database import BIG, File, Place, create_some, place_of, put, put_new
+from engine.database import BIG, Place, SqliteFile, create_some, place_of, put, put_new
 from engine.errors import JournalBusy, JournalCorrupt, JournalError, JournalFormat, RefusedError, SpecError
 from engine.journal import Journal
 from engine.journal_tables import TABLES, Estimate, table_of
@@ -264,7 +264,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
 def test_a_cell_is_copied_whole_and_numbers_go_on(played: Place, tmp_path: Path) -> None:
     """From this database to a file, and from that to another place of this kind."""
     there = tmp_path / "copy.db"
-    back = place_of(tmp_path / "back.db") if isinstance(played, File) else place_of(postgres.new_url())
+    back = place_of(tmp_path / "back.db") if isinstance(played, SqliteFile) else place_of(postgres.new_url())
     journal = Journal(played, 1)
     journal.transact(lambda connection: create_some(connection, [COUNTED]))
     journal.transact(lambda connection: connection.execute(insert(COUNTED), [{"name": "a"}, {"name": "b"}]))

@@ -37,34 +37,34 @@ QUANTITIES = st.dictionaries(
 COUNTS = st.integers(0, 200_000)
 PLACED = {place: st.one_of(st.just(""), NAMES) for place in ed.PLACES if place != "pool"}
 WRITTEN = st.one_of(
-    st.builds(ed.AddNodes, pool=NAMES, count=COUNTS, at_ms=TIMES, **PLACED),
-    st.builds(ed.RemoveNodes, nodes=NODES, at_ms=TIMES),
-    st.builds(ed.ResizePool, pool=NAMES, count=COUNTS, at_ms=TIMES),
-    st.builds(ed.FailNodes, nodes=NODES, for_ms=TIMES, at_ms=TIMES),
-    st.builds(ed.Shock, pool=NAMES, permille=st.integers(1, 1000), for_ms=TIMES, at_ms=TIMES),
-    st.builds(ed.Drain, nodes=NODES, at_ms=TIMES),
-    st.builds(ed.Cordon, nodes=NODES, at_ms=TIMES),
-    st.builds(ed.Uncordon, nodes=NODES, at_ms=TIMES),
-    st.builds(ed.ChangeQuota, queue=NAMES, nominal=QUANTITIES, evict=st.booleans(), at_ms=TIMES),
-    st.builds(ed.SetWeight, queue=NAMES, weight=COUNTS, at_ms=TIMES),
-    st.builds(ed.HoldQueue, queue=NAMES, at_ms=TIMES),
-    st.builds(ed.OpenQueue, queue=NAMES, at_ms=TIMES),
-    st.builds(ed.SetPolicy, policy=st.sampled_from(ed.POLICIES), at_ms=TIMES),
-    st.builds(ed.SetPriority, ids=SEVERAL, priority_class=NAMES, at_ms=TIMES),
-    st.builds(ed.Preempt, ids=SEVERAL, at_ms=TIMES),
-    st.builds(ed.Cancel, ids=SEVERAL, at_ms=TIMES),
-    st.builds(ed.Migrate, ids=SEVERAL, pool=NAMES, at_ms=TIMES),
-    st.builds(ed.Migrate, ids=SEVERAL, nodes=SEVERAL, at_ms=TIMES),
+    st.builds(ed.AddNodesEdit, pool=NAMES, count=COUNTS, at_ms=TIMES, **PLACED),
+    st.builds(ed.RemoveNodesEdit, nodes=NODES, at_ms=TIMES),
+    st.builds(ed.ResizePoolEdit, pool=NAMES, count=COUNTS, at_ms=TIMES),
+    st.builds(ed.FailNodesEdit, nodes=NODES, for_ms=TIMES, at_ms=TIMES),
+    st.builds(ed.ShockEdit, pool=NAMES, permille=st.integers(1, 1000), for_ms=TIMES, at_ms=TIMES),
+    st.builds(ed.DrainEdit, nodes=NODES, at_ms=TIMES),
+    st.builds(ed.CordonEdit, nodes=NODES, at_ms=TIMES),
+    st.builds(ed.UncordonEdit, nodes=NODES, at_ms=TIMES),
+    st.builds(ed.ChangeQuotaEdit, queue=NAMES, nominal=QUANTITIES, evict=st.booleans(), at_ms=TIMES),
+    st.builds(ed.SetWeightEdit, queue=NAMES, weight=COUNTS, at_ms=TIMES),
+    st.builds(ed.HoldQueueEdit, queue=NAMES, at_ms=TIMES),
+    st.builds(ed.OpenQueueEdit, queue=NAMES, at_ms=TIMES),
+    st.builds(ed.SetPolicyEdit, policy=st.sampled_from(ed.POLICIES), at_ms=TIMES),
+    st.builds(ed.SetPriorityEdit, ids=SEVERAL, priority_class=NAMES, at_ms=TIMES),
+    st.builds(ed.PreemptEdit, ids=SEVERAL, at_ms=TIMES),
+    st.builds(ed.CancelEdit, ids=SEVERAL, at_ms=TIMES),
+    st.builds(ed.MigrateEdit, ids=SEVERAL, pool=NAMES, at_ms=TIMES),
+    st.builds(ed.MigrateEdit, ids=SEVERAL, nodes=SEVERAL, at_ms=TIMES),
 )
 """Every kind but a submission, whose text names a file."""
 
 
 @settings(max_examples=examples(200), deadline=None)
-@example(ed.ChangeQuota(queue="q", nominal={"gpu_milli": MAX_QUANTITY}))
-@example(ed.ResizePool(pool="nodes", count=4))
-@example(ed.Shock(pool="for", permille=1))
-@example(ed.Shock(pool="for", permille=1, for_ms=HOUR, at_ms=HOUR))
-@example(ed.FailNodes(nodes=ed.Nodes(ids=("for",)), for_ms=HOUR))
+@example(ed.ChangeQuotaEdit(queue="q", nominal={"gpu_milli": MAX_QUANTITY}))
+@example(ed.ResizePoolEdit(pool="nodes", count=4))
+@example(ed.ShockEdit(pool="for", permille=1))
+@example(ed.ShockEdit(pool="for", permille=1, for_ms=HOUR, at_ms=HOUR))
+@example(ed.FailNodesEdit(nodes=ed.Nodes(ids=("for",)), for_ms=HOUR))
 @given(WRITTEN)
 def test_what_is_written_is_read_back_as_the_same(edit: ed.AnyEdit) -> None:
     assert ed.parse(ed.written(edit)) == edit

@@ -23,7 +23,7 @@ from engine import commands as cmd
 from engine import workloads as wl
 from engine.control import Engine
 from engine.errors import SpecError
-from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
+from engine.executors.protocol import Confirmations, ExecutorReport, ReportKind, ReportOutcome
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.model import Resources, TaskGroup, WorkloadSpec, WorkloadState
 from engine.workloads import USUAL
@@ -37,8 +37,8 @@ TRY_TIMEOUT_MS = 30 * SECOND_MS
 # -- counting acknowledgements ----------------------------------------------------------------------------------------
 
 
-def acked(attempt: int, part: int = 0, tasks: int = 1) -> Report:
-    return Report(ACKED, 0, attempt, part, tasks)
+def acked(attempt: int, part: int = 0, tasks: int = 1) -> ExecutorReport:
+    return ExecutorReport(ACKED, 0, attempt, part, tasks)
 
 
 def of_one(state: WorkloadState, tasks: int = 1) -> tuple[SimpleNamespace, Confirmations]:
@@ -49,43 +49,43 @@ def of_one(state: WorkloadState, tasks: int = 1) -> tuple[SimpleNamespace, Confi
 
 def test_a_gang_acknowledged_at_once_is_confirmed() -> None:
     _, confirmations = of_one(PLACED, tasks=8)
-    assert confirmations.take(acked(3, tasks=8)) is Outcome.CONFIRM
+    assert confirmations.take(acked(3, tasks=8)) is ReportOutcome.CONFIRM
 
 
 def test_a_part_acknowledged_twice_counts_once() -> None:
     _, confirmations = of_one(PLACED, tasks=2)
     answers = [confirmations.take(acked(3, part)) for part in (1, 1, 0)]
-    assert answers == [Outcome.WAITING, Outcome.DUPLICATE, Outcome.CONFIRM]
+    assert answers == [ReportOutcome.WAITING, ReportOutcome.DUPLICATE, ReportOutcome.CONFIRM]
 
 
 @pytest.mark.parametrize("kind", [REFUSED, FINISHED, FAILED])
 def test_anything_but_acknowledgements_aborts_a_gang_that_is_tried(kind) -> None:
     _, confirmations = of_one(PLACED, tasks=2)
     confirmations.take(acked(3, 0))
-    assert confirmations.take(Report(kind, 0, 3)) is Outcome.ABORT
+    assert confirmations.take(ExecutorReport(kind, 0, 3)) is ReportOutcome.ABORT
 
 
 @pytest.mark.parametrize(
     ("state", "kind", "attempt", "outcome"),
     [
-        (RUNNING, ACKED, 3, Outcome.DUPLICATE),
-        (RUNNING, REFUSED, 3, Outcome.DUPLICATE),
-        (RUNNING, FINISHED, 3, Outcome.ENDED),
-        (RUNNING, FAILED, 3, Outcome.ENDED),
-        (RUNNING, ACKED, 2, Outcome.LATE),
-        (RUNNING, FINISHED, 2, Outcome.DUPLICATE),
-        (PLACED, ACKED, 2, Outcome.LATE),
-        (PLACED, REFUSED, 2, Outcome.DUPLICATE),
-        (PLACED, FAILED, 2, Outcome.DUPLICATE),
-        (QUEUED, ACKED, 3, Outcome.LATE),
-        (QUEUED, REFUSED, 3, Outcome.DUPLICATE),
-        (WorkloadState.FINISHED, FINISHED, 3, Outcome.DUPLICATE),
-        (WorkloadState.CANCELLED, ACKED, 3, Outcome.LATE),
+        (RUNNING, ACKED, 3, ReportOutcome.DUPLICATE),
+        (RUNNING, REFUSED, 3, ReportOutcome.DUPLICATE),
+        (RUNNING, FINISHED, 3, ReportOutcome.ENDED),
+        (RUNNING, FAILED, 3, ReportOutcome.ENDED),
+        (RUNNING, ACKED, 2, ReportOutcome.LATE),
+        (RUNNING, FINISHED, 2, ReportOutcome.DUPLICATE),
+        (PLACED, ACKED, 2, ReportOutcome.LATE),
+        (PLACED, REFUSED, 2, ReportOutcome.DUPLICATE),
+        (PLACED, FAILED, 2, ReportOutcome.DUPLICATE),
+        (QUEUED, ACKED, 3, ReportOutcome.LATE),
+        (QUEUED, REFUSED, 3, ReportOutcome.DUPLICATE),
+        (WorkloadState.FINISHED, FINISHED, 3, ReportOutcome.DUPLICATE),
+        (WorkloadState.CANCELLED, ACKED, 3, ReportOutcome.LATE),
     ],
 )
 def test_what_is_said_of_a_token_that_is_not_tried(state, kind, attempt, outcome) -> None:
     _, confirmations = of_one(state)
-    assert confirmations.take(Report(kind, 0, attempt, tasks=1)) is outcome
+    assert confirmations.take(ExecutorReport(kind, 0, attempt, tasks=1)) is outcome
 
 
 class Trials(RuleBasedStateMachine):
@@ -131,29 +131,29 @@ class Trials(RuleBasedStateMachine):
         attempt = data.draw(st.integers(max(1, newest - 1), newest))
         kind = data.draw(st.sampled_from([ACKED] * 6 + [REFUSED, FINISHED, FAILED]))
         part = data.draw(st.integers(0, len(self.parts[row]) - 1))
-        outcome = self.confirmations.take(Report(kind, row, attempt, part, self.parts[row][part]))
+        outcome = self.confirmations.take(ExecutorReport(kind, row, attempt, part, self.parts[row][part]))
         assert outcome is self.expected(row, attempt, kind, part)
-        if outcome is Outcome.CONFIRM:
+        if outcome is ReportOutcome.CONFIRM:
             self.started[row, attempt] += 1
             self.columns.state[row] = RUNNING
-        elif outcome in (Outcome.ABORT, Outcome.ENDED):
+        elif outcome in (ReportOutcome.ABORT, ReportOutcome.ENDED):
             self.confirmations.forget(row)
             self.columns.state[row] = QUEUED
 
-    def expected(self, row: int, attempt: int, kind: ReportKind, part: int) -> Outcome:
+    def expected(self, row: int, attempt: int, kind: ReportKind, part: int) -> ReportOutcome:
         newest = attempt == self.columns.attempts[row]
         if newest and self.columns.state[row] == PLACED:
             if kind != ACKED:
-                return Outcome.ABORT
+                return ReportOutcome.ABORT
             heard = self.heard.setdefault((row, attempt), [])
             heard.append(part)
             if heard.count(part) > 1:
-                return Outcome.DUPLICATE
-            return Outcome.CONFIRM if set(heard) == set(range(len(self.parts[row]))) else Outcome.WAITING
+                return ReportOutcome.DUPLICATE
+            return ReportOutcome.CONFIRM if set(heard) == set(range(len(self.parts[row]))) else ReportOutcome.WAITING
         runs = newest and self.columns.state[row] == RUNNING
         if kind == ACKED:
-            return Outcome.DUPLICATE if runs else Outcome.LATE
-        return Outcome.ENDED if runs and kind != REFUSED else Outcome.DUPLICATE
+            return ReportOutcome.DUPLICATE if runs else ReportOutcome.LATE
+        return ReportOutcome.ENDED if runs and kind != REFUSED else ReportOutcome.DUPLICATE
 
     @invariant()
     def no_token_starts_twice(self) -> None:
@@ -253,7 +253,7 @@ def test_without_faults_a_gang_is_acknowledged_in_the_call_and_runs_for_its_time
     gangs.start(row, at_ms=100)
     executor.confirm(row)
     assert executor.take_reports(5099) == []
-    assert executor.take_reports(5100) == [Report(FINISHED, row, 1, tasks=8)]
+    assert executor.take_reports(5100) == [ExecutorReport(FINISHED, row, 1, tasks=8)]
     assert executor.next_report_ms() is None
 
 
@@ -361,10 +361,10 @@ def test_an_attempt_does_not_end_for_the_one_after_it() -> None:
     gangs.start(row)
     gangs.workloads.kept[row] = 100
     executor.confirm(row)
-    assert executor.take_reports(1000) == [Report(FINISHED, row, 2, tasks=1)]
+    assert executor.take_reports(1000) == [ExecutorReport(FINISHED, row, 2, tasks=1)]
 
 
-def tried(faults: Faults, sizes: list[int], seed: int = 1) -> list[tuple[int, Report]]:
+def tried(faults: Faults, sizes: list[int], seed: int = 1) -> list[tuple[int, ExecutorReport]]:
     """(cell ms, report) of everything said of gangs of these sizes that are tried at cell time 0."""
     gangs = Gangs()
     executor = SimulatedExecutor(gangs, seed, faults)
@@ -375,7 +375,7 @@ def tried(faults: Faults, sizes: list[int], seed: int = 1) -> list[tuple[int, Re
     return heard(executor)
 
 
-def heard(executor: SimulatedExecutor) -> list[tuple[int, Report]]:
+def heard(executor: SimulatedExecutor) -> list[tuple[int, ExecutorReport]]:
     said = []
     while (at_ms := executor.next_report_ms()) is not None:
         said += [(at_ms, report) for report in executor.take_reports(at_ms)]
@@ -387,12 +387,12 @@ def test_lost_acknowledgements_never_come() -> None:
 
 
 def test_a_full_executor_refuses() -> None:
-    assert tried(Faults(refused=1000), [3]) == [(0, Report(REFUSED, 0, 1, 0, 3))]
+    assert tried(Faults(refused=1000), [3]) == [(0, ExecutorReport(REFUSED, 0, 1, 0, 3))]
 
 
 def test_duplicates_come_later() -> None:
     (first_ms, first), (second_ms, second) = tried(Faults(duplicated=1000, delay_ms=(100, 200)), [3])
-    assert first == second == Report(ACKED, 0, 1, 0, 3)
+    assert first == second == ExecutorReport(ACKED, 0, 1, 0, 3)
     assert 100 <= first_ms <= 200
     assert first_ms + 100 <= second_ms <= first_ms + 200
 
@@ -430,7 +430,7 @@ FAULTS = Faults(delay_ms=(0, 9000), parts=3, lost=100, refused=100, duplicated=1
 
 
 def test_the_same_seed_gives_the_same_faults_in_whatever_order_gangs_are_tried() -> None:
-    def all_said(order: list[int], seed: int) -> list[tuple[int, Report]]:
+    def all_said(order: list[int], seed: int) -> list[tuple[int, ExecutorReport]]:
         gangs = Gangs()
         executor = SimulatedExecutor(gangs, seed, FAULTS)
         for _ in order:
@@ -485,7 +485,7 @@ def test_without_faults_a_placed_gang_is_acknowledged_after_a_restart() -> None:
     row = gangs.submit(4)
     gangs.place(row)
     executor = SimulatedExecutor(gangs, 1)
-    assert executor.take_reports(0) == [Report(ACKED, row, 1, 0, 4)]
+    assert executor.take_reports(0) == [ExecutorReport(ACKED, row, 1, 0, 4)]
 
 
 def test_an_end_may_be_reported_twice() -> None:

@@ -14,14 +14,14 @@ from engine.model import WorkloadState
 from engine.soundness import faults_of
 from engine.traces import drill, gke
 from engine.traces.gke import MINUTE_MS, Training, cell, phases
-from engine.traces.gke_run import Clock, Measured, run, run_phase
+from engine.traces.gke_run import EngineStopwatch, PhaseTimes, run, run_phase
 from tests.support.invariants import check_quota_kept, check_state
 
 
-def played(name: str, nodes: int, training: Training = "jobsets", path: Path | None = None) -> list[Measured]:
+def played(name: str, nodes: int, training: Training = "jobsets", path: Path | None = None) -> list[PhaseTimes]:
     """All phases, with every invariant checked from the ground up after each; the runner checks counts itself."""
     engine = Engine.open(path, cell=cell(nodes))
-    clock = Clock()
+    clock = EngineStopwatch()
     found = []
     for phase in phases(name, nodes, training=training):
         found.append(run_phase(engine, clock, phase, 0))
@@ -97,7 +97,7 @@ def test_numbers_of_nodes_that_cannot_be_divided_are_refused(name: str, nodes: i
 def test_the_checks_see_what_is_off() -> None:
     """Each kind of damage, done to a sound state, is named."""
     engine = Engine.open(None, cell=cell(100))
-    make = gke.Makers(1)
+    make = gke.SpecFactory(1)
     engine.command(
         Submit(workloads=(make.gang("gang", 40, "medium", MINUTE_MS), *make.singles("one", 80, "low", 9, 9)))
     )

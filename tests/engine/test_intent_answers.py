@@ -19,7 +19,7 @@ from engine.model import RunSpec
 from engine.slurm import evidence
 from engine.slurm.accounting import PastJob
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
-from engine.slurm.records import Job, Jobs, Wish
+from engine.slurm.records import Job, JobList, JobRequest
 from engine.slurm.submitter import Submitter
 from engine.state import State
 
@@ -94,7 +94,7 @@ def test_a_submission_that_is_carried_again_is_one_job_in_the_end(there_after_al
     assert token == engine.state.intents.known(number).token  # type: ignore[union-attr]
     assert (phase(engine, number), engine.state.intents.open[again].tries) == (Phase.RETRIED, 1)
     if there_after_all:
-        slurm._take(Wish(name="w", script="", comment=f"muster:{token}"))
+        slurm._take(JobRequest(name="w", script="", comment=f"muster:{token}"))
     driver = Submitter(
         Connection(slurm), EngineLedger(engine), OneByOne(), clock=slurm.clock, wall_ms=slurm.wall_ms
     )  # fmt: skip
@@ -217,8 +217,8 @@ class Far:
 
         return Diag(since_s=900)
 
-    def jobs(self) -> Jobs:
-        return Jobs(list=self._jobs)
+    def jobs(self) -> JobList:
+        return JobList(list=self._jobs)
 
     def job(self, id_: int) -> Job:
         return next(job for job in self._jobs if job.id == id_)

@@ -12,13 +12,13 @@ from engine.commands import Requeue, Submit
 from engine.control import Engine
 from engine.errors import MusterError
 from engine.model import WorkloadState
-from engine.traces.kueue import SCENARIOS, Scenario, arrivals, bench, cell, measure, run
+from engine.traces.kueue import SCENARIOS, KueueScenario, arrivals, bench, cell, measure, run
 
 BASELINE = SCENARIOS["kueue-baseline"]
 LARGE = SCENARIOS["kueue-large-scale"]
 
 
-def small(cohorts: int, queues: int, counts: tuple[int, int, int] = (14, 4, 2)) -> Scenario:
+def small(cohorts: int, queues: int, counts: tuple[int, int, int] = (14, 4, 2)) -> KueueScenario:
     """The baseline with fewer queues, and fewer workloads in each."""
     mix = tuple(msgspec.structs.replace(m, count=n) for m, n in zip(BASELINE.mix, counts, strict=True))
     return msgspec.structs.replace(BASELINE, cohorts=cohorts, queues=queues, mix=mix)
@@ -29,7 +29,7 @@ def small(cohorts: int, queues: int, counts: tuple[int, int, int] = (14, 4, 2)) 
     [(BASELINE, 15_000, 30, 66_000, 60_000), (LARGE, 50_000, 1000, 4025, 3300)],
 )
 def test_the_load_is_the_published_one(
-    scenario: Scenario, workloads: int, queues: int, capacity_bound_ms: int, last_arrival_ms: int
+    scenario: KueueScenario, workloads: int, queues: int, capacity_bound_ms: int, last_arrival_ms: int
 ) -> None:
     load = list(arrivals(scenario))
     assert scenario.workloads == len(load) == len({spec.id for _, spec in load}) == workloads
@@ -76,7 +76,7 @@ def test_the_engine_is_told_the_run_times_or_nothing_of_them() -> None:
 
 @pytest.mark.parametrize("estimates", ["none", "known"])
 @pytest.mark.parametrize("scenario", [small(1, 2), small(2, 6, (35, 10, 5))])
-def test_a_small_run_finishes_everything_within_the_quota(scenario: Scenario, estimates) -> None:
+def test_a_small_run_finishes_everything_within_the_quota(scenario: KueueScenario, estimates) -> None:
     load = list(arrivals(scenario, estimates=estimates))
     engine, cycles = run(scenario, load)
     result = measure(scenario, engine, cycles, 1.0)

@@ -25,8 +25,8 @@ from engine import postgres_store
 from engine.control import Engine
 from engine.database import Schema, create_some, place_of
 from engine.errors import JournalError, JournalFormat
-from engine.lease import Candidate, Holder
-from engine.standby import Follower, StoodBy, stand_by
+from engine.lease import Holder, LeaseCandidate
+from engine.standby import JournalFollower, StandbyResult, stand_by
 from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())]
@@ -110,7 +110,7 @@ def test_an_engine_that_slept_in_a_transaction_wakes_to_find_that_it_cannot_comm
         assert sleeper.stdout is not None
         assert sleeper.stdout.readline() == "written\n"
         lease = leases.take(place)
-        engine = Engine.open(place, stood_by=StoodBy(lease, Follower(place)))
+        engine = Engine.open(place, stood_by=StandbyResult(lease, JournalFollower(place)))
         engine.command(submit(workload("mine", gpu=1000)))
         sleeper.send_signal(signal.SIGCONT)
         first, second = sleeper.stdout.readline().strip().split(";")
@@ -133,10 +133,10 @@ def test_an_engine_that_slept_in_a_transaction_wakes_to_find_that_it_cannot_comm
 def test_of_many_who_want_a_free_lease_one_has_it(place: Schema) -> None:
     """All at once, again and again: each time one epoch more, and one owner."""
     for _ in range(5):
-        candidates = [Candidate(place) for _ in range(6)]
+        candidates = [LeaseCandidate(place) for _ in range(6)]
         at_once = threading.Barrier(len(candidates))
 
-        def want(candidate: Candidate, at_once: threading.Barrier = at_once) -> bool:
+        def want(candidate: LeaseCandidate, at_once: threading.Barrier = at_once) -> bool:
             at_once.wait()
             return candidate.look().taken
 
@@ -184,7 +184,7 @@ def test_clocks_that_jump_move_no_lease(place: Schema, monkeypatch: pytest.Monke
     """Wall time of the engine and of the server, forth and back by more than a year."""
     monkeypatch.setattr(leases, "TTL_S", 30.0)
     engine = Engine.open(place)
-    candidate = Candidate(place)
+    candidate = LeaseCandidate(place)
     real = time.time_ns
     monkeypatch.setattr(time, "time", lambda: real() / 1e9 + days * 86_400)
     monkeypatch.setattr(time, "time_ns", lambda: real() + days * 86_400 * 10**9)
@@ -223,7 +223,7 @@ def test_a_takeover_ends_the_session_that_stands_in_its_way(place: Schema, monke
     with contextlib.ExitStack() as left_open:
         left_open.enter_context(contextlib.suppress(JournalError))
         left_open.enter_context(store.writing())
-        candidate = Candidate(place)
+        candidate = LeaseCandidate(place)
         until = time.monotonic() + PATIENCE_S
         while not candidate.look().taken:
             assert time.monotonic() < until
@@ -243,6 +243,6 @@ def test_a_standby_of_an_older_muster_keeps_nobody_from_the_lease(place: Schema)
     assert stood_by is not None
     with pytest.raises(JournalFormat, match="newer Muster"):
         Engine.open(place, stood_by=stood_by)
-    candidate = Candidate(place)
+    candidate = LeaseCandidate(place)
     assert candidate.look().taken
     candidate.stand_no_more()

@@ -19,7 +19,7 @@ from random_cells import HOUR, MINUTE, SOME, Adopt, Life, Player, differences, l
 
 from engine import commands as cmd
 from engine import events as ev
-from engine.budgets import Stage
+from engine.budgets import BudgetStage
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.ledger import DAY_MS, GRAINS
@@ -62,7 +62,7 @@ class Recount:
             for single in one_by_one(event, self.state):
                 if isinstance(single, ev.Tick):
                     self._pass(single.at_ms)
-                if isinstance(single, ev.BudgetStaged) and single.stage == Stage.SPENT:
+                if isinstance(single, ev.BudgetStaged) and single.stage == BudgetStage.SPENT:
                     self._check_moment(self.state.budgets.row_of[single.name])
                 self.state.apply(single)
 
@@ -424,11 +424,11 @@ def test_a_budget_of_a_queue_covers_those_below_it_and_what_was_spent_today() ->
     outlook = budgets.outlook(0, engine.now_ms)
     assert (outlook.spent, outlook.rate, outlook.spent_at_ms) == (DOLLAR // 2, DOLLAR // 2, 8 * HOUR)
     assert outlook.forecast == 12 * DOLLAR
-    assert budgets.stage[0] == Stage.OPEN
+    assert budgets.stage[0] == BudgetStage.OPEN
     engine.advance(2 * HOUR)
-    assert budgets.stage[0] == Stage.WARNED
+    assert budgets.stage[0] == BudgetStage.WARNED
     engine.advance(DAY_MS)
-    assert budgets.stage[0] == Stage.OPEN
+    assert budgets.stage[0] == BudgetStage.OPEN
     assert budgets.outlook(0, engine.now_ms).spent == 0
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from engine.clouds import CloudSpec, ProjectSpec, Said, SimulatedCloud, ZoneSpec, stock_at
+from engine.clouds import CloudSpec, ProjectSpec, ProviderSignal, SimulatedCloud, ZoneSpec, stock_at
 from engine.errors import NotFoundError, SpecError
 from engine.model import HOUR_MS
 from engine.pacing import Pacer
@@ -42,8 +42,8 @@ def test_what_a_zone_does_not_have_is_out_of_stock_and_comes_with_time() -> None
     simulated = SimulatedCloud(cloud(zone(stock=((0, 0), (100 * SECOND, 50)), taken_permille_hour=0)))
     simulated.request(0, 30, 38 * SECOND)
     said = Counter(report.said for report in simulated.take_reports(45 * SECOND))
-    assert 19 <= said[Said.GRANTED] <= 21
-    assert said[Said.GRANTED] + said[Said.OUT_OF_STOCK] == 30
+    assert 19 <= said[ProviderSignal.GRANTED] <= 21
+    assert said[ProviderSignal.GRANTED] + said[ProviderSignal.OUT_OF_STOCK] == 30
     assert stock_at(simulated.zones[0], -1) == 0
     assert [stock_at(simulated.zones[0], at_ms) for at_ms in (0, 50 * SECOND, HOUR_MS)] == [0, 25, 50]
 
@@ -52,16 +52,16 @@ def test_the_head_node_drops_the_calls_above_its_limit() -> None:
     simulated = SimulatedCloud(cloud(zone(boot_ms=(10_000, 10_001)), calls=7))
     simulated.request(0, 100, 0)
     reports = simulated.take_reports(60 * SECOND)
-    taken = Counter(report.at_ms // SECOND for report in reports if report.said == Said.CALLED)
+    taken = Counter(report.at_ms // SECOND for report in reports if report.said == ProviderSignal.CALLED)
     assert max(taken.values()) == 7
-    assert sum(taken.values()) + sum(report.said == Said.DROPPED for report in reports) == 100
+    assert sum(taken.values()) + sum(report.said == ProviderSignal.DROPPED for report in reports) == 100
 
 
 def test_spot_machines_are_taken_at_the_rate_and_what_is_given_back_is_heard_of_no_more() -> None:
     simulated = SimulatedCloud(cloud(zone(taken_permille_hour=200), quota=20_000, calls=20_000))
     simulated.request(0, 10_000, 0)
     reports = simulated.take_reports(HOUR_MS)
-    taken = [report for report in reports if report.said == Said.TAKEN]
+    taken = [report for report in reports if report.said == ProviderSignal.TAKEN]
     assert 0.18 < len(taken) / 10_000 < 0.21
     assert simulated.held[0] == 10_000 - len(taken)
     left = sorted({report.machine for report in reports} - {report.machine for report in taken})
@@ -100,7 +100,9 @@ def run(spec: CloudSpec, wanted: int, seconds: int, seed: int = 1) -> tuple[Simu
     for second in range(seconds):
         reports = simulated.take_reports(second * SECOND)
         pacer.take(reports)
-        connected += sum((report.said == Said.CALLED) - (report.said == Said.TAKEN) for report in reports)
+        connected += sum(
+            (report.said == ProviderSignal.CALLED) - (report.said == ProviderSignal.TAKEN) for report in reports
+        )
         pacer.ask(wanted, simulated, second * SECOND)
         curve.append(connected)
     return simulated, pacer, curve

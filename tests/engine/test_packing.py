@@ -15,8 +15,21 @@ import pytest
 
 from engine import packing, scores
 from engine.errors import SpecError, TraceError
-from engine.packing import CHOOSERS, MAX_PODS, UNFIT, Descent, Floor, Muster, Nodes, Packed, Pod, Pods, Policy, pack
-from engine.scores import Candidates, Surroundings, Wish
+from engine.packing import (
+    CHOOSERS,
+    MAX_PODS,
+    UNFIT,
+    Descent,
+    Floor,
+    Muster,
+    NodeList,
+    PackingResult,
+    Pod,
+    Pods,
+    Policy,
+    pack,
+)
+from engine.scores import CandidateNodes, Surroundings, TaskRequest
 
 OPENB = Path(__file__).parents[3] / "shared" / "data" / "openb"
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -24,10 +37,10 @@ NODE_LIST = "sn,cpu_milli,memory_mib,gpu,model\n"
 POD_LIST = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 
 
-def some_nodes(random: Random, count: int) -> Nodes:
+def some_nodes(random: Random, count: int) -> NodeList:
     """Three device models, a few nodes without devices, more CPU on some than on others."""
     devices = [random.choice((0, 1, 2, 4, 8)) for _ in range(count)]
-    return Nodes(
+    return NodeList(
         names=[f"n{row:03}" for row in range(count)],
         cpu=np.array([random.choice((16_000, 48_000, 96_000)) for _ in devices]),
         memory=np.array([random.choice((65_536, 262_144)) for _ in devices]),
@@ -98,7 +111,7 @@ def test_the_same_seed_gives_the_same_and_allocation_only_grows(policy: Policy) 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_node_takes_no_more_pods_than_the_published_limit(policy: Policy) -> None:
-    nodes = Nodes(["a"], np.array([10**9]), np.array([10**9]), np.array([1]), np.zeros(1, np.int32), ["A"])
+    nodes = NodeList(["a"], np.array([10**9]), np.array([10**9]), np.array([1]), np.zeros(1, np.int32), ["A"])
     pods = Pods([Pod(1, 1, 0, 0, (), ""), Pod(1, 1, 1, 1, (), "")], [0] * (MAX_PODS - 3) + [1] * 9, [])
     floor = Floor(nodes, [0])
     chooser = CHOOSERS[policy](floor, pods, Random(1))
@@ -127,8 +140,8 @@ def test_typical_pods_are_the_most_frequent_that_cover_95_per_cent() -> None:
 
 
 def test_allocation_is_read_where_the_arrived_request_rounds_to_the_percentage() -> None:
-    def packed(arrived: list[int], allocated: list[int]) -> Packed:
-        return Packed("fgd", 1, len(arrived), 0, np.array(arrived), np.array(allocated), 1000)
+    def packed(arrived: list[int], allocated: list[int]) -> PackingResult:
+        return PackingResult("fgd", 1, len(arrived), 0, np.array(arrived), np.array(allocated), 1000)
 
     assert packed([990, 996, 1004, 1006], [900, 901, 903, 950]).alloc_at(100) == pytest.approx(90.2)
     assert packed([980, 990, 1010], [900, 910, 930]).alloc_at(100) == pytest.approx(92.0)
@@ -139,10 +152,10 @@ def test_allocation_is_read_where_the_arrived_request_rounds_to_the_percentage()
 # --- gradients: kept values against the scores of the engine -------------------------------------------------------
 
 
-def as_candidates(floor: Floor) -> Candidates:
+def as_candidates(floor: Floor) -> CandidateNodes:
     count = floor.cpu.size
     nothing = np.zeros(count, np.int32)
-    return Candidates(
+    return CandidateNodes(
         rows=np.arange(count), capacity=floor.free, free=floor.free, devices=floor.devices.T, model=floor.model,
         price=np.zeros(count, np.int64), spot=np.zeros(count, np.bool_), zone=nothing, distance=nothing,
     )  # fmt: skip
@@ -162,7 +175,7 @@ def test_values_kept_by_node_are_the_scores_of_the_engine(policy: Policy, score:
             continue
         for shape, pod in enumerate(pods.shapes):
             whole = pod.devices if pod.per_device == 1000 else 0
-            wish = Wish(cpu=pod.cpu, memory=pod.memory, gpus=whole, share=0 if whole else pod.per_device)
+            wish = TaskRequest(cpu=pod.cpu, memory=pod.memory, gpus=whole, share=0 if whole else pod.per_device)
             fits = floor.fits(pod)
             assert ((chooser.worth[shape] != UNFIT) == fits).all()
             kept, points = chooser.worth[shape, fits], score(as_candidates(floor), wish, around)[fits]
@@ -175,7 +188,7 @@ def test_values_kept_by_node_are_the_scores_of_the_engine(policy: Policy, score:
 
 def test_who_is_free_to_choose_leaves_scarce_models_to_those_bound_to_them() -> None:
     """Two nodes alike but for the model, and half of what comes is bound to the first one's."""
-    nodes = Nodes(
+    nodes = NodeList(
         ["a", "b"], np.full(2, 96_000), np.full(2, 10**6), np.full(2, 8), np.array([0, 1], np.int32), ["A", "B"]
     )
     anyone, bound = Pod(4_000, 1, 1000, 1, (), ""), Pod(4_000, 1, 1000, 1, (0,), "A")
@@ -257,7 +270,7 @@ def published(workload: str, policy: str) -> np.ndarray:
 
 
 @cache
-def lists(workload: str) -> tuple[Nodes, Pods]:
+def lists(workload: str) -> tuple[NodeList, Pods]:
     nodes = packing.read_nodes(OPENB / "openb_node_list_gpu_node.csv.gz")
     return nodes, packing.read_pods(OPENB / f"openb_pod_list_{workload}.csv.gz", nodes)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.pending import Arrived, Key, Pending
+from engine.pending import Key, NewArrivals, Pending
 
 VALUES = [-5, 0, 900, 0]
 """Integer priorities of the priority classes; two share one."""
@@ -48,7 +48,7 @@ class Line(RuleBasedStateMachine):
     )
     def come_together(self, count: int, priority: int, queue: int, cls: int, tenant: int, started: bool) -> None:
         rows = self.new(count, priority, queue, cls, tenant)
-        self.pending.arrive(Arrived(rows, *([fact] * count for fact in (priority, queue, cls, tenant))))
+        self.pending.arrive(NewArrivals(rows, *([fact] * count for fact in (priority, queue, cls, tenant))))
         alone = self.pending.all_new()
         if started and alone is not None:
             assert self.pending.leave_together(alone[::-1])

@@ -22,7 +22,7 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.pressure import Candidate, rank
+from engine.pressure import EvictionCandidate, rank
 from engine.usage import UsageSample
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.invariants import WatchedEngine, check_state
@@ -108,7 +108,9 @@ GOLDEN = {
 
 @pytest.mark.parametrize("order", ["kubelet", "qos"])
 def test_the_order_in_which_work_goes(order: str) -> None:
-    there = [Candidate(row, qos, priority, use, asked) for row, (_, qos, priority, use, asked) in enumerate(TABLE)]
+    there = [
+        EvictionCandidate(row, qos, priority, use, asked) for row, (_, qos, priority, use, asked) in enumerate(TABLE)
+    ]
     random.Random(1).shuffle(there)
     gone = [TABLE[candidate.row][0] for candidate in sorted(there, key=lambda candidate: rank(candidate, order))]
     assert gone == GOLDEN[order]

@@ -17,7 +17,7 @@ from engine.commands import Cancel, Requeue
 from engine.errors import NotFoundError, SpecError
 from engine.executors.kept_task import holders_of
 from engine.executors.shown import OutputRequest, part_of, report_of
-from engine.executors.task_files import Bounds, Key, attempt_folder, status_of
+from engine.executors.task_files import AttemptKey, Bounds, attempt_folder, status_of
 from engine.model import RunSpec
 from engine.run_spec import check_run
 from tests.support.patience import PATIENCE_S
@@ -54,7 +54,7 @@ def output(here: Desk, name: str, task: str = "", attempt: int = 0) -> bytes:
 
 
 def task_folder(here: Desk, name: str, attempt: int = 1, task: str = "main.0") -> Path:
-    return attempt_folder(here.root, Key(name, here.engine.workload(name).submitted_ms, attempt)) / task
+    return attempt_folder(here.root, AttemptKey(name, here.engine.workload(name).submitted_ms, attempt)) / task
 
 
 def test_it_runs_and_what_it_writes_is_kept(here: Desk) -> None:

@@ -11,7 +11,7 @@ from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from engine.model import NodeState
 from engine.orders import OrderState
-from engine.provider import Booted, Granted, Machine, OutOfStock, ProviderFaults, check
+from engine.provider import Machine, MachinesBooted, MachinesGranted, OutOfStock, ProviderFaults, check
 
 
 def machine(engine: Engine, name: str = "m1", **other) -> Machine:
@@ -20,7 +20,7 @@ def machine(engine: Engine, name: str = "m1", **other) -> Machine:
     return Machine(**given)
 
 
-def report(engine: Engine, said: Granted | Booted | OutOfStock) -> list[str]:
+def report(engine: Engine, said: MachinesGranted | MachinesBooted | OutOfStock) -> list[str]:
     """Have the engine take a report; the names it gives back."""
     with engine._turn():
         events, names = check(engine.state, said, engine.now_ms)
@@ -130,12 +130,12 @@ def test_machines_nobody_ordered_are_given_back() -> None:
 def test_reports_that_come_twice_change_nothing_more() -> None:
     engine = elastic(pool("a"))
     order(engine, 2)
-    both = Granted(0, (machine(engine, "m1"), machine(engine, "m2")))
+    both = MachinesGranted(0, (machine(engine, "m1"), machine(engine, "m2")))
     assert report(engine, both) == []
     before = engine.state.digest()
     assert report(engine, both) == []
     assert report(engine, OutOfStock(0)) == []
-    booted = Booted((machine(engine, "m1"),))
+    booted = MachinesBooted((machine(engine, "m1"),))
     assert engine.state.digest() == before
     report(engine, booted)
     before = engine.state.digest()
@@ -156,10 +156,10 @@ def test_reports_that_come_twice_change_nothing_more() -> None:
 def test_a_machine_that_is_not_as_ordered_is_refused_and_the_pool_left_alone(other: dict[str, str], why: str) -> None:
     engine = elastic(pool("a"), pool("b"))
     order(engine, 1)
-    report(engine, Granted(0, (machine(engine, "there"),)))
+    report(engine, MachinesGranted(0, (machine(engine, "there"),)))
     order(engine, 1)
     given = machine(engine, **other)
-    assert report(engine, Granted(1, (given,))) == [given.name]
+    assert report(engine, MachinesGranted(1, (given,))) == [given.name]
     assert len(engine.state.capacity.row_of) == 1
     assert engine.state.orders.state[1] == OrderState.REFUSED
     assert 0 in engine.state.orders.backed_off_ms
@@ -192,8 +192,8 @@ def test_nodes_that_boot_can_only_be_waited_for_or_removed(command: type) -> Non
 
 def test_reports_for_no_order_are_refused() -> None:
     engine = elastic(pool("a"))
-    assert report(engine, Granted(7, (machine(engine, "m"),))) == ["m"]
-    assert report(engine, Booted((machine(engine, "stranger"),))) == ["stranger"]
+    assert report(engine, MachinesGranted(7, (machine(engine, "m"),))) == ["m"]
+    assert report(engine, MachinesBooted((machine(engine, "stranger"),))) == ["stranger"]
     assert report(engine, OutOfStock(-3)) == []
     assert not engine.state.capacity.row_of
 

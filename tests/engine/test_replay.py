@@ -15,7 +15,7 @@ from reference_sim import Job, simulate
 
 from engine.errors import SpecError, TraceError
 from engine.model import Resources, WorkloadState
-from engine.traces.replay import Plan, count, countable, prepare, replay, run
+from engine.traces.replay import ReplayPlan, count, countable, prepare, replay, run
 from engine.traces.replay import _cell as cell_of
 from engine.traces.trace import Problems, TraceJob
 
@@ -152,7 +152,7 @@ def test_every_job_starts_when_the_reference_simulator_starts_it(rows, processor
         policy,
         last_two=last_two,
     )
-    plan = Plan(
+    plan = ReplayPlan(
         cell=cell_of("swf", processors, False, None, Problems()),
         jobs=[
             TraceJob(

@@ -11,7 +11,7 @@ from engine import commands as cmd
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from engine.model import Settings, WorkloadSpec
-from engine.resizing import Recommendation
+from engine.resizing import RequestRecommendation
 from tests.support.cells import small_cell, submit, workload
 from tests.support.invariants import check_state
 
@@ -149,10 +149,10 @@ class Halving:
         self.divisor = divisor
         self.asked: list[str] = []
 
-    def recommend(self, spec: WorkloadSpec) -> Sequence[Recommendation]:
+    def recommend(self, spec: WorkloadSpec) -> Sequence[RequestRecommendation]:
         self.asked.append(spec.id)
         cpu = spec.groups[0].request.cpu_milli // self.divisor
-        return [Recommendation(cpu_milli=cpu, evidence=f"p95 of 9 like it x 1.15: {cpu}m")]
+        return [RequestRecommendation(cpu_milli=cpu, evidence=f"p95 of 9 like it x 1.15: {cpu}m")]
 
 
 def cut(engine: Engine, divisor: int = 2) -> Halving:
@@ -184,8 +184,11 @@ def test_what_is_recommended_stays_within_bounds(engine: Engine) -> None:
 
 def test_a_recommendation_that_could_never_start_is_not_followed(engine: Engine) -> None:
     class Wasteful(Halving):
-        def recommend(self, spec: WorkloadSpec) -> Sequence[Recommendation]:
-            return [Recommendation(cpu_milli=64_000, evidence="it grows"), Recommendation(group="none", evidence="")]
+        def recommend(self, spec: WorkloadSpec) -> Sequence[RequestRecommendation]:
+            return [
+                RequestRecommendation(cpu_milli=64_000, evidence="it grows"),
+                RequestRecommendation(group="none", evidence=""),
+            ]
 
     cut(engine)
     engine.recommender = Wasteful()

@@ -29,7 +29,7 @@ from engine.columns import view
 from engine.commands import SetSettings
 from engine.control import Engine
 from engine.errors import MusterError, SpecError
-from engine.expander import Option, choose, waste_ppm
+from engine.expander import GrowthOption, choose, waste_ppm
 from engine.model import (
     Affinity,
     Autoscaling,
@@ -285,9 +285,9 @@ def test_a_gang_that_is_to_be_in_one_rack_is_told_that_racks_of_new_nodes_are_un
 
 
 def test_the_expanders_choose_one_after_the_other() -> None:
-    small = Option(pool=0, priority=0, nodes=4, tasks=4, waste_ppm=500, microusd_hour=100)
-    tight = Option(pool=1, priority=0, nodes=1, tasks=4, waste_ppm=10, microusd_hour=300)
-    first = Option(pool=2, priority=5, nodes=9, tasks=4, waste_ppm=900, microusd_hour=900)
+    small = GrowthOption(pool=0, priority=0, nodes=4, tasks=4, waste_ppm=500, microusd_hour=100)
+    tight = GrowthOption(pool=1, priority=0, nodes=1, tasks=4, waste_ppm=10, microusd_hour=300)
+    first = GrowthOption(pool=2, priority=5, nodes=9, tasks=4, waste_ppm=900, microusd_hour=900)
     given = (small, tight, first)
     assert choose(given, ("priority",)) == 2
     assert choose(given, ("least-waste",)) == 1

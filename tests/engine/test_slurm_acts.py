@@ -17,12 +17,12 @@ from engine.errors import RefusedError, SpecError
 from engine.intent_checks import intend, new_intent
 from engine.intents import ENDED_KEPT, Intent, Phase
 from engine.model import RunSpec
-from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, Actor
+from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, ChangeCarrier
 from engine.slurm.carried import AGAIN_WITHIN_MS, MAX_AGAIN
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
 from engine.slurm.reconcile import SAFE_S
-from engine.slurm.records import Job, Jobs, Node, Wish
+from engine.slurm.records import Job, JobList, JobRequest, Node
 
 
 class Acting(MadeUpSlurm):
@@ -79,12 +79,12 @@ class Acting(MadeUpSlurm):
         return self.node_named[name]
 
     def add(self, **fields: Any) -> Job:
-        id_ = self._take(Wish(name="job", script=""))
+        id_ = self._take(JobRequest(name="job", script=""))
         self.jobs[id_] = msgspec.structs.replace(self.jobs[id_], **fields)
         return self.jobs[id_]
 
-    def jobs_answer(self, since: int | None = None) -> Jobs:
-        return Jobs(list=self.jobs_list())
+    def jobs_answer(self, since: int | None = None) -> JobList:
+        return JobList(list=self.jobs_list())
 
 
 class Far:
@@ -113,7 +113,7 @@ class Room:
 
     def new_actor(self) -> None:
         """As after a restart of Muster."""
-        self.actor = Actor(
+        self.actor = ChangeCarrier(
             Far(self.slurm), EngineLedger(self.engine), self.meant.get, clock=self.slurm.clock, wall_ms=self.now_ms,
             is_coming=lambda workload: workload in self.coming, knows_jobs=lambda: self.knows,
             forbidden=lambda number: self.forbidden,

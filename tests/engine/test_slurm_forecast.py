@@ -10,11 +10,11 @@ from scripted_slurm import NOW_S, World, job, running
 from engine.caps import Full
 from engine.eta import estimate
 from engine.outlook import AskStart
-from engine.run_times import Learnt
+from engine.run_times import HistoricRunTimes
 from engine.slurm.accounting import Association, PastJob, Qos
 from engine.slurm.errors import SlurmLacks
-from engine.slurm.limits import Limits
-from engine.slurm.past import Past, runs_of
+from engine.slurm.limits import ClusterLimits
+from engine.slurm.past import PastRunsReader, runs_of
 from engine.soundness import faults_of
 from engine.state import State
 
@@ -26,7 +26,7 @@ VISION = Association(account="vision", parent="lab")
 @pytest.fixture
 def world() -> World:
     made = World()
-    made.mirror.limit_by(Limits((HIGH,), (LAB, VISION), made.cluster.all_partitions))
+    made.mirror.limit_by(ClusterLimits((HIGH,), (LAB, VISION), made.cluster.all_partitions))
     return made
 
 
@@ -52,7 +52,7 @@ def test_in_a_fork_a_limit_of_a_qos_holds_what_there_is_room_for_until_what_it_c
 
     world.look(running(1, "c1", qos="high", tres_held={"cpu": 6}, restarts=0), job(2, **held))
     told = estimate(world.engine, AskStart(id="2", seeds=5, arrivals=False, horizon_ms=7_200_000),
-                    Learnt(world.engine.state), lambda *_: None)  # fmt: skip
+                    HistoricRunTimes(world.engine.state), lambda *_: None)  # fmt: skip
     assert told.start is not None
     assert told.start.p10_ms is not None
     assert told.start.p10_ms > world.engine.now_ms
@@ -71,11 +71,11 @@ def test_of_many_that_one_limit_counts_as_many_start_as_it_lets(world: World) ->
 
 def test_what_a_qos_limits_is_not_limited_by_an_account_and_a_raised_limit_counts_at_once(world: World) -> None:
     asked = {"qos": "high", "tres_wanted": {"cpu": 8}, "cpus": 8}
-    world.mirror.limit_by(Limits((HIGH,), (Association(account="vision", tres_total={"cpu": 4}),), ()))
+    world.mirror.limit_by(ClusterLimits((HIGH,), (Association(account="vision", tres_total={"cpu": 4}),), ()))
     world.look(job(1, **asked), job(2, **asked))
     assert list(starts_in_fork(world, "1", "2").values()).count("running") == 1
     raised = Qos(name="high", tres_total={"cpu": 16})
-    world.mirror.limit_by(Limits((raised,), (), ()))
+    world.mirror.limit_by(ClusterLimits((raised,), (), ()))
     world.look(job(1, **asked), job(2, **asked))
     assert list(starts_in_fork(world, "1", "2").values()).count("running") == 2
 
@@ -85,7 +85,7 @@ def test_a_limit_that_no_cap_tells_has_no_start_and_is_named(world: World, reaso
     world.look(job(1, qos="high", reason=reason))
     assert world.state("1") == "waiting"
     told = estimate(world.engine, AskStart(id="1", seeds=1, arrivals=False, horizon_ms=60_000),
-                    Learnt(world.engine.state), lambda *_: None)  # fmt: skip
+                    HistoricRunTimes(world.engine.state), lambda *_: None)  # fmt: skip
     assert told.start is None or told.start.p50_ms is None
     assert reason in told.leaves_out
 
@@ -110,7 +110,7 @@ def test_a_changed_time_limit_of_what_runs_is_mirrored_and_a_forecast_goes_by_it
     assert world.engine.workload("1").estimate_ms == 600_000
     assert _soonest_end(world, "1") < before
     row = world.engine.state.workloads.row_of["1"]
-    likely = Learnt(world.engine.state).draw_many(np.array([row]), np.array([0.999]), np.array([1000]))
+    likely = HistoricRunTimes(world.engine.state).draw_many(np.array([row]), np.array([0.999]), np.array([1000]))
     assert likely[0] <= 600_000
 
 
@@ -142,11 +142,11 @@ class Accounting:
 
 def test_run_times_are_learnt_from_what_accounting_remembers_by_name_and_by_part_of_the_limit(world: World) -> None:
     world.look(job(900, name="train-900", time_limit_s=36_000), job(901, name="other", user="bob", time_limit_s=1000))
-    before = Learnt(world.engine.state)
+    before = HistoricRunTimes(world.engine.state)
     rows = [world.engine.state.workloads.row_of[name] for name in ("900", "901")]
     accounting = Accounting(*(past(n, 600 + n) for n in range(1, 41)), past(41, 700, state="CANCELLED"))
-    Past(accounting, world.call, wall_s=lambda: NOW_S).learn()  # type: ignore[arg-type]
-    learnt = Learnt(world.engine.state)
+    PastRunsReader(accounting, world.call, wall_s=lambda: NOW_S).learn()  # type: ignore[arg-type]
+    learnt = HistoricRunTimes(world.engine.state)
     assert len(world.engine.state.past.runs) == 40
     assert before.draw(rows[0], 0.9, 0) > 10_000_000
     assert 600_000 <= learnt.draw(rows[0], 0.1, 0) < learnt.draw(rows[0], 0.9, 0) <= 640_000
@@ -163,13 +163,13 @@ def test_what_the_cell_has_seen_itself_is_not_learnt_twice_and_a_restart_asks_no
     mine = past(7, 600)
     world.look(job(7, state="COMPLETED", submit_s=mine.submit_s, start_s=mine.start_s, end_s=mine.end_s))
     accounting = Accounting(mine, past(8, 600))
-    Past(accounting, world.call, wall_s=lambda: NOW_S).learn()  # type: ignore[arg-type]
+    PastRunsReader(accounting, world.call, wall_s=lambda: NOW_S).learn()  # type: ignore[arg-type]
     assert [run.name for run in world.engine.state.past.runs] == ["train-8"]
     # Windows go back, each twice as long as the one after it.
     assert accounting.asked[0] == (NOW_S - 3600, NOW_S)
     assert accounting.asked[1] == (NOW_S - 3 * 3600, NOW_S - 3600)
     asked = len(accounting.asked)
-    Past(accounting, world.call, wall_s=lambda: NOW_S + 60).learn()  # type: ignore[arg-type]
+    PastRunsReader(accounting, world.call, wall_s=lambda: NOW_S + 60).learn()  # type: ignore[arg-type]
     assert len(accounting.asked) == asked
 
 
@@ -178,7 +178,7 @@ def test_without_accounting_nothing_is_learnt_and_that_is_said(world: World) -> 
         def history(self, *_: int) -> tuple[PastJob, ...]:
             raise SlurmLacks(0, "there is no accounting here")
 
-    asks = Past(Without(), world.call, wall_s=lambda: NOW_S)  # type: ignore[arg-type]
+    asks = PastRunsReader(Without(), world.call, wall_s=lambda: NOW_S)  # type: ignore[arg-type]
     asks._run()
     assert asks.lacks == {"run times of before": "there is no accounting here"}
     assert world.engine.state.past.until_ms == 0

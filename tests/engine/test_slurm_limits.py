@@ -8,8 +8,8 @@ import pytest
 
 from console.slurm_rules_text import limit_sentence, share_lines
 from engine.slurm.accounting import Association, Qos, Share
-from engine.slurm.limits import Limits, is_limit
-from engine.slurm.records import UNLIMITED, Job, Partition
+from engine.slurm.limits import ClusterLimits, is_limit
+from engine.slurm.records import UNLIMITED, Job, SlurmPartition
 
 HIGH = Qos(name="high", tres_total={"cpu": 64, "gres/gpu": 4}, jobs_per_user=2, wall_limit_s=7200, jobs_total=UNLIMITED)
 HOUSE = Qos(name="house", tres_total={"node": 3})
@@ -20,7 +20,9 @@ ACCOUNTS = (
     Association(account="vision", user="ann", cluster="loop", jobs_max=3),
     Association(account="vision", cluster="elsewhere", tres_total={"cpu": 1}),
 )
-LIMITS = Limits((HIGH, HOUSE), ACCOUNTS, (Partition(name="gpu", qos="house"), Partition(name="batch")), "loop")
+LIMITS = ClusterLimits(
+    (HIGH, HOUSE), ACCOUNTS, (SlurmPartition(name="gpu", qos="house"), SlurmPartition(name="batch")), "loop"
+)
 
 
 def job(job_id: int, **more: Any) -> Job:
@@ -86,7 +88,7 @@ def test_which_reasons_room_would_not_help() -> None:
 
 def test_an_account_that_is_under_itself_ends() -> None:
     round_ = (Association(account="a", parent="b", tres_total={"cpu": 1}), Association(account="b", parent="a"))
-    found = Limits((), round_, ()).stopping(job(9, account="a", reason="AssocGrpCpuLimit"), RUNNING)
+    found = ClusterLimits((), round_, ()).stopping(job(9, account="a", reason="AssocGrpCpuLimit"), RUNNING)
     assert [each.of for each in found] == ["account a"]
 
 
@@ -99,7 +101,7 @@ def test_all_limits_with_what_the_largest_user_has_of_those_on_each() -> None:
 
 
 def test_hostile_names_are_shown_as_what_they_are() -> None:
-    evil = Limits((Qos(name="\x1b[2J", tres_total={"cpu": 1}),), (), ())
+    evil = ClusterLimits((Qos(name="\x1b[2J", tres_total={"cpu": 1}),), (), ())
     line = limit_sentence(evil.all([running(1, qos="\x1b[2J", user="\u202eeve")])[0])
     assert "\x1b" not in line
     assert "\u202e" not in line

@@ -18,11 +18,11 @@ from played_slurm import Answered, Asked, PlayedSlurm, meta
 from engine.errors import SpecError
 from engine.slurm.connection import SlurmConnection
 from engine.slurm.errors import SlurmDenied, SlurmLacks, SlurmRefused, SlurmUnavailable, SlurmUnreadable
-from engine.slurm.line import IN_FLIGHT, Line, where
-from engine.slurm.records import Wish
+from engine.slurm.line import IN_FLIGHT, SlurmTransport, where
+from engine.slurm.records import JobRequest
 from tests.support.patience import PATIENCE_S
 
-WISH = Wish(name="x", script="#!/bin/sh\ntrue\n")
+WISH = JobRequest(name="x", script="#!/bin/sh\ntrue\n")
 JOBS = (200, {"jobs": [{"job_id": 1, "job_state": "RUNNING"}], "last_update": 1000, **meta("24.11.5")})
 GIVEN = (200, {"job_id": 7, **meta("24.11.5")})
 
@@ -332,10 +332,10 @@ def test_a_name_that_slurm_reads_as_many_or_as_a_path_is_refused_before_it_is_se
 def test_a_wish_that_no_program_could_be_given_is_refused_before_it_is_sent() -> None:
     with playing("v0.0.42") as played, connected(played.url) as slurm:
         for wish in (
-            Wish(name="x", script="true"),
-            Wish(name="x", script="#!/bin/sh\0"),
-            Wish(name="x", script="#!/bin/sh", environment={}),
-            Wish(name="x", script="#!/bin/sh", environment={"A=B": "c"}),
+            JobRequest(name="x", script="true"),
+            JobRequest(name="x", script="#!/bin/sh\0"),
+            JobRequest(name="x", script="#!/bin/sh", environment={}),
+            JobRequest(name="x", script="#!/bin/sh", environment={"A=B": "c"}),
         ):
             with pytest.raises(SpecError):
                 slurm.submit(wish)
@@ -371,7 +371,7 @@ def test_a_user_that_would_break_a_header_is_refused(user: str) -> None:
 
 
 def test_a_line_that_was_never_used_costs_no_connection() -> None:
-    line = Line(where("http://127.0.0.1:1"), "", None, read_s=1.0)
+    line = SlurmTransport(where("http://127.0.0.1:1"), "", None, read_s=1.0)
     line.close()
 
 

@@ -16,7 +16,7 @@ from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 
 from engine.slurm.connection import SlurmConnection
 from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
-from engine.slurm.records import UNLIMITED, Job, ReservationWish, Wish
+from engine.slurm.records import UNLIMITED, Job, JobRequest, ReservationWish
 
 pytestmark = pytest.mark.thorough
 SLEEP = "#!/bin/sh\nsleep 60\n"
@@ -42,8 +42,8 @@ def slurm(cluster: SlurmCluster) -> Iterator[SlurmConnection]:
     connection.close()
 
 
-def wish(name: str, **more: Any) -> Wish:
-    return Wish(**{"name": f"live-{name}", "script": SLEEP, "time_limit_s": 600, **more})
+def wish(name: str, **more: Any) -> JobRequest:
+    return JobRequest(**{"name": f"live-{name}", "script": SLEEP, "time_limit_s": 600, **more})
 
 
 def test_the_release_is_known_and_nothing_is_lacking(cluster: SlurmCluster, slurm: SlurmConnection) -> None:

@@ -26,12 +26,12 @@ from engine.model import (
 )
 from engine.query import Query
 from engine.rehearsal import Rehearsal
-from engine.run_times import Learnt
+from engine.run_times import HistoricRunTimes
 from engine.slurm.accounting import PastJob
 from engine.slurm.boots import RESUME_TIMEOUT_S
 from engine.slurm.errors import SlurmUnavailable
 from engine.slurm.reasons import said
-from engine.slurm.records import Jobs, Node, Nodes
+from engine.slurm.records import JobList, Node, SlurmNodes
 from engine.slurm.watch import Watcher
 from tests.support.patience import PATIENCE_S
 
@@ -309,7 +309,7 @@ def test_accounting_tells_how_jobs_ended_that_the_controller_forgot_while_nobody
 def test_a_fault_of_ours_is_said_and_does_not_end_the_mirror(
     world: World, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fault(since: int | None = None) -> Nodes:
+    def fault(since: int | None = None) -> SlurmNodes:
         raise RuntimeError("not foreseen")
 
     def until(state: str) -> None:
@@ -416,7 +416,7 @@ def test_a_job_on_a_powered_down_node_starts_in_a_forecast_once_it_has_booted(wo
         )
 
     def starts_after_s() -> int:
-        ahead = Rehearsal(world.engine.fork(), 1, Learnt(world.engine.state))
+        ahead = Rehearsal(world.engine.fork(), 1, HistoricRunTimes(world.engine.state))
         ahead.advance(ahead.now_ms + 1_000_000)
         found = next(each for each in ahead.workload("1").history if each.what == "running")
         return (found.at_ms - world.engine.now_ms) // 1000
@@ -442,7 +442,7 @@ def test_a_controller_that_died_is_said_to_be_lost_while_its_answer_is_still_awa
 ) -> None:
     died, asked = threading.Event(), threading.Event()
 
-    def held_for_half_a_minute(since: int | None = None) -> Jobs:
+    def held_for_half_a_minute(since: int | None = None) -> JobList:
         asked.set()
         assert died.wait(PATIENCE_S)
         raise SlurmUnavailable("at last")

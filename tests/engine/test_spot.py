@@ -30,7 +30,7 @@ from engine.model import (
     WorkloadSpec,
 )
 from engine.rehearsal import Rehearsal
-from engine.run_times import Learnt, uniforms
+from engine.run_times import HistoricRunTimes, uniforms
 from engine.spot import lifetime_ms
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
@@ -300,7 +300,7 @@ def test_a_twin_knows_of_machines_only_how_often_they_are_taken(rehearsed: int) 
     engine.advance(5 * HOUR)
     there = set(engine.state.capacity.row_of)
     assert 25 < len(there) < 75
-    ahead = Rehearsal(engine.fork(), rehearsed, Learnt(engine.state))
+    ahead = Rehearsal(engine.fork(), rehearsed, HistoricRunTimes(engine.state))
     for one in (engine, ahead):
         one.advance(6 * HOUR)
     left, foretold = (set(one.state.capacity.row_of) for one in (engine, ahead))

@@ -27,9 +27,9 @@ from engine.traces.spot_week import (
     HOUR_MS,
     MINUTE_MS,
     Bound,
-    Job,
     Market,
-    Series,
+    SpotJob,
+    ZonePrices,
     assumed_market,
     jobs,
     live,
@@ -39,7 +39,7 @@ from engine.traces.spot_week import (
 )
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "spot_ec2_2015"
-PRICES = Series(zone="z", at_ms=(-HOUR_MS, HOUR_MS, 3 * HOUR_MS), microusd_hour=(100, 400, 50), mean_before=100)
+PRICES = ZonePrices(zone="z", at_ms=(-HOUR_MS, HOUR_MS, 3 * HOUR_MS), microusd_hour=(100, 400, 50), mean_before=100)
 
 
 def test_a_machine_costs_the_integral_of_the_price_over_its_life() -> None:
@@ -58,10 +58,10 @@ def test_while_the_price_is_above_on_demand_there_are_no_machines() -> None:
 
 def test_the_bound_buys_the_cheapest_minutes_before_the_deadline() -> None:
     market = Market(source="", on_demand=200, zones=(PRICES,))
-    job = Job(id="a", arrives_ms=0, work_ms=90 * MINUTE_MS, tasks=2, deadline_ms=4 * HOUR_MS)
+    job = SpotJob(id="a", arrives_ms=0, work_ms=90 * MINUTE_MS, tasks=2, deadline_ms=4 * HOUR_MS)
     microusd_each = 60 * (50 // 60) + 30 * (100 // 60)
     assert Bound(market).cost(job) == 2 * microusd_each
-    certain = Job(id="b", arrives_ms=0, work_ms=HOUR_MS, tasks=1, deadline_ms=4 * HOUR_MS, certain=True)
+    certain = SpotJob(id="b", arrives_ms=0, work_ms=HOUR_MS, tasks=1, deadline_ms=4 * HOUR_MS, certain=True)
     assert Bound(market).cost(certain) == 200
 
 

@@ -21,7 +21,7 @@ from engine.model import (
     WorkloadState,
 )
 from engine.rehearsal import DrawnExecutor
-from engine.run_times import Learnt
+from engine.run_times import HistoricRunTimes
 
 
 def of_a_slurm_cluster(ended_ms: Sequence[int], waiting: int) -> Engine:
@@ -48,7 +48,9 @@ def of_a_slurm_cluster(ended_ms: Sequence[int], waiting: int) -> Engine:
 def drawn_of(engine: Engine, seed: int) -> list[int]:
     rows = np.arange(len(engine.state.workloads.ids), dtype=np.int32)
     waits = np.array(engine.state.workloads.state)[rows] == WorkloadState.QUEUED
-    return DrawnExecutor(engine.state, seed, Learnt(engine.state), engine.now_ms).run_times(rows[waits]).tolist()
+    return (
+        DrawnExecutor(engine.state, seed, HistoricRunTimes(engine.state), engine.now_ms).run_times(rows[waits]).tolist()
+    )
 
 
 def test_time_limits_without_history_leave_open_how_long_all_of_it_takes() -> None:
@@ -56,7 +58,7 @@ def test_time_limits_without_history_leave_open_how_long_all_of_it_takes() -> No
     means = sorted(sum(drawn_of(engine, seed)) / 40 for seed in range(60))
     assert means[6] < 30_000 < 70_000 < means[-7]
     assert drawn_of(engine, 3) == drawn_of(engine, 3)
-    assert "no finished run" in Learnt(engine.state).basis()
+    assert "no finished run" in HistoricRunTimes(engine.state).basis()
 
 
 def test_each_job_that_ends_makes_time_limits_less_of_a_guess() -> None:

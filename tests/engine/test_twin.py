@@ -29,7 +29,7 @@ from engine.edits import EditsError, parse_all
 from engine.errors import NotFoundError, RefusedError
 from engine.outlook import Ask, AskStart, Outlook, RunStatus, WhatIf
 from engine.rehearsal import Rehearsal
-from engine.run_times import OF_ESTIMATE, Learnt, quantile, quantiles, uniform, uniforms
+from engine.run_times import OF_ESTIMATE, HistoricRunTimes, quantile, quantiles, uniform, uniforms
 from engine.twin import MAX_AT_ONCE, Twins
 from tests.support.patience import PATIENCE_S
 
@@ -299,7 +299,7 @@ def test_edits_that_cannot_be_made_at_once_fail_the_run_with_what_is_wrong(twins
 
 def test_progress_and_first_estimates_come_before_the_end() -> None:
     engine, frames = busy_engine(), []
-    twin.answer(engine, what_if("drain g0", seeds=3), Learnt(engine.state), frames.append)
+    twin.answer(engine, what_if("drain g0", seeds=3), HistoricRunTimes(engine.state), frames.append)
     told = [twin._decoder.decode(frame) for frame in frames]
     assert [one.whole for one in told] == [*(False,) * (len(told) - 1), True]
     assert all(one.permille <= after.permille for one, after in pairwise(told))

@@ -16,11 +16,11 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from engine.allocations import NONE, Allocations
 from engine.capacity import Capacity
-from engine.class_requests import Requests
+from engine.class_requests import RequestColumns
 from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
 from engine.placement import place
 from engine.shape import Shape
-from engine.victim_field import Ask, Candidates, Quota
+from engine.victim_field import Ask, Quota, VictimCandidates
 from engine.victims import CORE, cheapest
 from engine.workloads import ClassKey, WorkloadClass
 
@@ -98,9 +98,9 @@ class Cell:
         return place(self.without(rows), shapes, counts) is not None and sum(self.amount[r] for r in rows) >= short
 
     def choose(self, asks: Sequence[Ask], **rest: Any) -> list[int] | None:
-        requests = Requests()
+        requests = RequestColumns()
         requests.update(self.classes)
-        candidates = Candidates(np.array(self.level, np.int16), np.array(self.cost, np.int64))
+        candidates = VictimCandidates(np.array(self.level, np.int16), np.array(self.cost, np.int64))
         classes = np.arange(len(self.classes), dtype=np.int32)
         return cheapest(self.capacity, self.allocations, requests, classes, asks, candidates, **rest)
 

@@ -22,7 +22,7 @@ import yaml
 
 from runbooks.answer import read_answer
 from runbooks.draft import DraftRejected
-from runbooks.model_call import ModelCall, ModelReply, PromptMessage, Worker
+from runbooks.model_call import ModelCall, ModelReply, ModelWorker, PromptMessage
 from runbooks.model_endpoint import Endpoint, endpoint_of
 
 HERE = Path(__file__).parent
@@ -119,7 +119,7 @@ class Played:
         return not stalled and self.wall_ms <= 1.2 * DEADLINE_MS * longer
 
 
-def worker_of(server: Server, row: dict[str, Any], folder: Path, longer: int = 1) -> Worker:
+def worker_of(server: Server, row: dict[str, Any], folder: Path, longer: int = 1) -> ModelWorker:
     """A worker whose endpoint is where the row's case is played, with so many times the usual deadline."""
     listener = row.get("via", "http")
     path = f"/case/{row['id']}" if row.get("path") else "/v1"
@@ -130,7 +130,7 @@ def worker_of(server: Server, row: dict[str, Any], folder: Path, longer: int = 1
     if row.get("ca"):
         (folder / "ca.pem").write_text(server.ca)
         ca_file = str(folder / "ca.pem")
-    return Worker(endpoint(url, row["id"], ca_file, DEADLINE_MS * longer), lambda: KEY)
+    return ModelWorker(endpoint(url, row["id"], ca_file, DEADLINE_MS * longer), lambda: KEY)
 
 
 def endpoint(url: str, model: str, ca_file: str = "", deadline_ms: int = DEADLINE_MS) -> Endpoint:
@@ -154,7 +154,7 @@ def needs_own_worker(row: dict[str, Any]) -> bool:
     return bool(row.keys() & {"via", "host", "tls", "ca", "path", "fresh"})
 
 
-async def play(server: Server, worker: Worker, row: dict[str, Any]) -> Played:
+async def play(server: Server, worker: ModelWorker, row: dict[str, Any]) -> Played:
     """The case, once, from a thread beside a loop that ticks: as it is done beside the engine."""
     phases: list[tuple[float, str]] = []
     watch = _Watch(worker)
@@ -200,7 +200,7 @@ async def play(server: Server, worker: Worker, row: dict[str, Any]) -> Played:
 class _Watch:
     """Stalls of this process's loop, and memory of this process and of the worker's children."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: ModelWorker) -> None:
         self._worker = worker
         self._own = rss_kib(os.getpid())
         self._children: dict[int, int] = {}

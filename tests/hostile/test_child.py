@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from runbooks.draft import DraftRejected
-from runbooks.model_call import PROGRAM, ModelReply, Worker
+from runbooks.model_call import PROGRAM, ModelReply, ModelWorker
 from tests.hostile.harness import KEY, PRIVATE, Server, call_of, endpoint, serving
 from tests.support.patience import PATIENCE_S
 
@@ -33,18 +33,18 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def worker(server: Server) -> Iterator[Worker]:
-    worker = Worker(endpoint(server.url(), "good"), lambda: KEY)
+def worker(server: Server) -> Iterator[ModelWorker]:
+    worker = ModelWorker(endpoint(server.url(), "good"), lambda: KEY)
     worker.warm()
     yield worker
     worker.close()
 
 
-def ask(worker: Worker, row: dict[str, str] = GOOD, cancelled: threading.Event | None = None) -> ModelReply:
+def ask(worker: ModelWorker, row: dict[str, str] = GOOD, cancelled: threading.Event | None = None) -> ModelReply:
     return worker.ask(call_of(row), cancelled=cancelled or threading.Event(), tell=lambda _phase, _bytes: None)
 
 
-def reason(worker: Worker, row: dict[str, str] = GOOD) -> str:
+def reason(worker: ModelWorker, row: dict[str, str] = GOOD) -> str:
     with pytest.raises(DraftRejected) as rejected:
         ask(worker, row)
     assert KEY not in f"{rejected.value!s} {rejected.value.seen!r}"
@@ -69,12 +69,12 @@ def in_a_moment(holds: Callable[[], bool]) -> bool:
 
 
 def test_it_has_no_environment_no_file_of_ours_and_few_rights(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: ModelWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_MODEL_KEY", PRIVATE)
     with (
         (tmp_path / "journal.db").open("wb") as ours,
-        contextlib.closing(Worker(worker.endpoint, lambda: KEY)) as other,
+        contextlib.closing(ModelWorker(worker.endpoint, lambda: KEY)) as other,
     ):
         os.set_inheritable(ours.fileno(), True)
         ask(other)
@@ -131,7 +131,7 @@ def test_asking_loads_no_sdk_into_the_process_that_asks() -> None:
 # -- its life ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_child_is_used_again_and_killed_when_it_is_cancelled(worker: Worker) -> None:
+def test_one_child_is_used_again_and_killed_when_it_is_cancelled(worker: ModelWorker) -> None:
     ask(worker)
     (first,) = worker.pids
     ask(worker)
@@ -152,7 +152,7 @@ def test_one_child_is_used_again_and_killed_when_it_is_cancelled(worker: Worker)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("when", ["busy", "idle"])
-def test_one_that_is_killed_is_replaced(worker: Worker, when: str) -> None:
+def test_one_that_is_killed_is_replaced(worker: ModelWorker, when: str) -> None:
     ask(worker)
     (pid,) = worker.pids
     if when == "idle":
@@ -175,7 +175,7 @@ def test_one_that_is_killed_is_replaced(worker: Worker, when: str) -> None:
 
 
 @pytest.mark.thorough
-def test_one_that_is_stopped_is_killed_at_the_deadline(worker: Worker) -> None:
+def test_one_that_is_stopped_is_killed_at_the_deadline(worker: ModelWorker) -> None:
     ask(worker)
     (pid,) = worker.pids
 
@@ -191,7 +191,7 @@ def test_one_that_is_stopped_is_killed_at_the_deadline(worker: Worker) -> None:
 
 @pytest.mark.thorough
 def test_many_at_once_are_each_answered_and_one_child_stays(server: Server) -> None:
-    worker = Worker(endpoint(server.url(), "good"), lambda: KEY)
+    worker = ModelWorker(endpoint(server.url(), "good"), lambda: KEY)
     answers: list[ModelReply] = []
     threads = [threading.Thread(target=lambda: answers.append(ask(worker))) for _ in range(2)]
     for thread in threads:
@@ -294,7 +294,7 @@ LIES = (
 def test_a_child_that_lies_is_rejected(does: str, expected: str) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     program = (sys.executable, "-I", "-S", "-c", _PREAMBLE + does)
-    worker = Worker(endpoint("http://127.0.0.1:9/v1", "m"), lambda: KEY, program=program)
+    worker = ModelWorker(endpoint("http://127.0.0.1:9/v1", "m"), lambda: KEY, program=program)
     with pytest.raises(DraftRejected) as rejected:
         ask(worker)
     assert rejected.value.reason == expected
@@ -307,7 +307,7 @@ def test_a_child_that_lies_is_rejected(does: str, expected: str) -> None:
 
 def test_one_that_is_never_ready_can_be_cancelled() -> None:
     program = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")
-    worker = Worker(endpoint("http://127.0.0.1:9/v1", "m"), lambda: KEY, program=program)
+    worker = ModelWorker(endpoint("http://127.0.0.1:9/v1", "m"), lambda: KEY, program=program)
     cancelled = threading.Event()
     timer = threading.Timer(0.05, cancelled.set)
     timer.start()
@@ -319,7 +319,7 @@ def test_one_that_is_never_ready_can_be_cancelled() -> None:
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    worker = Worker(endpoint("http://127.0.0.1:9/v1", "m"), lambda: KEY, program=("/nowhere/python",))
+    worker = ModelWorker(endpoint("http://127.0.0.1:9/v1", "m"), lambda: KEY, program=("/nowhere/python",))
     worker.warm()
     assert reason(worker) == "worker"
     worker.close()
@@ -330,9 +330,9 @@ def test_a_program_that_is_not_there_is_named() -> None:
     ["sk-a\r\nX-Evil: 1", "sk a", "sk-\x00", "sk-\u00e9", "sk-\x7f"],
     ids=str.split("line space nul accent delete"),
 )
-def test_a_key_that_would_be_more_than_a_header_goes_nowhere(worker: Worker, server: Server, key: str) -> None:
+def test_a_key_that_would_be_more_than_a_header_goes_nowhere(worker: ModelWorker, server: Server, key: str) -> None:
     server.seen()
-    other = Worker(worker.endpoint, lambda: key)
+    other = ModelWorker(worker.endpoint, lambda: key)
     with pytest.raises(DraftRejected) as rejected:
         ask(other)
     assert rejected.value.reason == "no_key"

@@ -17,7 +17,7 @@ import pytest
 
 from console import connections
 from console.authentication import FAILURES, MAX_LOGIN
-from console.oidc import Provider
+from console.oidc import OpenIdProvider
 from engine.errors import UnreachableError
 from engine.loop import EngineLoop
 from tests.console.test_tls import certificate, secured
@@ -126,12 +126,12 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def people_line(loop: EngineLoop, provider: Provider) -> object:
+def people_line(loop: EngineLoop, provider: OpenIdProvider) -> object:
     return reached(loop, gate_of(loop.engine, team(person("alice", "operator"), person("dave", "admin"))), provider)
 
 
 def test_a_login_of_nobody_is_read_to_a_few_bytes_only(loop: EngineLoop, issuer: Issuer) -> None:
-    with people_line(loop, Provider(issuer.url, CLIENT)) as line, line.http() as http:  # type: ignore[attr-defined]
+    with people_line(loop, OpenIdProvider(issuer.url, CLIENT)) as line, line.http() as http:  # type: ignore[attr-defined]
         for headers in ({}, {"muster-signed": "x"}):
             for content in (b'{"id_token":"' + b"a" * MAX_LOGIN + b'"}', iter([b"a" * 40_000, b"a" * 40_000])):
                 answer = http.post("/v1/login/token", content=content, headers=headers)
@@ -140,7 +140,7 @@ def test_a_login_of_nobody_is_read_to_a_few_bytes_only(loop: EngineLoop, issuer:
 
 
 def test_logins_that_do_not_hold_are_slowed_down_like_tokens(loop: EngineLoop, issuer: Issuer) -> None:
-    with people_line(loop, Provider(issuer.url, CLIENT)) as line, line.http() as http:  # type: ignore[attr-defined]
+    with people_line(loop, OpenIdProvider(issuer.url, CLIENT)) as line, line.http() as http:  # type: ignore[attr-defined]
         codes = [http.post("/v1/login/token", json={"id_token": "a.b.c"}).status_code for _ in range(FAILURES + 3)]
         assert codes[:FAILURES] == [401] * FAILURES
         assert codes[-1] == 429
@@ -153,7 +153,7 @@ def test_made_up_logins_while_the_provider_is_silent_hold_up_nobody(
     forged = issuer.token()
     provider = ExitStack()
     url = provider.enter_context(silent())
-    with provider, people_line(loop, Provider(url, CLIENT)) as line:  # type: ignore[attr-defined]
+    with provider, people_line(loop, OpenIdProvider(url, CLIENT)) as line:  # type: ignore[attr-defined]
         assert isinstance(line, Line)
         token = line.make_token("alice").token
         stop = threading.Event()
@@ -186,7 +186,7 @@ def test_a_provider_that_failed_is_not_waited_for_at_once_again_and_its_keys_are
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.oidc.AGAIN_S", 0.0)
-    provider = Provider(issuer.url, CLIENT)
+    provider = OpenIdProvider(issuer.url, CLIENT)
     assert provider.proved(issuer.token()).account
     issuer.floods = True
     before = len(issuer.asked)

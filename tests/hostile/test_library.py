@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runbooks.draft import REASONS
-from runbooks.model_call import Worker
+from runbooks.model_call import ModelWorker
 from tests.hostile.harness import (
     PRIVATE,
     TRIES,
@@ -91,7 +91,7 @@ async def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None
         shared.close()
 
 
-async def _good(server: Server, worker: Worker) -> Played:
+async def _good(server: Server, worker: ModelWorker) -> Played:
     """A good answer, which may come too late where the machine is busy with something else."""
     for _ in range(TRIES):
         played = await play(server, worker, {"id": "good"})
@@ -100,7 +100,7 @@ async def _good(server: Server, worker: Worker) -> Played:
     return played
 
 
-async def _played(server: Server, worker: Worker, row: dict[str, Any], folder: Path, longer: int) -> Played:
+async def _played(server: Server, worker: ModelWorker, row: dict[str, Any], folder: Path, longer: int) -> Played:
     """By that worker, or by one of its own with a longer deadline."""
     if longer == 1:
         return await play(server, worker, row)

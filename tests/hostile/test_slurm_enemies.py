@@ -14,7 +14,7 @@ from engine.model import RunSpec
 from engine.slurm import line as slurm_line
 from engine.slurm.answers import decoded, split
 from engine.slurm.errors import SlurmUnreadable
-from engine.slurm.reconcile import Index
+from engine.slurm.reconcile import JobsByToken
 from engine.slurm.tokens import TokenFile
 from runbooks.admission import admit
 from runbooks.identity import Scope
@@ -79,7 +79,7 @@ def test_what_was_not_answered_is_the_first_that_was_seen_and_of_our_user() -> N
 def test_a_list_that_is_searched_for_a_token_is_searched_for_our_user() -> None:
     token = "1-0123456789abcdef0123"
     mine, forged = job(3, comment=f"muster:{token}", user="muster"), job(2, name="x.m01234567", user="mallory")
-    assert Index([forged, mine]).of(token, "muster") == [mine]
+    assert JobsByToken([forged, mine]).of(token, "muster") == [mine]
 
 
 @pytest.mark.parametrize("name", ["7", "7/3", "7.2", "7/3.2"])

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import yaml
 
-from runbooks.draft import Brief, DraftRejected, Excerpt, Fact, Finding, Observation, Task
+from runbooks.draft import Brief, DraftRejected, Excerpt, Fact, Observation, ReportedFinding, Task
 from runbooks.excerpts import prepared
 from runbooks.model_endpoint import Egress
 from runbooks.plan import Source
@@ -48,7 +48,7 @@ def brief_with(field: str, text: str, task: Task = "act", named: str = "gpu-17")
         fact("proposal_note", "P-1", text if field in ("note", "every") else "withdrawn"),
     ]  # fmt: skip
     is_ = {name: text if field in (name, "every") else "" for name in FIELDS}
-    finding = Finding(
+    finding = ReportedFinding(
         id="R-k3vq7", kind="forgotten_cordons", text=is_["finding"] or "a node is cordoned", about=is_["about"],
         observed=(Observation(metric="idle GPU", window="24 h", value=is_["observed"] or "8"),),
     )  # fmt: skip

@@ -10,15 +10,15 @@ import pytest
 from console.cli import run as muster
 from engine.errors import SpecError
 from engine.traces.trace import Problems, TraceError
-from recommender.backtest_anomaly import Series, read, read_labels, score, three_sigma_day
+from recommender.backtest_anomaly import LabelledSeries, read, read_labels, score, three_sigma_day
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 LABELS = Path(__file__).with_name("nab_windows.json")
 HOUR = 3_600_000
 
 
-def series(values: list[float]) -> Series:
-    return Series("made", [HOUR * at for at in range(len(values))], values, ())
+def series(values: list[float]) -> LabelledSeries:
+    return LabelledSeries("made", [HOUR * at for at in range(len(values))], values, ())
 
 
 def written(path: Path, rows: list[str]) -> Path:

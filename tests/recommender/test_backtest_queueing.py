@@ -11,11 +11,11 @@ import pytest
 
 from console.cli import run as muster
 from engine.errors import SpecError
-from engine.traces.by_count import Jobs
-from engine.traces.by_estimate import LastTwo, backfill
+from engine.traces.by_count import JobColumns
+from engine.traces.by_estimate import LastTwoEstimates, backfill
 from engine.traces.replay import replay
-from recommender.backtest_queueing import ROWS, Learned, backtest, jobs_of, read, score
-from recommender.run_history import Submission
+from recommender.backtest_queueing import ROWS, ModelEstimates, backtest, jobs_of, read, score
+from recommender.run_history import SubmittedRun
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 HOUR = 3_600_000
@@ -23,7 +23,7 @@ LINE = "{} {} 0 {} {} -1 -1 {} {} -1 1 {} 1 -1 -1 -1 -1 -1\n"
 """Of an SWF log: number, submitted, ran, processors twice, requested, user."""
 
 
-def busy(jobs: int, *, seed: int) -> tuple[list[Submission], list[int]]:
+def busy(jobs: int, *, seed: int) -> tuple[list[SubmittedRun], list[int]]:
     """More work than eight processors can do at once, by users of their own habits; run times in ms."""
     draw, asked, runs, at = random.Random(seed), [], [], 0
     for _ in range(jobs):
@@ -31,17 +31,17 @@ def busy(jobs: int, *, seed: int) -> tuple[list[Submission], list[int]]:
         user = draw.choice("abcd")
         runs.append(draw.randrange(1, 2 * 60_000 * (ord(user) - 96) ** 3))
         asked.append(
-            Submission(at_ms=at, user=user, size=draw.choice((1, 1, 2)), requested_ms=draw.choice((0, 2 * HOUR)))
+            SubmittedRun(at_ms=at, user=user, size=draw.choice((1, 1, 2)), requested_ms=draw.choice((0, 2 * HOUR)))
         )
     return asked, runs
 
 
-def starts_of(asked: list[Submission], runs: list[int]) -> list[int]:
-    jobs = Jobs([each.at_ms for each in asked], runs, runs, [each.size for each in asked])
-    return backfill(jobs, 8, Learned(asked, runs), "slowdown")
+def starts_of(asked: list[SubmittedRun], runs: list[int]) -> list[int]:
+    jobs = JobColumns([each.at_ms for each in asked], runs, runs, [each.size for each in asked])
+    return backfill(jobs, 8, ModelEstimates(asked, runs), "slowdown")
 
 
-def noise_after(moment: int, asked: list[Submission], runs: list[int], starts: list[int]) -> list[int]:
+def noise_after(moment: int, asked: list[SubmittedRun], runs: list[int], starts: list[int]) -> list[int]:
     """Starts where all that was not known at the moment is noise: what arrives, and how long what is there will."""
     draw = random.Random(moment)
     noise = []
@@ -51,7 +51,7 @@ def noise_after(moment: int, asked: list[Submission], runs: list[int], starts: l
         else:
             noise.append(run if start + run <= moment else moment - start + draw.randrange(1, 10**8))
     known = sum(each.at_ms <= moment for each in asked)
-    later = [Submission(at_ms=each.at_ms, user="x", size=draw.choice((1, 8))) for each in asked[known:]]
+    later = [SubmittedRun(at_ms=each.at_ms, user="x", size=draw.choice((1, 8))) for each in asked[known:]]
     falsely = starts_of([*asked[:known], *later], noise)
     assert falsely != starts
     return falsely
@@ -72,7 +72,7 @@ def test_the_future_changes_no_start_before_any_moment() -> None:
     held_up = 0
     for seed in range(3):
         asked, runs = busy(60, seed=seed)
-        asked = [Submission(at_ms=a.at_ms, user=a.user, size=(1, 2, 3, 7)[n % 4]) for n, a in enumerate(asked)]
+        asked = [SubmittedRun(at_ms=a.at_ms, user=a.user, size=(1, 2, 3, 7)[n % 4]) for n, a in enumerate(asked)]
         truly = starts_of(asked, runs)
         for moment in sorted(truly)[20:60:4]:
             falsely = noise_after(moment, asked, runs, truly)
@@ -92,7 +92,7 @@ class Sealed(list[int]):
         return super().__getitem__(job)
 
 
-class Watched(Learned):
+class Watched(ModelEstimates):
     def ended(self, job: int, now: int) -> None:
         self._run_ms.ended = job
         super().ended(job, now)
@@ -101,7 +101,7 @@ class Watched(Learned):
 
 def test_no_run_time_is_looked_at_before_its_end() -> None:
     asked, runs = busy(120, seed=5)
-    jobs = Jobs([each.at_ms for each in asked], runs, runs, [each.size for each in asked])
+    jobs = JobColumns([each.at_ms for each in asked], runs, runs, [each.size for each in asked])
     starts = backfill(jobs, 8, Watched(asked, Sealed(runs)), "slowdown")
     assert starts == starts_of(asked, runs)
 
@@ -192,6 +192,6 @@ def test_easy_plus_plus_gives_the_published_figures(name, format, nodes, arrival
         pytest.skip(f"{path} is not here: the shared traces are kept outside the project")
     plan = read(path, format, nodes=nodes, arrivals=arrivals)
     jobs = jobs_of(plan)
-    met = score(jobs, backfill(jobs, plan.units, LastTwo(jobs, [job.user for job in plan.jobs])))
+    met = score(jobs, backfill(jobs, plan.units, LastTwoEstimates(jobs, [job.user for job in plan.jobs])))
     assert met.avg_wait_s == pytest.approx(wait, rel=0.01)
     assert met.avg_bounded_slowdown == pytest.approx(slowdown, rel=0.01)

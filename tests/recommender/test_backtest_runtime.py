@@ -13,19 +13,21 @@ import pytest
 from console.cli import run as muster
 from engine.errors import SpecError
 from engine.traces.trace import Problems, read_jobs
-from recommender.backtest_runtime import Run, backtest_rules, predictions, read, score, simple_rules
-from recommender.run_history import Submission
+from recommender.backtest_runtime import FinishedRun, backtest_rules, predictions, read, score, simple_rules
+from recommender.run_history import SubmittedRun
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 HOUR = 3_600_000
 
 
-def made(at_ms: int, run_ms: int, user: str = "ada", size: int = 1, requested_ms: int = 0, wait_ms: int = 0) -> Run:
-    asked = Submission(at_ms=at_ms, user=user, size=size, requested_ms=requested_ms)
-    return Run(asked, run_ms, at_ms + wait_ms)
+def made(
+    at_ms: int, run_ms: int, user: str = "ada", size: int = 1, requested_ms: int = 0, wait_ms: int = 0
+) -> FinishedRun:
+    asked = SubmittedRun(at_ms=at_ms, user=user, size=size, requested_ms=requested_ms)
+    return FinishedRun(asked, run_ms, at_ms + wait_ms)
 
 
-def trace(jobs: int, *, seed: int) -> list[Run]:
+def trace(jobs: int, *, seed: int) -> list[FinishedRun]:
     """Users and sizes with run times of their own, from minutes to days, that drift; some wait before they start."""
     draw, runs, at = random.Random(seed), [], 0
     for number in range(jobs):
@@ -51,7 +53,7 @@ def test_the_future_changes_nothing_said_before_it() -> None:
     for run in runs[:cut]:
         if run.start_ms + run.run_ms > moment:
             later = moment + draw.randrange(1, 10**9)
-            run = Run(run.submission, later - run.start_ms, run.start_ms)
+            run = FinishedRun(run.submission, later - run.start_ms, run.start_ms)
         known.append(run)
     other = known + sorted(noise, key=lambda run: run.submission.at_ms)
     assert sum(a != b for a, b in zip(runs[:cut], known, strict=True)) > 5

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from recommender import cell_runs
-from recommender.cell_runs import Asked, CellRuns, Row
+from recommender.cell_runs import CellRuns, WorkloadFeatures, WorkloadRow
 
 MINUTE = 60_000
 
 
-def cell(workloads: int, *, seed: int = 1) -> list[Row]:
+def cell(workloads: int, *, seed: int = 1) -> list[WorkloadRow]:
     """What would be seen after everything ended: a submission each few minutes, waits, failures and second attempts."""
     draw, rows, at = random.Random(seed), [], 0
     for number in range(workloads):
@@ -24,7 +24,7 @@ def cell(workloads: int, *, seed: int = 1) -> list[Row]:
         state, attempts = draw.choice((("finished", 1),) * 8 + (("failed", 1), ("finished", 2)))
         asked = draw.choice((0, 60 * MINUTE))
         rows.append(
-            Row(
+            WorkloadRow(
                 f"w{number}",
                 f"{name}-{number}",
                 "ml",
@@ -43,7 +43,7 @@ def cell(workloads: int, *, seed: int = 1) -> list[Row]:
     return rows
 
 
-def told(rows: list[Row], cuts: list[int]) -> CellRuns:
+def told(rows: list[WorkloadRow], cuts: list[int]) -> CellRuns:
     """Fed as the engine's pages show it at each of these moments."""
     runs, from_ms = CellRuns(), 0
     for until_ms in cuts:
@@ -69,7 +69,7 @@ def test_what_was_said_does_not_depend_on_when_it_was_looked_at() -> None:
     often = told(rows, [*range(7 * MINUTE, end, 53 * MINUTE), end])
     assert len(scores(at_once)) == sum(row.state == "finished" for row in rows)
     assert scores(at_once) == scores(often)
-    asked = Asked(name="train-x", tenant="ml", queue="q", tasks=1, gpu_milli=1000)
+    asked = WorkloadFeatures(name="train-x", tenant="ml", queue="q", tasks=1, gpu_milli=1000)
     assert at_once.about(asked, end) == often.about(asked, end)
 
 
@@ -110,16 +110,16 @@ def test_followed_work_is_bounded_and_the_rest_is_learnt_at_its_end(monkeypatch:
     later = [row._replace(started_ms=now, ended_ms=now + (row.run_ms or 0)) for row in rows]
     runs.feed(later, now, now + 10**9)
     assert len(scores(runs)) == 5
-    known = runs.about(Asked(name="train-x", tenant="ml", queue="q", tasks=1, gpu_milli=1000), now + 10**9)
+    known = runs.about(WorkloadFeatures(name="train-x", tenant="ml", queue="q", tasks=1, gpu_milli=1000), now + 10**9)
     assert known is not None
     assert known.samples == 40
 
 
 @pytest.mark.parametrize("name", ["", "12345", "7-8", "__3"])
 def test_names_that_say_nothing_are_not_likes(name: str) -> None:
-    row = Row("", name, "ml", "q", 1, 1000, 0, "finished", 1, MINUTE, 0, 0, MINUTE)
+    row = WorkloadRow("", name, "ml", "q", 1, 1000, 0, "finished", 1, MINUTE, 0, 0, MINUTE)
     runs = CellRuns()
     runs.feed([row._replace(id=str(at), ended_ms=MINUTE + at) for at in range(20)], 0, 10 * MINUTE)
-    known = runs.about(Asked(name="99-1", tenant="ml", queue="other", tasks=2, gpu_milli=1000), 10 * MINUTE)
+    known = runs.about(WorkloadFeatures(name="99-1", tenant="ml", queue="other", tasks=2, gpu_milli=1000), 10 * MINUTE)
     assert known is not None
     assert cell_runs.LEVELS[known.nearest] == "tenant and size"

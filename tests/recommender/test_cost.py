@@ -15,7 +15,7 @@ from engine.model import NodeSpec, PoolSpec, Resources, ScalingSpec
 from engine.outlook import Attempt, Options, OptionTrial, Placing
 from engine.scaling import Autoscaling
 from recommender.cost import NEVER, as_if_free, charged, interrupted, likely_of, listed, priced, quantiles
-from recommender.quote_plan import Candidate, plan
+from recommender.quote_plan import QuoteCandidate, plan
 from recommender.quotes import Offer, QuoteRequest, RunTime
 from tests.support.cells import small_cell, submit, workload
 
@@ -40,7 +40,7 @@ def gpu_pool(name: str, **more: object) -> PoolSpec:
     return PoolSpec(name=name, **given)  # type: ignore[arg-type]
 
 
-def asked(engine: Engine, **more: object) -> tuple[Candidate, ...]:
+def asked(engine: Engine, **more: object) -> tuple[QuoteCandidate, ...]:
     request = QuoteRequest(**({"nodes": 2, "gpus": 8, "model": "H100", "run_ms": 6 * HOUR} | more))  # type: ignore[arg-type]
     return plan(engine.state, request, engine.now_ms).candidates
 

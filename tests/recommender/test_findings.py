@@ -13,7 +13,7 @@ from engine.errors import SpecError
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
 from engine.query import NodeDetail, Overview, Page, Query, Term
 from recommender import findings
-from recommender.findings import CORDONED_MS, QUOTA_WAIT_MS, Covered, Likely
+from recommender.findings import CORDONED_MS, QUOTA_WAIT_MS, QuantileCoverage, RunTimeOpinion
 from recommender.suggest import Advice, Suggestion
 
 HOUR = 3_600_000
@@ -86,8 +86,8 @@ def node(
     )
 
 
-LIKES = {"r1": Likely(p90_ms=HOUR, samples=50, level="tenant and name")}
-SCORED = Covered(scored=200, p90_coverage_permille=900)
+LIKES = {"r1": RunTimeOpinion(p90_ms=HOUR, samples=50, level="tenant and name")}
+SCORED = QuantileCoverage(scored=200, p90_coverage_permille=900)
 
 
 LATE = ["w1", "queued", "a", "WaitingForQuota", QUOTA_WAIT_MS + 1]
@@ -225,7 +225,7 @@ def test_without_likes_it_says_so_instead_of_guessing() -> None:
 
 def test_weak_comparisons_are_marked_thin() -> None:
     [found], _ = findings.overruns(
-        running(run(3 * HOUR, 9 * HOUR)), LIKES, Covered(scored=3, p90_coverage_permille=900)
+        running(run(3 * HOUR, 9 * HOUR)), LIKES, QuantileCoverage(scored=3, p90_coverage_permille=900)
     )
     text = " ".join(found.thin)
     assert "asked for 9.0 h" in text
@@ -233,7 +233,7 @@ def test_weak_comparisons_are_marked_thin() -> None:
 
 
 def test_a_badly_calibrated_model_is_marked_thin() -> None:
-    off = Covered(scored=200, p90_coverage_permille=610)
+    off = QuantileCoverage(scored=200, p90_coverage_permille=610)
     [found], _ = findings.overruns(running(run(9 * HOUR)), LIKES, off)
     assert any("the estimates are off" in line for line in found.thin)
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from recommender.findings_history import (
+    HourlySeries,
     PoolNow,
     ReservationNow,
-    Series,
     idle_pools,
     interruptions,
     pools_ahead,
@@ -29,8 +29,8 @@ POOL = PoolNow(
 )  # fmt: skip
 
 
-def series(*hours: float) -> Series:
-    return Series(subject="p", hours=hours)
+def series(*hours: float) -> HourlySeries:
+    return HourlySeries(subject="p", hours=hours)
 
 
 def complete(found: Suggestion) -> None:

@@ -12,9 +12,9 @@ from engine.errors import RefusedError, SpecError
 from engine.records import Records
 from recommender.follow_up import judged, looked_up, record, tracks, wilson
 from recommender.recommendations import Followed, Verdict
-from recommender.shelf import GONE_MS, Shelf, done_by
-from recommender.shelf_tables import Kept
-from recommender.suggest import Evidence, Expected, Record, Suggestion
+from recommender.shelf import GONE_MS, SuggestionStore, done_by
+from recommender.shelf_tables import SuggestionRows
+from recommender.suggest import Evidence, Expected, PromiseRecord, Suggestion
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR
@@ -37,20 +37,20 @@ def suggestion(**fields: Any) -> Suggestion:
     return Suggestion(**{**given, **fields})
 
 
-def rejected(shelf: Shelf | None = None) -> Shelf:
-    shelf = shelf or Shelf()
+def rejected(shelf: SuggestionStore | None = None) -> SuggestionStore:
+    shelf = shelf or SuggestionStore()
     shelf.found([suggestion()], NOW)
     shelf.reject(suggestion(), "ada", "known fault", NOW)
     return shelf
 
 
-def is_told(shelf: Shelf) -> str:
+def is_told(shelf: SuggestionStore) -> str:
     """Why it is told again; empty while it is silent."""
     standing = shelf.standings[suggestion().id]
     return "" if standing.rejected else standing.note
 
 
-def look_up(shelf: Shelf, now_ms: int) -> None:
+def look_up(shelf: SuggestionStore, now_ms: int) -> None:
     """All that is due, where everything that was promised has happened."""
     shelf.settle([(each, looked_up(each, lambda *_: 2.0, lambda *_: ())) for each in shelf.due(now_ms)])
 
@@ -102,7 +102,7 @@ def test_an_engine_that_was_off_for_days_has_not_seen_it_gone() -> None:
 
 
 def test_a_reason_is_one_line_of_plain_text() -> None:
-    shelf = Shelf()
+    shelf = SuggestionStore()
     shelf.found([suggestion()], NOW)
     for reason in ("a\x1b[31m", "a\nb", "x" * 501):
         with pytest.raises(SpecError):
@@ -112,16 +112,16 @@ def test_a_reason_is_one_line_of_plain_text() -> None:
 @pytest.mark.both_databases
 def test_a_restart_forgets_no_rejection_and_no_promise(tmp_path: Path) -> None:
     records = Records(tmp_path / "rows.db")
-    shelf = rejected(Shelf(Kept(records)))
-    again = Shelf(Kept(records))
+    shelf = rejected(SuggestionStore(SuggestionRows(records)))
+    again = SuggestionStore(SuggestionRows(records))
     assert again.standings == shelf.standings
     assert again.followed == shelf.followed
     assert [each.way for each in again.followed] == ["left"]
     shelf.acted(suggestion(), "ada", NOW + HOUR)
-    again = Shelf(Kept(records))
+    again = SuggestionStore(SuggestionRows(records))
     assert [(each.way, each.who) for each in again.followed] == [("acted", "ada")]
     look_up(again, NOW + 99 * HOUR)
-    assert Shelf(Kept(records)).tracks()["k"].held == 1
+    assert SuggestionStore(SuggestionRows(records)).tracks()["k"].held == 1
     records.close()
 
 
@@ -129,17 +129,17 @@ def test_a_restart_forgets_no_rejection_and_no_promise(tmp_path: Path) -> None:
 def test_old_promises_make_room_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recommender.shelf.MAX_FOLLOWED", 3)
     records = Records(tmp_path / "rows.db")
-    shelf = Shelf(Kept(records))
+    shelf = SuggestionStore(SuggestionRows(records))
     for number in range(5):
         shelf.found([suggestion(about=f"q{number}")], NOW + number * HOUR)
-    kept = Shelf(Kept(records)).followed
+    kept = SuggestionStore(SuggestionRows(records)).followed
     assert [each.at_ms for each in kept] == [NOW + number * HOUR for number in (2, 3, 4)]
     assert kept == shelf.followed
     records.close()
 
 
 def test_a_verdict_on_what_was_acted_on_meanwhile_is_dropped() -> None:
-    shelf = Shelf()
+    shelf = SuggestionStore()
     shelf.found([suggestion()], NOW)
     due = shelf.due(NOW + 9 * HOUR)
     shelf.acted(suggestion(), "ada", NOW + 9 * HOUR)
@@ -183,7 +183,7 @@ def test_the_last_quarter_of_the_time_counts_and_others_are_the_control() -> Non
         asked.append((subject, since_ms - NOW, until_ms - NOW))
         return {"a": 2.0, "b": 6.0, "c": None}[subject]
 
-    shelf = Shelf()
+    shelf = SuggestionStore()
     shelf.found([suggestion()], NOW)
     shelf.acted(suggestion(), "ada", NOW)
     verdict = looked_up(shelf.followed[0], read, lambda *_: ("b", "c"))
@@ -192,7 +192,7 @@ def test_the_last_quarter_of_the_time_counts_and_others_are_the_control() -> Non
 
 
 def test_what_nobody_acted_on_is_followed_too() -> None:
-    shelf = Shelf()
+    shelf = SuggestionStore()
     shelf.found([suggestion()], NOW)
     look_up(shelf, NOW + 8 * HOUR - 1)
     assert shelf.tracks() == {}
@@ -204,7 +204,7 @@ def test_what_nobody_acted_on_is_followed_too() -> None:
 
 
 def test_acting_voids_what_would_have_come_by_itself_and_still_found_when_due_is_told() -> None:
-    shelf = Shelf()
+    shelf = SuggestionStore()
     shelf.found([suggestion()], NOW)
     shelf.acted(suggestion(), "ada", NOW + HOUR)
     assert [each.way for each in shelf.followed] == ["acted"]
@@ -225,7 +225,7 @@ def test_a_track_record_leaves_out_what_could_not_be_judged() -> None:
     every = [followed("acted", outcome) for outcome in ("held", "held", "held", "partly", "no", "unknown")]
     track = tracks([*every, followed("left", "held"), followed("left", "no")])["k"]
     assert (track.acted, track.held, track.partly, track.unknown, track.left, track.resolved) == (6, 3, 1, 1, 2, 1)
-    assert record(track) == Record(kept=3, broken=2)
+    assert record(track) == PromiseRecord(kept=3, broken=2)
     assert (track.held_low_permille, track.held_high_permille) == (231, 882)
 
 

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from recommender.interference import Beside, beside, interference_findings, slowdowns
+from recommender.interference import ColocatedRun, beside, interference_findings, slowdowns
 from recommender.metrics import RunRecord
 from recommender.placement import Fingerprint
 
 HOUR = 3_600_000
 
 
-def runs(seed: int, slowdown: float, kinds: int = 5, count: int = 60) -> list[Beside]:
+def runs(seed: int, slowdown: float, kinds: int = 5, count: int = 60) -> list[ColocatedRun]:
     """Kinds of which the first takes `slowdown` longer beside a node that others fill; noise of 15 %."""
     draw, found = np.random.default_rng(seed), []
     for number in range(kinds):
@@ -23,7 +23,7 @@ def runs(seed: int, slowdown: float, kinds: int = 5, count: int = 60) -> list[Be
             share, size = float(draw.random()), int(draw.integers(0, 2))
             factor = 1 + slowdown * share if number == 0 else 1.0
             run_ms = round(HOUR * 2**size * factor * math.exp(draw.normal(0, 0.15)))
-            found.append(Beside(kind, Fingerprint(kind, size, gpu=False), "pool general", run_ms, share))
+            found.append(ColocatedRun(kind, Fingerprint(kind, size, gpu=False), "pool general", run_ms, share))
     return found
 
 
@@ -65,7 +65,9 @@ def test_sizes_and_machines_are_not_mixed_up() -> None:
         size = int(draw.integers(0, 2))
         share = 0.8 * size + 0.2 * float(draw.random())
         run_ms = round(HOUR * 4**size * math.exp(draw.normal(0, 0.1)))
-        found.append(Beside("acme/kind", Fingerprint("acme/kind", size, gpu=False), "pool general", run_ms, share))
+        found.append(
+            ColocatedRun("acme/kind", Fingerprint("acme/kind", size, gpu=False), "pool general", run_ms, share)
+        )
     assert slowdowns(found) == []
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from recommender.metrics import RunRecord
 from recommender.placement import (
+    CandidatePool,
     Fingerprint,
-    Place,
     SpeedModel,
     advised,
     fingerprint,
@@ -86,8 +86,8 @@ def test_runs_that_were_cut_short_or_begun_again_tell_nothing() -> None:
         assert SpeedModel([finished("long", "T4", HOUR, **changes)] * 20).types_of(like("long")) == {}
 
 
-def place(model: str, rate: int, **changes: object) -> Place:
-    base = Place(model.lower(), model, False, ("a",), True, rate, 1, 0, 0.0)
+def place(model: str, rate: int, **changes: object) -> CandidatePool:
+    base = CandidatePool(model.lower(), model, False, ("a",), True, rate, 1, 0, 0.0)
     return base._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ def test_spot_that_is_taken_back_often_costs_more_than_it_saves() -> None:
     rough = calm._replace(interruptions=2_000)
     on_demand = place("T4", 4_000_000)
 
-    def best(spot: Place, checkpoint_ms: int) -> str:
+    def best(spot: CandidatePool, checkpoint_ms: int) -> str:
         found = advised(
             SpeedModel(runs), version=1, workload_id="w", like=like("train"), places=[spot, on_demand],
             checkpoint_ms=checkpoint_ms,

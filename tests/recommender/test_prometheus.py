@@ -14,7 +14,17 @@ import pytest
 from engine.errors import MusterError, SpecError, UnreachableError
 from recommender import prometheus
 from recommender.history import SampleRow
-from recommender.prometheus import RULES, Found, NodeNames, Prometheus, Rule, ask, told, windows, without_port
+from recommender.prometheus import (
+    RULES,
+    MetricQuery,
+    NodeNames,
+    Prometheus,
+    PrometheusSeries,
+    ask,
+    told,
+    windows,
+    without_port,
+)
 from tests.support.prometheus_server import prometheus_holding
 
 MINUTE_MS = 60_000
@@ -235,12 +245,12 @@ def test_nodes_are_found_by_the_surest_label() -> None:
 
 
 def test_values_that_are_no_numbers_are_left_out_and_counted() -> None:
-    rule = Rule("gpu_util", "", max)
+    rule = MetricQuery("gpu_util", "", max)
     series = [
-        Found({"Hostname": "gpu-1"}, [(1.0, "5"), (2.0, "NaN"), (3.0, "+Inf"), (4.0, "x")]),
-        Found({"instance": "gpu-1:9"}, [(1.0, "7")]),
-        Found({"instance": "who:9"}, [(1.0, "7")]),
-        Found({"Hostname": "gpu-2"}, [(0.0, "5"), (1e306, "5")]),
+        PrometheusSeries({"Hostname": "gpu-1"}, [(1.0, "5"), (2.0, "NaN"), (3.0, "+Inf"), (4.0, "x")]),
+        PrometheusSeries({"instance": "gpu-1:9"}, [(1.0, "7")]),
+        PrometheusSeries({"instance": "who:9"}, [(1.0, "7")]),
+        PrometheusSeries({"Hostname": "gpu-2"}, [(0.0, "5"), (1e306, "5")]),
     ]
     found = told(rule, NODES, series, 1000, 4000)
     assert found.rows == (SampleRow("gpu_util", "node", "gpu-1", (1000,), (7.0,)),)

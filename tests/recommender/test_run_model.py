@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from engine.errors import NotFoundError, SpecError
 from recommender.calibration import Mixture, Overshoot, survival_quantile
-from recommender.run_history import Submission
-from recommender.run_model import FIRST_FIT, TREES, Forest, RunModel, RunTime, given_elapsed
-from recommender.window import Window
+from recommender.run_history import SubmittedRun
+from recommender.run_model import FIRST_FIT, TREES, Forest, RunModel, RunTimeQuantiles, given_elapsed
+from recommender.window import SortedWindow
 
 HOUR = 3_600_000
 
 
-def submission(at: int, user: str = "ada", requested: int = 0, size: int = 1) -> Submission:
-    return Submission(at_ms=at * 60_000, user=user, size=size, requested_ms=requested)
+def submission(at: int, user: str = "ada", requested: int = 0, size: int = 1) -> SubmittedRun:
+    return SubmittedRun(at_ms=at * 60_000, user=user, size=size, requested_ms=requested)
 
 
 def taught(runs: int, *, seed: int = 1) -> RunModel:
@@ -175,7 +175,7 @@ def test_impossible_figures_and_unknown_ids_are_refused() -> None:
 
 # While it runs
 
-SAID = RunTime(p10_ms=60_000, p50_ms=600_000, p90_ms=HOUR, basis="trees", samples=9)
+SAID = RunTimeQuantiles(p10_ms=60_000, p50_ms=600_000, p90_ms=HOUR, basis="trees", samples=9)
 
 
 def test_before_it_starts_nothing_is_changed() -> None:
@@ -198,7 +198,7 @@ def test_at_its_median_p90_was_four_chances_in_five() -> None:
     elapsed=st.lists(st.integers(0, 10**12), min_size=2, max_size=5).map(sorted),
 )
 def test_the_longer_it_runs_the_later_it_ends(median: int, down: float, up: float, elapsed: list[int]) -> None:
-    said = RunTime(
+    said = RunTimeQuantiles(
         p10_ms=max(1, round(median / down)), p50_ms=median, p90_ms=round(median * up), basis="trees", samples=1
     )
     known = [given_elapsed(said, each) for each in elapsed]
@@ -212,7 +212,7 @@ def test_the_longer_it_runs_the_later_it_ends(median: int, down: float, up: floa
 @given(st.lists(st.integers(0, 10**12), max_size=300), st.integers(1, 50))
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_window_is_the_sorted_tail(values: list[int], size: int) -> None:
-    window = Window(size)
+    window = SortedWindow(size)
     for value in values:
         window.add(value)
     expected = sorted(values[-size:])

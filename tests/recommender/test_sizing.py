@@ -8,7 +8,7 @@ import pytest
 from engine.ledger import share
 from engine.model import PoolSpec, Resources, TaskGroup, WorkloadSpec
 from recommender.metrics import RunRecord
-from recommender.sizing import Running, Sizer, recommended, round_cpu, round_memory, sized, sizing_findings
+from recommender.sizing import Sizer, TaskGroupUse, recommended, round_cpu, round_memory, sized, sizing_findings
 from recommender.usage_model import DAY_MS, HALF_LIFE_MS, DecayingHistogram, UsageModel
 
 MINUTE = 60_000
@@ -34,12 +34,12 @@ def of_runs(count: int, **changes: object) -> UsageModel:
     return model
 
 
-def running(tasks: int = 10, **changes: object) -> Running:
-    base = Running(
+def running(tasks: int = 10, **changes: object) -> TaskGroupUse:
+    base = TaskGroupUse(
         kind="acme/train", ids=("a", "b"), tasks=tasks, cpu_milli=8_000, memory_mib=32_768, gpu_milli=0,
         pool=POOL,
     )  # fmt: skip
-    return Running(**{**{name: getattr(base, name) for name in base.__struct_fields__}, **changes})
+    return TaskGroupUse(**{**{name: getattr(base, name) for name in base.__struct_fields__}, **changes})
 
 
 def test_half_of_the_weight_is_gone_after_a_half_life() -> None:

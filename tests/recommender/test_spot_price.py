@@ -13,15 +13,15 @@ from console.cli import run as muster
 from engine.errors import SpecError
 from engine.traces.trace import Problems
 from recommender.backtest_spot import backtest
-from recommender.spot_price import Changes, forecast, hourly, read
+from recommender.spot_price import PriceSeries, forecast, hourly, read
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "spot_ec2_2015"
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 
 
-def changes(*steps: tuple[float, float]) -> Changes:
+def changes(*steps: tuple[float, float]) -> PriceSeries:
     """(hour, price)"""
-    return Changes("made", np.array([BEGIN + at * 3600 for at, _ in steps]), np.array([p for _, p in steps]), ())
+    return PriceSeries("made", np.array([BEGIN + at * 3600 for at, _ in steps]), np.array([p for _, p in steps]), ())
 
 
 def jumping(hours: int, seed: int = 1) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recommender.suggest import Benefit, Evidence, Record, Suggestion, ranked, same_id, worth_gpu_milli_h
+from recommender.suggest import Benefit, Evidence, PromiseRecord, Suggestion, ranked, same_id, worth_gpu_milli_h
 
 
 def suggestion(kind: str = "k", **fields: Any) -> Suggestion:
@@ -49,13 +49,13 @@ def test_a_finding_is_listed_once_and_the_most_worth_is_first() -> None:
     [
         ({"benefit": Benefit(waiting_gpu_milli_h=4_000, at_risk_gpu_milli_h=2_000)}, None, 6_000),
         ({"benefit": Benefit(waiting_gpu_milli_h=4_000), "thin": ("one reading",)}, None, 2_000),
-        ({"benefit": Benefit(waiting_gpu_milli_h=4_000)}, Record(kept=2, broken=4), 2_000),
+        ({"benefit": Benefit(waiting_gpu_milli_h=4_000)}, PromiseRecord(kept=2, broken=4), 2_000),
         ({"benefit": Benefit(waiting_gpu_milli_h=4_000, lost_gpu_milli_h=5_000)}, None, -1_000),
         ({"cost_delta_microusd_hour": -2_000_000}, None, 24_000),
         ({"cost_delta_microusd_hour": 2_000_000}, None, -24_000),
     ],
 )
 def test_worth_is_gains_weighed_by_certainty_less_what_acting_costs(
-    fields: dict[str, Any], record: Record | None, worth: int
+    fields: dict[str, Any], record: PromiseRecord | None, worth: int
 ) -> None:
     assert worth_gpu_milli_h(suggestion(**fields), record, gpu_hour_microusd=2_000_000) == worth

@@ -9,7 +9,7 @@ from recommender.anomaly import DAY_MS, HOUR_MS
 from recommender.metrics import Sample
 from recommender.suggest import Suggestion
 from recommender.telemetry import Telemetry
-from recommender.watch import STEP_MS, Watch, failing_queue
+from recommender.watch import STEP_MS, HistoryWatch, failing_queue
 
 START_MS = 1_800_000_000_000 // DAY_MS * DAY_MS
 
@@ -19,7 +19,7 @@ def told(metric: str, of: str, subject: str, values: np.ndarray, step_ms: int = 
 
 
 def looked(samples: list[Sample], now_ms: int) -> list[Suggestion]:
-    history, watch = Telemetry(), Watch()
+    history, watch = Telemetry(), HistoryWatch()
     history.add(samples, step_ms=STEP_MS)
     found, unknown = watch.look(history, now_ms)
     while unknown:
@@ -82,7 +82,7 @@ def test_a_queue_that_fails_more_than_chance_explains() -> None:
 def test_a_long_history_is_read_over_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recommender.watch.AT_ONCE", 500)
     samples = [each for at in range(5) for each in told("cost_rate", "tenant", f"t{at}", usual(2, 1e6, at))]
-    history, watch = Telemetry(), Watch()
+    history, watch = Telemetry(), HistoryWatch()
     history.add(samples, step_ms=STEP_MS)
     now_ms = START_MS + 2 * DAY_MS
     assert watch.look(history, now_ms)[1] == ["the history of 2 series is still being read"]

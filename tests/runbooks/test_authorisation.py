@@ -35,7 +35,7 @@ from runbooks.audit_tables import record_table
 from runbooks.books import CONFIRMATION, PROPOSAL, VOTE
 from runbooks.identity import Scope
 from runbooks.plan import TIERS, Origin, Party, Tier
-from runbooks.policy import SOLO, Grant, Group, Person, Policy, Rule, Vote, need, tally
+from runbooks.policy import SOLO, ApproverGroup, Grant, Person, Policy, Rule, Vote, need, tally
 from runbooks.policy_changes import change_need
 from runbooks.policy_tables import VERSION
 from runbooks.verify import AUTHORISATION, GATE_TABLES, Trust, link
@@ -456,7 +456,7 @@ def decided(draw: st.DrawFn) -> tuple[Policy, Tier, Party, str, Origin, Scope, l
         Rule(
             tier=tier, scope=draw(scopes), approvals=draw(st.integers(1, 3)), roles=draw(roles), expiry_ms=1,
             signed=draw(st.booleans()), self_ok=tuple(draw(st.lists(origins, unique=True))),
-            groups=(Group(name="g", people=("ann", "cat")),) if draw(st.booleans()) else (),
+            groups=(ApproverGroup(name="g", people=("ann", "cat")),) if draw(st.booleans()) else (),
         )
         for _ in range(draw(st.integers(0, 2)))
     )  # fmt: skip

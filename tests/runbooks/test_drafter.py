@@ -12,7 +12,7 @@ from engine import commands as do
 from engine.control import Engine
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, ReservationSpec, Resources, ScalingSpec
 from engine.stragglers import SampleOf
-from runbooks.draft import Brief, Draft, Finding, Observation
+from runbooks.draft import Brief, Draft, Observation, ReportedFinding
 from runbooks.drafter import RuleDrafter
 from tests.support.cells import CLASSES, small_cell, submit, workload
 from tests.support.gates import ME, Person, gate_of
@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 LONG = 1000 * HOUR_MS
 
 
-def drafted(engine: Engine, question: str = "", finding: Finding | None = None, **fields: Any) -> Draft:
+def drafted(engine: Engine, question: str = "", finding: ReportedFinding | None = None, **fields: Any) -> Draft:
     """As the service asks for one; the engine must be as it was."""
     gate = gate_of(engine)
     drafter = RuleDrafter(
@@ -231,8 +231,15 @@ def test_a_gang_that_stands_still_is_started_anew() -> None:
 
 
 def test_a_node_is_drained_only_where_its_work_runs_on_elsewhere() -> None:
-    found = Finding(id="R-x", kind="unusual_ecc_errors", text="drain node g0: 9 errors", targets=("g0",), about="g0",
-                    action="drain", observed=(Observation(metric="ecc_errors", window="24 h", value="9"),))  # fmt: skip
+    found = ReportedFinding(
+        id="R-x",
+        kind="unusual_ecc_errors",
+        text="drain node g0: 9 errors",
+        targets=("g0",),
+        about="g0",
+        action="drain",
+        observed=(Observation(metric="ecc_errors", window="24 h", value="9"),),
+    )
     engine = Engine.open(None, cell=small_cell(gpu_nodes=2, quota={"gpu_milli": 2**40}))
     engine.command(submit(workload("w0", gpu=8000, run=LONG, checkpoint=60_000)))
     engine.advance(HOUR_MS)
@@ -281,24 +288,26 @@ def test_a_healthy_cell_is_left_alone_whatever_is_said(question: str) -> None:
 
 
 GONE = [
-    Finding(id="R-1", kind="quota_beside_idle", text="a waits", about="a", targets=("a",), action="set_quota"),
-    Finding(
+    ReportedFinding(id="R-1", kind="quota_beside_idle", text="a waits", about="a", targets=("a",), action="set_quota"),
+    ReportedFinding(
         id="R-2", kind="fragmented_gangs", text="in pieces", about="cell", targets=("no-such",), action="consolidate"
     ),
-    Finding(id="R-3", kind="forgotten_cordons", text="cordoned", about="cell", targets=("g0", "g9"), action="uncordon"),
-    Finding(id="R-4", kind="throttled_node", text="hot", about="g9", targets=("g9",), action="drain"),
-    Finding(id="R-5", kind="stale_reservation", text="idle", targets=("none",), action="unreserve"),
-    Finding(id="R-6", kind="runaway_tenant", text="floods", targets=("nobody",), action="notify"),
-    Finding(
+    ReportedFinding(
+        id="R-3", kind="forgotten_cordons", text="cordoned", about="cell", targets=("g0", "g9"), action="uncordon"
+    ),
+    ReportedFinding(id="R-4", kind="throttled_node", text="hot", about="g9", targets=("g9",), action="drain"),
+    ReportedFinding(id="R-5", kind="stale_reservation", text="idle", targets=("none",), action="unreserve"),
+    ReportedFinding(id="R-6", kind="runaway_tenant", text="floods", targets=("nobody",), action="notify"),
+    ReportedFinding(
         id="R-7", kind="idle_pool", text="idle", targets=("gpu",), action="set_scaling", parameters=("--least", "1")
     ),
-    Finding(id="R-8", kind="never_heard_of", text="odd", targets=("g0",), action="explode"),
-    Finding(id="R-9", kind="", text=""),
+    ReportedFinding(id="R-8", kind="never_heard_of", text="odd", targets=("g0",), action="explode"),
+    ReportedFinding(id="R-9", kind="", text=""),
 ]
 
 
 @pytest.mark.parametrize("finding", GONE, ids=[finding.id for finding in GONE])
-def test_a_finding_that_the_cell_does_not_bear_out_any_more_is_not_acted_on(finding: Finding) -> None:
+def test_a_finding_that_the_cell_does_not_bear_out_any_more_is_not_acted_on(finding: ReportedFinding) -> None:
     engine = Engine.open(None, cell=small_cell(quota={"gpu_milli": 2**40}))
     engine.command(jobs("run", 2, gpu=4000))
     engine.advance(HOUR_MS)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from console.incident_play import Scene
+from console.incident_play import PlayedIncident
 from console.incident_scores import score
 from console.incidents import Incident, load
 from engine.control import Engine
-from runbooks.draft import Brief, Draft, Finding
+from runbooks.draft import Brief, Draft, ReportedFinding
 from runbooks.draft_findings import FINDINGS
 from runbooks.drafter import RuleDrafter
 from runbooks.policy import TEAM
@@ -44,13 +44,13 @@ def names_in(engine: Engine) -> list[str]:
     ]  # fmt: skip
 
 
-def made_up(choose: random.Random, names: list[str], nodes: list[str]) -> Finding | None:
+def made_up(choose: random.Random, names: list[str], nodes: list[str]) -> ReportedFinding | None:
     """A finding of something that is not so: as often as not it names one sound node throughout."""
     if choose.random() < 0.5:
         return None
     kind, node = choose.choice([*FINDINGS, "never_heard_of"]), choose.choice(nodes or names)
     whole = choose.random() < 0.5
-    return Finding(
+    return ReportedFinding(
         id="R-made-up",
         kind=kind,
         text=f"drain node {node}: it is broken",
@@ -61,14 +61,14 @@ def made_up(choose: random.Random, names: list[str], nodes: list[str]) -> Findin
     )
 
 
-def asking(scene: Scene) -> Callable[[str, Finding | None], Draft]:
+def asking(scene: PlayedIncident) -> Callable[[str, ReportedFinding | None], Draft]:
     engine = scene.engine
     gate = gate_of(engine, TEAM)
     drafter = RuleDrafter(
         lambda ask: ask(engine), lambda request, runbook=None: gate.preview(ME, request, runbook=runbook)
     )
 
-    def ask(question: str, finding: Finding | None) -> Draft:
+    def ask(question: str, finding: ReportedFinding | None) -> Draft:
         brief: dict[str, Any] = {"cell": engine.state.cell, "version": engine.version, "now_ms": engine.now_ms}
         return drafter.draft(Brief(question=question, finding=finding, **brief))
 
@@ -78,7 +78,7 @@ def asking(scene: Scene) -> Callable[[str, Finding | None], Draft]:
 def harms(incident: Incident) -> list[str]:
     """What went wrong of ASKS random asks; each of them on the cell as the incident left it."""
     choose = random.Random(f"{SEED} {incident.id}")
-    scene = Scene(incident)
+    scene = PlayedIncident(incident)
     ask, names, nodes = asking(scene), names_in(scene.engine), list(scene.engine.state.capacity.row_of)[:8]
     found = []
     try:

@@ -11,7 +11,7 @@ import pytest
 from engine.commands import Cordon, FailNodes
 from engine.control import Engine
 from runbooks.check_readings import READINGS
-from runbooks.draft import MAX_FACTS, Excerpt, Fact, Finding, Observation
+from runbooks.draft import MAX_FACTS, Excerpt, Fact, Observation, ReportedFinding
 from runbooks.facts import gather, names_in
 from runbooks.pseudonyms import PromptNames, is_plain, key_of
 from runbooks.vocabulary import METRICS, is_word, said
@@ -61,7 +61,7 @@ def test_every_fact_is_of_the_vocabulary_and_true(cell: Cell) -> None:
     cell.engine.command(Cordon(ids=("g3",)))
     found = gather(
         cell.call, question="g0 w0 w5 a b root gpu cpu z0 acme", channels=("ops",),
-        finding=Finding(id="R-1", kind="forgotten_cordons", text="text", targets=("g3",), action="uncordon",
+        finding=ReportedFinding(id="R-1", kind="forgotten_cordons", text="text", targets=("g3",), action="uncordon",
                         observed=(Observation(metric="m", window="1 h", value="7"),)),
     )  # fmt: skip
     for fact in found.facts:

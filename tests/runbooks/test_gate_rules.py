@@ -32,7 +32,7 @@ from runbooks.gate import Gate
 from runbooks.identity import Actor
 from runbooks.limits import ByTier
 from runbooks.plan import Act, Limits, Note, Party, Proposal, Request, Source, StepRequest, plan_digest
-from runbooks.policy import SOLO, TEAM, Need, Person, Policy, Rule, Vote, need, tally
+from runbooks.policy import SOLO, TEAM, ApprovalNeed, Person, Policy, Rule, Vote, need, tally
 
 YES = "seen and wanted"
 HOLD = steps(("hold", ("w0",)))
@@ -184,7 +184,7 @@ def test_the_stricter_of_the_policy_of_then_and_of_now_holds(made: Make) -> None
     assert cell.approve(lax, by=BOB).state == "awaiting"
 
 
-ONE_VOTE = Need(approvals=2, roles=("operator",), expiry_ms=1, window_ms=1, self_ok=True)
+ONE_VOTE = ApprovalNeed(approvals=2, roles=("operator",), expiry_ms=1, window_ms=1, self_ok=True)
 AUTHOR = Party(subject="person:otto", kind="human", account="unix:1")
 
 

@@ -29,7 +29,7 @@ from runbooks.lint import lint_file
 from runbooks.runbook import parse
 from runbooks.runbook_files import LIBRARY
 from runbooks.runbook_shown import RunbookAsk, RunbookRun, RunbookVote
-from runbooks.shelf import Shelf
+from runbooks.shelf import RunbookRegistry
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.gates import ME, gate_of
 
@@ -69,7 +69,7 @@ class Night:
     def __init__(self) -> None:
         self.engine = Engine.open(None, cell=cell())
         self.engine.advance(MINUTE)
-        self.shelf = Shelf(self.engine, gate_of(self.engine))
+        self.shelf = RunbookRegistry(self.engine, gate_of(self.engine))
 
     def work(self, name: str, gpu: int = 8000, **options: object) -> None:
         given = {"queue": "batch", "run": 9 * HOUR, "estimate": 9 * HOUR, "pools": ("gpu",), "tenant": "t"} | options

@@ -73,7 +73,7 @@ def audit(engine: Engine) -> Audit:
     return Audit(engine, Clock(), log_id="life")
 
 
-def made(connection: Connection, state: life.State) -> books.Row:
+def made(connection: Connection, state: life.State) -> books.ProposalRow:
     values = {
         "revision": 1, "serial": 0, "state": state, "since_ms": START, "created_ms": START, "author": "person:ann",
         "origin": "person", "tier": "T1", "digest": "d", "policy": "p", "blast": b"{}", "expires_ms": START,

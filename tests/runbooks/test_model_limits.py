@@ -16,7 +16,7 @@ from engine.control import Engine
 from engine.model import HOUR_MS
 from runbooks import model_limits
 from runbooks.draft import REASONS, DraftRejected
-from runbooks.model_call import ModelReply, Spent
+from runbooks.model_call import CallRecord, ModelReply
 from runbooks.model_endpoint import endpoint_of
 from runbooks.model_limits import (
     DAY_MS,
@@ -245,7 +245,12 @@ ENDPOINT = endpoint_of("http://127.0.0.1:1/v1", "m", egress="local")
 
 def answer(content: str = "x") -> ModelReply:
     return ModelReply(
-        content=content, returned_model="m", tokens_in=1, tokens_out=1, estimated=False, spent=Spent(prompt_sha256="")
+        content=content,
+        returned_model="m",
+        tokens_in=1,
+        tokens_out=1,
+        estimated=False,
+        spent=CallRecord(prompt_sha256=""),
     )
 
 

@@ -10,13 +10,13 @@ import httpx2
 import pytest
 
 from runbooks import model_transport
-from runbooks.model_transport import Guard, TransportRefused, Wire
+from runbooks.model_transport import Guard, TransportRefused, WireLog
 
 
 def guard(**changes: Any) -> Guard:
     there = {"scheme": "http", "host": "127.0.0.1", "port": 9, "path": "/v1/chat/completions", **changes}
     made = Guard(**there, most_bytes=1000, ca_pem="")
-    made.wire = Wire(0.0, lambda _phase, _received: None)
+    made.wire = WireLog(0.0, lambda _phase, _received: None)
     return made
 
 

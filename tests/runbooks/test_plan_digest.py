@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from engine.errors import SpecError
 from runbooks.checks import Check
-from runbooks.plan import Act, Evidence, Limits, Plan, Request, StepRequest, plan_digest
+from runbooks.plan import Act, EvidenceRef, Limits, Plan, Request, StepRequest, plan_digest
 from tests.support.gate_cells import Clock, busy_engine
 from tests.support.gates import ME, gate_of
 
@@ -62,7 +62,7 @@ def plan() -> Plan:
     )
     request = Request(
         steps=steps, reason="why", requester="ann", limits=Limits(nodes=3), start="asked",
-        evidence=(Evidence(id="e1", sha256="a" * 64),),
+        evidence=(EvidenceRef(id="e1", sha256="a" * 64),),
     )  # fmt: skip
     return gate_of(busy_engine(), clock=Clock()).propose(ME, request).plan
 

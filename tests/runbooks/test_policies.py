@@ -17,7 +17,7 @@ from runbooks.freezes import FreezeSpec
 from runbooks.identity import OWNER, TCP, Actor, AuthRefused, Scope, Signed
 from runbooks.keys import signed_by
 from runbooks.policies import Policies
-from runbooks.policy import SOLO, TEAM, Need, Person, Policy, need, stricter
+from runbooks.policy import SOLO, TEAM, ApprovalNeed, Person, Policy, need, stricter
 from runbooks.policy_changes import change_need, changes
 from runbooks.policy_shown import Candidate, PolicyChange, PolicyVote
 from runbooks.policy_tables import NONCE, VERSION
@@ -511,7 +511,7 @@ def test_what_loosens_is_told_from_what_does_not() -> None:
 
 
 def test_who_must_agree_follows_from_who_there_is() -> None:
-    def wanted(*people: Person) -> Need:
+    def wanted(*people: Person) -> ApprovalNeed:
         return change_need(team(*people))
 
     assert (wanted(DAVE, ERIN).roles, wanted(DAVE, ERIN).self_ok) == (("admin",), False)

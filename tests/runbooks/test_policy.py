@@ -15,15 +15,15 @@ from engine.errors import SpecError
 from runbooks.confusable import skeleton, why_confusing
 from runbooks.freezes import FreezeSpec, check_freeze, holds, moment_ms
 from runbooks.identity import OWNER, SYSTEM, TCP, WHOLE, Actor, Role, Scope
-from runbooks.limits import SOLO_LIMITS, ByTier, PolicyLimits, Size, Usage, over, tighter
+from runbooks.limits import SOLO_LIMITS, ByTier, LimitUsage, PolicyLimits, Size, over, tighter
 from runbooks.plan import TIERS, Blast, Party, Tier
 from runbooks.policy import (
     FLOORS,
     SOLO,
     TEAM,
+    ApprovalNeed,
+    ApproverGroup,
     Grant,
-    Group,
-    Need,
     Person,
     Policy,
     Rule,
@@ -186,7 +186,7 @@ def test_a_rule_for_a_part_adds_to_what_the_tier_needs() -> None:
         approvals=2,
         roles=("approver",),
         expiry_ms=HOUR,
-        groups=(Group(name="o", people=("bob",)),),
+        groups=(ApproverGroup(name="o", people=("bob",)),),
     )
     policy = team(rules=(*TEAM.rules, rule))
     assert need(policy, "T2", "person", Scope(tenants=("dev",))).approvals == 1
@@ -196,9 +196,11 @@ def test_a_rule_for_a_part_adds_to_what_the_tier_needs() -> None:
     assert need(policy, "T3", "person", PROD).groups == ()
 
 
-groups = st.builds(Group, name=st.sampled_from("ab"), people=st.just(("alice", "bob")), approvals=st.integers(1, 2))
+groups = st.builds(
+    ApproverGroup, name=st.sampled_from("ab"), people=st.just(("alice", "bob")), approvals=st.integers(1, 2)
+)
 needs = st.builds(
-    Need,
+    ApprovalNeed,
     approvals=st.integers(0, 4),
     roles=st.sets(st.sampled_from(["operator", "approver", "admin"])).map(lambda found: tuple(sorted(found))),
     expiry_ms=st.integers(1, 100),
@@ -213,7 +215,9 @@ needs = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(needs, needs, needs)
-def test_the_stricter_of_two_is_one_order_whichever_comes_first(a: Need, b: Need, c: Need) -> None:
+def test_the_stricter_of_two_is_one_order_whichever_comes_first(
+    a: ApprovalNeed, b: ApprovalNeed, c: ApprovalNeed
+) -> None:
     assert stricter(a, a) == a
     assert stricter(a, b) == stricter(b, a)
     assert stricter(a, stricter(b, c)) == stricter(stricter(a, b), c)
@@ -243,7 +247,7 @@ votes = st.builds(
     needs,
 )
 def test_a_stricter_need_never_lets_more_through(
-    given_votes: list[Vote], author: Party, requester: str, a: Need, b: Need
+    given_votes: list[Vote], author: Party, requester: str, a: ApprovalNeed, b: ApprovalNeed
 ) -> None:
     weak = tally(team(), given_votes, author, requester, a)
     strong = tally(team(), given_votes, author, requester, stricter(a, b))
@@ -322,7 +326,7 @@ def test_a_person_with_two_accounts_and_two_keys_is_one() -> None:
 def test_one_key_or_one_unsigned_account_is_one_vote_whatever_it_is_called() -> None:
     ann = Person(id="ann", accounts=("unix:77",), roles=("operator",))
     abe = Person(id="abe", accounts=("unix:77",), keys=(key_of("abe").public.line,), roles=("operator",))
-    wanted = Need(approvals=2, roles=("operator",), expiry_ms=1, window_ms=1, self_ok=True)
+    wanted = ApprovalNeed(approvals=2, roles=("operator",), expiry_ms=1, window_ms=1, self_ok=True)
     signed = vote_of(abe)
     plain = Vote(subject="person:ann", kind="human", account="unix:77", verdict="approve", at_ms=0)
     assert tally(team(ann, abe, DAVE), (signed, plain), AUTHOR, "", wanted).missing == 1
@@ -356,7 +360,7 @@ def test_two_from_one_account_are_two_only_by_both_their_keys() -> None:
 
 
 def test_groups_must_each_give_their_votes() -> None:
-    owners = Group(name="owners", people=("carol",))
+    owners = ApproverGroup(name="owners", people=("carol",))
     wanted = msgspec.structs.replace(need(team(), "T2", "person"), groups=(owners,))
     short = tally(team(), (vote_of(ALICE),), AUTHOR, "", wanted)
     assert (short.missing, "owners" in short.wanted) == (1, True)
@@ -457,9 +461,9 @@ SIZE = Size(nodes={"a": 100, "b": 4}, gpu_milli=800_000)
 
 def test_limits_count_what_is_used_and_what_is_planned_together() -> None:
     limits = PolicyLimits(cost_microusd_hour=5_000_000)
-    nothing = over(limits, Usage(), "T2", Blast(nodes=(("a", 5), ("b", 1)), gpu_milli=80_000, workloads=500), SIZE)
+    nothing = over(limits, LimitUsage(), "T2", Blast(nodes=(("a", 5), ("b", 1)), gpu_milli=80_000, workloads=500), SIZE)
     assert nothing == ()
-    used = Usage(nodes=(("a", 3),), gpu_milli=1_000, workloads=1, executions=ByTier(T2=20), cost_microusd_hour=1)
+    used = LimitUsage(nodes=(("a", 3),), gpu_milli=1_000, workloads=1, executions=ByTier(T2=20), cost_microusd_hour=1)
     blast = Blast(nodes=(("a", 3), ("b", 2)), gpu_milli=80_000, workloads=500, cost_microusd_hour=5_000_000)
     found = over(limits, used, "T2", blast, SIZE)
     assert [broken.rule for broken in found] == [
@@ -470,7 +474,7 @@ def test_limits_count_what_is_used_and_what_is_planned_together() -> None:
 
 
 def test_what_disturbs_nothing_breaks_no_limit_of_disturbance() -> None:
-    used = Usage(nodes=(("a", 99),), gpu_milli=10**9, workloads=10**6)
+    used = LimitUsage(nodes=(("a", 99),), gpu_milli=10**9, workloads=10**6)
     assert over(PolicyLimits(), used, "T0", Blast(), SIZE) == ()
 
 

@@ -19,7 +19,7 @@ from runbooks.identity import Actor
 from runbooks.plan import RunbookRef
 from runbooks.runbook import parse
 from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookVote
-from runbooks.shelf import About, Shelf
+from runbooks.shelf import RunbookRegistry, RunbookVoteSubject
 from tests.support.cells import small_cell, submit, workload
 from tests.support.gates import ME, gate_of
 from tests.support.runbook_texts import SOUND, but
@@ -38,7 +38,7 @@ class Place:
         self.engine.advance(60_000)
         self.engine.command(submit(workload("w0", gpu=8000, run=10**7, estimate=10**7)))
         self.gate = gate or team_gate(self.engine, lambda: NOW_MS)
-        self.shelf = Shelf(self.engine, self.gate, (folder,), lambda: NOW_MS)
+        self.shelf = RunbookRegistry(self.engine, self.gate, (folder,), lambda: NOW_MS)
         self.team: dict[str, Member] = members(self.gate)
         self.node = self.engine.workload("w0").placement[0].node
 
@@ -51,7 +51,7 @@ class Place:
 
     def approve(self, who: str, *, sha256: str = "", signed: bool = True, **forged: object) -> RunbookLine:
         line = self.line()
-        about: Any = About(f"runbook:{ID}", line.version, line.sha256)
+        about: Any = RunbookVoteSubject(f"runbook:{ID}", line.version, line.sha256)
         signature = self.team[who].sign(about, forged=forged) if signed else None
         vote = RunbookVote(id=ID, sha256=sha256 or line.sha256, signed=signature)
         return self.shelf.approve(self.team[who].actor, vote)
@@ -195,7 +195,7 @@ def test_a_signature_is_used_once(place: Place) -> None:
     )  # fmt: skip
     put_in_force(place.gate, team(rules=two, version=2))
     cat = place.team["cat"]
-    signed = cat.sign(About(f"runbook:{ID}", 1, line.sha256))  # type: ignore[arg-type]
+    signed = cat.sign(RunbookVoteSubject(f"runbook:{ID}", 1, line.sha256))  # type: ignore[arg-type]
     vote = RunbookVote(id=ID, sha256=line.sha256, signed=signed)
     assert place.shelf.approve(cat.actor, vote).status == "draft", "two are needed"
     with pytest.raises(RefusedError, match="used before"):
@@ -247,7 +247,7 @@ def test_a_built_in_one_needs_a_vote_that_counts(place: Place) -> None:
     line = place.shelf.lines()[0]
     with pytest.raises(RefusedError, match="is not signed"):
         place.shelf.approve(place.team["cat"].actor, RunbookVote(id=line.id, sha256=line.sha256))
-    signed = place.team["cat"].sign(About(f"runbook:{line.id}", line.version, line.sha256))  # type: ignore[arg-type]
+    signed = place.team["cat"].sign(RunbookVoteSubject(f"runbook:{line.id}", line.version, line.sha256))  # type: ignore[arg-type]
     vote = RunbookVote(id=line.id, sha256=line.sha256, signed=signed)
     assert place.shelf.approve(place.team["cat"].actor, vote).status == "approved"
 
@@ -292,7 +292,7 @@ def test_a_built_in_one_cannot_be_shadowed(place: Place) -> None:
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     engine = Engine.open(None, cell=small_cell())
-    shelf = Shelf(engine, gate_of(engine), (tmp_path / "nowhere",))
+    shelf = RunbookRegistry(engine, gate_of(engine), (tmp_path / "nowhere",))
     (line,) = (line for line in shelf.lines() if line.status == "faulty")
     assert "cannot be read" in line.note
 
@@ -322,7 +322,7 @@ def test_a_person_alone_approves_their_own_and_carries_it_out(tmp_path: Path) ->
     engine = Engine.open(None, cell=small_cell())
     engine.advance(60_000)
     gate = gate_of(engine)
-    shelf = Shelf(engine, gate, (tmp_path,))
+    shelf = RunbookRegistry(engine, gate, (tmp_path,))
     engine.command(submit(workload("w0", gpu=8000, run=10**7, estimate=10**7)))
     node = engine.workload("w0").placement[0].node
     (tmp_path / "x.md").write_bytes(SOUND.encode())

@@ -13,7 +13,7 @@ import pytest
 from engine.commands import Cordon, FailNodes
 from engine.control import Engine
 from runbooks.answer import HEADINGS
-from runbooks.draft import Brief, Draft, Fact, Finding, Task
+from runbooks.draft import Brief, Draft, Fact, ReportedFinding, Task
 from runbooks.facts import gather
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate
@@ -24,7 +24,7 @@ from tests.support.gate_cells import HOUR, Clock, busy_engine
 from tests.support.team import Member, members, team, team_gate
 
 T = TypeVar("T")
-FOUND = Finding(id="R-k3vq7", kind="forgotten_cordons", text="node n2 is cordoned for 3 d", action="uncordon")
+FOUND = ReportedFinding(id="R-k3vq7", kind="forgotten_cordons", text="node n2 is cordoned for 3 d", action="uncordon")
 
 
 class Shift:
@@ -49,7 +49,7 @@ class Shift:
         self.gate.approve(self.of[who].actor, shown.id, shown.digest, "seen", self.of[who].sign(shown))
         return shown.id
 
-    def draft(self, task: Task = "handover", hours: int = 8, findings: tuple[Finding, ...] = ()) -> Draft:
+    def draft(self, task: Task = "handover", hours: int = 8, findings: tuple[ReportedFinding, ...] = ()) -> Draft:
         since_ms = max(0, self.engine.now_ms - hours * HOUR)
         of_shift = shift_facts(self.call, self.gate, since_ms=since_ms)
         read = gather(self.call, more=of_shift, findings=findings)

@@ -56,7 +56,7 @@ def _read(connection: Connection) -> dict[str, list[Any]]:
     return {
         "records": [msgspec.json.decode(body) for body in bodies],
         "effects": sorted(rows(EFFECT), key=lambda effect: (effect["version"], effect["at_ms"])),
-        "proposals": [books.Row(**row) for row in rows(PROPOSAL)],
+        "proposals": [books.ProposalRow(**row) for row in rows(PROPOSAL)],
         "votes": rows(VOTE),
         "steps": rows(STEP),
         "revisions": rows(REVISION),
@@ -89,7 +89,7 @@ def check_effects(engine: Engine, tables: dict[str, list[Any]], keys_done: Seque
         assert Counter(keys_done) == Counter(done), "the engine did something else than is recorded"
 
 
-def check_life(row: books.Row, tables: dict[str, list[Any]]) -> None:
+def check_life(row: books.ProposalRow, tables: dict[str, list[Any]]) -> None:
     """The records of a proposal lead along edges of the table to the state it is in; what was done was claimed after it
     was approved, and is done as far as the cursor says."""
     state: str | None = None
@@ -121,7 +121,7 @@ def check_life(row: books.Row, tables: dict[str, list[Any]]) -> None:
     check_steps(row, msgspec.json.decode(plan, type=Plan), tables)
 
 
-def check_steps(row: books.Row, plan: Plan, tables: dict[str, list[Any]]) -> None:
+def check_steps(row: books.ProposalRow, plan: Plan, tables: dict[str, list[Any]]) -> None:
     mine = [e for e in tables["effects"] if (e["number"], e["revision"]) == (row.number, row.revision)]
     forward = sorted(effect["step"] for effect in mine if not effect["back"])
     back = {(effect["step"], int(effect["key"].rsplit(":", 1)[1])) for effect in mine if effect["back"]}

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from console.model_setup import setup_of
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from engine.control import Engine
 from engine.loop import EngineLoop
 from runbooks.draft import Brief
@@ -20,7 +20,7 @@ def main(journal: Path, url: str) -> None:
     loop = EngineLoop(Engine.open(journal, cell=small_cell()))
     gate = gate_of(loop.engine)
     loop.start()
-    settings = Settings(
+    settings = ConsoleSettings(
         model_url=url, model="made-up", model_egress="local", model_deadline="60s", model_price_in="1",
         model_price_out="5",
     )  # fmt: skip

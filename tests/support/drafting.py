@@ -13,13 +13,13 @@ from console.advisor import Advisor
 from console.drafting import Drafting
 from console.model_setup import key_source, setup_of
 from console.recommendations import Recommender
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from engine.loop import EngineLoop
 from runbooks.audit_tables import record_table
 from runbooks.draft import DraftAsk, DraftRun
 from runbooks.gate import Gate
 from runbooks.identity import Actor
-from runbooks.model_call import Worker
+from runbooks.model_call import ModelWorker
 from runbooks.model_drafter import ModelDrafter
 from tests.support.gates import ME, gate_of
 
@@ -34,13 +34,13 @@ def drafting(
     *,
     clock: Callable[[], float] | None = None,
     key: str = KEY,
-    worker: Worker | None = None,
+    worker: ModelWorker | None = None,
     **settings: Any,
 ) -> Iterator[Drafting]:
     """What an engine would serve with these settings. `clock`: monotonic, of what is not asked too often; `worker`: one
     that other tests use too, for the deadline of a test."""
     gate = gate or gate_of(loop.engine)
-    chosen = Settings(**{"model": "made-up", "model_egress": "local", "model_deadline": "5m"} | settings)
+    chosen = ConsoleSettings(**{"model": "made-up", "model_egress": "local", "model_deadline": "5m"} | settings)
     setup = setup_of(chosen)
     clocks = {} if clock is None else {"clock": clock}
     model = ModelDrafter(

@@ -15,7 +15,7 @@ from console.fleet_journal import FleetJournal
 from console.fleet_paths import FleetPaths, fleet_paths
 from console.fleet_routing import Router
 from console.fleet_server import run_server
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from console.sockets import bind_unix
 from engine.errors import MusterError
 from engine.fleets import CellLink, FleetSpec
@@ -41,7 +41,7 @@ class Served:
 @contextmanager
 def served_fleet(folder: Path, **changes: object) -> Iterator[Served]:
     """With the cells `a` and `b`; its files are where `fleet` of the settings names `folder`."""
-    paths = fleet_paths(Settings(fleet=str(folder)))
+    paths = fleet_paths(ConsoleSettings(fleet=str(folder)))
     cells = {name: ScriptedCell(name) for name in ("a", "b")}
     links = tuple(CellLink(name=name, connect=name, residency=(f"in-{name}",)) for name in cells)
     spec = msgspec.structs.replace(FleetSpec(name="lab", cells=links), **changes)

@@ -26,7 +26,7 @@ from runbooks.policy import Policy
 from runbooks.policy_edit import text_of
 from runbooks.policy_shown import Candidate, PolicyChange, PolicyVote
 from runbooks.runbook_shown import RunbookVote
-from runbooks.shelf import About, Shelf
+from runbooks.shelf import RunbookRegistry, RunbookVoteSubject
 from tests.support.team import NUMBERS, Member, changed, members, private_key, public_key, team
 
 ACT = Note(text="look at it")
@@ -149,7 +149,7 @@ def sign(lived: Lived, name: str, **about: object) -> Signed:
 def runbook(lived: Lived) -> None:
     """One is approved."""
     (lived.folder / "drain-one.md").write_bytes(SOUND.encode())
-    shelf = Shelf(lived.engine, lived.gate, (lived.folder,), lived.clock)
+    shelf = RunbookRegistry(lived.engine, lived.gate, (lived.folder,), lived.clock)
     line = next(line for line in shelf.lines() if line.source != "built in")
-    signed = lived.of["cat"].sign(About(f"runbook:{line.id}", line.version, line.sha256))  # type: ignore[arg-type]
+    signed = lived.of["cat"].sign(RunbookVoteSubject(f"runbook:{line.id}", line.version, line.sha256))  # type: ignore[arg-type]
     shelf.approve(lived.of["cat"].actor, RunbookVote(id=line.id, sha256=line.sha256, signed=signed))

@@ -19,7 +19,7 @@ from engine.intents import Intent, Phase
 from engine.slurm.accounting import Diag, PastJob
 from engine.slurm.driver import carried_since, newer
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
-from engine.slurm.records import Job, Jobs, Submitted, Wish
+from engine.slurm.records import AcceptedJob, Job, JobList, JobRequest
 from engine.slurm.submission import token_in
 
 SAVED_WITHIN_S = 5.0
@@ -48,7 +48,7 @@ class MadeUpSlurm:
         """Token -> how often a job with it ran to its end."""
         self._saved: tuple[int, dict[int, Job]] = (1, {})
         self._dirty_since: float | None = None
-        self._late: list[tuple[float, Wish]] = []
+        self._late: list[tuple[float, JobRequest]] = []
         self.given_again = 0
         """Ids that were given a second time."""
         self._highest = 0
@@ -110,7 +110,7 @@ class MadeUpSlurm:
         self.jobs[job.id] = job
         self._dirty_since = self.now if self._dirty_since is None else self._dirty_since
 
-    def _take(self, wish: Wish) -> int:
+    def _take(self, wish: JobRequest) -> int:
         id_ = self.next_id
         self.next_id += 1
         self.given_again += id_ <= self._highest
@@ -126,7 +126,7 @@ class MadeUpSlurm:
         if not self.up:
             raise SlurmUnavailable("slurmctld does not answer", answered=True, arrived=False)
 
-    def submit(self, wish: Wish) -> Submitted:
+    def submit(self, wish: JobRequest) -> AcceptedJob:
         self._refuse_when_down()
         if self.rng.random() < self.faults:
             fault = self.rng.choice(
@@ -147,12 +147,12 @@ class MadeUpSlurm:
                 self._take(wish)
                 raise SlurmUnavailable("socket timed out", answered=True)
             raise SlurmUnavailable("no answer")
-        return Submitted(id=self._take(wish))
+        return AcceptedJob(id=self._take(wish))
 
     def other_submits(self) -> None:
         """Somebody else, in between."""
         if self.up:
-            self._take(Wish(name="other", script="", comment="of somebody else"))
+            self._take(JobRequest(name="other", script="", comment="of somebody else"))
 
     def jobs_list(self) -> tuple[Job, ...]:
         return tuple(self.jobs.values())
@@ -189,9 +189,9 @@ class Connection:
         self.diag, self.history, self.ended_kept_s = slurm.diag, slurm.history, slurm.ended_kept_s
         self._slurm = slurm
 
-    def jobs(self, since: int | None = None) -> Jobs:
+    def jobs(self, since: int | None = None) -> JobList:
         self._slurm._refuse_when_down()
-        return Jobs(list=self._slurm.jobs_list())
+        return JobList(list=self._slurm.jobs_list())
 
 
 class OneByOne(Executor):

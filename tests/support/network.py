@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 import httpx
 
 from console.identity import Identity
-from console.oidc import Provider
+from console.oidc import OpenIdProvider
 from console.remote_client import RemoteClient
-from console.settings import Settings
+from console.settings import ConsoleSettings
 from console.sockets import bind_tcp
 from console.token_terms import NewToken, TokenAsk
 from engine.loop import EngineLoop
@@ -25,7 +25,7 @@ class Held(Identity):
     """An identity whose key is at hand."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(Settings(operator=name))
+        super().__init__(ConsoleSettings(operator=name))
         self._key = key_of(name)
 
 
@@ -33,7 +33,7 @@ class Shows(Identity):
     """Nobody in particular, with a token."""
 
     def __init__(self, token: str) -> None:
-        super().__init__(Settings())
+        super().__init__(ConsoleSettings())
         self._token = token
 
     def token(self, where: str) -> str:
@@ -63,7 +63,7 @@ class Line:
 
 
 @contextmanager
-def reached(loop: EngineLoop, gate: Gate, provider: Provider | None = None) -> Iterator[Line]:
+def reached(loop: EngineLoop, gate: Gate, provider: OpenIdProvider | None = None) -> Iterator[Line]:
     """On this machine alone."""
     bound = bind_tcp("127.0.0.1:0")
     with serving(loop, bound, gate=gate, provider=provider):

@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import Connection
 
 from engine import database
-from engine.database import File, Place, Schema
+from engine.database import Place, Schema, SqliteFile
 
 T = TypeVar("T")
 _place_of = database.place_of
@@ -70,7 +70,7 @@ _here: OnServer | None = None
 def place_of(where: str | Path | Place, schema: str = database.SCHEMA) -> Place:
     """As `engine.database.place_of`; where a server is in place, a file is a schema of it."""
     found = _place_of(where, schema)
-    return _here.place(found.path) if _here is not None and isinstance(found, File) else found
+    return _here.place(found.path) if _here is not None and isinstance(found, SqliteFile) else found
 
 
 def kept(path: Path) -> Path | str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from console.incident_play import Scene
+from console.incident_play import PlayedIncident
 from runbooks.actions.making import Maker
 from runbooks.plan import Act
 
 
-def perfect_acts(scene: Scene) -> tuple[Act, ...]:
+def perfect_acts(scene: PlayedIncident) -> tuple[Act, ...]:
     """Raises MusterError where the incident cannot be answered so."""
     maker = Maker(scene.engine)
     return tuple(maker.act(action, given) for action, given in scene.incident.perfect)

@@ -12,7 +12,16 @@ from engine.model import CellSpec, Settings
 from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share
 from engine.slurm.errors import SlurmLacks, SlurmUnavailable
 from engine.slurm.mirror import Mirror
-from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Reservation, Switch
+from engine.slurm.records import (
+    Job,
+    JobList,
+    JobState,
+    Node,
+    SlurmNodes,
+    SlurmPartition,
+    SlurmReservation,
+    TopologySwitch,
+)
 from engine.soundness import faults_of
 
 NOW_S = 1_800_000_000
@@ -30,12 +39,12 @@ class Cluster:
                  gres={"gpu:h100": 8}, features=("rack2",))
         ]  # fmt: skip
         self.all_partitions = [
-            Partition(name="batch", nodes=("c1", "c2"), tier=10, time_limit_s=86_400, preempt_mode="REQUEUE"),
-            Partition(name="gpu", nodes=("g1",), tier=10, preempt_mode="REQUEUE"),
-            Partition(name="urgent", nodes=("c1", "c2", "g1"), tier=100, preempt_mode="OFF"),
+            SlurmPartition(name="batch", nodes=("c1", "c2"), tier=10, time_limit_s=86_400, preempt_mode="REQUEUE"),
+            SlurmPartition(name="gpu", nodes=("g1",), tier=10, preempt_mode="REQUEUE"),
+            SlurmPartition(name="urgent", nodes=("c1", "c2", "g1"), tier=100, preempt_mode="OFF"),
         ]
         self.all_jobs: list[Job] = []
-        self.all_reservations: list[Reservation] = []
+        self.all_reservations: list[SlurmReservation] = []
         self.accounting: list[PastJob] | None = None
         self.away = False
         self.asked: list[str] = []
@@ -45,15 +54,15 @@ class Cluster:
             raise SlurmUnavailable("nobody answers")
         self.asked.append(what)
 
-    def nodes(self, since: int | None = None) -> Nodes:
+    def nodes(self, since: int | None = None) -> SlurmNodes:
         self._ask("nodes")
-        return Nodes(list=tuple(self.all_nodes), last_update=NOW_S)
+        return SlurmNodes(list=tuple(self.all_nodes), last_update=NOW_S)
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[SlurmPartition]:
         self._ask("partitions")
         return self.all_partitions
 
-    def reservations(self) -> list[Reservation]:
+    def reservations(self) -> list[SlurmReservation]:
         self._ask("reservations")
         return self.all_reservations
 
@@ -72,9 +81,9 @@ class Cluster:
     def shares(self) -> tuple[Share, ...]:
         raise SlurmLacks(0, "there is no accounting here")
 
-    def jobs(self, since: int | None = None) -> Jobs:
+    def jobs(self, since: int | None = None) -> JobList:
         self._ask("jobs")
-        return Jobs(list=tuple(self.all_jobs), last_update=NOW_S)
+        return JobList(list=tuple(self.all_jobs), last_update=NOW_S)
 
     def past(self, job_id: int) -> tuple[PastJob, ...]:
         self._ask(f"past {job_id}")
@@ -98,12 +107,12 @@ class Cluster:
 
     api, slurm_version = "v0.0.42", "24.11.5"
 
-    def topology(self) -> tuple[Switch, ...]:
+    def topology(self) -> tuple[TopologySwitch, ...]:
         self._ask("topology")
         return (
-            Switch(name="leaf1", nodes=("c1", "c2")),
-            Switch(name="leaf2", nodes=("g1",)),
-            Switch(name="spine", level=1, switches=("leaf1", "leaf2")),
+            TopologySwitch(name="leaf1", nodes=("c1", "c2")),
+            TopologySwitch(name="leaf2", nodes=("g1",)),
+            TopologySwitch(name="spine", level=1, switches=("leaf1", "leaf2")),
         )
 
     def jobs_of(self, job_id: int) -> tuple[Job, ...]:

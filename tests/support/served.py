@@ -13,7 +13,7 @@ from pathlib import Path
 from console.advisor import Advisor
 from console.http_server import new_event_loop, run_server
 from console.local_client import LocalClient
-from console.oidc import Provider
+from console.oidc import OpenIdProvider
 from console.sockets import bind_unix
 from console.tls import Tls
 from engine.control import Engine
@@ -52,7 +52,7 @@ def serving(
     *,
     read_only: bool = False,
     gate: Gate | None = None,
-    provider: Provider | None = None,
+    provider: OpenIdProvider | None = None,
     tls: Tls | None = None,
 ) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""

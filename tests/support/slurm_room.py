@@ -13,7 +13,7 @@ from engine.commands import Define, Submit
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import CellSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
-from engine.slurm.driver import Driver
+from engine.slurm.driver import IntentDriver
 from engine.slurm.mirror import Mirror
 from engine.slurm.watch import Watcher
 from runbooks.audit import Audit
@@ -39,7 +39,7 @@ class SlurmRoom:
         self.watcher = Watcher(self.connection, self.mirror, where=cluster.socket, acts=True)
         self.watcher.start()
         after.callback(self.watcher.stop)
-        self.driver = Driver(
+        self.driver = IntentDriver(
             self.connection, self.loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing
         )
         self.driver.start()

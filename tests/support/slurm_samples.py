@@ -7,7 +7,7 @@ import json
 import pytest
 from slurm_cluster import SAMPLES
 
-from engine.slurm.answers import Answer, split
+from engine.slurm.answers import SlurmAnswer, split
 
 EARLY, MIDDLE, LATER = "22.05-v0.0.38", "24.11-v0.0.40", "24.11-v0.0.42"
 VERSIONS = (EARLY, MIDDLE, LATER)
@@ -16,7 +16,7 @@ needs_samples = pytest.mark.skipif(
 )
 
 
-def sample(version: str, name: str) -> Answer:
+def sample(version: str, name: str) -> SlurmAnswer:
     """One recorded answer by its name in INDEX.tsv."""
     told = json.loads((SAMPLES / version / f"{name}.json").read_text())
     response = told["response"]

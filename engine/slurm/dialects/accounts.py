@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 
 from engine.slurm.accounting import Association, Diag, Qos, RpcCount, Share
-from engine.slurm.dialects.entry import Entry, Shape, number_in, within
+from engine.slurm.dialects.entry import Entry, EntryShape, number_in, within
 from engine.slurm.records import UNLIMITED
 
-QOS = Shape("QOS", "name id description priority flags preempt limits usage_factor")
-ASSOCIATION = Shape(
+QOS = EntryShape("QOS", "name id description priority flags preempt limits usage_factor")
+ASSOCIATION = EntryShape(
     "association", "account user cluster partition parent_account shares_raw default qos max is_default"
 )
-SHARE = Shape("share", "name parent shares shares_normalized usage effective_usage fairshare type tres")
-DIAG = Shape(
+SHARE = EntryShape("share", "name parent shares shares_normalized usage effective_usage fairshare type tres")
+DIAG = EntryShape(
     "statistics",
     """req_time req_time_start server_thread_count agent_queue_size dbd_agent_queue_size jobs_submitted
     jobs_started jobs_completed jobs_canceled jobs_failed jobs_pending jobs_running schedule_cycle_last

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from engine.slurm.records import Wish
+from engine.slurm.records import JobRequest
 
 
-class Change(dict[str, Any]):
-    """What to change of a job, by the names of `Wish`, plus `priority` and `held`. Only what is in it is changed."""
+class JobUpdate(dict[str, Any]):
+    """What to change of a job, by the names of `JobRequest`, plus `priority` and `held`. Only what is in it is
+    changed."""
 
 
 class Dialect(Protocol):
@@ -22,9 +23,9 @@ class Dialect(Protocol):
     def moment(self, at_s: int) -> str:
         """A time as slurmdb's `start_time` takes it."""
 
-    def submission(self, wish: Wish) -> dict[str, Any]: ...
+    def submission(self, wish: JobRequest) -> dict[str, Any]: ...
 
-    def change(self, change: Change) -> dict[str, Any]: ...
+    def change(self, change: JobUpdate) -> dict[str, Any]: ...
 
 
 def whole_minutes(seconds: int) -> int:

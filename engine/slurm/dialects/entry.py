@@ -25,7 +25,7 @@ LATEST_S = 253_402_300_799
 """The last second of the year 9999: a later time is none."""
 
 
-class Shape:
+class EntryShape:
     """The fields of one kind of entry that are read, in one text. Others are skipped while the answer is parsed."""
 
     def __init__(self, kind: str, fields: str) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 
 from engine.slurm import hostlist
-from engine.slurm.accounting import PastJob, Step
+from engine.slurm.accounting import JobStep, PastJob
 from engine.slurm.dialects.accounts import tres_list
-from engine.slurm.dialects.entry import Entry, Shape, in_seconds, number_in, within
+from engine.slurm.dialects.entry import Entry, EntryShape, in_seconds, number_in, within
 from engine.slurm.dialects.jobs import exit_code, job_state
 
-PAST_JOB = Shape(
+PAST_JOB = EntryShape(
     "past job",
     """job_id array name user account association cluster partition qos comment state nodes time exit_code
     restart_cnt tres reservation working_directory steps""",
 )
-STEP = Shape("step", "step state nodes tasks time exit_code tres")
+STEP = EntryShape("step", "step state nodes tasks time exit_code tres")
 
 
 def past_job(raw: msgspec.Raw) -> PastJob:
@@ -61,11 +61,11 @@ def past_job(raw: msgspec.Raw) -> PastJob:
     )
 
 
-def _step(value: dict[str, Any]) -> Step:
+def _step(value: dict[str, Any]) -> JobStep:
     entry = STEP.entry(msgspec.Raw(msgspec.json.encode(value)))
     exit_status, signal = exit_code(entry, "exit_code", entry.raw.exit_code)
     listed = entry.inside("nodes", "list")
-    return Step(
+    return JobStep(
         id=str(within(entry.raw.step, "id")).rpartition(".")[2],
         name=str(entry.inside("step", "name") or ""),
         state=job_state(entry, entry.raw.state)[0],

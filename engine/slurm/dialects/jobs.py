@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from engine.slurm import hostlist
-from engine.slurm.dialects.entry import Entry, Shape, number_in, read_all, within
+from engine.slurm.dialects.entry import Entry, EntryShape, number_in, read_all, within
 from engine.slurm.records import JOB_STATES, UNLIMITED, Job, JobState
 
-JOB = Shape(
+JOB = EntryShape(
     "job",
     """job_id array_job_id array_task_id array_task_string name user_name account partition qos comment job_state
     state_reason state_description priority hold submit_time eligible_time start_time end_time time_limit
@@ -22,7 +22,7 @@ JOB = Shape(
     current_working_directory standard_output standard_error preempt_time last_sched_evaluation cluster sluid
     user_id scheduled_nodes""",
 )
-STATE = Shape("job state", "job_id state")
+STATE = EntryShape("job state", "job_id state")
 
 _MEANS_RUNNING = frozenset(["CONFIGURING", "RESIZING", "STOPPED", "SIGNALING", "POWER_UP_NODE"])
 _MEANS_PENDING = frozenset(["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"])

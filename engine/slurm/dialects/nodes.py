@@ -7,24 +7,24 @@ from typing import Any
 import msgspec
 
 from engine.slurm import hostlist
-from engine.slurm.dialects.entry import Entry, Shape, in_seconds, within
-from engine.slurm.records import NODE_STATES, Node, Partition, Reservation
+from engine.slurm.dialects.entry import Entry, EntryShape, in_seconds, within
+from engine.slurm.records import NODE_STATES, Node, SlurmPartition, SlurmReservation
 
-NODE = Shape(
+NODE = EntryShape(
     "node",
     """name state state_flags cpus effective_cpus alloc_cpus cpu_load real_memory specialized_memory alloc_memory
     free_mem free_memory gres gres_used sockets cores threads partitions features active_features reason
     reason_changed_at reason_set_by_user boot_time slurmd_start_time last_busy weight address hostname
     instance_type reservation version slurmd_version topology""",
 )
-PARTITION = Shape(
+PARTITION = EntryShape(
     "partition",
     """name partition state nodes flags max_time_limit default_time_limit maximum_nodes_per_job maximums defaults
     minimums priority priority_tier priority_job_factor preemption_mode preempt_mode preemption_grace_time
     grace_time default_memory_per_cpu default_memory_per_node qos allowed_qos denied_qos allowed_accounts
     denied_accounts accounts total_cpus cpus tres""",
 )
-RESERVATION = Shape(
+RESERVATION = EntryShape(
     "reservation", "name start_time end_time node_list core_count partition users accounts features licenses flags tres"
 )
 
@@ -101,16 +101,16 @@ def _leaf(entry: Entry) -> str:
     return path[-2] if len(path) > 1 else ""
 
 
-def partition(raw: msgspec.Raw) -> Partition:
+def partition(raw: msgspec.Raw) -> SlurmPartition:
     """ValueError when it has no name."""
     entry = PARTITION.entry(raw)
     later = isinstance(entry.raw.nodes, dict)
     return (_later_partition if later else _early_partition)(entry)
 
 
-def _early_partition(entry: Entry) -> Partition:
+def _early_partition(entry: Entry) -> SlurmPartition:
     flags = {word.lower() for word in entry.words("flags")}
-    return Partition(
+    return SlurmPartition(
         name=_name(entry),
         state=entry.text("state").upper() or "UNKNOWN",
         nodes=entry.parsed("nodes", hostlist.hosts, ()),
@@ -136,7 +136,7 @@ def _early_partition(entry: Entry) -> Partition:
     )
 
 
-def _later_partition(entry: Entry) -> Partition:
+def _later_partition(entry: Entry) -> SlurmPartition:
     def number(name: str, *path: str) -> int | None:
         return entry.read_number(name, entry.inside(name, *path))
 
@@ -147,7 +147,7 @@ def _later_partition(entry: Entry) -> Partition:
     shares = entry.inside("maximums", "oversubscribe", "jobs")
     memory = entry.inside("defaults", "partition_memory_per_cpu"), entry.inside("defaults", "partition_memory_per_node")
     flags = {word.lower() for word in entry.words("flags")}
-    return Partition(
+    return SlurmPartition(
         name=_name(entry),
         state=states[0] if states else "UNKNOWN",
         nodes=entry.as_parsed("nodes", entry.inside("nodes", "configured"), hostlist.hosts, ()),
@@ -182,10 +182,10 @@ def _preempt_mode(entry: Entry, name: str) -> str:
     return next((word for word in words if word != "DISABLED"), "")
 
 
-def reservation(raw: msgspec.Raw) -> Reservation:
+def reservation(raw: msgspec.Raw) -> SlurmReservation:
     """ValueError when it has no name."""
     entry = RESERVATION.entry(raw)
-    return Reservation(
+    return SlurmReservation(
         name=_name(entry),
         start_s=entry.time("start_time"),
         end_s=entry.time("end_time"),

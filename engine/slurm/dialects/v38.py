@@ -6,8 +6,8 @@ from typing import Any
 
 from engine.errors import SpecError
 from engine.slurm import hostlist
-from engine.slurm.dialects.dialect import Change, gres_text, whole_minutes
-from engine.slurm.records import UNLIMITED, Wish
+from engine.slurm.dialects.dialect import JobUpdate, gres_text, whole_minutes
+from engine.slurm.records import UNLIMITED, JobRequest
 
 _SAME = (
     *("name", "comment", "partition", "account", "qos", "array", "dependency", "reservation"),
@@ -39,7 +39,7 @@ class V38:
     def moment(self, at_s: int) -> str:
         return f"uts{at_s}"
 
-    def submission(self, wish: Wish) -> dict[str, Any]:
+    def submission(self, wish: JobRequest) -> dict[str, Any]:
         job = _named(wish)
         job["environment"] = dict(wish.environment)
         if wish.nodes_min:
@@ -67,7 +67,7 @@ class V38:
             job["deadline"] = f"uts{wish.deadline_s}"
         return {"script": wish.script, "job": job}
 
-    def change(self, change: Change) -> dict[str, Any]:
+    def change(self, change: JobUpdate) -> dict[str, Any]:
         body: dict[str, Any] = {}
         for name, value in change.items():
             match name:
@@ -90,7 +90,7 @@ class V38:
         return body
 
 
-def _named(wish: Wish) -> dict[str, Any]:
+def _named(wish: JobRequest) -> dict[str, Any]:
     """The fields that only want another name, where they are set."""
     job = {name: getattr(wish, name) for name in _SAME if getattr(wish, name)}
     job |= {theirs: getattr(wish, ours) for ours, theirs in _OTHERWISE.items() if getattr(wish, ours)}

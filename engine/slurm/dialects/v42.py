@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import SpecError
-from engine.slurm.dialects.dialect import Change, gres_text, whole_minutes
-from engine.slurm.records import UNLIMITED, Wish
+from engine.slurm.dialects.dialect import JobUpdate, gres_text, whole_minutes
+from engine.slurm.records import UNLIMITED, JobRequest
 
 _SAME = ["name", "comment", "partition", "account", "qos", "array", "dependency", "reservation", "nice"]
 _OTHERWISE = {
@@ -33,7 +33,7 @@ class V42:
     def moment(self, at_s: int) -> str:
         return f"uts{at_s}"
 
-    def submission(self, wish: Wish) -> dict[str, Any]:
+    def submission(self, wish: JobRequest) -> dict[str, Any]:
         job: dict[str, Any] = {
             theirs: getattr(wish, ours)
             for ours, theirs in [*((name, name) for name in _SAME), *_OTHERWISE.items()]
@@ -64,7 +64,7 @@ class V42:
             job["deadline"] = wish.deadline_s
         return {"script": wish.script, "job": job}
 
-    def change(self, change: Change) -> dict[str, Any]:
+    def change(self, change: JobUpdate) -> dict[str, Any]:
         body: dict[str, Any] = {}
         for name, value in change.items():
             match name:
