@@ -17,30 +17,28 @@ from typing import TypeVar
 import numpy as np
 from sqlalchemy import Connection
 
-from engine import events as ev
-from engine import goodput, objectives, read, scaling_report
-from engine.agents import Agents
-from engine.columns import view
-from engine.commands import AnyCommand, Command, Define, Observe, Receipt, Submit
-from engine.controller import Controller, controllers_of
-from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
-from engine.database import Place
-from engine.downtime import MIN_DOWNTIME_MS
-from engine.errors import JournalError, MusterError, RefusedError
+from engine.admission.resizing import RequestRecommender, recommended
+from engine.command_checks import check
+from engine.controllers import Controller, controllers_of
+from engine.elasticity import scaling_report
+from engine.elasticity.providers import ProviderFaults
+from engine.elasticity.scaling_report import ScalingReport
 from engine.executors.protocol import Confirmations, Executor, ExecutorReport, ReportKind, ReportOutcome
-from engine.executors.simulated import Faults, SimulatedExecutor
-from engine.forecast import Forecaster
-from engine.intake import check
-from engine.intent_checks import intend
-from engine.intent_report import IntentsReport
-from engine.journal import Beside, Journal, Memory
-from engine.journal_tables import Estimate
-from engine.lease import Lease
-from engine.lookup import find
-from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
-from engine.observing import ObservationFold
-from engine.provider import ProviderFaults
-from engine.query import (
+from engine.executors.simulated_executor import Faults, SimulatedExecutor
+from engine.external.intent_checks import intend
+from engine.external.observed_changes import ObservationFold
+from engine.health.agent_reports import Agents
+from engine.journal.cell_lease import Lease
+from engine.journal.database import Place
+from engine.journal.event_journal import Beside, Journal, Memory
+from engine.journal.standby import StandbyResult
+from engine.journal.tables import Estimate
+from engine.model import events as ev
+from engine.model.commands import AnyCommand, Command, Define, Observe, Receipt, Submit
+from engine.model.demand_forecast import Forecaster
+from engine.model.errors import JournalError, MusterError, RefusedError
+from engine.model.intent_reports import IntentsReport
+from engine.model.queries import (
     Changes,
     FairnessReport,
     FragmentationReport,
@@ -54,17 +52,22 @@ from engine.query import (
     QueueDetail,
     WorkloadDetail,
 )
-from engine.recent import Recent
-from engine.reconsider import Cause
-from engine.resizing import RequestRecommender, recommended
-from engine.run_spec import TIME_LIMIT
-from engine.scaling_report import ScalingReport
-from engine.scheduler import Scheduler
-from engine.standby import StandbyResult
-from engine.state import State
-from engine.timers import Entry, Timer
-from engine.usage import UsageSample
-from engine.workloads import NONE
+from engine.model.run_spec import TIME_LIMIT
+from engine.model.specs import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
+from engine.reads import answers as read
+from engine.reads import goodput
+from engine.reads.cost_reports import BudgetReport, GoodputReport, Showback, ShowbackRequest
+from engine.reads.id_search import find
+from engine.reads.recent_activity import Recent
+from engine.scheduling.cycle import Scheduler
+from engine.state import objectives
+from engine.state.cell_state import State
+from engine.state.downtime import MIN_DOWNTIME_MS
+from engine.state.reconsider import Cause
+from engine.state.timers import Entry, Timer
+from engine.state.usage import UsageSample
+from engine.state.workloads import NONE
+from engine.tables.columns import view
 
 T = TypeVar("T")
 Answers = list[Receipt | MusterError]

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from engine.commands import AnyCommand, Submit
 from engine.control import Engine
-from engine.copies import Copies
-from engine.downtime import MIN_DOWNTIME_MS
-from engine.errors import JournalError, MusterError, UnreachableError
-from engine.lease import awake_or_asleep_s
-from engine.model import WorkloadSpec
-from engine.pages import Pages
-from engine.twin import Twins
+from engine.forks.memory_pages import Pages
+from engine.journal.cell_lease import awake_or_asleep_s
+from engine.model.commands import AnyCommand, Submit
+from engine.model.errors import JournalError, MusterError, UnreachableError
+from engine.model.specs import WorkloadSpec
+from engine.read_replica import Copies
+from engine.state.downtime import MIN_DOWNTIME_MS
+from engine.twin.live_twin import Twins
 
 T = TypeVar("T")
 Feed = Iterator[tuple[int, WorkloadSpec | AnyCommand]]

@@ -1,1 +1,1 @@
-"""History into advice; never acts."""
+"""History into advice; never acts. Imports `engine`. Start at `recommender.findings.suggestions`."""

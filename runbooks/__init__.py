@@ -1,1 +1,2 @@
-"""From advice to an approved, executed, audited plan: the only way an action reaches the engine."""
+"""From advice to an approved, executed, audited plan: the only way an action reaches the engine. Imports `engine`.
+Start at `runbooks.gate.approval_gate`."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import isolation
 import on_postgres
 import pytest
 
+TESTS = Path(__file__).parent
 # Before any module of the tests is read: some ask the environment as they are.
 HOME = isolation.isolate()
 isolation.forgive_slow_machines()
@@ -66,5 +68,5 @@ def kept_in(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     if reason := on_postgres.postgres.why_not():
         pytest.skip(reason)
-    with on_postgres.on_server(durable="engine" not in request.path.parent.parts[-1:]):
+    with on_postgres.on_server(durable=request.path.relative_to(TESTS).parts[0] != "engine"):
         yield "postgres"

@@ -1,1 +1,2 @@
-"""What runs tasks. The engine tells an executor what to start and stop; the executor reports back."""
+"""What runs the tasks: simulated, or processes of this machine. Imports model and the state it reports on. Start at
+`protocol`."""

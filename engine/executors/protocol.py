@@ -14,9 +14,9 @@ from typing import Protocol
 
 import msgspec
 
-from engine.model import WorkloadState
-from engine.state import State
-from engine.workloads import Workloads
+from engine.model.specs import WorkloadState
+from engine.state.cell_state import State
+from engine.state.workloads import Workloads
 
 
 class ReportKind(IntEnum):
@@ -46,7 +46,7 @@ class ExecutorReport(msgspec.Struct, frozen=True, array_like=True, gc=False, ord
     tasks: int = 0
     """How many tasks an acknowledged part has; of an end, the rank of the task that decided about it."""
     status: int = 0
-    """How that task ended, where it is known, as `engine.events.Exited` has it."""
+    """How that task ended, where it is known, as `engine.model.events.Exited` has it."""
 
 
 class Executor(Protocol):

@@ -2,7 +2,7 @@
 
     runs/<workload>/<submitted ms>.<attempt>/<group>.<index>/
 
-What a keeper (`engine.executors.keeper`) writes into it is read here: by the engine, and by whoever looks at output.
+What a keeper (`engine.executors.task_shim`) writes into it is read here: by the engine, and by whoever looks at output.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 _status = msgspec.json.Decoder(Status)
 _CAUSES = ("", "memory", "time limit", "not started")
-"""Of the keeper, in the order of EXIT_CAUSES of `engine.run_spec`."""
+"""Of the keeper, in the order of EXIT_CAUSES of `engine.model.run_spec`."""
 
 
 def exit_status(status: Status) -> int:
-    """As `engine.events.Exited` has it."""
+    """As `engine.model.events.Exited` has it."""
     code = 128 + status.signal if status.signal else status.code
     cause = _CAUSES.index(status.why) if status.why in _CAUSES else 0
     return cause * 256 + min(code, 255)

@@ -1,1 +1,2 @@
-"""Readers of public workload traces, and a generator for machines that have none."""
+"""Readers of public traces, generated days, and their replay. Imports model and the engine's door. Start at
+`replay`."""

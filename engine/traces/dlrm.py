@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.model import Resources
-from engine.traces.trace import TraceFile, TraceJob, TraceRow, csv_jobs
+from engine.model.specs import Resources
+from engine.traces.trace_reader import TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = (
     "instance_sn", "role", "app_name", "cpu_request", "gpu_request", "memory_request", "creation_time",

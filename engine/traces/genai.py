@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from engine.model import Resources
+from engine.model.specs import Resources
 from engine.traces.philly import EPOCH, timestamp
-from engine.traces.trace import TraceFile, TraceJob, TraceRow, csv_jobs
+from engine.traces.trace_reader import TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = ("gmt_create", "predict_type", "predict_status", "exec_time_seconds", "groupId", "num_images_per_prompt")
 FIGURES = ("prompt_length", "negative_prompt_length", "num_images_per_prompt", "num_inference_steps", "num_lora")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.model import MAX_TASKS, Resources
-from engine.traces.trace import MAX_SECONDS, TraceFile, TraceJob, TraceRow, csv_jobs
+from engine.model.specs import MAX_TASKS, Resources
+from engine.traces.trace_reader import MAX_SECONDS, TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
 ONE_GPU = Resources(gpu_milli=1000)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.errors import TraceError
-from engine.gpu_models import MEMORY_MIB
-from engine.model import ID_PATTERN, MAX_QUANTITY, NodeSpec, PoolSpec, Resources
-from engine.traces.trace import MAX_SECONDS, Problems, TraceFile, TraceJob, TraceRow, csv_jobs, csv_rows
+from engine.model.errors import TraceError
+from engine.model.gpu_models import MEMORY_MIB
+from engine.model.specs import ID_PATTERN, MAX_QUANTITY, NodeSpec, PoolSpec, Resources
+from engine.traces.trace_reader import MAX_SECONDS, Problems, TraceFile, TraceJob, TraceRow, csv_jobs, csv_rows
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from engine.model import MAX_TASKS, Resources
-from engine.traces.trace import TraceFile, TraceJob, TraceRow, csv_jobs
+from engine.model.specs import MAX_TASKS, Resources
+from engine.traces.trace_reader import TraceFile, TraceJob, TraceRow, csv_jobs
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 ONE_GPU = Resources(gpu_milli=1000)

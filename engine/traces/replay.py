@@ -1,7 +1,7 @@
 """Replay a trace as fast as it goes, and measure what its jobs would have met.
 
 It goes through the engine, except where every task asks for exactly one of many equal processors: what starts when is
-then decided by counting (`engine.traces.by_count`), with the same starts as the engine's and many times faster.
+then decided by counting (`engine.traces.counted_jobs`), with the same starts as the engine's and many times faster.
 
 Conventions: jobs that ran no time, or that are larger than the cell, are left out and counted. The estimate of a job is
 the longer of what its user asked for and what it ran, so nothing is cut short; where the trace says nothing of requests
@@ -22,10 +22,10 @@ from typing import Literal
 
 import msgspec
 
-from engine.commands import SetPolicy, Submit
 from engine.control import Engine
-from engine.errors import MusterError, SpecError
-from engine.model import (
+from engine.model.commands import SetPolicy, Submit
+from engine.model.errors import MusterError, SpecError
+from engine.model.specs import (
     CellSpec,
     NodeSpec,
     Policy,
@@ -37,12 +37,12 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.progress import counted, stage
-from engine.traces import by_count
+from engine.state.workloads import NONE
+from engine.traces import counted_jobs
 from engine.traces.openb import read_nodes
+from engine.traces.progress import counted, stage
 from engine.traces.swf import read_header
-from engine.traces.trace import Problems, TraceJob, read_jobs
-from engine.workloads import NONE
+from engine.traces.trace_reader import Problems, TraceJob, read_jobs
 
 Estimate = Literal["requested", "actual", "last-two"]
 Through = Literal["auto", "engine"]
@@ -278,13 +278,13 @@ def countable(plan: ReplayPlan, policy: Policy) -> bool:
 
 def count(plan: ReplayPlan, policy: Policy) -> list[int]:
     """Start of each job in ms, by counting free processors. Only for what is `countable`."""
-    jobs = by_count.JobColumns(
+    jobs = counted_jobs.JobColumns(
         arrival=[job.arrival_ms for job in plan.jobs],
         run=[job.run_ms for job in plan.jobs],
         estimate=plan.estimates,
         processors=[job.tasks for job in plan.jobs],
     )
-    return by_count.fcfs(jobs, plan.units) if policy == "fcfs" else by_count.easy(jobs, plan.units)
+    return counted_jobs.fcfs(jobs, plan.units) if policy == "fcfs" else counted_jobs.easy(jobs, plan.units)
 
 
 def run(plan: ReplayPlan, policy: Policy) -> Engine:

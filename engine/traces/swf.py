@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from engine.model import MAX_TASKS, Resources
-from engine.traces.trace import MAX_SECONDS, Problems, TraceFile, TraceJob, shown, unique_jobs
+from engine.model.specs import MAX_TASKS, Resources
+from engine.traces.trace_reader import MAX_SECONDS, Problems, TraceFile, TraceJob, shown, unique_jobs
 
 COLUMNS = (
     "job",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import RefusedError, SpecError
+from engine.model.errors import RefusedError, SpecError
 from runbooks.actions.declaration import Action, Given, PlannedCell, Proof, SeenCell, Typed, required
-from runbooks.actions.late import commands, money, msgspec, plan
+from runbooks.actions.lazy_modules import commands, money, msgspec, plan
 from runbooks.actions.parameters import Argument, choice, flag, ids, number, one
-from runbooks.amounts import hours
+from runbooks.plans.amounts import hours
 
 if TYPE_CHECKING:
-    from engine.commands import AnyCommand
-    from engine.money import BudgetSpec
-    from runbooks.plan import Act, Target
+    from engine.model.commands import AnyCommand
+    from engine.model.money import BudgetSpec
+    from runbooks.plans.typed_plan import Act, Target
 
 THEN = ("warn", "hold", "approve")
 """What happens when all is spent."""

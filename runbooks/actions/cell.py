@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from engine.errors import RefusedError, SpecError
+from engine.model.errors import RefusedError, SpecError
 from runbooks.actions.declaration import Action, Given, PlannedCell, SeenCell, Typed, required
-from runbooks.actions.late import commands, msgspec, plan
+from runbooks.actions.lazy_modules import commands, msgspec, plan
 from runbooks.actions.parameters import ORDERS, POLICIES, Argument, Parameter, choice, duration, flag, number
-from runbooks.amounts import listed, span
+from runbooks.plans.amounts import listed, span
 
 if TYPE_CHECKING:
-    from engine.commands import AnyCommand
-    from runbooks.plan import Act, Canary, Target
+    from engine.model.commands import AnyCommand
+    from runbooks.plans.typed_plan import Act, Canary, Target
 
 MARGIN_MS = 600_000
 """After the window of a canary, within which it must have been judged."""
@@ -185,7 +185,7 @@ ACTIONS: tuple[Action, ...] = (
         impact=("displaces",),
         command="OrderQueues",
         express=express_canary,
-        # What it led to is measured by `runbooks.canary`.
+        # What it led to is measured by `runbooks.gate.canary`.
         done=lambda act, before, now: act.canary is not None and has_tried(now, act.canary),
         verified="has it; then waits in the window against those before it and those of the others",
         waits=True,

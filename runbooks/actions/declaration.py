@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
-from engine.errors import SpecError
-from runbooks.actions.late import commands, plan
+from engine.model.errors import SpecError
+from runbooks.actions.lazy_modules import commands, plan
 from runbooks.actions.parameters import Argument, Parameter
 
 if TYPE_CHECKING:
-    from engine.commands import AnyCommand
-    from engine.model import QueueSpec
-    from engine.money import BudgetSpec
-    from engine.query import Consolidation, ConsolidationRequest, WorkloadDetail
-    from engine.scaling_report import PoolSize
-    from runbooks.checks import CheckName, Operator
-    from runbooks.plan import Act, ActionName, Target, Tier
+    from engine.elasticity.scaling_report import PoolSize
+    from engine.model.commands import AnyCommand
+    from engine.model.money import BudgetSpec
+    from engine.model.queries import Consolidation, ConsolidationRequest, WorkloadDetail
+    from engine.model.specs import QueueSpec
+    from runbooks.plans.checks import CheckName, Operator
+    from runbooks.plans.typed_plan import Act, ActionName, Target, Tier
 
 Kind = Literal[
     "workload", "node", "queue", "reservation", "policy", "pool", "budget", "scaling", "canary", "channel", "review"

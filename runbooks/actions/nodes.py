@@ -5,7 +5,7 @@ from __future__ import annotations
 from runbooks.actions.declaration import LARGE_POOL, MINUTES_MS, STILL_BUSY, Action, Proof, becomes, by_state, empty_and
 from runbooks.actions.parameters import ids
 from runbooks.actions.phrases import state_of
-from runbooks.amounts import workloads
+from runbooks.plans.amounts import workloads
 
 NODES = {"nodes": ids("node_id")}
 

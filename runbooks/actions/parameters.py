@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from engine.model import Policy
-    from runbooks.runbook import InputType
+    from engine.model.specs import Policy
+    from runbooks.procedures.program import InputType
 
     Type = InputType | Literal["text", "object"]
     """`object`: an id of any kind."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from runbooks.actions.declaration import Action
 from runbooks.actions.risk import loses_work, loss_ms
-from runbooks.amounts import amount, hours, size
+from runbooks.plans.amounts import amount, hours, size
 
 if TYPE_CHECKING:
-    from runbooks.plan import Act, RequestChange, Target
+    from runbooks.plans.typed_plan import Act, RequestChange, Target
 
 
 def subject(action: Action, act: Act) -> str:

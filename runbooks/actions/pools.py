@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from engine.errors import RefusedError, SpecError
+from engine.model.errors import RefusedError, SpecError
 from runbooks.actions.declaration import (
     BOOTED_MS,
     LARGE_POOL,
@@ -17,17 +17,17 @@ from runbooks.actions.declaration import (
     Typed,
     required,
 )
-from runbooks.actions.late import commands, money, plan, scaling
+from runbooks.actions.lazy_modules import commands, money, plan, scaling
 from runbooks.actions.parameters import MAX_NODES, Argument, choice, duration, flag, number, one
-from runbooks.actions.sizes import floors, nodes_now, nodes_of, schedule_words
+from runbooks.actions.pool_sizes import floors, nodes_now, nodes_of, schedule_words
 
 if TYPE_CHECKING:
     import msgspec
 
-    from engine.commands import AnyCommand
-    from engine.scaling import ScalingSpec
-    from engine.scaling_report import PoolSize
-    from runbooks.plan import Act, ScalingChange, Target
+    from engine.elasticity.scaling_report import PoolSize
+    from engine.model.autoscaling import ScalingSpec
+    from engine.model.commands import AnyCommand
+    from runbooks.plans.typed_plan import Act, ScalingChange, Target
 
 AUTOSCALER = "autoscaler"
 """The target of a change of its settings."""

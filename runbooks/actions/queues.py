@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import RefusedError, SpecError
+from engine.model.errors import RefusedError, SpecError
 from runbooks.actions.declaration import (
     MINUTES_MS,
     Action,
@@ -18,7 +18,7 @@ from runbooks.actions.declaration import (
     empty_and,
     required,
 )
-from runbooks.actions.late import commands, model, msgspec, plan
+from runbooks.actions.lazy_modules import commands, model, msgspec, plan
 from runbooks.actions.parameters import (
     MAX_CPUS,
     MAX_GPUS,
@@ -32,13 +32,13 @@ from runbooks.actions.parameters import (
     one,
 )
 from runbooks.actions.phrases import state_of
-from runbooks.amounts import workloads
-from runbooks.specs import differences
+from runbooks.plans.amounts import workloads
+from runbooks.plans.spec_differences import differences
 
 if TYPE_CHECKING:
-    from engine.commands import AnyCommand
-    from engine.model import BurstSpec, FlavorQuota, QueueSpec
-    from runbooks.plan import Act, QueueChange, Target
+    from engine.model.commands import AnyCommand
+    from engine.model.specs import BurstSpec, FlavorQuota, QueueSpec
+    from runbooks.plans.typed_plan import Act, QueueChange, Target
 
 QUEUES = {"queues": ids("queue")}
 MILLI = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from engine.errors import SpecError
+from engine.model.errors import SpecError
 from runbooks.actions.declaration import (
     LARGE_POOL,
     Action,
@@ -17,13 +17,13 @@ from runbooks.actions.declaration import (
     by,
     required,
 )
-from runbooks.actions.late import commands, model, plan
+from runbooks.actions.lazy_modules import commands, model, plan
 from runbooks.actions.parameters import Argument, Parameter, duration, flag, ids, one
-from runbooks.specs import kept
+from runbooks.plans.spec_differences import kept
 
 if TYPE_CHECKING:
-    from engine.commands import AnyCommand
-    from runbooks.plan import Act, Target
+    from engine.model.commands import AnyCommand
+    from runbooks.plans.typed_plan import Act, Target
 
 STARTS_WITHIN_MS = 60_000
 """By how much another scheduler may move the start: it counts in whole minutes, and not in the past."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from runbooks.actions.declaration import BOUND, Action
-from runbooks.actions.late import plan
-from runbooks.actions.sizes import nodes_of
+from runbooks.actions.lazy_modules import plan
+from runbooks.actions.pool_sizes import nodes_of
 
 if TYPE_CHECKING:
-    from runbooks.plan import Act, Target, Tier
+    from runbooks.plans.typed_plan import Act, Target, Tier
 
 LARGE_SHARE_PERMILLE = 100
 """Taking more than this share of a pool (and more than one node) out of use is a tier riskier, and so is stopping more

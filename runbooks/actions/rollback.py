@@ -6,12 +6,12 @@ but the work that was stopped there has lost what no checkpoint saved. What cann
 
 from __future__ import annotations
 
-from engine.errors import SpecError
-from engine.scaling import Autoscaling, changed_settings
-from runbooks.actions.catalog import find
+from engine.model.autoscaling import Autoscaling, changed_settings
+from engine.model.errors import SpecError
+from runbooks.actions.catalogue import find
 from runbooks.actions.pools import LIMITS
-from runbooks.amounts import listed
-from runbooks.plan import Act, ActionName, ScalingChange, Target
+from runbooks.plans.amounts import listed
+from runbooks.plans.typed_plan import Act, ActionName, ScalingChange, Target
 
 
 def inverse_of(act: Act, shown: tuple[Target, ...]) -> tuple[Act, ...]:

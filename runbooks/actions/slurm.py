@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.errors import SpecError
+from engine.model.errors import SpecError
 from runbooks.actions.declaration import MINUTES_MS, WAITS, Action, by, former, has_given, required, to_former
-from runbooks.actions.late import commands
+from runbooks.actions.lazy_modules import commands
 from runbooks.actions.nodes import NODES
 from runbooks.actions.parameters import Parameter, flag, number
 from runbooks.actions.workloads import GIVES_WAY, TO, WORKLOADS, qos_of, refuse_same, steps_to, works
 
 if TYPE_CHECKING:
-    from engine.commands import AnyCommand
-    from runbooks.plan import Act, Target
+    from engine.model.commands import AnyCommand
+    from runbooks.plans.typed_plan import Act, Target
 
 NO_JOB_PRIORITY = 0xFFFFFFFE
 """Slurm's own mark for none. 0 is its mark for held."""
@@ -32,7 +32,7 @@ def never_shown(now: Target) -> bool:
 
 
 def not_observed(act: Act, before: Target, now: Target) -> bool:
-    """The cell holds nothing that shows it: only who decides there can say (`runbooks.outside`)."""
+    """The cell holds nothing that shows it: only who decides there can say (`runbooks.actions.external_actions`)."""
     return False
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runbooks.actions.catalog import find
+from runbooks.actions.catalogue import find
 from runbooks.actions.declaration import Action
 from runbooks.actions.phrases import state_of, subject, workload_facts
 from runbooks.actions.risk import lost
 from runbooks.actions.rollback import inverse_of
-from runbooks.amounts import listed, size, workloads
-from runbooks.plan import Act, Target
+from runbooks.plans.amounts import listed, size, workloads
+from runbooks.plans.typed_plan import Act, Target
 
 
 def title(act: Act) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from engine.errors import RefusedError, SpecError
+from engine.model.errors import RefusedError, SpecError
 from runbooks.actions.declaration import (
     BOUND,
     LARGE_WORK,
@@ -28,15 +28,15 @@ from runbooks.actions.declaration import (
     stopped,
     to_former,
 )
-from runbooks.actions.late import commands, plan, query
+from runbooks.actions.lazy_modules import commands, plan, query
 from runbooks.actions.parameters import Parameter, flag, ids, number
 from runbooks.actions.phrases import request_of, state_of, workload_facts
-from runbooks.amounts import amount, listed, size
+from runbooks.plans.amounts import amount, listed, size
 
 if TYPE_CHECKING:
-    from engine.commands import AnyCommand
-    from engine.query import Consolidation, ConsolidationRequest
-    from runbooks.plan import Act, RequestChange, Target
+    from engine.model.commands import AnyCommand
+    from engine.model.queries import Consolidation, ConsolidationRequest
+    from runbooks.plans.typed_plan import Act, RequestChange, Target
 
 WORKLOADS = {"workloads": ids("workload_id")}
 STARTS = (Proof("workload_reason", "==", "none"),)
@@ -45,7 +45,8 @@ LOSES = f"stops running work; {LARGE_WORK}"
 GIVES_WAY = "work has to give way"
 TO = ("to",)
 QOS_CLASS = re.compile(r"(.+)\.tier-\d+(?:\.\d+)?")
-"""QOS and tier of a partition, and the rank of what waits, as `engine.slurm.mapping` puts them together."""
+"""QOS and tier of a partition, and the rank of what waits, as `engine.external.slurm.mirror.job_mapping` puts them
+together."""
 
 
 def works(act: Act) -> str:

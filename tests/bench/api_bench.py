@@ -23,10 +23,10 @@ import msgspec
 import numpy as np
 import uvloop
 
-from console.remote_client import RemoteClient
-from engine.commands import Submit
-from engine.errors import UnreachableError
-from engine.query import Query, Term
+from console.client.remote import RemoteClient
+from engine.model.commands import Submit
+from engine.model.errors import UnreachableError
+from engine.model.queries import Query, Term
 from tests.support import large_cells
 
 NODES, WORKLOADS, PER_S = 130_000, 1_000_000, 200

@@ -12,16 +12,16 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection
 
-from engine.commands import AddQueues, HoldQueues, OpenQueues
 from engine.control import Engine
-from engine.model import QueueSpec
-from runbooks import verify
-from runbooks.audit import Audit
-from runbooks.audit_pages import AuditRange
-from runbooks.audit_reading import part
-from runbooks.checkpoints import CheckpointSigner
-from runbooks.identity import Actor
-from runbooks.verify import Trust
+from engine.model.commands import AddQueues, HoldQueues, OpenQueues
+from engine.model.specs import QueueSpec
+from runbooks.audit import verify
+from runbooks.audit.checkpoints import CheckpointSigner
+from runbooks.audit.log import Audit
+from runbooks.audit.queries import AuditRange
+from runbooks.audit.reader import part
+from runbooks.audit.verify import Trust
+from runbooks.people.identity import Actor
 
 RECORDS = 100_000
 CHECKPOINTS = 100

@@ -32,9 +32,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from console.remote_client import RemoteClient
-from engine.errors import MusterError
-from engine.query import Query
+from console.client.remote import RemoteClient
+from engine.model.errors import MusterError
+from engine.model.queries import Query
 from tests.support import postgres
 from tests.support.chaos_checks import Seen, judged
 from tests.support.cutting_proxy import CuttingProxy, Mode
@@ -113,7 +113,7 @@ class Scene:
             **{f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("STATE", "CONFIG", "DATA", "CACHE")},
         }  # fmt: skip
         self._command = [
-            sys.executable, "-m", "console.cli", "serve", "--cell", "chaos", "--data", str(folder / "cell"),
+            sys.executable, "-m", "console.cli.main", "serve", "--cell", "chaos", "--data", str(folder / "cell"),
             "--approval", "solo", "--slurm", self.far_line.url, "--slurm-user", "root",
             "--slurm-token-file", str(cluster.token()), "--slurm-act", *where,
         ]  # fmt: skip
@@ -353,7 +353,7 @@ def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str
     scene.stop_engine()
     shutil.copy(scene.cluster.folder / "log/slurmctld.log", scene.folder)
     audit = subprocess.run(
-        [sys.executable, "-m", "console.cli", "audit", "verify", scene.place], cwd=ROOT, capture_output=True,
+        [sys.executable, "-m", "console.cli.main", "audit", "verify", scene.place], cwd=ROOT, capture_output=True,
         text=True, env=scene.environment, timeout=120, check=False,
     )  # fmt: skip
     log = (scene.folder / "slurmctld.log").read_text("utf-8", "replace")

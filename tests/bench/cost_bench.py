@@ -8,12 +8,12 @@ from typing import Any
 
 import twin_bench
 
-from console.advisor import Advisor
-from console.quotes import Quotes
+from console.service.advisor import Advisor
+from console.service.quotes import Quotes
+from engine.forks.memory_pages import Pages
 from engine.loop import EngineLoop
-from engine.model import HOUR_MS
-from engine.pages import Pages
-from recommender.quotes import Quote, QuoteRequest
+from engine.model.specs import HOUR_MS
+from recommender.quotes.queries import Quote, QuoteRequest
 
 
 def cost() -> Iterator[dict[str, Any]]:

@@ -12,14 +12,14 @@ import msgspec
 import twin_bench
 from gate_bench import gate_on
 
-from engine.commands import ChangeQueue, Cordon, Submit
 from engine.control import Engine
 from engine.loop import EngineLoop
-from engine.model import Resources, TaskGroup, WorkloadSpec
-from engine.query import Query
-from runbooks.draft import Brief, Draft
-from runbooks.drafter import RuleDrafter
-from runbooks.identity import THIS_ACCOUNT
+from engine.model.commands import ChangeQueue, Cordon, Submit
+from engine.model.queries import Query
+from engine.model.specs import Resources, TaskGroup, WorkloadSpec
+from runbooks.drafts.rule_drafter import RuleDrafter
+from runbooks.drafts.typed_draft import Brief, Draft
+from runbooks.people.identity import THIS_ACCOUNT
 
 T = TypeVar("T")
 SIZES = ((5_000, 10_000, True), (50_000, 100_000, False), (130_000, 100_000, False))

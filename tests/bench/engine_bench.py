@@ -11,10 +11,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.commands import Submit
 from engine.control import Engine
 from engine.loop import CYCLE_EVERY_MS
-from engine.model import (
+from engine.model.commands import Submit
+from engine.model.queries import Query, Term
+from engine.model.specs import (
     CellSpec,
     NodeSpec,
     PoolSpec,
@@ -25,8 +26,7 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.query import Query, Term
-from engine.reconsider import Cause
+from engine.state.reconsider import Cause
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)

@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-from console.fleet_client import FleetClient
-from console.fleet_paths import FleetPaths
-from console.remote_client import RemoteClient
-from engine.commands import Submit
-from engine.model import Resources, TaskGroup, WorkloadSpec
+from console.client.remote import RemoteClient
+from console.fleet.client import FleetClient
+from console.fleet.paths import FleetPaths
+from engine.model.commands import Submit
+from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from tests.bench import fleet_routing_bench
 from tests.bench.fleet_chaos import CELL, FLEET, Kept, _all_up, _await
 

@@ -25,13 +25,13 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from console.fleet_client import FleetClient
-from console.fleet_paths import FleetPaths
-from console.fleet_shown import FleetView
-from console.remote_client import RemoteClient
-from engine.errors import MusterError
-from engine.model import Resources, TaskGroup, WorkloadSpec
-from engine.query import Query
+from console.client.remote import RemoteClient
+from console.fleet.client import FleetClient
+from console.fleet.paths import FleetPaths
+from console.fleet.queries import FleetView
+from engine.model.errors import MusterError
+from engine.model.queries import Query
+from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from tests.support import postgres
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ class Kept:
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "console.cli", *self._arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "console.cli.main", *self._arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"},
             )  # fmt: skip
 

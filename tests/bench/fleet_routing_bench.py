@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from console.fleet_client import FleetClient
-from console.fleet_paths import FleetPaths
-from console.remote_client import RemoteClient
-from engine.commands import Submit
-from engine.errors import MusterError
-from engine.model import Resources, TaskGroup, WorkloadSpec
-from engine.query import Query
+from console.client.remote import RemoteClient
+from console.fleet.client import FleetClient
+from console.fleet.paths import FleetPaths
+from engine.model.commands import Submit
+from engine.model.errors import MusterError
+from engine.model.queries import Query
+from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from tests.bench.fleet_chaos import Kept, _all_up, _await
 from tests.bench.fleet_truth import Arrival, cell_in, starts
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from console.document import read_document
-from console.files import cell_of
-from engine.commands import Submit
+from console.forms.documents import read_document
+from console.forms.work_files import cell_of
 from engine.control import Engine
-from engine.model import CellSpec, WorkloadSpec
+from engine.model.commands import Submit
+from engine.model.specs import CellSpec, WorkloadSpec
 
 DAY_MS = 86_400_000
 

@@ -13,18 +13,18 @@ import engine_bench
 import msgspec
 import twin_bench
 
-from engine.commands import Release, Submit
 from engine.control import Engine
-from engine.model import Resources, TaskGroup, WorkloadSpec
-from engine.query import Query
-from runbooks.audit import Audit
-from runbooks.gate import Gate, wall_ms
-from runbooks.identity import THIS_ACCOUNT
-from runbooks.limits import ByTier, PolicyLimits
-from runbooks.plan import Act, Request, StepRequest
-from runbooks.policies import Policies
-from runbooks.policy import SOLO
-from runbooks.simulation import ForkTrial
+from engine.model.commands import Release, Submit
+from engine.model.queries import Query
+from engine.model.specs import Resources, TaskGroup, WorkloadSpec
+from runbooks.audit.log import Audit
+from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.policy_versions import Policies
+from runbooks.gate.simulation import ForkTrial
+from runbooks.people.identity import THIS_ACCOUNT
+from runbooks.plans.typed_plan import Act, Request, StepRequest
+from runbooks.policy.approval_policy import SOLO
+from runbooks.policy.limits import ByTier, PolicyLimits
 
 PLANS = 200
 MANY = 1_000_000

@@ -24,15 +24,15 @@ import engine_bench
 import msgspec
 import numpy as np
 
-from console.advisor import Advisor
-from console.http_server import new_event_loop, run_server
-from console.local_client import LocalClient
-from console.remote_client import RemoteClient
-from console.sockets import bind_unix
+from console.auth.sockets import bind_unix
+from console.client.remote import RemoteClient
+from console.server.listeners import new_event_loop, run_server
+from console.service.advisor import Advisor
+from console.service.local_client import LocalClient
 from engine.control import Engine
 from engine.loop import EngineLoop
-from engine.model import TaskGroup, WorkloadSpec
-from engine.query import Query, Term
+from engine.model.queries import Query, Term
+from engine.model.specs import TaskGroup, WorkloadSpec
 from tests.support.gates import gate_of
 
 SIZE = 130_000

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from engine.packing import NodeList, PackingResult, Pods, Policy, pack, read_nodes, read_pods
+from engine.scenarios.fgd_packing import NodeList, PackingResult, Pods, Policy, pack, read_nodes, read_pods
 
 OPENB = Path(__file__).parents[2].parent / "shared" / "data" / "openb"
 QUICK = ("default", "gpuspec20", "multigpu30")

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.commands import Cancel, Submit
 from engine.control import Engine
-from engine.model import (
+from engine.model.commands import Cancel, Submit
+from engine.model.specs import (
     CellSpec,
     NodeSpec,
     PoolSpec,

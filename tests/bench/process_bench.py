@@ -14,9 +14,9 @@ from typing import Any
 
 import engine_bench
 
-from engine.commands import Submit
 from engine.control import Engine
-from engine.model import Resources, TaskGroup, WorkloadSpec
+from engine.model.commands import Submit
+from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 
 SIZE = 130_000
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from console.remote_client import RemoteClient
-from engine.query import Query, Term
+from console.client.remote import RemoteClient
+from engine.model.queries import Query, Term
 from tests.support import large_cells
 
 SIZES = ((5_000, 40_000), (50_000, 400_000), (130_000, 1_000_000))

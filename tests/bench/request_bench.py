@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from console.remote_client import RemoteClient
-from engine.commands import Submit
+from console.client.remote import RemoteClient
+from engine.model.commands import Submit
 from tests.support.gates import asked
 from tests.support.served import gpu_job, running_loop, served_on_unix
 

@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from engine import commands as cmd
-from engine import events as ev
-from engine import scale_up
 from engine.control import Engine
-from engine.model import (
+from engine.elasticity import scale_up
+from engine.model import commands as cmd
+from engine.model import events as ev
+from engine.model.specs import (
     Autoscaling,
     CellSpec,
     NodeSpec,

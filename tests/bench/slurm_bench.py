@@ -26,16 +26,16 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.commands import Define
 from engine.control import Engine
-from engine.errors import RefusedError
+from engine.external.slurm.client.connection import SlurmConnection
+from engine.external.slurm.mirror.mirror_passes import Mirror
+from engine.external.slurm.mirror.watch import Watcher
+from engine.external.slurm.records import JobRequest
 from engine.loop import EngineLoop
-from engine.model import CellSpec, Settings
-from engine.outlook import AskStart, StartEstimate
-from engine.slurm.connection import SlurmConnection
-from engine.slurm.mirror import Mirror
-from engine.slurm.records import JobRequest
-from engine.slurm.watch import Watcher
+from engine.model.commands import Define
+from engine.model.errors import RefusedError
+from engine.model.specs import CellSpec, Settings
+from engine.model.twin_queries import AskStart, StartEstimate
 from tests.bench.slurm_console import screen
 
 Row = dict[str, object]

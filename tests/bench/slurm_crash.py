@@ -25,17 +25,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.commands import Define, Submit
 from engine.control import Engine
-from engine.errors import MusterError
-from engine.events import AnyEvent, IntentReopened, IntentSettled
-from engine.intents import Phase
+from engine.external.slurm.carrying.threads import IntentDriver
+from engine.external.slurm.client.connection import SlurmConnection
+from engine.external.slurm.errors import SlurmUnavailable
+from engine.external.slurm.records import JobRequest
 from engine.loop import EngineLoop
-from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
-from engine.slurm.connection import SlurmConnection
-from engine.slurm.driver import IntentDriver
-from engine.slurm.errors import SlurmUnavailable
-from engine.slurm.records import JobRequest
+from engine.model.commands import Define, Submit
+from engine.model.errors import MusterError
+from engine.model.events import AnyEvent, IntentReopened, IntentSettled
+from engine.model.specs import (
+    CellSpec,
+    NodeSpec,
+    PoolSpec,
+    QueueSpec,
+    Resources,
+    RunSpec,
+    Settings,
+    TaskGroup,
+    WorkloadSpec,
+)
+from engine.state.intents import Phase
 
 HOUR_MS = 3_600_000
 

@@ -21,13 +21,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.commands import Define
 from engine.control import Engine
+from engine.external.slurm.client.connection import SlurmConnection
+from engine.external.slurm.mirror.mirror_passes import Mirror
 from engine.loop import EngineLoop
-from engine.model import CellSpec, Settings
-from engine.query import Query
-from engine.slurm.connection import SlurmConnection
-from engine.slurm.mirror import Mirror
+from engine.model.commands import Define
+from engine.model.queries import Query
+from engine.model.specs import CellSpec, Settings
 
 Row = dict[str, object]
 PLAYER = Path(__file__).resolve().parents[1] / "support" / "large_slurm.py"

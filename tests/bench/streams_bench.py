@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from console import event_stream
-from console.advisor import Advisor
-from console.event_stream import EventFrame, EventRoutes
-from console.http_server import run_server
-from console.local_client import LocalClient
-from console.sockets import bind_unix
+from console.auth.sockets import bind_unix
+from console.server.listeners import run_server
+from console.server.routes import event_stream
+from console.server.routes.event_stream import EventFrame, EventRoutes
+from console.service.advisor import Advisor
+from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
-from engine.query import Change, Changes
+from engine.model.queries import Change, Changes
 from tests.support.gates import gate_of
 from tests.support.served import running_loop
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.bulk import take_all_devices
-from engine.capacity import Capacity
-from engine.columns import view
-from engine.commands import Submit
-from engine.constraints import Bonds
+from engine.capacity.affinity import Bonds
+from engine.capacity.index import Capacity
+from engine.capacity.task_shapes import Shape
+from engine.capacity.topology import BLOCK
+from engine.capacity.topology_domains import domain_room, pick, spans
 from engine.control import Engine
-from engine.domains import domain_room, pick, spans
-from engine.model import (
+from engine.model.commands import Submit
+from engine.model.specs import (
     CellSpec,
     NodeSpec,
     PoolSpec,
@@ -34,9 +34,9 @@ from engine.model import (
     TopologyRequest,
     WorkloadSpec,
 )
-from engine.placement import Claim, place, unplace
-from engine.shape import Shape
-from engine.topology import BLOCK
+from engine.placement.gang_placement import Claim, place, unplace
+from engine.state.bulk_allocations import take_all_devices
+from engine.tables.columns import view
 
 SIZES = (5_000, 50_000, 130_000)
 POOL = PoolSpec(name="h100", capacity=Resources(cpu_milli=192_000, memory_mib=2_000_000, gpu_milli=8000))

@@ -10,20 +10,20 @@ from typing import Any, Literal
 
 import msgspec
 
-from console.cell_questions import RuntimeEstimate
-from console.client import Client
-from console.health import Health
-from console.presence import Here, PresenceAsk, Present
-from console.questions import Question, refuse_read_only, wrap_answers
-from console.token_terms import NewToken, TokenAsk, TokenLine
-from engine.commands import AnyCommand, Receipt
-from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
-from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
-from engine.executors.shown import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
-from engine.intent_report import IntentsReport
-from engine.model import BudgetSpec, QueueSpec
-from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, StartFigure, Unit
-from engine.query import (
+from console.auth.token_queries import NewToken, TokenAsk, TokenLine
+from console.client.cell_questions import RuntimeEstimate
+from console.client.health import Health
+from console.client.presence import Here, PresenceAsk, Present
+from console.client.protocol import Client
+from console.client.questions import Question, refuse_read_only, wrap_answers
+from engine.elasticity.scaling_report import PoolSize, ScalingReport
+from engine.executors.process_queries import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
+from engine.external.slurm.mirror.report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.model.autoscaling import Autoscaling, ScalingSpec
+from engine.model.commands import AnyCommand, Receipt
+from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
+from engine.model.intent_reports import IntentsReport
+from engine.model.queries import (
     DEFAULT_COLUMNS,
     Burn,
     BurnWindow,
@@ -60,27 +60,48 @@ from engine.query import (
     VertexReport,
     WorkloadDetail,
 )
-from engine.scaling import Autoscaling, ScalingSpec
-from engine.scaling_report import PoolSize, ScalingReport
-from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
-from recommender.forecasts import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
-from recommender.history import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
-from recommender.metrics import SeriesKey
-from recommender.placements import PlacementAdvice, PlacementOption, QuantileSpread
-from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest, RunTime
-from recommender.recommendations import Recommendation, Recommendations, SuggestionTrial, Track
-from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest
-from recommender.suggest import Benefit, Evidence, Suggestion
-from runbooks.audit_pages import AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
-from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
-from runbooks.freezes import Freeze, FreezeSpec
-from runbooks.identity import Signed
-from runbooks.intent_shown import IntentAnswer, IntentDetail
-from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Source, Step, Tier
-from runbooks.plan import Simulated as Fork
-from runbooks.policy import Verdict
-from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
-from runbooks.runbook_shown import Chosen, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+from engine.model.specs import BudgetSpec, QueueSpec
+from engine.model.twin_queries import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, StartFigure, Unit
+from engine.reads.cost_reports import (
+    BudgetLine,
+    BudgetReport,
+    GoodputReport,
+    Showback,
+    ShowbackLine,
+    ShowbackRequest,
+    TenantGoodput,
+)
+from recommender.findings.queries import Recommendation, Recommendations, SuggestionTrial, Track
+from recommender.findings.suggestions import Benefit, Evidence, Suggestion
+from recommender.forecasts.queries import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
+from recommender.history.metrics import SeriesKey
+from recommender.history.queries import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+from recommender.quotes.queries import Quantiles, Quote, QuoteOption, QuoteRequest, RunTime
+from recommender.runtimes.placement_queries import PlacementAdvice, PlacementOption, QuantileSpread
+from recommender.runtimes.sizing_queries import Need, SizedKind, SizingReport, SizingRequest
+from runbooks.audit.queries import AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
+from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
+from runbooks.people.identity import Signed
+from runbooks.plans.intent_queries import IntentAnswer, IntentDetail
+from runbooks.plans.typed_plan import (
+    Act,
+    Blast,
+    Effect,
+    Outcome,
+    Party,
+    Plan,
+    Proposal,
+    Request,
+    Review,
+    Source,
+    Step,
+    Tier,
+)
+from runbooks.plans.typed_plan import Simulated as Fork
+from runbooks.policy.approval_policy import Verdict
+from runbooks.policy.freezes import Freeze, FreezeSpec
+from runbooks.policy.queries import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
+from runbooks.procedures.queries import Chosen, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 from tests.console import fake_gate, fake_policy
 
 NOW_MS = 1_772_366_400_000
@@ -890,7 +911,7 @@ class FakeClient(Client):
                 change=over(by * one, by * one, by * one),
             )  # fmt: skip
 
-        from engine.what_if import NEVER, start_of  # as the real client, it loads no engine before it is asked
+        from engine.twin.what_if import NEVER, start_of  # as the real client, it loads no engine before it is asked
 
         at = self.now_ms
         return Outlook(

@@ -11,10 +11,8 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import NotFoundError
-from runbooks.checks import Check
-from runbooks.checks import Finding as Checked
-from runbooks.draft import (
+from engine.model.errors import NotFoundError
+from runbooks.drafts.typed_draft import (
     Called,
     Draft,
     DraftAsk,
@@ -33,7 +31,9 @@ from runbooks.draft import (
     Thinking,
     Tried,
 )
-from runbooks.plan import Proposal, asks
+from runbooks.plans.checks import Check
+from runbooks.plans.checks import Finding as Checked
+from runbooks.plans.typed_plan import Proposal, asks
 from tests.console.fake_client import NOW_MS, FakeClient
 from tests.console.fake_gate import proposal
 

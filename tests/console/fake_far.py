@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from console.fleet_shown import CellView, FleetEvent, FleetSubmission, FleetView, TenantView
-from engine.cells import CellRow, RoutingDecision
-from engine.intent_report import FarLook, IntentsReport, IntentView, IntentWord
-from engine.model import TaskGroup, WorkloadSpec
-from engine.slurm.left_out import LeftOut
-from engine.slurm.report import MirrorReport
-from runbooks.intent_shown import IntentDetail
-from runbooks.plan import Act
+from console.fleet.queries import CellView, FleetEvent, FleetSubmission, FleetView, TenantView
+from engine.external.slurm.mirror.report import MirrorReport
+from engine.external.slurm.unsupported import LeftOut
+from engine.fleet.routing_policy import CellRow, RoutingDecision
+from engine.model.intent_reports import FarLook, IntentsReport, IntentView, IntentWord
+from engine.model.specs import TaskGroup, WorkloadSpec
+from runbooks.plans.intent_queries import IntentDetail
+from runbooks.plans.typed_plan import Act
 from tests.console.fake_client import MINUTE, NOW_MS
 
 NOW_S = NOW_MS // 1000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runbooks.audit_pages import AuditRow, AuditText
-from runbooks.checks import Check, Finding
-from runbooks.plan import (
+from runbooks.audit.queries import AuditRow, AuditText
+from runbooks.plans.checks import Check, Finding
+from runbooks.plans.typed_plan import (
     Act,
     Blast,
     Difference,
@@ -26,7 +26,7 @@ from runbooks.plan import (
     Tier,
     VoteLine,
 )
-from runbooks.runbook_shown import FileProblem, InputLine, RunbookLine, RunbookView
+from runbooks.procedures.queries import FileProblem, InputLine, RunbookLine, RunbookView
 
 NOW_MS = 1_772_366_400_000
 MINUTE = 60_000

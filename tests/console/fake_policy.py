@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runbooks.freezes import Freeze
-from runbooks.policy_shown import Candidate, PolicyDifference, PolicyView
+from runbooks.policy.freezes import Freeze
+from runbooks.policy.queries import Candidate, PolicyDifference, PolicyView
 
 
 def view(text: Callable[[int, str], str], freezes: tuple[Freeze, ...]) -> PolicyView:

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from console.cli import parser
-from console.document import read_document
-from console.files import cell_of
-from console.launch import ensure_engine
-from console.settings import DEMO_CELL, load, paths_in
-from console.sockets import probe
-from engine.commands import Define
+from console.auth.sockets import probe
+from console.cli.main import parser
+from console.forms.documents import read_document
+from console.forms.settings import DEMO_CELL, load, paths_in
+from console.forms.work_files import cell_of
+from console.processes.launch import ensure_engine
+from engine.capacity.scores import SCORES
 from engine.control import Engine
-from engine.scores import SCORES
-from runbooks.draft import REASONS
-from runbooks.model_endpoint import endpoint_of
-from runbooks.policy_file import read_policy
+from engine.model.commands import Define
+from runbooks.drafts.typed_draft import REASONS
+from runbooks.models.endpoint import endpoint_of
+from runbooks.policy.files import read_policy
 from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
@@ -45,7 +45,7 @@ def environment() -> Iterator[dict[str, str]]:
         bin_folder = folder / "bin"
         bin_folder.mkdir()
         command = bin_folder / "muster"
-        command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m console.cli "$@"\n')
+        command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m console.cli.main "$@"\n')
         command.chmod(0o755)
         paths = paths_in(folder / DEMO_CELL)
         ensure_engine(paths, ["--demo", "--nodes", "40", "--data", str(paths.folder)])

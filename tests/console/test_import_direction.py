@@ -30,7 +30,7 @@ BEFORE_PAINT = (
 def test_version_and_help_load_nothing_heavy(argument: str) -> None:
     # Why: shells and scripts ask for these, and expect an answer in under 0.1 s.
     code = (
-        "import sys\nfrom console.cli import run\n"
+        "import sys\nfrom console.cli.main import run\n"
         f"try:\n    run(['{argument}'])\nexcept SystemExit:\n    pass\n"
         f"print(sorted(name for name in {HEAVY} if name in sys.modules))"
     )
@@ -43,10 +43,10 @@ def test_opening_the_console_loads_no_engine_before_first_paint() -> None:
         "import sys, types\n"
         "terminal = types.SimpleNamespace(isatty=lambda: True, write=sys.__stdout__.write, flush=int)\n"
         "sys.stdin = sys.stdout = sys.stderr = terminal\n"
-        "import console.app, console.terminal_watch\n"
-        "console.app.run = lambda connect, **options: 0\n"
-        "console.terminal_watch.watched = lambda: None\n"  # it forks, and wants a real terminal
-        "from console.cli import run\n"
+        "import console.tui.app, console.tui.terminal.restore\n"
+        "console.tui.app.run = lambda connect, **options: 0\n"
+        "console.tui.terminal.restore.watched = lambda: None\n"  # it forks, and wants a real terminal
+        "from console.cli.main import run\n"
         "assert run(['--demo']) == 0\n"
         f"sys.__stdout__.write('\\n' + str(sorted(name for name in {BEFORE_PAINT} if name in sys.modules)))"
     )

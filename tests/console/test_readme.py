@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from console.cli import EXIT_CODES
-from console.settings import CellPaths, paths_in
-from console.sockets import probe
+from console.auth.sockets import probe
+from console.cli.main import EXIT_CODES
+from console.forms.settings import CellPaths, paths_in
 from tests.support.patience import PATIENCE_S, until
 from tests.support.served import socket_folder
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 from textual.message import Message
 
-from console.feed import Arrived, Feed
-from engine.query import Change, Changes
+from console.client.change_feed import Arrived, Feed
+from engine.model.queries import Change, Changes
 from tests.support.patience import PATIENCE_S
 
 

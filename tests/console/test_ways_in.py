@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import commands
-from runbooks.admission import ADMITTED
+from engine.model import commands
+from runbooks.policy.direct_requests import ADMITTED
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {
@@ -21,40 +21,40 @@ COMMANDS = {
 }
 MUTATING = COMMANDS - {kind.__name__ for kind in ADMITTED}
 CALLERS = {
-    "runbooks/executor.py": "steps of approved plans",
-    "runbooks/admission.py": "submissions and definitions, by role and on record",
-    "runbooks/doubt.py": "a person's word on an intent in doubt, by role and on record",
-    "console/engine_process.py": "a new cell is defined by whoever starts it",
-    "console/replay.py": "a trace's own engine, in this process alone",
+    "runbooks/gate/executor.py": "steps of approved plans",
+    "runbooks/policy/direct_requests.py": "submissions and definitions, by role and on record",
+    "runbooks/gate/unverified_steps.py": "a person's word on an intent in doubt, by role and on record",
+    "console/server/engine_process.py": "a new cell is defined by whoever starts it",
+    "console/cli/benchmarks/replay.py": "a trace's own engine, in this process alone",
     "engine/control.py": "`command` is `commands` of one; a new cell",
     "engine/loop.py": "the load of a simulated cell",
-    "engine/agents.py": "agents of nodes begin and end to be waited for",
-    "engine/slurm/mirror.py": "what Slurm did, in a cell that Slurm decides",
-    "engine/slurm/past.py": "ended runs that slurmdbd tells, in a cell that Slurm decides",
-    "engine/slurm/driver.py": "what became of intents that the gate wrote down",
-    "engine/counterfactual.py": "a fork",
-    "engine/rehearsal.py": "a fork",
-    "runbooks/simulation.py": "a fork",
-    "engine/consolidation.py": "a fork",
-    "runbooks/readings.py": "a fork",
-    "runbooks/draft_solver.py": "a fork",
-    "console/incident_scores.py": "a fork",
-    "console/incident_play.py": "a scripted incident's own engine, in memory",
+    "engine/health/agent_reports.py": "agents of nodes begin and end to be waited for",
+    "engine/external/slurm/mirror/mirror_passes.py": "what Slurm did, in a cell that Slurm decides",
+    "engine/external/slurm/mirror/forgotten_jobs.py": "ended runs that slurmdbd tells, in a cell that Slurm decides",
+    "engine/external/slurm/carrying/threads.py": "what became of intents that the gate wrote down",
+    "engine/twin/counterfactuals.py": "a fork",
+    "engine/twin/rehearsals.py": "a fork",
+    "runbooks/gate/simulation.py": "a fork",
+    "engine/twin/consolidation.py": "a fork",
+    "runbooks/actions/target_readings.py": "a fork",
+    "runbooks/drafts/rules/solver.py": "a fork",
+    "console/evals/scores.py": "a fork",
+    "console/evals/incident_replay.py": "a scripted incident's own engine, in memory",
 }
 MAKERS = {
     **{
         f"runbooks/actions/{subject}.py": "what its actions come to"
         for subject in ("declaration", "workloads", "queues", "reservations", "cell", "pools", "budgets", "slurm")
     },
-    "runbooks/doubt.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
-    "engine/agents.py": "agents of nodes",
-    "console/replay.py": "a trace's own engine",
-    "engine/slurm/mirror.py": "what Slurm did: `Observe` alone",
-    "engine/slurm/past.py": "as the mirror: `Observe` alone",
-    "engine/slurm/driver.py": "what became of intents: `SettleIntents` alone",
-    "engine/counterfactual.py": "a fork",
-    "engine/edit_check.py": "a fork",
-    "engine/consolidation.py": "a fork",
+    "runbooks/gate/unverified_steps.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
+    "engine/health/agent_reports.py": "agents of nodes",
+    "console/cli/benchmarks/replay.py": "a trace's own engine",
+    "engine/external/slurm/mirror/mirror_passes.py": "what Slurm did: `Observe` alone",
+    "engine/external/slurm/mirror/forgotten_jobs.py": "as the mirror: `Observe` alone",
+    "engine/external/slurm/carrying/threads.py": "what became of intents: `SettleIntents` alone",
+    "engine/twin/counterfactuals.py": "a fork",
+    "engine/admission/what_if_edits.py": "a fork",
+    "engine/twin/consolidation.py": "a fork",
 }
 
 
@@ -71,7 +71,7 @@ def sources() -> tuple[tuple[str, ast.Module], ...]:
     return tuple(found)
 
 
-SIGNS = (".command(", ".commands(", "engine.commands", "import commands", "executor")
+SIGNS = (".command(", ".commands(", "engine.model.commands", "import commands", "executor")
 
 
 def command_calls(tree: ast.AST) -> Iterator[str]:
@@ -92,7 +92,8 @@ CLIENTS = {
     "find(act.action)",
     "catalog",
 }
-"""What is not an engine: the `command` of clients is `runbooks.admission`'s, that of the catalogue only makes one."""
+"""What is not an engine: the `command` of clients is `runbooks.policy.direct_requests`'s, that of the catalogue only
+makes one."""
 
 
 def makes(tree: ast.AST) -> Iterator[str]:
@@ -107,14 +108,18 @@ def makes(tree: ast.AST) -> Iterator[str]:
 
 
 def imported(tree: ast.AST, module: str) -> set[str]:
-    """Names that are engine.commands' in this file."""
+    """Names that are engine.model.commands' in this file."""
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "engine.commands" and not module:
+        if isinstance(node, ast.ImportFrom) and node.module == "engine.model.commands" and not module:
             found |= {alias.asname or alias.name for alias in node.names}
-        if module and isinstance(node, ast.ImportFrom) and node.module in ("engine", "runbooks.actions.late"):
+        if module and isinstance(node, ast.ImportFrom) and node.module in ("engine", "runbooks.actions.lazy_modules"):
             found |= COMMANDS
-        if module and isinstance(node, ast.Import) and any(alias.name == "engine.commands" for alias in node.names):
+        if (
+            module
+            and isinstance(node, ast.Import)
+            and any(alias.name == "engine.model.commands" for alias in node.names)
+        ):
             found |= COMMANDS
     return found
 
@@ -134,12 +139,12 @@ def test_no_face_holds_the_executor(face: str) -> None:
     for name, tree in sources():
         if name.startswith(f"{face}/"):
             modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-            assert "runbooks.executor" not in modules, name
+            assert "runbooks.gate.executor" not in modules, name
 
 
 def test_the_search_finds_what_it_looks_for() -> None:
     bad = ast.parse(
-        "from engine.commands import Drain\nfrom engine import commands as cmd\n"
+        "from engine.model.commands import Drain\nfrom engine import commands as cmd\n"
         "engine.command(Drain(ids=('a',)))\ngetattr(commands, 'Hold')(ids=('a',))\n"
         "self._engine.commands([cmd.Cancel(ids=())])\nclient.command(x)\n"
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from random_cells import SOME, Fork, Life, Submit, live, lives
 
-from engine.model import (
+from engine.model.specs import (
     PROFILES,
     Affinity,
     NodeSpec,

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.commands import Submit
 from engine.control import Engine
-from engine.model import CellSpec, NodeSpec, PoolSpec, PriorityClassSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from engine.scaling import ScalingSpec
+from engine.model.autoscaling import ScalingSpec
+from engine.model.commands import Submit
+from engine.model.specs import (
+    CellSpec,
+    NodeSpec,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    Resources,
+    TaskGroup,
+    WorkloadSpec,
+)
 
 HOUR_MS = 3_600_000
 

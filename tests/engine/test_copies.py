@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from console.advisor import Advisor
-from console.local_client import LocalClient
-from engine import copies, counterfactual
-from engine.commands import Submit
+from console.service.advisor import Advisor
+from console.service.local_client import LocalClient
+from engine import read_replica
 from engine.control import Engine
-from engine.errors import NotFoundError, SpecError
 from engine.loop import EngineLoop
-from engine.query import Query, Term
+from engine.model.commands import Submit
+from engine.model.errors import NotFoundError, SpecError
+from engine.model.queries import Query, Term
+from engine.twin import counterfactuals
 from tests.support.cells import small_cell
 from tests.support.gates import gate_of
 from tests.support.large_cells import large_engine, steady_feed
@@ -35,7 +36,7 @@ ALL_QUEUES = Query(kind="queues", limit=10_000)
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoop]:
     """Over a small cell that counts as large."""
-    monkeypatch.setattr(copies, "LARGE", 1)
+    monkeypatch.setattr(read_replica, "LARGE", 1)
     loop = EngineLoop(Engine.open(None, cell=small_cell()))
     loop.start()
     yield loop
@@ -101,9 +102,9 @@ def test_people_see_what_they_just_did(loop: EngineLoop) -> None:
 
 def test_versions_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """For several readers at once, while work comes and goes; and each answer is of one state."""
-    monkeypatch.setattr(copies, "LARGE", 1)
-    monkeypatch.setattr(copies, "EVERY_S", 0.02)
-    monkeypatch.setattr(copies, "MIN_SHARE", 1)
+    monkeypatch.setattr(read_replica, "LARGE", 1)
+    monkeypatch.setattr(read_replica, "EVERY_S", 0.02)
+    monkeypatch.setattr(read_replica, "MIN_SHARE", 1)
     engine = large_engine(64, 300)
     loop = EngineLoop(engine, speed=20.0, feed=steady_feed(engine, 200))
     loop.start()
@@ -134,19 +135,21 @@ def test_a_copy_is_shown_when_it_has_ready_what_people_look_at(
 ) -> None:
     """And the one before it answers meanwhile. Who wrote does not wait for that."""
     reading, writing = os.pipe()
-    found = copies.Answers._found
+    found = read_replica.Answers._found
     looked = []
 
-    def slow(answers: copies.Answers, frame: bytes) -> bytes:
+    def slow(answers: read_replica.Answers, frame: bytes) -> bytes:
         os.read(reading, 1)
         return found(answers, frame)
 
-    start = copies.child.start
+    start = read_replica.child.start
     monkeypatch.setattr(
-        copies.child, "start", lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest)
+        read_replica.child,
+        "start",
+        lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest),
     )
     first = loop.read("query", ALL).version
-    monkeypatch.setattr(copies.Answers, "_found", slow)
+    monkeypatch.setattr(read_replica.Answers, "_found", slow)
     loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
     until(lambda: loop.copies._coming is not None)
     for _ in range(5):
@@ -155,7 +158,7 @@ def test_a_copy_is_shown_when_it_has_ready_what_people_look_at(
     assert set(looked) == {first}
     os.write(writing, b"x")
     until(lambda: loop.read("query", ALL).rows == [["j-1", "running"]])
-    monkeypatch.setattr(copies.Answers, "_found", found)
+    monkeypatch.setattr(read_replica.Answers, "_found", found)
     receipt = loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-2"),))))
     assert loop.read("query", ALL, least_version=receipt.version).matched == 2
     os.close(reading)
@@ -177,7 +180,7 @@ def test_readers_are_woken_for_what_they_can_see(loop: EngineLoop) -> None:
         (("fairness",), (Engine, "fairness"), (("query", ALL), ("query", ALL_QUEUES), ("unblocking", "j-1"))),
         (
             ("unblocking", "j-1"),
-            (counterfactual, "verified"),
+            (counterfactuals, "verified"),
             (("query", ALL), ("query", ALL_QUEUES), ("fairness",), ("budgets",)),
         ),
     ],
@@ -200,9 +203,11 @@ def test_what_takes_long_keeps_nobody_who_asks_for_less(
 
     monkeypatch.setattr(*found_by, slow)
     # A child keeps only its own files open; here, that one too.
-    start = copies.child.start
+    start = read_replica.child.start
     monkeypatch.setattr(
-        copies.child, "start", lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest)
+        read_replica.child,
+        "start",
+        lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest),
     )
     loop.paused = True
     loop.call(lambda _: None)
@@ -223,15 +228,15 @@ def test_what_takes_long_keeps_nobody_who_asks_for_less(
 
 def test_a_copy_that_never_gets_ready_is_given_up(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one before it answers, and another takes its place: what is read does not stand still."""
-    monkeypatch.setattr(copies, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(copies, "END_S", 0.1)
+    monkeypatch.setattr(read_replica, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(read_replica, "END_S", 0.1)
     first = loop.read("query", ALL).version
-    found = copies.Answers._found
-    monkeypatch.setattr(copies.Answers, "_found", lambda *_: time.sleep(30 * PATIENCE_S))
+    found = read_replica.Answers._found
+    monkeypatch.setattr(read_replica.Answers, "_found", lambda *_: time.sleep(30 * PATIENCE_S))
     loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
     until(lambda: loop.copies._coming is not None)
     hung = loop.copies._coming
-    monkeypatch.setattr(copies.Answers, "_found", found)
+    monkeypatch.setattr(read_replica.Answers, "_found", found)
     assert loop.read("query", ALL).version == first
     until(lambda: loop.read("query", ALL).rows == [["j-1", "running"]])
     until(lambda: hung._worker.over)
@@ -272,13 +277,13 @@ def test_no_copy_is_kept_where_nobody_looks(loop: EngineLoop, monkeypatch: pytes
     before = children()
     loop.read("query", ALL)
     assert children() > before
-    monkeypatch.setattr(copies, "IDLE_S", 0.05)
+    monkeypatch.setattr(read_replica, "IDLE_S", 0.05)
     until(lambda: children() == before)
     assert loop.read("query", ALL).version == loop.engine.version, "the first look after a while is of now"
 
 
 def test_all_copies_end_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "LARGE", 1)
+    monkeypatch.setattr(read_replica, "LARGE", 1)
     before = children()
     loop = EngineLoop(Engine.open(None, cell=small_cell()))
     loop.start()

@@ -18,8 +18,8 @@ from invariants import check_settled, check_state
 from on_postgres import is_server, kept
 
 from engine.control import Engine
-from engine.model import WorkloadState
-from engine.workloads import SUBMITTED
+from engine.model.specs import WorkloadState
+from engine.state.workloads import SUBMITTED
 
 TERMINAL = ("finished", "failed", "cancelled")
 
@@ -94,7 +94,7 @@ def check_recovered(engine: Engine, submitted: set[str], cancelled: set[str], ve
 
 def finish_everything(path: Path, seen: Counter[str]) -> None:
     """Let all go to its end: nothing ends twice, and nothing ran longer because of a crash."""
-    from engine.commands import Release, Uncordon
+    from engine.model.commands import Release, Uncordon
 
     engine = Engine.open(path)
     w = engine.state.workloads

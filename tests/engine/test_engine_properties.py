@@ -16,7 +16,7 @@ from effort import examples
 from hypothesis import given, settings
 from random_cells import SOME, Life, live, lives
 
-from engine import events as ev
+from engine.model import events as ev
 from tests.support.patience import PATIENCE_S
 
 MANY = settings(SOME, max_examples=examples(10_000))

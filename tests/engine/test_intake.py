@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from cells import small_cell, submit, workload
 
-from engine import commands as cmd
 from engine.control import Engine
-from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
-from engine.model import (
+from engine.model import commands as cmd
+from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.model.specs import (
     MAX_QUANTITY,
     MAX_TASKS,
     CellSpec,

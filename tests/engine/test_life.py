@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from engine import commands as cmd
 from engine.control import Engine
-from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
-from engine.model import ArraySpec, Dependency, WorkloadSpec
+from engine.model import commands as cmd
+from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.model.specs import ArraySpec, Dependency, WorkloadSpec
 from tests.support.cells import small_cell, submit, workload
 from tests.support.invariants import check_state
 

@@ -11,11 +11,11 @@ from itertools import pairwise
 import pytest
 from cells import small_cell, submit, workload
 
-from engine import commands as cmd
 from engine.control import Engine
-from engine.errors import JournalError, NotFoundError, UnreachableError
 from engine.loop import EngineLoop
-from engine.model import WorkloadSpec
+from engine.model import commands as cmd
+from engine.model.errors import JournalError, NotFoundError, UnreachableError
+from engine.model.specs import WorkloadSpec
 from tests.support.patience import PATIENCE_S
 
 Feed = Iterator[tuple[int, WorkloadSpec]]

@@ -19,11 +19,11 @@ from invariants import WatchedEngine
 from msgspec.structs import replace
 from random_cells import SOME, Adopt, Fork, Life, Pass, Player, Submit, lives
 
-from engine import commands as cmd
-from engine import events as ev
 from engine.control import Engine
-from engine.model import HealthSettings, NodeState
-from engine.state import BOUND, State
+from engine.model import commands as cmd
+from engine.model import events as ev
+from engine.model.specs import HealthSettings, NodeState
+from engine.state.cell_state import BOUND, State
 from tests.engine.test_constrained_lives import with_constraints
 
 CALL_EVERY_MS = 5_000

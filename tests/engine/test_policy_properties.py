@@ -31,8 +31,8 @@ from random_cells import (
     run_times,
 )
 
-from engine import events as ev
-from engine.model import (
+from engine.model import events as ev
+from engine.model.specs import (
     BurstSpec,
     CellSpec,
     NodeSpec,
@@ -44,7 +44,7 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.workloads import MIN_TURN_MS
+from engine.state.workloads import MIN_TURN_MS
 
 GPU = "gpu_milli"
 BIG = Resources(cpu_milli=64_000, memory_mib=64_000, gpu_milli=4000)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from invariants import check_state
 
-from engine.commands import AddNodes, ChangeQueue, Define, SetSettings, Submit
 from engine.control import Engine
-from engine.errors import SpecError
-from engine.model import (
+from engine.model.commands import AddNodes, ChangeQueue, Define, SetSettings, Submit
+from engine.model.errors import SpecError
+from engine.model.specs import (
     PROFILES,
     CellSpec,
     NodeSpec,

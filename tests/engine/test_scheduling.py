@@ -12,17 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from invariants import check_settled, check_state
 
-from engine import commands as cmd
 from engine.control import Engine
-from engine.model import (
-    CellSpec,
-    NodeSpec,
-    PoolSpec,
-    QueueSpec,
-    Resources,
-    TaskGroup,
-    WorkloadSpec,
-)
+from engine.model import commands as cmd
+from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
 
 S = 1000
 HOUR = 3600 * S

@@ -20,10 +20,10 @@ from typing import Any
 
 import yaml
 
-from runbooks.answer import read_answer
-from runbooks.draft import DraftRejected
-from runbooks.model_call import ModelCall, ModelReply, ModelWorker, PromptMessage
-from runbooks.model_endpoint import Endpoint, endpoint_of
+from runbooks.drafts.model_answer import read_answer
+from runbooks.drafts.typed_draft import DraftRejected
+from runbooks.models.calls import ModelCall, ModelReply, ModelWorker, PromptMessage
+from runbooks.models.endpoint import Endpoint, endpoint_of
 
 HERE = Path(__file__).parent
 CASES = HERE / "cases.yaml"

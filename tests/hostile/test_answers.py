@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from runbooks.draft import REASONS, Draft, DraftRejected
-from runbooks.runbook import parse
+from runbooks.drafts.typed_draft import REASONS, Draft, DraftRejected
+from runbooks.procedures.program import parse
 from tests.support.answered import Desk, answer_of, linked, unsupported
 from tests.support.runbook_texts import SOUND
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from console import draft
-from console.advisor import Advisor
-from console.app import MusterApp
-from console.cli import run
-from console.local_client import LocalClient
-from console.screens.draft import DraftPane
+from console.cli.approvals import drafts
+from console.cli.main import run
+from console.service.advisor import Advisor
+from console.service.local_client import LocalClient
+from console.tui.app import MusterApp
+from console.tui.screens.draft import DraftPane
 from engine.loop import EngineLoop
-from tests.console.test_app import until
-from tests.console.test_hostile_text import check_screen, click_everywhere
-from tests.console.test_proposal_pages import on_screen
+from tests.console.tui.screens.test_proposal_pages import on_screen
+from tests.console.tui.test_app import until
+from tests.console.tui.test_hostile_text import check_screen, click_everywhere
 from tests.hostile.test_answers import ROWS
 from tests.support.answered import CANARY, QUESTION, SAID, Desk, answer_of
 from tests.support.drafting import KEY, drafting, records
@@ -69,7 +69,7 @@ def _put(server: ModelServer, row: dict[str, Any]) -> None:
 @pytest.mark.thorough
 def test_the_shell_names_why_an_answer_is_rejected(monkeypatch: pytest.MonkeyPatch, capsys: Out) -> None:
     with asked() as (loop, client, server):
-        monkeypatch.setattr(draft, "connect", lambda _arguments: client)
+        monkeypatch.setattr(drafts, "connect", lambda _arguments: client)
         before = loop.call(lambda engine: (engine.version, engine.state.digest()))
         for i, row in enumerate(PLAYED):
             _put(server, row)

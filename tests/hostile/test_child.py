@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from runbooks.draft import DraftRejected
-from runbooks.model_call import PROGRAM, ModelReply, ModelWorker
+from runbooks.drafts.typed_draft import DraftRejected
+from runbooks.models.calls import PROGRAM, ModelReply, ModelWorker
 from tests.hostile.harness import KEY, PRIVATE, Server, call_of, endpoint, serving
 from tests.support.patience import PATIENCE_S
 
@@ -109,20 +109,20 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import runbooks
 del sys.path[0]
-import runbooks.model_child
+import runbooks.models.child_process
 print(json.dumps(list(sys.modules)))
 """
     told = subprocess.run([sys.executable, "-I", "-c", script, str(ROOT)], env={}, capture_output=True, check=True)
     modules = set(json.loads(told.stdout))
     ours = {name for name in modules if name.split(".")[0] in ("engine", "console", "recommender", "runbooks", "tests")}
-    assert ours == {"runbooks", "runbooks.model_child", "runbooks.model_transport", "runbooks.model_frames"}
+    assert ours == {"runbooks", "runbooks.models.child_process", "runbooks.models.transport", "runbooks.models.frames"}
     assert not modules & {"sqlite3", "sqlalchemy", "sqlmodel", "msgspec", "numpy", "httpx", "subprocess.Popen"}
     assert PROGRAM[1] == "-I"
 
 
 def test_asking_loads_no_sdk_into_the_process_that_asks() -> None:
     script = (
-        "import sys, runbooks.model_call\nprint(not {'openai', 'httpx2', 'httpcore2', 'pydantic'} & set(sys.modules))"
+        "import sys, runbooks.models.calls\nprint(not {'openai', 'httpx2', 'httpcore2', 'pydantic'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True, text=True)
     assert told.stdout == "True\n"
@@ -210,8 +210,8 @@ def test_it_ends_when_the_engine_is_killed(server: Server, tmp_path: Path) -> No
     """Also in the middle of a call that would last for a minute."""
     engine = f"""
 import threading
-from runbooks.model_call import *
-from runbooks.model_endpoint import endpoint_of
+from runbooks.models.calls import *
+from runbooks.models.endpoint import endpoint_of
 worker = Worker(endpoint_of({server.url()!r}, "A02", egress="local", deadline_ms=60_000), lambda: "")
 call = ModelCall(messages=(PromptMessage(role="user", content="x"),), schema={{}}, schema_name="x")
 tell = lambda phase, _: print(*worker.pids, flush=True) if phase == "waiting" else None

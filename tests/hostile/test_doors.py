@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from console import connections
-from console.authentication import FAILURES, MAX_LOGIN
-from console.oidc import OpenIdProvider
-from engine.errors import UnreachableError
+from console.auth.oidc import OpenIdProvider
+from console.server import connections
+from console.server.authentication import FAILURES, MAX_LOGIN
 from engine.loop import EngineLoop
-from tests.console.test_tls import certificate, secured
+from engine.model.errors import UnreachableError
+from tests.console.auth.test_tls import certificate, secured
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached
 from tests.support.oidc_issuer import CLIENT, Issuer, issuing
@@ -149,7 +149,7 @@ def test_logins_that_do_not_hold_are_slowed_down_like_tokens(loop: EngineLoop, i
 def test_made_up_logins_while_the_provider_is_silent_hold_up_nobody(
     loop: EngineLoop, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.oidc.TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("console.auth.oidc.TIMEOUT_S", PATIENCE_S)
     forged = issuer.token()
     provider = ExitStack()
     url = provider.enter_context(silent())
@@ -185,7 +185,7 @@ def test_made_up_logins_while_the_provider_is_silent_hold_up_nobody(
 def test_a_provider_that_failed_is_not_waited_for_at_once_again_and_its_keys_are_believed_on(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.oidc.AGAIN_S", 0.0)
+    monkeypatch.setattr("console.auth.oidc.AGAIN_S", 0.0)
     provider = OpenIdProvider(issuer.url, CLIENT)
     assert provider.proved(issuer.token()).account
     issuer.floods = True

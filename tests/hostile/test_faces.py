@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from console import draft
-from console.advisor import Advisor
-from console.app import MusterApp
-from console.cli import run
-from console.drafting import Drafting
-from console.local_client import LocalClient
-from console.screens.draft import DraftPane
+from console.cli.approvals import drafts
+from console.cli.main import run
+from console.service.advisor import Advisor
+from console.service.drafting import Drafting
+from console.service.local_client import LocalClient
+from console.tui.app import MusterApp
+from console.tui.screens.draft import DraftPane
 from engine.loop import EngineLoop
-from tests.console.test_app import until
-from tests.console.test_hostile_text import check_screen, click_everywhere
-from tests.console.test_proposal_pages import on_screen
+from tests.console.tui.screens.test_proposal_pages import on_screen
+from tests.console.tui.test_app import until
+from tests.console.tui.test_hostile_text import check_screen, click_everywhere
 from tests.hostile.harness import KEY, Server, cases, needs_own_worker, serving
 from tests.hostile.test_service import LONG, SETTINGS, SHORT, ends_by_deadline
 from tests.support.drafting import drafting, records
@@ -81,7 +81,7 @@ def test_the_shell_names_what_the_server_did(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out, deadline: str
 ) -> None:
     with faced(server, tmp_path, deadline) as (loop, client):
-        monkeypatch.setattr(draft, "connect", lambda _arguments: client)
+        monkeypatch.setattr(drafts, "connect", lambda _arguments: client)
         before = loop.call(lambda engine: engine.state.digest())
         # An engine that has run for a while has a child that is ready, and its modules loaded.
         run(["draft", "case=good", "--llm"])

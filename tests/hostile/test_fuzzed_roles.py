@@ -15,9 +15,9 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from sqlalchemy import func, inspect, select, table
 
-from engine.commands import Submit
 from engine.control import Engine
 from engine.loop import EngineLoop
+from engine.model.commands import Submit
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached, reached_from_afar
 from tests.support.patience import PATIENCE_S
@@ -25,7 +25,7 @@ from tests.support.people import person, team
 from tests.support.served import gpu_job, running_loop
 
 EXAMPLES = 1
-"""For each operation and caller: callers are what this is about. Others are in `tests.console.test_api_fuzz`."""
+"""For each operation and caller: callers are what this is about. Others are in `tests.console.server.test_api_fuzz`."""
 STREAMS = ("/v1/events",)
 TOLD = ("records", "audit", "nonces", "access_token", "idempotency", "leaf", "node", "segment", "draft")
 """Beginnings of the tables in which it may be noted who was refused, when a token was last used, and what was drafted

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from runbooks.draft import REASONS
-from runbooks.model_call import ModelWorker
+from runbooks.drafts.typed_draft import REASONS
+from runbooks.models.calls import ModelWorker
 from tests.hostile.harness import (
     PRIVATE,
     TRIES,

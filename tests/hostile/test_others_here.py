@@ -15,19 +15,19 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from console import fleet_server
-from console.cli import run
-from console.fleet_client import FleetClient
-from engine.cells import BY_TAG
-from engine.commands import Submit
-from engine.database import place_of
-from engine.errors import RefusedError, SpecError
-from engine.executors import kept_task
-from engine.executors.gang import MARK, of_machine
-from engine.model import RunSpec
-from runbooks.commands_here import check_commands
-from runbooks.identity import OWNER, Actor
-from tests.console.test_fleet import job
+from console.cli.main import run
+from console.fleet import server
+from console.fleet.client import FleetClient
+from engine.executors import supervised_task
+from engine.executors.gang_launch import MARK, of_machine
+from engine.fleet.routing_policy import BY_TAG
+from engine.journal.database import place_of
+from engine.model.commands import Submit
+from engine.model.errors import RefusedError, SpecError
+from engine.model.specs import RunSpec
+from runbooks.people.identity import OWNER, Actor
+from runbooks.policy.local_commands import check_commands
+from tests.console.fleet.test_fleet import job
 from tests.support.fleets import Served, served_fleet
 from tests.support.patience import PATIENCE_S, until
 from tests.support.served import socket_folder
@@ -50,7 +50,7 @@ def fleet(served: Served) -> Iterator[FleetClient]:
 
 
 def come_as(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_server, "_account", lambda request: account)
+    monkeypatch.setattr(server, "_account", lambda request: account)
 
 
 def engine_of_commands() -> Any:
@@ -132,7 +132,7 @@ def test_a_password_is_in_no_word_about_a_place() -> None:
 
 def test_a_password_on_a_command_line_is_warned_of(tmp_path: Path) -> None:
     """Where it is tried: nobody listens there."""
-    words = [sys.executable, "-m", "console.cli", "serve", "--cell", "x", "--database"]
+    words = [sys.executable, "-m", "console.cli.main", "serve", "--cell", "x", "--database"]
     url = "postgresql://u:s3kr3t@127.0.0.1:1/db"
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*words, url], capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False)
@@ -153,8 +153,8 @@ def test_a_process_that_came_to_its_id_later_is_not_killed() -> None:
     with subprocess.Popen(["sleep", "60"], env={MARK: "theirs", "PATH": os.defpath}) as other:
         # A program's environment can be read a moment after its start, not with it.
         until(lambda: Path(f"/proc/{other.pid}/environ").read_bytes())
-        kept_task._kill(other.pid, "ours")
-        kept_task._kill(other.pid, "their")
+        supervised_task._kill(other.pid, "ours")
+        supervised_task._kill(other.pid, "their")
         assert other.poll() is None
-        kept_task._kill(other.pid, "theirs")
+        supervised_task._kill(other.pid, "theirs")
         assert other.wait(PATIENCE_S) == -signal.SIGKILL

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from console.drafting import Drafting
+from console.service.drafting import Drafting
 from engine.loop import EngineLoop
-from runbooks import model_limits
+from runbooks.models import limits
 from tests.hostile.harness import KEY, MAX_BYTES, Server, cases, needs_own_worker, serving
 from tests.support.agreement import check_agreement
 from tests.support.drafting import drafted, drafting, records
@@ -81,7 +81,7 @@ def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None:
                 _check(shared, row, loop, known)
             assert loop.call(lambda engine: engine.state.digest()) == before, row
         assert KEY not in json.dumps(records(loop, ""))
-        table = model_limits.SPEND.c
+        table = limits.SPEND.c
         spends = loop.call(
             lambda engine: engine.recorded(
                 lambda connection: connection.execute(select(table.reserved, table.spent)).all()

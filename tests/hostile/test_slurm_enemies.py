@@ -7,20 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.commands import IntentChange, SettleIntents, Submit
-from engine.errors import MusterError, RefusedError, SpecError
-from engine.intents import Phase
-from engine.model import RunSpec
-from engine.slurm import line as slurm_line
-from engine.slurm.answers import decoded, split
-from engine.slurm.errors import SlurmUnreadable
-from engine.slurm.reconcile import JobsByToken
-from engine.slurm.tokens import TokenFile
-from runbooks.admission import admit
-from runbooks.identity import Scope
-from runbooks.policy import Grant
-from tests.engine.test_slurm_line import connected, playing
-from tests.engine.test_slurm_mirror import World, job, running
+from engine.external.slurm.answers import decoded, split
+from engine.external.slurm.carrying.reconciliation import JobsByToken
+from engine.external.slurm.client import transport as slurm_line
+from engine.external.slurm.client.tokens import TokenFile
+from engine.external.slurm.errors import SlurmUnreadable
+from engine.model.commands import IntentChange, SettleIntents, Submit
+from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.specs import RunSpec
+from engine.state.intents import Phase
+from runbooks.people.identity import Scope
+from runbooks.policy.approval_policy import Grant
+from runbooks.policy.direct_requests import admit
+from tests.engine.external.slurm.test_slurm_line import connected, playing
+from tests.engine.external.slurm.test_slurm_mirror import World, job, running
 from tests.support.cells import workload
 from tests.support.gates import gate_of
 from tests.support.people import actor, person, team

@@ -13,10 +13,10 @@ from contextlib import closing
 import httpx
 import pytest
 
-from console import authentication
-from console.presence import PresenceAsk
+from console.client.presence import PresenceAsk
+from console.server import authentication
 from engine.loop import EngineLoop
-from runbooks.identity import Scope
+from runbooks.people.identity import Scope
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached
 from tests.support.people import person, team

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 import yaml
 
-from runbooks.draft import Brief, DraftRejected, Excerpt, Fact, Observation, ReportedFinding, Task
-from runbooks.excerpts import prepared
-from runbooks.model_endpoint import Egress
-from runbooks.plan import Source
-from runbooks.prompt import Prompt, prompt_of
-from runbooks.vocabulary import METRICS, fact
+from runbooks.drafts.typed_draft import Brief, DraftRejected, Excerpt, Fact, Observation, ReportedFinding, Task
+from runbooks.drafts.vocabulary import METRICS, fact
+from runbooks.models.endpoint import Egress
+from runbooks.models.prompt import Prompt, prompt_of
+from runbooks.plans.typed_plan import Source
+from runbooks.untrusted.excerpts import prepared
 from tests.hostile.harness import cases
 from tests.support.answered import Desk
 from tests.support.effort import some

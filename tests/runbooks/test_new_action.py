@@ -27,7 +27,7 @@ def product(tmp_path: Path) -> Path:
     put_in(
         tmp_path / "runbooks/actions/workloads.py", "ACTIONS: tuple[Action, ...] = (\n", f"{declaration.rstrip()},\n"
     )
-    put_in(tmp_path / "runbooks/plan.py", "ActionName = Literal[\n", '"lift",\n')
+    put_in(tmp_path / "runbooks/plans/typed_plan.py", "ActionName = Literal[\n", '"lift",\n')
     return tmp_path
 
 

@@ -16,12 +16,13 @@ from records import where
 from sqlalchemy import Connection, select
 
 from engine.control import Engine
-from runbooks import books, life
-from runbooks.actions import catalog
-from runbooks.audit_tables import record_table
-from runbooks.books import EFFECT, PROPOSAL, REVISION, STEP, VOTE
-from runbooks.plan import Plan
-from runbooks.verify import Trust, verify
+from runbooks.actions import catalogue
+from runbooks.audit.tables import record_table
+from runbooks.audit.verify import Trust, verify
+from runbooks.gate import store
+from runbooks.gate.store import EFFECT, PROPOSAL, REVISION, STEP, VOTE
+from runbooks.plans import proposal_states
+from runbooks.plans.typed_plan import Plan
 
 MAKES = {
     "cordon": "cordoned", "uncordon": "ready", "hold": "held", "release": "queued", "suspend": "suspended",
@@ -56,7 +57,7 @@ def _read(connection: Connection) -> dict[str, list[Any]]:
     return {
         "records": [msgspec.json.decode(body) for body in bodies],
         "effects": sorted(rows(EFFECT), key=lambda effect: (effect["version"], effect["at_ms"])),
-        "proposals": [books.ProposalRow(**row) for row in rows(PROPOSAL)],
+        "proposals": [store.ProposalRow(**row) for row in rows(PROPOSAL)],
         "votes": rows(VOTE),
         "steps": rows(STEP),
         "revisions": rows(REVISION),
@@ -76,7 +77,7 @@ def check_effects(engine: Engine, tables: dict[str, list[Any]], keys_done: Seque
         effect = next(effect for effect in tables["effects"] if effect["key"] == record["data"]["key"])
         assert (record["data"]["action"], record["data"]["version"]) == (effect["action"], effect["version"])
     done = {
-        record["data"]["key"] for record in of_type["exec.effect"] if catalog.find(record["data"]["action"]).command
+        record["data"]["key"] for record in of_type["exec.effect"] if catalogue.find(record["data"]["action"]).command
     }
     versions = {effect["key"]: effect["version"] for effect in tables["effects"]}
     assert max(versions.values(), default=0) <= engine.version
@@ -89,7 +90,7 @@ def check_effects(engine: Engine, tables: dict[str, list[Any]], keys_done: Seque
         assert Counter(keys_done) == Counter(done), "the engine did something else than is recorded"
 
 
-def check_life(row: books.ProposalRow, tables: dict[str, list[Any]]) -> None:
+def check_life(row: store.ProposalRow, tables: dict[str, list[Any]]) -> None:
     """The records of a proposal lead along edges of the table to the state it is in; what was done was claimed after it
     was approved, and is done as far as the cursor says."""
     state: str | None = None
@@ -100,7 +101,7 @@ def check_life(row: books.ProposalRow, tables: dict[str, list[Any]]) -> None:
             assert state is None
             state = "drafted"
         elif kind == "proposal":
-            to = life.EDGES.get((state, event))  # type: ignore[arg-type]
+            to = proposal_states.EDGES.get((state, event))  # type: ignore[arg-type]
             assert to is not None, f"{row.id}: {event} while {state}"
             assert (record["data"]["from"], record["data"]["to"]) == (state, to)
             state, moves = to, moves + 1
@@ -121,7 +122,7 @@ def check_life(row: books.ProposalRow, tables: dict[str, list[Any]]) -> None:
     check_steps(row, msgspec.json.decode(plan, type=Plan), tables)
 
 
-def check_steps(row: books.ProposalRow, plan: Plan, tables: dict[str, list[Any]]) -> None:
+def check_steps(row: store.ProposalRow, plan: Plan, tables: dict[str, list[Any]]) -> None:
     mine = [e for e in tables["effects"] if (e["number"], e["revision"]) == (row.number, row.revision)]
     forward = sorted(effect["step"] for effect in mine if not effect["back"])
     back = {(effect["step"], int(effect["key"].rsplit(":", 1)[1])) for effect in mine if effect["back"]}
@@ -134,7 +135,14 @@ def check_steps(row: books.ProposalRow, plan: Plan, tables: dict[str, list[Any]]
         assert not back, f"{row.id} is {row.state} and partly taken back"
     if row.state == "verified":
         assert row.cursor == len(plan.steps)
-    if row.cursor == 0 and row.state in (*life.OPEN, "rejected", "denied", "expired", "cancelled", "superseded"):
+    if row.cursor == 0 and row.state in (
+        *proposal_states.OPEN,
+        "rejected",
+        "denied",
+        "expired",
+        "cancelled",
+        "superseded",
+    ):
         assert not mine
     standing = {
         step["step"]: msgspec.json.decode(step["standing"])["state"]

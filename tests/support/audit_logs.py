@@ -11,16 +11,16 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engine import postgres
 from engine.control import Engine
-from engine.database import Schema, place_of
-from runbooks.anchors import Anchor
-from runbooks.audit import Audit
-from runbooks.audit_pages import AuditPart, AuditRange
-from runbooks.audit_reading import part
-from runbooks.checkpoints import CheckpointSigner
-from runbooks.identity import Actor
-from runbooks.plan import Sealed
+from engine.journal import postgres_sessions
+from engine.journal.database import Schema, place_of
+from runbooks.audit.anchors import Anchor
+from runbooks.audit.checkpoints import CheckpointSigner
+from runbooks.audit.log import Audit
+from runbooks.audit.queries import AuditPart, AuditRange
+from runbooks.audit.reader import part
+from runbooks.people.identity import Actor
+from runbooks.plans.typed_plan import Sealed
 
 START_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -116,7 +116,7 @@ def tampered(path: Path, change: Callable[[Any], object]) -> Path:
     """What who owns the machine can do: no trigger stops him. `change` is told a connection of the driver."""
     place = place_of(path)
     if isinstance(place, Schema):
-        with postgres.session(place, "writer") as server:
+        with postgres_sessions.session(place, "writer") as server:
             server.execute("SET session_replication_role = replica")
             change(server)
         return path

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runbooks.authority import Authority, ProposalAuthority
-from runbooks.policies import Policies
+from runbooks.gate.authority import Authority, ProposalAuthority
+from runbooks.gate.policy_versions import Policies
 
 
 @contextlib.contextmanager

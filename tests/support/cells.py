@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.commands import Submit
-from engine.model import (
+from engine.model.commands import Submit
+from engine.model.specs import (
     CellSpec,
     NodeSpec,
     PoolSpec,

@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from engine.commands import Submit
-from engine.model import Resources, RunSpec, TaskGroup, WorkloadSpec
-from runbooks.plan import Proposal, asks
+from engine.model.commands import Submit
+from engine.model.specs import Resources, RunSpec, TaskGroup, WorkloadSpec
+from runbooks.plans.typed_plan import Proposal, asks
 from tests.support.patience import PATIENCE_S
 
 SUBMITTERS = 3

@@ -8,9 +8,9 @@ import random
 
 from cells import workload
 
-from engine import commands as cmd
 from engine.control import Engine
-from engine.errors import MusterError
+from engine.model import commands as cmd
+from engine.model.errors import MusterError
 
 NODES = ("g0", "g1", "g2", "g3", "c0", "c1")
 

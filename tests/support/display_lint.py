@@ -1,5 +1,6 @@
 """Finds ways of a text onto a screen, into a toast, a title, the clipboard or a terminal that do not lead through the
-door: `console.text.printable`, and what is built on it. Reads programs as syntax trees and runs nothing of them."""
+door: `console.text.terminal_text.printable`, and what is built on it. Reads programs as syntax trees and runs nothing
+of them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 DOORS = frozenset({"printable", "visible", "pasteable"})
 SAFE = DOORS | {
-    # of console.text: from numbers and moments, or texts that have been through the door
+    # of console.text.terminal_text: from numbers and moments, or texts that have been through the door
     "duration", "mebibytes", "milli", "money", "permille", "timestamp", "show", "cut", "fit", "key_label",
     # of the language: numbers and literals of Python, which escape
     "len", "int", "float", "round", "repr", "ascii", "sum", "max", "min", "getpid", "counted",

@@ -6,12 +6,12 @@ import sys
 import threading
 from pathlib import Path
 
-from console.model_setup import setup_of
-from console.settings import ConsoleSettings
+from console.forms.settings import ConsoleSettings
+from console.service.model_setup import setup_of
 from engine.control import Engine
 from engine.loop import EngineLoop
-from runbooks.draft import Brief
-from runbooks.model_drafter import ModelDrafter
+from runbooks.drafts.typed_draft import Brief
+from runbooks.models.drafter import ModelDrafter
 from tests.support.cells import small_cell
 from tests.support.gates import ME, gate_of
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from sqlalchemy import select
 
-from console.advisor import Advisor
-from console.drafting import Drafting
-from console.model_setup import key_source, setup_of
-from console.recommendations import Recommender
-from console.settings import ConsoleSettings
+from console.forms.settings import ConsoleSettings
+from console.service.advisor import Advisor
+from console.service.drafting import Drafting
+from console.service.model_setup import key_source, setup_of
+from console.service.recommendations import Recommender
 from engine.loop import EngineLoop
-from runbooks.audit_tables import record_table
-from runbooks.draft import DraftAsk, DraftRun
-from runbooks.gate import Gate
-from runbooks.identity import Actor
-from runbooks.model_call import ModelWorker
-from runbooks.model_drafter import ModelDrafter
+from runbooks.audit.tables import record_table
+from runbooks.drafts.typed_draft import DraftAsk, DraftRun
+from runbooks.gate.approval_gate import Gate
+from runbooks.models.calls import ModelWorker
+from runbooks.models.drafter import ModelDrafter
+from runbooks.people.identity import Actor
 from tests.support.gates import ME, gate_of
 
 KEY = "sk-canary-4f0e"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine import commands as cmd
-from engine import events as ev
 from engine.control import Engine
-from engine.model import (
+from engine.model import commands as cmd
+from engine.model import events as ev
+from engine.model.specs import (
     Autoscaling,
     CellSpec,
     NodeSpec,
@@ -19,7 +19,7 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.orders import OrderState
+from engine.state.machine_orders import OrderState
 
 SECOND, MINUTE = 1000, 60_000
 QUICK = Autoscaling(scale_up_after_ms=0, scale_down_below_permille=0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from engine import commands as cmd
 from engine.control import Engine
-from engine.model import (
+from engine.model import commands as cmd
+from engine.model.specs import (
     BudgetSpec,
     CellSpec,
     NodeSpec,
@@ -19,7 +19,7 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
-from runbooks.plan import (
+from runbooks.plans.typed_plan import (
     Act,
     Canary,
     MoneyChange,

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from console.fleet import Fleet
-from console.fleet_journal import FleetJournal
-from console.fleet_paths import FleetPaths, fleet_paths
-from console.fleet_routing import Router
-from console.fleet_server import run_server
-from console.settings import ConsoleSettings
-from console.sockets import bind_unix
-from engine.errors import MusterError
-from engine.fleets import CellLink, FleetSpec
+from console.auth.sockets import bind_unix
+from console.fleet.coordinator import Fleet
+from console.fleet.journal import FleetJournal
+from console.fleet.paths import FleetPaths, fleet_paths
+from console.fleet.routing import Router
+from console.fleet.server import run_server
+from console.forms.settings import ConsoleSettings
+from engine.fleet.fleet_spec import CellLink, FleetSpec
+from engine.model.errors import MusterError
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_cells import HereAndNow, ScriptedCell
 

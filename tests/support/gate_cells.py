@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from engine.commands import Cordon, Hold, Submit
 from engine.control import Engine
-from engine.errors import MusterError
-from engine.events import AuditEntry
-from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from runbooks.plan import Proposal, QueueChange
+from engine.model.commands import Cordon, Hold, Submit
+from engine.model.errors import MusterError
+from engine.model.events import AuditEntry
+from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
+from runbooks.plans.typed_plan import Proposal, QueueChange
 
 MINUTE = 60_000
 HOUR = 3_600_000

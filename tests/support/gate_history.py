@@ -15,18 +15,18 @@ from gate_cells import Clock, busy_engine
 from runbook_texts import SOUND
 
 from engine.control import Engine
-from runbooks.audit import Audit
-from runbooks.freezes import FreezeSpec
-from runbooks.gate import Gate
-from runbooks.identity import Signed
-from runbooks.keys import decision_bytes
-from runbooks.plan import Act, Note, Proposal, Request, StepRequest
-from runbooks.policies import Policies
-from runbooks.policy import Policy
-from runbooks.policy_edit import text_of
-from runbooks.policy_shown import Candidate, PolicyChange, PolicyVote
-from runbooks.runbook_shown import RunbookVote
-from runbooks.shelf import RunbookRegistry, RunbookVoteSubject
+from runbooks.audit.log import Audit
+from runbooks.gate.approval_gate import Gate
+from runbooks.gate.policy_versions import Policies
+from runbooks.people.identity import Signed
+from runbooks.people.keys import decision_bytes
+from runbooks.plans.typed_plan import Act, Note, Proposal, Request, StepRequest
+from runbooks.policy.approval_policy import Policy
+from runbooks.policy.edits import text_of
+from runbooks.policy.freezes import FreezeSpec
+from runbooks.policy.queries import Candidate, PolicyChange, PolicyVote
+from runbooks.procedures.queries import RunbookVote
+from runbooks.procedures.registry import RunbookRegistry, RunbookVoteSubject
 from tests.support.team import NUMBERS, Member, changed, members, private_key, public_key, team
 
 ACT = Note(text="look at it")

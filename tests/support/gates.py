@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.control import Engine
-from runbooks.audit import Audit
-from runbooks.gate import Gate, wall_ms
-from runbooks.identity import OWNER, Actor
-from runbooks.plan import Act, Outcome, Proposal, Request, StepRequest
-from runbooks.policies import Policies
-from runbooks.policy import SOLO, Policy
+from runbooks.audit.log import Audit
+from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.policy_versions import Policies
+from runbooks.people.identity import OWNER, Actor
+from runbooks.plans.typed_plan import Act, Outcome, Proposal, Request, StepRequest
+from runbooks.policy.approval_policy import SOLO, Policy
 
 ME = Actor(subject=OWNER, account=OWNER)
 """The account that runs the tests, and so owns the engine."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.commands import Submit
 from engine.control import Engine
-from engine.model import (
+from engine.model.commands import Submit
+from engine.model.specs import (
     Autoscaling,
     CellSpec,
     NodeSpec,

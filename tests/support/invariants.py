@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice, permutations
 
-from engine import events as ev
-from engine import mig
-from engine.capacity import NOWHERE, OPEN
+from engine.capacity import mig
+from engine.capacity.index import NOWHERE, OPEN
+from engine.capacity.task_shapes import accepts
 from engine.control import Engine
-from engine.ledger import GRAINS
-from engine.model import (
+from engine.ledger.charges import GRAINS
+from engine.model import events as ev
+from engine.model.specs import (
     LEVELS,
     RESOURCES,
     Affinity,
@@ -25,12 +26,11 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.placement import place
-from engine.shape import accepts
-from engine.state import BOUND, State, members
-from engine.timers import Timer
-from engine.variants import variants
-from engine.workloads import UNBOUNDED_MS
+from engine.placement.gang_placement import place
+from engine.placement.start_variants import variants
+from engine.state.cell_state import BOUND, State, members
+from engine.state.timers import Timer
+from engine.state.workloads import UNBOUNDED_MS
 
 
 def check_state(state: State) -> None:
@@ -818,9 +818,9 @@ def check_found_anew(engine: WatchedEngine, twin: Engine) -> None:
 
     Nothing, except under EASY, and there only behind a promise. EASY looks at each workload once, in order, and holds
     against it the nodes that the placer gives it at that moment, and spare slots that leave out what ends at the very
-    time of the promised start but later in the order (`engine.backfill`). What it starts afterwards in the same pass
-    can change both: the refused would now be given other nodes, or other ends come first at that time. The engine looks
-    again when something is freed. Until then, a cycle without memory
+    time of the promised start but later in the order (`engine.scheduling.backfill`). What it starts afterwards in the
+    same pass can change both: the refused would now be given other nodes, or other ends come first at that time. The
+    engine looks again when something is freed. Until then, a cycle without memory
 
     - starts more only if something has started behind the promise since it was made: before, it decides the same;
     - starts only what would still run at the promised start, and what a strict queue kept behind that: what is gone by

@@ -21,11 +21,11 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import text
 
-from engine.commands import Define, Submit
 from engine.control import Engine
-from engine.journal import Journal
+from engine.journal.event_journal import Journal
 from engine.loop import CYCLE_EVERY_MS, Feed
-from engine.model import (
+from engine.model.commands import Define, Submit
+from engine.model.specs import (
     CellSpec,
     NodeSpec,
     PoolSpec,
@@ -36,7 +36,7 @@ from engine.model import (
     TopologyRequest,
     WorkloadSpec,
 )
-from engine.state import State
+from engine.state.cell_state import State
 
 START_MS = 1_776_072_600_000
 """2026-04-13 09:30 UTC."""
@@ -185,12 +185,12 @@ def _lots(numbers: range, size: int) -> Iterator[Sequence[int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from console import garbage
-    from console.advisor import Advisor
-    from console.engine_process import SWITCH_S
-    from console.http_server import new_event_loop, run_server
-    from console.local_client import LocalClient
-    from console.sockets import bind_unix
+    from console.auth.sockets import bind_unix
+    from console.processes import garbage_collection
+    from console.server.engine_process import SWITCH_S
+    from console.server.listeners import new_event_loop, run_server
+    from console.service.advisor import Advisor
+    from console.service.local_client import LocalClient
     from engine.loop import EngineLoop
     from tests.support.gates import gate_of
 
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     engine = large_engine(options.nodes, options.workloads, journal=options.journal, kept=kept)
     feed = steady_feed(engine, options.per_second) if options.per_second else None
     sys.setswitchinterval(SWITCH_S)
-    garbage.keep_state()
+    garbage_collection.keep_state()
     loop = EngineLoop(engine, feed=feed)
     client = LocalClient(loop, gate_of(engine), Advisor(loop), name="large")
     loop.paused = feed is None

@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 from cells import small_cell
 
-from engine.commands import AnyCommand, IntentChange, SettleIntents
 from engine.control import Engine
-from engine.intent_checks import new_intent
-from engine.intents import Intent, Phase
-from engine.slurm.accounting import Diag, PastJob
-from engine.slurm.driver import carried_since, newer
-from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
-from engine.slurm.records import AcceptedJob, Job, JobList, JobRequest
-from engine.slurm.submission import token_in
+from engine.external.intent_checks import new_intent
+from engine.external.slurm.accounting import Diag, PastJob
+from engine.external.slurm.carrying.threads import carried_since, newer
+from engine.external.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.job_submission import token_in
+from engine.external.slurm.records import AcceptedJob, Job, JobList, JobRequest
+from engine.model.commands import AnyCommand, IntentChange, SettleIntents
+from engine.state.intents import Intent, Phase
 
 SAVED_WITHIN_S = 5.0
 HELD_AT_MAX_S = 50.0

@@ -8,14 +8,14 @@ from contextlib import closing, contextmanager
 
 import httpx
 
-from console.identity import Identity
-from console.oidc import OpenIdProvider
-from console.remote_client import RemoteClient
-from console.settings import ConsoleSettings
-from console.sockets import bind_tcp
-from console.token_terms import NewToken, TokenAsk
+from console.auth.identity import Identity
+from console.auth.oidc import OpenIdProvider
+from console.auth.sockets import bind_tcp
+from console.auth.token_queries import NewToken, TokenAsk
+from console.client.remote import RemoteClient
+from console.forms.settings import ConsoleSettings
 from engine.loop import EngineLoop
-from runbooks.gate import Gate
+from runbooks.gate.approval_gate import Gate
 from tests.support.patience import PATIENCE_S
 from tests.support.people import key_of
 from tests.support.served import serving

@@ -8,18 +8,18 @@ import io
 import json
 from typing import Any
 
-from console.actions import ACTIONS
-from console.advisor import Advisor
-from console.cli import parser, run
-from console.command_completion import complete_line
-from console.local_client import LocalClient
-from console.wishes import parse, propose
-from engine.commands import Submit
-from runbooks.actions.catalog import find
-from runbooks.actions.making import Maker
-from runbooks.answer import schema_of
-from runbooks.lint import lint_file
-from runbooks.plan import Request
+from console.actions.line_completion import complete_line
+from console.actions.registry import ACTIONS
+from console.actions.request_builder import parse, propose
+from console.cli.main import parser, run
+from console.service.advisor import Advisor
+from console.service.local_client import LocalClient
+from engine.model.commands import Submit
+from runbooks.actions.catalogue import find
+from runbooks.actions.typed_acts import Maker
+from runbooks.drafts.model_answer import schema_of
+from runbooks.plans.typed_plan import Request
+from runbooks.procedures.linter import lint_file
 from tests.support.gates import gate_of
 from tests.support.served import gpu_job, running_loop
 

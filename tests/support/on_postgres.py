@@ -21,8 +21,8 @@ import postgres
 import pytest
 from sqlalchemy import Connection
 
-from engine import database
-from engine.database import Place, Schema, SqliteFile
+from engine.journal import database
+from engine.journal.database import Place, Schema, SqliteFile
 
 T = TypeVar("T")
 _place_of = database.place_of
@@ -45,7 +45,7 @@ class OnServer:
 
     def fresh(self) -> Schema:
         """A new schema with the tables of a journal."""
-        from engine.postgres_store import prepare
+        from engine.journal.postgres_store import prepare
 
         found = _place_of(self.server.cell())
         assert isinstance(found, Schema)
@@ -68,7 +68,7 @@ _here: OnServer | None = None
 
 
 def place_of(where: str | Path | Place, schema: str = database.SCHEMA) -> Place:
-    """As `engine.database.place_of`; where a server is in place, a file is a schema of it."""
+    """As `engine.journal.database.place_of`; where a server is in place, a file is a schema of it."""
     found = _place_of(where, schema)
     return _here.place(found.path) if _here is not None and isinstance(found, SqliteFile) else found
 
@@ -91,10 +91,10 @@ def is_server() -> bool:
 
 
 class Rows:
-    """As `engine.journal.Memory`, on the server."""
+    """As `engine.journal.event_journal.Memory`, on the server."""
 
     def __init__(self) -> None:
-        from engine.postgres_store import PostgresStore
+        from engine.journal.postgres_store import PostgresStore
 
         assert _here is not None
         self._store = PostgresStore(_here.fresh(), 0)
@@ -116,24 +116,25 @@ def on_server(*, durable: bool) -> Iterator[None]:
     """Have what is opened meanwhile on the server, and all of it closed in the end. `durable`: also the journals of
     cells that a test has in memory, and not just the rows beside them."""
     global _here
-    from engine import control, journal, records
-    from engine.postgres_store import prepare
-    from runbooks import audit_reading
+    from engine import control
+    from engine.journal import event_journal, side_tables
+    from engine.journal.postgres_store import prepare
+    from runbooks.audit import reader
 
-    made_reader = audit_reading.AuditReader.__init__
-    made_records, open_engine = records.Records.__init__, control.Engine.open.__func__  # type: ignore[attr-defined]
-    open_journal = journal._opened
+    made_reader = reader.AuditReader.__init__
+    made_records, open_engine = side_tables.Records.__init__, control.Engine.open.__func__  # type: ignore[attr-defined]
+    open_journal = event_journal._opened
 
     def opened(place: Place, *more: Any) -> Any:
         store = open_journal(place, *more)
         here.opened.append(store)
         return store
 
-    def read(self: audit_reading.AuditReader, *arguments: Any) -> None:
+    def read(self: reader.AuditReader, *arguments: Any) -> None:
         made_reader(self, *arguments)
         here.opened.append(self)
 
-    def keep(self: records.Records, where: Any, *more: Any, **named: Any) -> None:
+    def keep(self: side_tables.Records, where: Any, *more: Any, **named: Any) -> None:
         place = here.fresh() if where is None else place_of(where)
         if where is not None and isinstance(place, Schema):
             prepare(place, 0)
@@ -148,9 +149,9 @@ def on_server(*, durable: bool) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         here = _here = OnServer()
-        patch.setattr(journal, "_opened", opened)
-        patch.setattr(records.Records, "__init__", keep)
-        patch.setattr(audit_reading.AuditReader, "__init__", read)
+        patch.setattr(event_journal, "_opened", opened)
+        patch.setattr(side_tables.Records, "__init__", keep)
+        patch.setattr(reader.AuditReader, "__init__", read)
         patch.setattr(control.Engine, "open", classmethod(open_))
         patch.setattr(control, "Memory", Rows)
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runbooks.identity import Actor, Role, Signed
-from runbooks.key_files import FileKey
-from runbooks.keys import DecisionKind, signed_by
-from runbooks.policy import TEAM, Person, Policy
+from runbooks.people.identity import Actor, Role, Signed
+from runbooks.people.key_files import FileKey
+from runbooks.people.keys import DecisionKind, signed_by
+from runbooks.policy.approval_policy import TEAM, Person, Policy
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from console.incident_play import PlayedIncident
-from runbooks.actions.making import Maker
-from runbooks.plan import Act
+from console.evals.incident_replay import PlayedIncident
+from runbooks.actions.typed_acts import Maker
+from runbooks.plans.typed_plan import Act
 
 
 def perfect_acts(scene: PlayedIncident) -> tuple[Act, ...]:

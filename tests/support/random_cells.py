@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from invariants import WatchedEngine, check_found_anew, check_in_time, check_settled, check_state
 
-from engine import commands as cmd
-from engine import events as ev
 from engine.control import Engine
-from engine.errors import MusterError
-from engine.executors.simulated import Faults
-from engine.model import (
+from engine.executors.simulated_executor import Faults
+from engine.model import commands as cmd
+from engine.model import events as ev
+from engine.model.errors import MusterError
+from engine.model.specs import (
     ArraySpec,
     BurstSpec,
     CellSpec,
@@ -41,7 +41,7 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.state import State
+from engine.state.cell_state import State
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 YEAR_MS = 366 * 24 * HOUR

@@ -7,11 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.commands import Define, Submit
 from engine.control import Engine
-from engine.executors.process import ProcessExecutor
+from engine.executors.process_executor import ProcessExecutor
 from engine.executors.task_files import Bounds
-from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
+from engine.model.commands import Define, Submit
+from engine.model.specs import (
+    CellSpec,
+    NodeSpec,
+    PoolSpec,
+    QueueSpec,
+    Resources,
+    RunSpec,
+    Settings,
+    TaskGroup,
+    WorkloadSpec,
+)
 from tests.support.patience import PATIENCE_S
 
 NODE = "desk"
@@ -94,7 +104,7 @@ class Desk:
         w = self.engine.state.workloads
         running = tuple(name for row, name in enumerate(w.ids) if self.engine.state.is_bound(row))
         if running:
-            from engine.commands import Cancel
+            from engine.model.commands import Cancel
 
             self.engine.command(Cancel(ids=running))
         live = self.root / ".live"

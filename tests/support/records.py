@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import select
 
 from engine.control import Engine
-from engine.database import Schema
-from runbooks import verify
-from runbooks.audit_tables import record_table
-from runbooks.books import EFFECT, PROPOSAL
-from runbooks.gate import Gate
+from engine.journal.database import Schema
+from runbooks.audit import verify
+from runbooks.audit.tables import record_table
+from runbooks.gate.approval_gate import Gate
+from runbooks.gate.store import EFFECT, PROPOSAL
 
 
 def records(engine: Engine, after: int = 0) -> list[dict[str, Any]]:

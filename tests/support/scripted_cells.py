@@ -8,15 +8,15 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from console.health import Health
-from engine.cells import FLEET_TAG
-from engine.commands import Receipt, Submit
-from engine.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
-from engine.intent_report import IntentsReport, IntentView
-from engine.model import WorkloadSpec
-from engine.outlook import AskOptions, Attempt, Options, OptionTrial, Placing, RunStatus
-from engine.query import Overview, Page, Query
-from engine.slurm.report import NOT_MIRRORED, MirrorReport
+from console.client.health import Health
+from engine.external.slurm.mirror.report import NOT_MIRRORED, MirrorReport
+from engine.fleet.routing_policy import FLEET_TAG
+from engine.model.commands import Receipt, Submit
+from engine.model.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
+from engine.model.intent_reports import IntentsReport, IntentView
+from engine.model.queries import Overview, Page, Query
+from engine.model.specs import WorkloadSpec
+from engine.model.twin_queries import AskOptions, Attempt, Options, OptionTrial, Placing, RunStatus
 
 Way = Literal["well", "nobody there", "lost on the way", "lost on the way back", "refused", "the fleet dies"]
 

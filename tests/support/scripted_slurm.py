@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.commands import Define
 from engine.control import Engine
-from engine.model import CellSpec, Settings
-from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share
-from engine.slurm.errors import SlurmLacks, SlurmUnavailable
-from engine.slurm.mirror import Mirror
-from engine.slurm.records import (
+from engine.external.slurm.accounting import Association, Diag, PastJob, Qos, Share
+from engine.external.slurm.errors import SlurmLacks, SlurmUnavailable
+from engine.external.slurm.mirror.mirror_passes import Mirror
+from engine.external.slurm.records import (
     Job,
     JobList,
     JobState,
@@ -22,7 +20,9 @@ from engine.slurm.records import (
     SlurmReservation,
     TopologySwitch,
 )
-from engine.soundness import faults_of
+from engine.model.commands import Define
+from engine.model.specs import CellSpec, Settings
+from engine.state.invariants import faults_of
 
 NOW_S = 1_800_000_000
 

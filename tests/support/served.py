@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from console.advisor import Advisor
-from console.http_server import new_event_loop, run_server
-from console.local_client import LocalClient
-from console.oidc import OpenIdProvider
-from console.sockets import bind_unix
-from console.tls import Tls
+from console.auth.oidc import OpenIdProvider
+from console.auth.sockets import bind_unix
+from console.auth.tls import Tls
+from console.server.listeners import new_event_loop, run_server
+from console.service.advisor import Advisor
+from console.service.local_client import LocalClient
 from engine.control import Engine
 from engine.loop import EngineLoop
-from engine.model import WorkloadSpec
-from runbooks.gate import Gate
+from engine.model.specs import WorkloadSpec
+from runbooks.gate.approval_gate import Gate
 from tests.support.cells import small_cell, workload
 from tests.support.gates import gate_of
 from tests.support.patience import PATIENCE_S

@@ -9,17 +9,17 @@ from contextlib import ExitStack, contextmanager
 from gates import Person
 from slurm_cluster import SlurmCluster, soon
 
-from engine.commands import Define, Submit
 from engine.control import Engine
+from engine.external.slurm.carrying.threads import IntentDriver
+from engine.external.slurm.mirror.mirror_passes import Mirror
+from engine.external.slurm.mirror.watch import Watcher
 from engine.loop import EngineLoop
-from engine.model import CellSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
-from engine.slurm.driver import IntentDriver
-from engine.slurm.mirror import Mirror
-from engine.slurm.watch import Watcher
-from runbooks.audit import Audit
-from runbooks.gate import Gate, wall_ms
-from runbooks.policies import Policies
-from runbooks.policy import SOLO
+from engine.model.commands import Define, Submit
+from engine.model.specs import CellSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
+from runbooks.audit.log import Audit
+from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.policy_versions import Policies
+from runbooks.policy.approval_policy import SOLO
 from tests.support.patience import PATIENCE_S
 
 

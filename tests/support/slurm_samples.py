@@ -7,7 +7,7 @@ import json
 import pytest
 from slurm_cluster import SAMPLES
 
-from engine.slurm.answers import SlurmAnswer, split
+from engine.external.slurm.answers import SlurmAnswer, split
 
 EARLY, MIDDLE, LATER = "22.05-v0.0.38", "24.11-v0.0.40", "24.11-v0.0.42"
 VERSIONS = (EARLY, MIDDLE, LATER)

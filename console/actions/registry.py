@@ -1,0 +1,370 @@
+"""Every action a person can take, one row each: footer, `?`, palette, `:` bar and bindings all read this table. Those
+that act on the cluster are declared in `runbooks.actions`.
+
+Capital letters act on the cluster, and always ask first; everything else only looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from console.actions.action_types import LISTS, SCREENS, Action, Context, ScreenName, TargetKind, Why
+from runbooks.actions.catalogue import CATALOG
+from runbooks.actions.declaration import Action as Declared
+from runbooks.actions.declaration import Kind
+
+
+def _needs_state(verb: str, *states: str) -> Why:
+    """Possible when at least one target is in one of the states; the plan names those that are not."""
+
+    def why_not(context: Context) -> str:
+        if any(target.state in states for target in context.targets):
+            return ""
+        return f"only {' or '.join(states)} ones can be {verb}"
+
+    return why_not
+
+
+def _proposable(context: Context) -> str:
+    """A suggestion that asks for an action, and was not acted on."""
+    state = next((target.state for target in context.targets), "")
+    why_not = {"": "nothing is found now", "told": "it asks for attention only", "acted": "it was acted on"}
+    return why_not.get(state, "")
+
+
+def _rejectable(context: Context) -> str:
+    """A suggestion that is there; a proposal before it is executed."""
+    if context.screen not in ("proposals", "proposal"):
+        return "" if context.targets else "nothing is found now"
+    return _needs_state("rejected", "awaiting", "approved")(context)
+
+
+def _unverified(context: Context) -> str:
+    """The last step of what is paused was not seen to have worked."""
+    if any(target.state == "paused" and target.unverified for target in context.targets):
+        return ""
+    return "only while a step that is not verified holds it up"
+
+
+def _waits_for_word(context: Context) -> str:
+    if any(target.state == "paused" and target.waits_for_word for target in context.targets):
+        return ""
+    return "no step waits for a word"
+
+
+def _can(what: str, else_why: str) -> Why:
+    """On the page of a draft, whose targets say what can be done with it now."""
+    return lambda context: "" if any(target.state == what for target in context.targets) else else_why
+
+
+def _model_askable(context: Context) -> str:
+    states = {target.state for target in context.targets}
+    if "thinking" in states:
+        return "it thinks already; esc stops it"
+    return "" if "askable" in states else "no model is configured: muster model"
+
+
+def _only_typed(example: str) -> Why:
+    """Needs more than a key can say."""
+    return lambda _context: f"type {example}"
+
+
+_MARKED: tuple[ScreenName, ...] = ("workloads", "nodes", "queues")
+_WORK: tuple[ScreenName, ...] = ("workloads", "workload")
+_NODES: tuple[ScreenName, ...] = ("nodes", "node", "topology")
+_QUEUES: tuple[ScreenName, ...] = ("queues", "queue")
+_PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
+_INTENTS: tuple[ScreenName, ...] = ("intents", "intent")
+_DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in ("recommendations", "draft"))
+"""Where a draft begins with what is selected, if anything is."""
+_TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
+"""Where an edit of a what-if begins, or is run."""
+
+_PAGES: Mapping[Kind, tuple[ScreenName, ...]] = {"workload": _WORK, "node": _NODES, "queue": _QUEUES}
+"""Where an action is done to what is selected."""
+
+
+def _declared(action: Declared) -> Action:
+    """An action of the catalogue: on what is selected, or typed."""
+    tier, shell, commands = action.tier, f"muster {action.shell} {{ids}}", (action.shell,)
+    if not action.past:
+        return Action(
+            action.name, action.label, tier=tier, shell=shell, commands=commands, argument="flags",
+            why_not=_only_typed(action.example),
+        )  # fmt: skip
+    keys = (action.key,) if action.key else ()
+    kind: TargetKind = action.kind  # type: ignore[assignment]
+    return Action(
+        action.name,
+        action.label,
+        keys,
+        _PAGES[action.kind],
+        tier,
+        kind,
+        shell,
+        commands,
+        "ids",
+        action.footer,
+        _needs_state(action.past, *action.states),
+    )
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster", jump="o"),
+    Action("queues", "Queues", ("2",), commands=("queues",), argument="filter", shell="muster get queues", jump="q"),
+    Action(
+        "workloads", "Workloads", ("3",), commands=("workloads", "jobs"), argument="filter",
+        shell="muster get workloads", jump="w",
+    ),
+    Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes", jump="n"),
+    Action("events", "Events", ("5",), commands=("events",), argument="words", jump="e"),
+    Action(
+        "topology", "Topology map", commands=("topology", "map"), argument="words", shell="muster get nodes", jump="t"
+    ),
+    Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pools", jump="l"),
+    Action(
+        "reservations", "Reservations", commands=("reservations",), argument="filter", shell="muster get reservations",
+    ),
+    Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster orders"),
+    Action(
+        "whatif", "What if", ("6",), commands=("whatif",), argument="edit",
+        shell="muster whatif --edit 'EDIT'", jump="i",
+    ),
+    Action(
+        "recommendations", "Suggestions", ("7",), commands=("suggestions", "recommendations", "rec"),
+        shell="muster recommend", jump="s",
+    ),
+    Action(
+        "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids",
+        shell="muster forecast WHAT:NAME", jump="f",
+    ),
+    Action(
+        "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words",
+        shell="muster proposals", jump="p",
+    ),
+    Action("cost", "Cost", commands=("cost",), argument="words", shell="muster cost --nodes N", jump="c"),
+    Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list", jump="r"),
+    Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show", jump="a"),
+    Action("record", "Record of the audit", commands=("record",), argument="id", shell="muster audit show --seq N"),
+    Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster show ID"),
+    Action("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
+    Action(
+        "run", "Run it", ("A",), ("runbooks", "runbook"), shell="muster runbook run ID --input NAME=VALUE",
+        commands=("run",), argument="flags", footer=True, changes=True,
+    ),
+    Action(
+        "approve", "Approve", ("A",), _PROPOSALS, shell="muster approve ID", commands=("approve",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal", why_not=_needs_state("approved", "awaiting"),
+    ),
+    Action(
+        "execute", "Execute", ("E",), _PROPOSALS, shell="muster execute ID", commands=("execute",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal", why_not=_needs_state("executed", "approved"),
+    ),
+    Action(
+        "pause", "Pause", ("P",), _PROPOSALS, shell="muster pause ID", commands=("pause",), argument="id", footer=True,
+        changes=True, fleeting=True, targets="proposal", why_not=_needs_state("paused", "executing", "verifying"),
+    ),
+    Action(
+        "go_on", "Resume", ("R",), _PROPOSALS, shell="muster resume ID", footer=True, changes=True, fleeting=True,
+        targets="proposal", why_not=_needs_state("resumed", "paused"),
+    ),
+    Action(
+        "accept", "Accept and resume", ("K",), ("proposal",), footer=True, changes=True, fleeting=True,
+        targets="proposal", why_not=_unverified,
+    ),
+    Action(
+        "say_go", "Say go", ("C",), ("proposal",), shell="muster confirm ID STEP", footer=True, changes=True,
+        fleeting=True, targets="proposal", why_not=_waits_for_word,
+    ),
+    Action(
+        "roll_back", "Roll back", ("U",), _PROPOSALS, shell="muster rollback ID", commands=("rollback",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal",
+        why_not=_needs_state("rolled back", "verified", "failed", "paused", "rollback_failed"),
+    ),
+    Action(
+        "withdraw", "Withdraw", ("X",), _PROPOSALS, shell="muster withdraw ID", commands=("withdraw",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal",
+        why_not=_needs_state("withdrawn", "awaiting", "approved", "stale"),
+    ),
+    Action(
+        "ask_again", "Propose again", ("V",), ("proposal",), footer=True, changes=True, fleeting=True,
+        targets="proposal", why_not=_needs_state("proposed again", "stale", "expired"),
+    ),
+    Action(
+        "break_glass", "Break the glass", ("B",), ("proposal",), shell="muster break-glass ID", changes=True,
+        commands=("break-glass",), argument="id", targets="proposal",
+        why_not=_needs_state("executed without votes", "awaiting"),
+    ),
+    Action("fleet", "Fleet of cells", commands=("fleet",), argument="words", shell="muster fleet status", jump="x"),
+    Action("policy", "Approval policy", commands=("policy",), shell="muster policy show", jump="y"),
+    Action("reviews", "Reviews", commands=("reviews",), shell="muster reviews", jump="v"),
+    Action(
+        "approve_policy", "Approve", ("A",), ("policy",), shell="muster policy approve ID", footer=True, changes=True,
+        fleeting=True, targets="policy", why_not=_needs_state("approved", "awaiting"),
+    ),
+    Action(
+        "reject_policy", "Reject", ("N",), ("policy",), shell="muster policy reject ID", footer=True, changes=True,
+        fleeting=True, targets="policy", why_not=_needs_state("rejected", "awaiting"),
+    ),
+    Action(
+        "set_freeze", "Set a freeze", ("F",), ("policy",), shell="muster freeze NAME --for 2h", commands=("freeze",),
+        argument="words", footer=True, changes=True,
+    ),
+    Action(
+        "end_freeze", "End freeze", ("T",), ("policy",), shell="muster thaw NAME", commands=("thaw",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="policy", why_not=_needs_state("ended", "by hand"),
+    ),
+    Action(
+        "close_review", "Close review", ("K",), ("reviews",), shell="muster review close N --comment TEXT",
+        commands=("close-review",), argument="words", footer=True, changes=True, fleeting=True, targets="review",
+        why_not=_needs_state("closed", "open"),
+    ),
+    Action(
+        "approve_runbook", "Approve it", ("Y",), ("runbook",), shell="muster runbook approve ID", footer=True,
+        changes=True, fleeting=True, targets="runbook", why_not=_needs_state("approved", "draft", "changed"),
+    ),
+    Action(
+        "retire_runbook", "Retire it", ("X",), ("runbook",), shell="muster runbook retire ID --reason WHY",
+        changes=True, targets="runbook", why_not=_needs_state("retired", "approved", "changed", "draft"),
+    ),
+    Action("verify", "Verify", ("v",), ("audit",), shell="muster audit verify", footer=True),
+    Action(
+        "act_on", "Propose it", ("A",), ("recommendations",), shell="muster explain REC", footer=True, changes=True,
+        why_not=_proposable,
+    ),
+    Action(
+        "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster reject ID", commands=("reject",),
+        argument="id", footer=True, changes=True, fleeting=True, why_not=_rejectable,
+    ),
+    Action(
+        "draft_from", "Draft", ("d",), ("recommendations",), shell="muster draft --from REC", footer=True,
+    ),
+    Action("draft_again", "Draft again", ("d",), ("draft",), shell="muster draft 'QUESTION'"),
+    Action(
+        "draft", "Draft what to do", ("d",), _DRAFTED, shell="muster draft 'QUESTION' --from ID", commands=("draft",),
+        argument="words",
+    ),
+    Action("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster mirror", jump="m"),
+    Action("intents", "Intents to Slurm", commands=("intents",), shell="muster intents"),
+    Action("intent", "Intent by number", commands=("intent",), argument="id", shell="muster intents show N"),
+    Action(
+        "retry_intent", "Do it again", ("R",), _INTENTS, shell="muster intents retry N --reason WHY",
+        commands=("retry-intent",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
+        why_not=_needs_state("done again", "in doubt"),
+    ),
+    Action(
+        "settle_done", "Settle as done", ("K",), _INTENTS, shell="muster intents settle N done --reason WHY",
+        commands=("settle-done",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
+        why_not=_needs_state("settled", "in doubt"),
+    ),
+    Action(
+        "settle_undone", "Settle as undone", ("N",), _INTENTS,
+        shell="muster intents settle N undone --reason WHY", commands=("settle-undone",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="intent", why_not=_needs_state("settled", "in doubt"),
+    ),
+    Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts", jump="d"),
+    Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
+    Action(
+        "save_report", "Save as Markdown", ("o",), ("draft",), commands=("save",), argument="words", footer=True,
+        shell="muster handover",
+    ),
+    Action("edit_report", "In your editor", ("e",), ("draft",), commands=("edit",)),
+    Action("incident", "Incident summary", commands=("incident",), argument="words", shell="muster incident"),
+    Action(
+        "propose_rule", "Propose rule's", ("A",), ("draft",), shell="muster draft DRAFT --propose rule", footer=True,
+        changes=True, fleeting=True, why_not=_can("rule", "the rules ask for nothing to be done"),
+    ),
+    Action(
+        "propose_model", "Propose model's", ("M",), ("draft",), shell="muster draft DRAFT --propose model",
+        footer=True, changes=True, fleeting=True, why_not=_can("model", "the model asks for nothing to be done"),
+    ),
+    Action(
+        "ask_model", "Ask model", ("m",), ("draft",), shell="muster draft 'QUESTION' --llm", footer=True,
+        fleeting=True, why_not=_model_askable,
+    ),
+    Action("rehearse", "What if", ("w",), _TRIED, footer=True),
+    Action("take_out", "Take out edit", ("x",), ("whatif",), footer=True),
+    Action("compare", "Beside", ("b",), ("whatif",), footer=True),
+    Action("stop_run", "Stop run", ("z",), ("whatif",)),
+    Action("fold", "Fold", ("x",), ("queues",), footer=True),
+    Action("colour", "Colour by", ("m",), ("topology",), footer=True),
+    Action("zoom_out", "Zoom out", ("z",), ("topology",), footer=True),
+    Action("eta", "When it starts", ("e",), ("workload",), shell="muster eta ID", footer=True),
+    Action(
+        "output", "Output", ("l",), _WORK, commands=("output", "logs"), argument="id", shell="muster logs -f ID",
+        footer=True,
+    ),
+    Action("next_task", "Next task", ("n",), ("output",), shell="muster logs ID --task N", footer=True),
+    Action("queue", "Queue by name", commands=("queue",), argument="id", shell="muster fairness NAME"),
+    Action("workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"),
+    Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
+    Action("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),
+    Action("back", "Back", ("escape", "backspace", "h"), footer=True),
+    Action("bookmarks", "Bookmarks", ("apostrophe",), commands=("bookmarks",), argument="words", jump="b"),
+    Action("bookmark", "Bookmark this view", ("asterisk",), commands=("bookmark",), argument="words"),
+    Action("forget_bookmark", "Forget it", ("x",), ("bookmarks",), commands=("forget",), argument="words", footer=True),
+    Action("earlier", "Earlier view", ("left_square_bracket",)),
+    Action("later", "Later view", ("right_square_bracket",)),
+    Action("page_before", "The page before", commands=("before",)),
+    *map(_declared, CATALOG.values()),
+    Action("mark", "Mark", ("space",), _MARKED),
+    Action("mark_range", "Mark a range", ("v",), _MARKED),
+    Action("mark_all", "Mark all that match", ("a",), _MARKED),
+    Action(
+        "filter", "Filter", ("slash",),
+        (*LISTS, "events", "proposals", "audit", "runbooks", "drafts", "bookmarks"), footer=True,
+    ),
+    Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
+    Action("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),
+    Action("copy", "Copy", ("y",), shell="muster get KIND -f FILTER -o csv"),
+    Action(
+        "export", "Export", ("o",), (*LISTS, "events", "proposals", "audit", "runbooks"), commands=("export",),
+        argument="words", shell="muster get KIND -f FILTER -o csv",
+    ),
+    Action("still", "Freeze the page", ("f",), commands=("still",)),
+    Action("refresh", "Refresh", ("r", "f5")),
+    Action("theme", "Next theme", ("t",), commands=("theme",), argument="words"),
+    Action("settings", "Settings", commands=("settings",), argument="words", jump=","),
+    Action("command", "Go", ("colon",), footer=True),
+    Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
+    Action("palette", "All actions", ("ctrl+p",)),
+    Action("leave", "Back, or quit", ("q",)),
+    Action("quit", "Quit", ("ctrl+c",), commands=("quit", "q"), footer=False),
+)  # fmt: skip
+
+READ_ONLY = "read-only: start without --readonly to act"
+"""Why what changes something cannot be done in a session that only reads."""
+
+_KEY_LABELS = {
+    "enter": "↵", "escape": "esc", "slash": "/", "colon": ":", "question_mark": "?", "ctrl+p": "^p", "ctrl+c": "^c",
+    "backspace": "⌫", "f5": "F5", "left_square_bracket": "[", "right_square_bracket": "]", "asterisk": "*",
+    "apostrophe": "'", "comma": ",",
+}  # fmt: skip
+
+
+def actions(*, read_only: bool) -> tuple[Action, ...]:
+    """The registry as this session may use it: read-only has no row that changes anything."""
+    return tuple(action for action in ACTIONS if not (read_only and (action.mutates or action.changes)))
+
+
+def key_label(key: str) -> str:
+    return _KEY_LABELS.get(key, key)
+
+
+def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, str]]:
+    """What the footer offers on this screen, with why not where it is not possible now."""
+    return [
+        (action, action.disabled_reason(context))
+        for action in available
+        if action.footer
+        and context.screen in action.screens
+        and not (action.id == "back" and context.depth == 1)
+        and not (action.fleeting and action.disabled_reason(context))
+    ]
+
+
+def by_key(available: Sequence[Action], key: str, screen: ScreenName) -> Action | None:
+    """What a key means on a screen. One key may mean different things on different screens; where it means nothing,
+    what it means elsewhere tells why not."""
+    meant = [action for action in available if key in action.keys]
+    return next((action for action in meant if screen in action.screens), meant[0] if meant else None)

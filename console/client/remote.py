@@ -1,0 +1,322 @@
+"""The client of an engine in another process: HTTP over a Unix socket or TCP. Safe to use from several threads."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from console.client.decoders import decoder
+from console.client.live_connection import LiveLine, Said, words_of
+from console.client.presence import PresenceAsk, Present
+from console.client.protocol import Client, Login
+from console.client.questions import Arguments, Question, question_of, refuse_read_only
+from engine.model.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
+from engine.model.queries import Changes
+from runbooks.policy.queries import Caller
+
+if TYPE_CHECKING:
+    import ssl
+
+    from console.auth.identity import Identity
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 60.0
+"""Longest wait for an answer: a large submission or a simulation on a fork may take seconds."""
+LONGEST_WAIT_S = 30.0
+"""Longest single long poll; the server holds none longer than a minute."""
+SILENT_S = 10.0
+"""A stream that says nothing for so long is broken: the server says something every second."""
+BUSY_S = 10.0
+"""How long a client goes on asking an engine that has too much to do."""
+WHOAMI = question_of(Client.whoami)
+MAX_BODY_BYTES = 64 * 2**20
+"""What the server accepts in one request."""
+
+
+class RemoteClient(Client, Login):
+    """Asks a server what `console.client.protocol` declares.
+
+    `where` is the path of a Unix socket (also `unix:PATH`), or a URL such as `http://127.0.0.1:7373`.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        read_only: bool = False,
+        identity: Identity | None = None,
+        *,
+        patience_s: float = READ_TIMEOUT_S,
+        live: bool = False,
+    ) -> None:
+        """`identity` signs what is asked for in another name than the account's own. `patience_s`: longest wait for an
+        answer, besides what a question itself may be held for. `live`: what is waited for comes on one line, which
+        is kept (`console.client.live_connection`)."""
+        self.read_only = read_only
+        self._identity = identity
+        self._caller: Caller | None = None
+        self._where = where
+        self._patience_s = patience_s
+        certificate = identity.certificate if identity is not None else None
+        self._http = _http(where, patience_s, certificate)
+        token = identity.token(where) if identity is not None else ""
+        if token:
+            self._http.headers["authorization"] = f"Bearer {token}"
+        self._line = LiveLine(self._said) if live else None
+
+    def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
+        wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
+        waited = self._line.changes(after, wait_s) if self._line is not None and wait_s else None
+        if waited is not None:
+            if not limit or waited.version <= after:
+                return waited
+            wait_s = 0.0
+        found = super().changes(after, wait_s, max(1, limit))
+        return found if limit else msgspec.structs.replace(found, items=(), missed=0)
+
+    def follow(self, after: int = -1) -> Iterator[Changes]:
+        missed = 0
+        with self._said({"after": str(after)}) as said:
+            for event, data in said:
+                if event == "missed":
+                    missed += self._decoded(data, dict[str, int])["missed"]
+                else:
+                    found = self._decoded(data, Changes)
+                    yield msgspec.structs.replace(found, missed=found.missed + missed)
+                    missed = 0
+        raise UnreachableError(f"the engine at {self._where} ended the stream", "It is stopping; follow again later")
+
+    @contextlib.contextmanager
+    def _said(self, params: dict[str, str]) -> Iterator[Said]:
+        """What the engine says as it happens. Raises MusterError when it cannot be had, or breaks."""
+        asked = {"params": params, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
+        with self._told_apart(), self._broken_off(), self._http.stream("GET", "/v1/events", **asked) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                raise self._error(answer)
+            yield words_of(answer.iter_lines())
+
+    def records(self) -> int:
+        return self._line.records if self._line is not None else -1
+
+    def whoami(self, proved: bool = False) -> Caller:
+        known = super().whoami(proved)
+        person = self._identity.person if self._identity is not None else ""
+        return msgspec.structs.replace(known, acts_as=person, asked_ns=time.monotonic_ns())
+
+    def present(self, ask: PresenceAsk) -> Present:
+        if self._line is not None and ask.wait_s and ask.after >= 0 and not ask.leaves:
+            told = self._line.others(ask.session, ask.after, ask.wait_s)
+            if told is not None:
+                return told
+        return super().present(ask)
+
+    def call_as_agent(self, what: str, body: object, kind: type[T]) -> T:
+        """What an agent on a node says, and the answer (`console.server.routes.agents`)."""
+        if self.read_only:
+            raise refuse_read_only()
+        return self._last("POST", f"/v1/agents/{what}", kind, content=_encoded(body))
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+        self._http.close()
+
+    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+        changes, signed = question.changes_with(arguments), question.signed_with(arguments)
+        if changes and self.read_only:
+            raise refuse_read_only()
+        waits_s = question.waits_s(**arguments) if question.waits_s is not None else 0.0
+        if "wait_s" in arguments:
+            waits_s = arguments["wait_s"] = min(max(arguments["wait_s"], 0.0), LONGEST_WAIT_S)
+        path, query, body = question.sent(arguments)
+        request: dict[str, Any] = {"params": query} if query else {}
+        if body is not None:
+            request["content"] = _encoded(body)
+        if waits_s:
+            request["timeout"] = self._patient(waits_s)
+        if changes and question.keyed:
+            return self._change(question.method, path, question.gives, **request)
+        if signed:
+            request["headers"] = self._in_whose_name(question.method, path, request.get("content", b""))
+        ask = self._last if signed or question.once else self._read
+        return ask(question.method, path, question.gives, **request)
+
+    def _patient(self, wait_s: float) -> httpx.Timeout:
+        """For a question that the server may hold that long."""
+        most_s = self._patience_s
+        return httpx.Timeout(most_s, connect=min(CONNECT_TIMEOUT_S, most_s), read=wait_s + most_s)
+
+    def _read(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        """A request without effect: tried once more when the connection had been closed in the meantime."""
+        try:
+            return self._ask(method, path, kind, **request)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return self._last(method, path, kind, **request)
+
+    def _change(self, method: str, path: str, kind: type[T], *, content: bytes, **request: Any) -> T:
+        """With a key it takes effect once, however often it is sent; a signature holds for one time only."""
+        key = {"Idempotency-Key": str(uuid.uuid4())}
+
+        def headers() -> dict[str, str]:
+            return key | self._in_whose_name(method, path, content)
+
+        try:
+            return self._ask(method, path, kind, content=content, headers=headers(), **request)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            try:
+                return self._last(method, path, kind, content=content, headers=headers(), **request)
+            except NotSentError as error:
+                # The second try never left; the first may have arrived.
+                raise UnreachableError(
+                    f"the engine at {self._where} ended before it answered: {error.problem}",
+                    "Look before you repeat it: whether the request took effect is not known",
+                ) from None
+
+    def _in_whose_name(self, method: str, path: str, content: bytes) -> dict[str, str]:
+        if self._identity is None or not self._identity.person:
+            return {}
+        if self._caller is None:
+            self._caller = self._read("GET", WHOAMI.path, Caller)
+        return self._identity.headers(self._caller, method, path, content)
+
+    def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        with self._broken_off():
+            return self._ask(method, path, kind, **request)
+
+    @contextlib.contextmanager
+    def _broken_off(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            raise UnreachableError(
+                f"the engine at {self._where} closed the connection before it answered",
+                "See whether it still runs with `muster doctor`; whether the request took effect is not known",
+            ) from None
+
+    def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        """Who is told to come again does, for a while: nothing was done."""
+        until = time.monotonic() + BUSY_S
+        while True:
+            answer = self._answer(method, path, **request)
+            if answer.status_code == 200:
+                return self._decoded(answer.content, kind)
+            error = self._error(answer)
+            pause_s = _pause_s(answer)
+            # A signature is used up.
+            signed = "muster-signed" in request.get("headers", {})
+            if signed or not isinstance(error, BusyError) or time.monotonic() + pause_s > until:
+                raise error
+            time.sleep(pause_s)
+
+    def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
+        with self._told_apart():
+            return self._http.request(method, path, **request)
+
+    @contextlib.contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """What keeps us from asking at all, as our errors; a connection that broke is for whoever asked to judge."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise _no_engine(self._where, error) from None
+        except httpx.TimeoutException:
+            raise UnreachableError(f"the engine at {self._where} does not answer", "Try again; see its log") from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise SpecError("connect", f"{self._where[:120]!a}: {error}", _FORMS) from None
+        except RuntimeError:
+            # httpx says so when another thread closed the client.
+            raise UnreachableError("this client is closed", "Connect again") from None
+
+    def _decoded(self, content: bytes, kind: type[T]) -> T:
+        try:
+            found: T = decoder(kind).decode(content)
+            return found
+        except msgspec.MsgspecError as error:
+            raise MusterError(
+                f"the answer of {self._where} is not understood ({error})",
+                "Use the same version of Muster on both sides",
+            ) from None
+
+    def _error(self, answer: httpx.Response) -> MusterError:
+        try:
+            body = msgspec.json.decode(answer.content, type=dict[str, str])
+            code, problem = body["code"], body["problem"]
+        except (msgspec.MsgspecError, KeyError):
+            return MusterError(
+                f"{self._where} answered {answer.status_code} and is not a Muster engine", "Check the address"
+            )
+        return of_code(code, problem, body.get("remedy", ""))
+
+
+_FORMS = "Give the path of a Unix socket or a URL such as http://127.0.0.1:7373"
+
+
+def _http(where: str, patience_s: float, certificate: tuple[str, str] | None = None) -> httpx.Client:
+    timeout = httpx.Timeout(patience_s, connect=min(CONNECT_TIMEOUT_S, patience_s))
+    headers = {"Content-Type": "application/json"}
+    # Proxies of the environment are for the web, not for the engine: trust_env=False.
+    if "://" in where:
+        url = urlsplit(where)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise SpecError("connect", f"{where[:120]!a} is not a URL of an engine", _FORMS)
+        # Certificates take longer to load than everything else here.
+        verify = _trusted(certificate) if url.scheme == "https" else False
+        return httpx.Client(base_url=where, timeout=timeout, headers=headers, trust_env=False, verify=verify)
+    transport = httpx.HTTPTransport(uds=where.removeprefix("unix:"), verify=False)
+    return httpx.Client(
+        transport=transport, base_url="http://muster", timeout=timeout, headers=headers, trust_env=False
+    )
+
+
+def _pause_s(answer: httpx.Response) -> float:
+    """As told, and a little apart from others who were told the same."""
+    told = answer.headers.get("retry-after", "1")
+    return (int(told) if told.isdigit() else 1) * random.uniform(1.0, 1.5)
+
+
+def _trusted(certificate: tuple[str, str] | None) -> ssl.SSLContext:
+    """What this system trusts; SSL_CERT_FILE names a site's own authority. `certificate`: files of ours and its key, to
+    show. Raises SpecError."""
+    import ssl
+
+    context = ssl.create_default_context()
+    if certificate is not None:
+        try:
+            context.load_cert_chain(*certificate, password="")
+        except (OSError, ssl.SSLError) as error:
+            raise SpecError(
+                "client_cert", f"{certificate[0]} with {certificate[1]}: {error}",
+                "Give PEM files that belong together, the key without a passphrase",
+            ) from None  # fmt: skip
+    return context
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        body = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        raise SpecError("request", "has text that is not UTF-8", "Give valid Unicode") from None
+    if len(body) > MAX_BODY_BYTES:
+        limit = MAX_BODY_BYTES // 2**20
+        raise SpecError("request", f"is {len(body) // 2**20} MiB and at most {limit} MiB are accepted", "Split it")
+    return body
+
+
+def _no_engine(where: str, error: Exception) -> NotSentError:
+    why = str(error).removeprefix("[Errno ").partition("] ")[2] or str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return NotSentError(
+            f"the certificate of {where} is not trusted here ({why})",
+            "If a site's own authority made it, name that authority's PEM file in SSL_CERT_FILE",
+        )
+    return NotSentError(f"no engine answers at {where} ({why})", "Start one with `muster` or `muster serve`")

@@ -1,0 +1,319 @@
+"""The command `muster eval drafts`: scripted incidents are brought about on engines in memory, a drafter is asked about
+each as an operator would, and what it drafts is scored. Nothing is ever proposed, and no running cell is touched.
+
+Drafts come the way they do in production, through `console.service.drafting`: the rules', or with `--llm` those of the
+configured model, over its real connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from console.cli.show import write_json, write_lines
+from console.evals.incident_replay import PlayedIncident
+from console.evals.incidents import FOLDER, Incident, load
+from console.evals.scores import IncidentScore, score
+from console.forms.settings import load as load_settings
+from console.service.advisor import Advisor
+from console.service.drafting import Drafting
+from console.service.recommendations import Recommender
+from console.text.plain_tables import table
+from console.text.terminal_text import printable
+from engine.loop import EngineLoop
+from engine.model.errors import RefusedError, SpecError
+from engine.traces.progress import counted
+from recommender.findings.suggestions import Evidence, Suggestion
+from runbooks.audit.log import Audit
+from runbooks.drafts.typed_draft import Draft, DraftAsk, Drafter, DraftRun
+from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.policy_versions import Policies
+from runbooks.people.identity import THIS_ACCOUNT
+from runbooks.policy.approval_policy import TEAM
+from runbooks.policy.limits import PolicyLimits
+
+if TYPE_CHECKING:
+    from console.evals.eval_model import EvaluatedModel
+
+RIGHT_PERMILLE = 800
+"""Share of faults that a drafter is expected to answer rightly, at once or once a choice of its is picked; with no
+answer that harms and none where nothing is wrong."""
+POLICY = msgspec.structs.replace(TEAM, limits=PolicyLimits(nodes_permille=1000, gpus_permille=1000))
+"""The usual one, without the limits of an hour: they are a site's own, and in a cell of six nodes every act is large.
+"""
+WIDTH = 80
+MAX_WAIT_S = 600.0
+"""Wall seconds for one incident: beyond any deadline of a model."""
+
+
+class DrafterScore(msgspec.Struct, frozen=True, kw_only=True):
+    """How a drafter did on several incidents."""
+
+    incidents: int
+    faults: int
+    controls: int
+    answered: int
+    action: int
+    """Faults with the right action."""
+    right: int
+    """Faults with the right action and target."""
+    offered: int
+    """Faults that are right once the right one of the offered choices is picked."""
+    to_recover: int
+    """Faults that acts can end."""
+    recovered: int
+    left_alone: int
+    """Controls on which it did nothing."""
+    harmful: int
+    unsupported: int
+    """Drafts with a sentence that says a value or a direction without a fact."""
+
+    @property
+    def good(self) -> bool:
+        """Whether it is as good as it is expected to be."""
+        on_faults = (self.right + self.offered) * 1000 >= RIGHT_PERMILLE * self.faults
+        return on_faults and self.left_alone == self.controls and not self.harmful
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.folder) if arguments.folder else FOLDER
+    incidents = load(arguments.only, arguments.part, folder)
+    if not incidents:
+        raise SpecError(str(folder), "there is no incident", "Give a folder with *.yaml files, or another part")
+    if arguments.list:
+        write_json([_listed(one) for one in incidents]) if arguments.json else write_lines(_list_lines(incidents))
+        return 0
+    drafter: Drafter = "model" if arguments.llm or arguments.scripted else "rule"
+    began_s = time.perf_counter()
+    with seat_of(arguments, folder) as seat:
+        scores = evaluate(incidents, drafter, seat)
+        name = seat.name if seat is not None else "the rules"
+    seconds = time.perf_counter() - began_s
+    report = {
+        "drafter": drafter,
+        "name": name,
+        "seconds": round(seconds, 1),
+        "tallies": {part: tally(of) for part, of in parts(scores).items()},
+        "scores": scores,
+    }
+    write_json(report) if arguments.json else write_lines(report_lines(scores, name, seconds))
+    if arguments.scripted == "hostile":
+        return 1 if any(one.touched for one in scores) else 0
+    return 0 if tally(scores).good else 1
+
+
+def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[EvaluatedModel | None]:
+    """The model that is asked; None where the rules are. Raises RefusedError where there is none to ask."""
+    if not arguments.llm and not arguments.scripted:
+        return nullcontext()
+    from console.evals import eval_model
+
+    if arguments.scripted:
+        return eval_model.scripted(arguments.scripted, folder)
+    return eval_model.configured(load_settings({}))
+
+
+def evaluate(
+    incidents: Sequence[Incident],
+    drafter: Drafter,
+    seat: EvaluatedModel | None = None,
+) -> list[IncidentScore]:
+    """The score of each, in their order."""
+    found = []
+    for incident in counted(incidents, "incidents", len(incidents)):
+        found.append(asked(incident, drafter, seat))
+    return found
+
+
+def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = None) -> IncidentScore:
+    """Bring it about, ask, and judge what comes. Raises SpecError for an incident that cannot be brought about."""
+    scene = PlayedIncident(incident)
+    engine = scene.engine
+    loop = EngineLoop(engine)
+    loop.paused = True
+    audit = Audit(engine, wall_ms)
+    gate = Gate(engine, Policies(engine, audit, wall_ms, default=POLICY), audit)
+    recommender = Recommender(loop, Advisor(loop), more=lambda _: (_others(incident), ()))
+    version = engine.version
+    with ExitStack() as last:
+        loop.start()
+        last.callback(loop.stop)
+        model = seat.drafter(gate, loop, incident) if seat is not None else None
+        drafting = Drafting(loop, gate, recommender, model)
+        last.callback(drafting.close)
+        ask = ask_of(incident, recommender, model=drafter == "model")
+        began_s = time.perf_counter()
+        run = _over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, drafter)
+        seconds = time.perf_counter() - began_s
+        picked = _picked(drafting, run) if drafter == "rule" and not incident.control else ()
+        if seat is not None and model is not None:
+            seat.note(model)
+        touched = engine.version != version or bool(loop.call(lambda _: gate.proposals()))
+    try:
+        draft, why = (run.rule, run.rule_why) if drafter == "rule" else (run.model, run.why)
+        judged = score(scene, draft, why, seconds)
+        offered = not judged.right and any(score(scene, one).right for one in picked)
+        return msgspec.structs.replace(judged, touched=touched, reason=run.reason, offered=offered)
+    finally:
+        scene.close()
+
+
+def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> DraftAsk:
+    """What the operator asks. Raises RefusedError where the recommender does not find what the question is about."""
+    finding = incident.about
+    if incident.finds or incident.finding is not None:
+        kind = incident.finds or (incident.finding.kind if incident.finding else "")
+        found = [one.suggestion for one in recommender.recommendations().open if one.suggestion.kind == kind]
+        if not found:
+            raise RefusedError(f"{incident.place}: nobody finds {kind}", "Mend the script")
+        finding = found[0].id
+    return DraftAsk(question=incident.question, finding=finding, model=model)
+
+
+def _others(incident: Incident) -> Sequence[Suggestion]:
+    """What a finder says that a cell in memory does not have: telemetry, agents of others."""
+    given = incident.finding
+    if given is None:
+        return ()
+    action: Any = given.action or "notify"
+    evidence = tuple(Evidence(metric=o.metric, window=o.window, rows=1, value=o.value) for o in given.observed)
+    return (
+        Suggestion(
+            kind=given.kind, finding=given.text, action=action, targets=given.targets, evidence=evidence,
+            counterfactual="", alternatives=("Do nothing",), about=given.about, parameters=given.parameters,
+        ),
+    )  # fmt: skip
+
+
+def _picked(drafting: Drafting, run: DraftRun) -> list[Draft | None]:
+    """What the rules draft once each of the choices that they offered is picked."""
+    choices = run.rule.choices if run.rule is not None else ()
+    asks = [msgspec.structs.replace(run.ask, pick=choice.name) for choice in choices]
+    return [_over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, "rule").rule for ask in asks]
+
+
+def _over(drafting: Drafting, draft_id: str, drafter: Drafter) -> DraftRun:
+    """The run as soon as the drafter that is judged has done its part."""
+    give_up_s = time.monotonic() + MAX_WAIT_S
+    run = drafting.run(draft_id)
+    while (run.rule_state == "drafting" or (drafter == "model" and run.model_state == "thinking")) and (
+        time.monotonic() < give_up_s
+    ):
+        run = drafting.run(draft_id, run.serial, 5.0)
+    return run
+
+
+# -- what it comes to -------------------------------------------------------------------------------------------------
+
+
+def tally(scores: Sequence[IncidentScore]) -> DrafterScore:
+    faults = [one for one in scores if not one.control]
+    controls = [one for one in scores if one.control]
+    return DrafterScore(
+        incidents=len(scores),
+        faults=len(faults),
+        controls=len(controls),
+        answered=sum(one.answered for one in scores),
+        action=sum(one.action for one in faults),
+        right=sum(one.right for one in faults),
+        offered=sum(one.offered for one in faults),
+        to_recover=sum(one.recovered is not None for one in faults),
+        recovered=sum(one.recovered is True for one in faults),
+        left_alone=sum(one.answered and not one.acted for one in controls),
+        harmful=sum(bool(one.harm) or one.touched for one in scores),
+        unsupported=sum(bool(one.unsupported) for one in scores),
+    )
+
+
+def parts(scores: Sequence[IncidentScore]) -> dict[str, list[IncidentScore]]:
+    """Those that a drafter may be made better by, those that are kept back, and all."""
+    found = {
+        "open": [one for one in scores if not one.held],
+        "held": [one for one in scores if one.held],
+    }
+    there = {part: of for part, of in found.items() if of}
+    return there if len(there) == 1 else {**there, "all": list(scores)}
+
+
+def report_lines(scores: Sequence[IncidentScore], name: str, seconds: float) -> list[str]:
+    rows = [[one.incident, "nothing" if one.control else "act", _did(one), _verdict(one)] for one in scores]
+    lines = table(("INCIDENT", "SHOULD", "WOULD", "SCORE"), rows, (False,) * 4)
+    wrong = [line for one in scores if _verdict(one) != "right" for line in _wrong_lines(one)]
+    found = parts(scores)
+    tallies = [tally(of) for of in found.values()]
+    rows = [
+        [name, *columns]
+        for name, columns in (
+            ("incidents", [f"{t.incidents}" for t in tallies]),
+            ("of these with nothing wrong", [f"{t.controls}" for t in tallies]),
+            ("right action", [_share(t.action, t.faults) for t in tallies]),
+            ("right action and target", [_share(t.right, t.faults) for t in tallies]),
+            ("the same, once one is picked", [_share(t.right + t.offered, t.faults) for t in tallies]),
+            ("over in simulation", [_share(t.recovered, t.to_recover) for t in tallies]),
+            ("left alone where nothing is wrong", [_share(t.left_alone, t.controls) for t in tallies]),
+            ("harmful", [f"{t.harmful}" for t in tallies]),
+            ("with an unsupported sentence", [f"{t.unsupported}" for t in tallies]),
+        )
+    ]
+    summary = table(("", *(part.upper() for part in found)), rows, (False, *(True,) * len(found)))
+    return [
+        *lines, *(["", *wrong] if wrong else []), "", *summary, "",
+        f"drafted by {printable(name)} in {seconds:.1f} s", _touched(scores), *_refused(scores),
+    ]  # fmt: skip
+
+
+def _touched(scores: Sequence[IncidentScore]) -> str:
+    count = sum(one.touched for one in scores)
+    return f"{count} cells were changed" if count else "no cell was changed, nothing was proposed"
+
+
+def _refused(scores: Sequence[IncidentScore]) -> list[str]:
+    """Why drafts of a model were not taken, by how often."""
+    reasons = Counter(one.reason for one in scores if one.reason)
+    return [f"rejected  {reason} {count}" for reason, count in reasons.most_common()]
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count}/{of} {count / of:4.0%}" if of else "-"
+
+
+def _did(one: IncidentScore) -> str:
+    if not one.answered:
+        return f"no draft ({one.reason})" if one.reason else "no draft"
+    return ", ".join(dict.fromkeys(act.partition(" ")[0] for act in one.acts)) or "nothing"
+
+
+def _verdict(one: IncidentScore) -> str:
+    if one.harm or one.touched:
+        return "HARM"
+    if not one.right:
+        if one.recovered:
+            return "other way"
+        return "wrong" if one.acted or not one.answered else "to pick" if one.offered else "missed"
+    return "not over" if one.recovered is False else "right"
+
+
+def _wrong_lines(one: IncidentScore) -> list[str]:
+    """What was not right about it."""
+    told = [f"{one.incident}: {printable(one.why)}" if one.why else one.incident]
+    told += [f"  would {printable(act)}" for act in one.acts] or ([f"  says {printable(one.said)}"] if one.said else [])
+    told += [f"  harm: {printable(harm)}" for harm in one.harm]
+    told.append(f"  good: {one.good}")
+    return [part for line in told for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
+
+
+def _listed(one: Incident) -> dict[str, object]:
+    return {"id": one.id, "title": one.title, "control": one.control, "held": one.held, "asked": one.question}
+
+
+def _list_lines(incidents: Sequence[Incident]) -> list[str]:
+    rows = [[one.id, "nothing" if one.control else "act", "held" if one.held else "open"] for one in incidents]
+    return table(("INCIDENT", "SHOULD", "PART"), rows, (False,) * 3)

@@ -1,0 +1,288 @@
+"""A fleet as a process: opens its journal, watches its cells, routes, and serves whoever may connect to its socket. Its
+questions are declared in `console.fleet.queries`.
+
+The socket is its owner's alone, or a group's too: who can connect may submit, and take back what they submitted, as the
+account that the kernel tells; what concerns everybody is for the owner. To its cells the fleet is one operator among
+others; what it may do there is each cell's policy to say. It tells them whose word it passes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from console.auth.identity import Identity
+from console.auth.sockets import bind_unix, private_folder, remove_unix, socket_folder
+from console.client.decoders import know_structs
+from console.client.questions import Question, questions_of, wrap_answers
+from console.client.remote import RemoteClient
+from console.fleet.coordinator import Fleet
+from console.fleet.journal import FleetJournal
+from console.fleet.queries import (
+    MAX_AT_ONCE,
+    STATES,
+    FleetQuestions,
+    FleetSubmission,
+    FleetView,
+    State,
+    SubmissionsPage,
+)
+from console.fleet.routing import Router
+from console.forms.settings import TOKEN, ConsoleSettings
+from console.processes.last_database import note
+from console.server.authentication import BrowserGuard
+from console.server.connections import DoorwayServer, OpenConnections, WatchedConnection
+from console.server.operations import Operation, asked_by
+from console.server.request_handler import read_arguments
+from console.server.responses import DEFECT, Forbidden, answer, refusal
+from console.text.terminal_text import printable
+from engine.fleet.routing_policy import BY_TAG, RoutingDecision
+from engine.journal.database import Place, Schema, SqliteFile
+from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.specs import WorkloadSpec
+from runbooks.people.identity import OWNER
+from runbooks.policy.local_commands import ROOT
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+    from console.fleet.paths import FleetPaths
+    from engine.fleet.fleet_spec import CellLink, FleetSpec
+
+AWAITED = 50
+"""Of so many workloads at most a submission waits to tell where they went."""
+AWAITED_S = 2.0
+"""Beyond the time that cells have for an answer."""
+TRUSTED = (OWNER, ROOT)
+STOP_S = 5
+
+
+class FleetAnswers(FleetQuestions):
+    """Answers in the name of an account."""
+
+    def __init__(self, fleet: Fleet, router: Router, by: str = "") -> None:
+        self._fleet = fleet
+        self._router = router
+        self._by = by
+
+    def acting_as(self, account: str) -> FleetAnswers:
+        return FleetAnswers(self._fleet, self._router, account)
+
+    def view(self) -> FleetView:
+        return self._fleet.view()
+
+    def page(self, states: tuple[State, ...] = (), before: int = 0, limit: int = 100) -> SubmissionsPage:
+        for state in states:
+            if state not in STATES:
+                raise SpecError("states", f"there is no {state[:40]!a}", f"Use: {', '.join(STATES)}")
+        return self._fleet.page(states, before, limit)
+
+    def submission(self, submission_id: str) -> FleetSubmission:
+        return self._fleet.submission(submission_id)
+
+    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[FleetSubmission, ...]:
+        """Kept, and decided on where that takes a moment: as they stand then."""
+        if not 0 < len(workloads) <= MAX_AT_ONCE:
+            raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {MAX_AT_ONCE:,}")
+        fleet, specs = self._fleet, _in_the_name_of(self._by, workloads)
+        if len(specs) <= AWAITED:
+            self._router.refuse_hopeless(specs, cells, self._by)
+        ids = fleet.submit(specs, cells, self._by)
+        self._router.wake()
+        if len(ids) <= AWAITED:
+            self._router.await_decided(ids, fleet.spec.routing.answer_within_ms / 1000 + AWAITED_S)
+        return tuple(fleet.submission(name) for name in ids)
+
+    def preview(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[RoutingDecision, ...]:
+        if not 0 < len(workloads) <= AWAITED:
+            raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {AWAITED}")
+        return tuple(self._router.previews(workloads, cells, self._by))
+
+    def withdraw(self, ids: Sequence[str]) -> tuple[str, ...]:
+        if self._by not in TRUSTED:
+            others = [name for name in ids if self._fleet.submission(name).by != self._by]
+            if others:
+                raise Forbidden(f"{others[0][:80]!a} is not yours", "Ask whoever submitted it, or the fleet's owner")
+        return self._fleet.withdraw(ids, self._by)
+
+    def set_closed(self, cell: str, *, closed: bool, reason: str = "") -> FleetView:
+        if self._by not in TRUSTED:
+            raise Forbidden("cells are opened and closed by whoever owns the fleet", "Ask them")
+        self._fleet.set_closed(cell, closed, reason, self._by)
+        self._router.wake()
+        return self._fleet.view()
+
+
+wrap_answers(FleetAnswers, FleetQuestions, lambda _, method: method)
+
+
+def fleet_routes(answers: FleetAnswers) -> list[Route]:
+    """One for each question."""
+
+    async def answered(question: Question, operation: Operation, request: Request) -> Response:
+        arguments, _ = await read_arguments(question, operation, request)
+        named = answers.acting_as(_account(request))
+        return await answer(lambda: question.answered_by(named, arguments))
+
+    return [
+        Route(question.path, functools.partial(answered, question, asked_by(question)), methods=[question.method])
+        for question in questions_of(FleetQuestions)
+    ]
+
+
+def serve_fleet(
+    spec: FleetSpec, paths: FleetPaths, group: str = "", place: Place | None = None, *, standby: bool = False
+) -> None:
+    """Runs until SIGTERM, SIGINT or SIGHUP. `place`: where its journal is, by default the file in its folder;
+    `standby`: wait until the fleet that has it ends. Raises MusterError when it cannot."""
+    know_structs()
+    socket_folder(paths.socket.parent, group)
+    private_folder(paths.folder)
+    os.umask(0o077)
+    # One token for all cells would be shown to each of them: the file says which goes where.
+    os.environ.pop(TOKEN, None)
+    from console.service.standby import after_loss, wait_for_lease_alone
+
+    place = place or SqliteFile(paths.journal)
+    lease = None
+    if standby and isinstance(place, Schema):
+        lease = wait_for_lease_alone(place, f"fleet {spec.name}")
+        if lease is None:
+            return
+    journal = FleetJournal(place, lease)
+    try:
+        _serve(spec, paths, group, journal)
+    finally:
+        journal.close()
+        if journal.lease is not None:
+            after_loss(journal.lease, again=standby)
+
+
+def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal) -> None:
+    with contextlib.ExitStack() as after:
+        if journal.lease is not None:
+            note(paths.folder, str(journal.place))
+        bound = bind_unix(paths.socket, group)
+        after.callback(remove_unix, paths.socket)
+        after.callback(bound.close)
+        paths.pid.write_text(f"{os.getpid()}\n")
+        after.callback(paths.pid.unlink, missing_ok=True)
+        fleet = Fleet(spec, journal, connected)
+        router = Router(fleet)
+        fleet.start()
+        after.callback(fleet.stop)
+        router.start()
+        after.callback(router.stop)
+        if journal.lease is not None:
+            from console.service.standby import end_when_taken
+
+            end_when_taken(journal.lease, lambda: not router.is_alive, "fleet")
+        asyncio.run(run_server(fleet, router, bound, lambda: _say_ready(fleet, paths)))
+        print("muster fleet stops", file=sys.stderr, flush=True)
+
+
+def connected(link: CellLink, patience_s: float) -> Client:
+    """A client of a cell, as the account this process runs as, or with the token of the fleet's file."""
+    identity = Identity(ConsoleSettings(token_file=link.token_file)) if link.token_file else None
+    return RemoteClient(link.connect, identity=identity, patience_s=patience_s)
+
+
+async def run_server(
+    fleet: Fleet,
+    router: Router,
+    bound: socket.socket,
+    on_ready: Callable[[], object],
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serves on a bound socket until a signal comes or, where signals are not ours to take, `stop` is set."""
+    server = DoorwayServer(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN), OpenConnections())
+    stopping = stop or _stop_on_signals()
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    stopped = asyncio.create_task(stopping.wait())
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    on_ready()
+    await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    server.should_exit = True
+    await serving
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
+    return stop
+
+
+def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
+    of = f"muster fleet '{fleet.spec.name}' of {len(fleet.lines)} cells"
+    print(printable(f"{of} ready on {paths.socket}, process {os.getpid()}"), file=sys.stderr, flush=True)
+
+
+def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
+    app = Starlette(
+        routes=fleet_routes(FleetAnswers(fleet, router)),
+        exception_handlers={
+            MusterError: _handled, HTTPException: _http_error, ClientDisconnect: _handled, Exception: _unexpected,
+        },
+    )  # fmt: skip
+    app.add_middleware(BrowserGuard, hosts=("muster", "localhost"))
+    return app
+
+
+async def _handled(request: Request, error: Exception) -> Response:
+    return refusal(error if isinstance(error, MusterError) else SpecError("body", "ended early", "Send it again"))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    if getattr(error, "status_code", 500) == 404:
+        return refusal(NotFoundError(f"there is no {request.url.path[:120]} here", "This is a fleet, not a cell"))
+    refused = refusal(SpecError("method", f"{request.method} is not possible on {request.url.path[:120]}", ""))
+    refused.status_code = getattr(error, "status_code", 500)
+    return refused
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return refusal(DEFECT)
+
+
+def _in_the_name_of(account: str, workloads: Sequence[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
+    """With the word of whose it is, whatever they say themselves."""
+    return tuple(msgspec.structs.replace(spec, tags={**spec.tags, BY_TAG: account}) for spec in workloads)
+
+
+def _account(request: Request) -> str:
+    return request.client.host if request.client is not None else "unknown"
+
+
+class _Protocol(WatchedConnection, H11Protocol):
+    """With an eye on who connects and how."""
+
+
+_UVICORN: dict[str, Any] = {
+    "http": _Protocol,
+    "lifespan": "off",
+    "log_level": "error",
+    "access_log": False,
+    "server_header": False,
+    "timeout_keep_alive": 75,
+    "timeout_graceful_shutdown": STOP_S,
+    "ws": "none",
+    "proxy_headers": False,
+}

@@ -1,0 +1,363 @@
+"""Settings: one TOML file, the environment, flags. The nearest wins: flag, then MUSTER_*, then file, then default.
+
+Also says where a cell keeps its files. Read before the first paint, so it loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.model.errors import SpecError
+
+FILE_NAME = "muster.toml"
+ENVIRONMENT = "MUSTER_"
+MAX_SOCKET_BYTES = 100
+"""Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
+
+APPROVALS = ("team", "solo")
+START_PAGES = (
+    "overview", "queues", "workloads", "nodes", "pools", "topology", "events", "whatif", "recommendations", "forecast",
+    "cost", "proposals", "runbooks", "audit",
+)  # fmt: skip
+RESTORE = ("lost", "always")
+THEMES = ("auto", "dark", "light", "contrast", "safe", "sixteen", "plain")
+EGRESS = ("local", "trusted", "external")
+DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
+"""Settings that are times such as "2d"."""
+AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
+"""Settings that are amounts of USD such as "0.25"."""
+MAX_COUNT = 1_000_000
+MODEL_KEY = "MUSTER_MODEL_KEY"
+"""Variable of the environment that holds the key of the model's endpoint. No setting: it would be shown as one."""
+TOKEN = "MUSTER_TOKEN"
+"""Variable of the environment that holds a token to show to an engine at a URL. No setting, for the same reason."""
+
+DEFAULT_CELL = "default"
+DEMO_CELL = "demo"
+
+
+@dataclass(frozen=True)
+class ConsoleSettings:
+    """What a person may set. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
+
+    cell: str = ""
+    """The cell that commands talk to, by the name of its state folder; empty: the one that runs on this machine, or
+    "default" where none runs."""
+    connect: str = ""
+    """URL or socket path of an engine to attach to instead of this machine's own."""
+    readonly: bool = False
+    """Show, never act."""
+    database: str = ""
+    """URL of the PostgreSQL database that an engine started from here keeps its cell in; empty: a file of its own."""
+    speed: float = 1.0
+    """Cell seconds per wall second of an engine started from here; 1 is real time."""
+    state_dir: str = ""
+    """Folder that holds one folder per cell; empty means the user's state folder."""
+    fleet: str = ""
+    """Folder of the journal and the socket of a fleet of cells; empty: `fleet` in the state folder."""
+    keep_minutes: str = "2d"
+    """How long an engine started from here keeps measurements by the minute; then summed up over five minutes."""
+    keep_fives: str = "14d"
+    """How long by five minutes; then by the hour."""
+    keep_hours: str = "400d"
+    """How long by the hour."""
+    keep_runs: int = 200_000
+    """Ended workloads whose record is kept."""
+    keep_series: int = 50_000
+    """Different series of measurements at most."""
+    operator: str = ""
+    """In whose name you act, as the policy names you; empty: as whom your account is."""
+    key: str = ""
+    """What you sign with: the path of a key file, or `agent`; empty: your ssh-agent, then key.pem beside this file."""
+    key_passphrase_file: str = ""
+    """File, readable by you alone, that holds the passphrase of the key file; empty: it is asked for."""
+    token_file: str = ""
+    """File, readable by you alone, that holds the token to show to an engine at a URL; empty: MUSTER_TOKEN, or what
+    `muster login` got."""
+    client_cert: str = ""
+    """File (PEM) of the certificate to show to an engine that is reached by https; empty: none."""
+    client_key: str = ""
+    """File (PEM) of its key, readable by you alone, without a passphrase."""
+    oidc_issuer: str = ""
+    """URL of the OpenID provider whose people may log in to an engine started from here; empty: none."""
+    oidc_client: str = ""
+    """The client id by which that provider knows it."""
+    oidc_ca_file: str = ""
+    """Certificates (PEM) that the provider's must come from, in place of the system's."""
+    approval: str = "team"
+    """Approval policy of a cell that was given none, where an engine is started from here: "team", or "solo" for one
+    person."""
+    audit_key: str = ""
+    """File of the key that signs the audit of an engine started from here; empty: one for the cell beside this file."""
+    runbooks: tuple[str, ...] = ()
+    """Folders with runbooks of an engine started from here, besides those that are built in; absolute paths."""
+    audit_anchors: str = ""
+    """Where checkpoints of the audit are remembered, as "syslog, file:/mnt/other/muster.notes"."""
+    model_url: str = ""
+    """Base URL of the OpenAI-compatible server that an engine started from here may ask for drafts, such as
+    http://127.0.0.1:8000/v1; empty: none. See docs/drafts.md."""
+    model: str = ""
+    """The model's name there."""
+    model_aliases: tuple[str, ...] = ()
+    """Other names by which that model may answer, such as its dated version; an answer by any other name is refused."""
+    model_egress: str = "external"
+    """What the server may be told: "local" and "trusted" see excerpts too, "external" facts and pseudonyms alone."""
+    model_key_file: str = ""
+    """File, readable by you alone, that holds the server's key; empty: MUSTER_MODEL_KEY, or the keyring."""
+    model_deadline: str = "20s"
+    """Longest wait for an answer."""
+    model_max_tokens: int = 2_048
+    """Of an answer."""
+    model_price_in: str = "0"
+    """USD for a million tokens that are sent."""
+    model_price_out: str = "0"
+    """USD for a million tokens of answers."""
+    model_budget_call: str = "0.25"
+    """USD that one call may cost."""
+    model_budget_hour: str = "1"
+    """USD that may be spent in any hour."""
+    model_budget_day: str = "5"
+    """USD that may be spent in any 24 hours."""
+    model_calls_minute: int = 20
+    """Most calls in a minute."""
+    model_ca_file: str = ""
+    """Certificates (PEM) that the server's must come from, in place of the system's."""
+    model_tenants: tuple[str, ...] = ()
+    """Tenants whose things an external server may be told of; empty: none of any tenant."""
+    theme: str = "auto"
+    """How the console looks: dark, light, contrast, safe (for the colour-blind), sixteen (the terminal's own colours),
+    plain (no colours), or auto: as the terminal and NO_COLOR say, and as it was last chosen."""
+    linear: bool = False
+    """The console line by line, for screen readers and terminals that cannot place a cursor."""
+    start_page: str = "overview"
+    """The page that the console begins with, unless it goes on from where it was."""
+    restore: str = "lost"
+    """Which console the next goes on from: "lost", one that was killed or lost its terminal; "always", also one that
+    was left."""
+    production: tuple[str, ...] = ("prod", "prod-*", "*-prod", "production", "*-production")
+    """Patterns of names of cells whose header is red and says PRODUCTION."""
+    socket_group: str = ""
+    """OS group whose members may connect to an engine started from here; empty: nobody but its owner."""
+
+
+class CellPaths(NamedTuple):
+    """Where one cell keeps its files."""
+
+    folder: Path
+    journal: Path
+    socket: Path
+    record: Path
+    log: Path
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ConsoleSettings:
+    """Settings from every source. `flags` are those that were given; None means "not given". Raises SpecError."""
+    env = os.environ if environment is None else environment
+    settings = replace(ConsoleSettings(), **_from_file(config_file(env)))
+    settings = replace(settings, **_from_environment(env))
+    given = {name: value for name, value in flags.items() if name in _types() and value is not None}
+    return replace(settings, **given)
+
+
+def config_file(environment: Mapping[str, str]) -> Path:
+    """The settings file: $MUSTER_CONFIG, or muster.toml in the user's configuration folder."""
+    named = environment.get("MUSTER_CONFIG")
+    if named:
+        return Path(named)
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("muster")) / FILE_NAME
+
+
+def unknown_environment(environment: Mapping[str, str]) -> list[str]:
+    """MUSTER_* variables that mean nothing: most likely misspelt."""
+    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY, TOKEN}
+    return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
+
+
+def cells_folder(settings: ConsoleSettings) -> Path:
+    """The folder that holds one folder per cell."""
+    if settings.state_dir:
+        return Path(settings.state_dir).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("muster"))
+
+
+def cell_paths(settings: ConsoleSettings, cell: str = "") -> CellPaths:
+    """Paths of a cell's files; nothing is created. Raises SpecError for a name that is not a folder name."""
+    name = cell or settings.cell or DEFAULT_CELL
+    check_cell_name(name)
+    return paths_in(cells_folder(settings) / name)
+
+
+def audit_key_path(settings: ConsoleSettings, cell: str, paths: CellPaths) -> Path:
+    """Where the key is that signs a cell's audit: not in the folder of its journal, because who has both can forge it.
+    A cell whose files are elsewhere than by default has it beside that folder."""
+    if settings.audit_key:
+        return Path(settings.audit_key).expanduser().absolute()
+    usual = cell_paths(settings, cell).folder
+    if settings.state_dir or os.path.realpath(paths.folder) != os.path.realpath(usual):
+        return paths.folder.with_name(f"{paths.folder.name}.audit.key")
+    return config_file(os.environ).parent / "audit" / f"{cell}.key"
+
+
+def check_cell_name(name: str) -> None:
+    """A cell name is a folder name: it must not climb or hide."""
+    if not name or "/" in name or name.startswith(".") or not name.isprintable() or len(name) > 64:
+        raise SpecError("cell", f"{name[:40]!a} is not a cell name", "Use at most 64 letters, digits, '-' and '_'")
+
+
+def paths_in(folder: Path) -> CellPaths:
+    """Paths of a cell whose files are in `folder`."""
+    return CellPaths(folder, folder / "journal.db", _socket_path(folder), folder / "engine.json", folder / "engine.log")
+
+
+def _socket_path(folder: Path) -> Path:
+    """`folder`/engine.sock, or a short stand-in where that is too long for a Unix socket: the same whatever links lead
+    to the folder."""
+    folder = Path(os.path.realpath(folder))
+    path = folder / "engine.sock"
+    if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
+        return path
+    import hashlib
+
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16] + ".sock"
+    return _runtime_folder() / name
+
+
+def _runtime_folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and len(os.fsencode(runtime)) < MAX_SOCKET_BYTES - 30:
+        return Path(runtime) / "muster"
+    return Path("/tmp") / f"muster-{os.getuid()}"
+
+
+def _types() -> dict[str, type]:
+    return {field.name: type(getattr(ConsoleSettings(), field.name)) for field in fields(ConsoleSettings)}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(str(path), f"cannot be read ({_short(error)})", "Mend or remove the file") from None
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(str(path), f"is not TOML: {error}", "Mend the line") from None
+    return {key: checked(key, value, place(path, text, key)) for key, value in table.items()}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, kind in _types().items():
+        name = ENVIRONMENT + key.upper()
+        if environment.get(name):
+            found[key] = checked(key, _parsed(environment[name], kind), name)
+    return found
+
+
+def from_text(key: str, text: str) -> Any:
+    """What a person types or the environment says, as the setting's type; what does not fit is left for `checked`."""
+    return _parsed(text, _types().get(key, str))
+
+
+def _parsed(text: str, kind: type) -> Any:
+    """Environment text as the key's type; text that does not fit is left for `_checked` to refuse."""
+    if kind is tuple:
+        return [part for part in text.split(os.pathsep) if part]
+    if kind is bool:
+        return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.lower(), text)
+    if kind in (float, int):
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+    return text
+
+
+def checked(key: str, value: Any, where: str) -> Any:
+    """A value as the setting has it. Raises SpecError saying what would do; `where` is what set it."""
+    types = _types()
+    if key not in types:
+        import difflib
+
+        near = difflib.get_close_matches(key, types, n=1)
+        remedy = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(types)}"
+        raise SpecError(where, f"unknown key '{key}'", remedy)
+    kind = types[key]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if kind is tuple and type(value) is list and all(isinstance(part, str) for part in value):
+        value = tuple(value)
+    if type(value) is not kind:
+        wanted = {
+            bool: "true or false",
+            float: "a number",
+            int: "a whole number",
+            str: "text",
+            tuple: "a list of texts",
+        }[kind]
+        raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
+    if isinstance(value, float):
+        check_speed(value, where)
+    if key == "approval" and value not in APPROVALS:
+        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {' or '.join(APPROVALS)}")
+    choices: tuple[str, ...] | None = {"theme": THEMES, "start_page": START_PAGES, "restore": RESTORE}.get(key)
+    if choices is not None and value not in choices:
+        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(choices)}")
+    _check_model(key, value, where)
+    if key in DURATIONS:
+        from engine.model.quantity_parsing import duration_ms
+
+        try:
+            duration_ms(value)
+        except ValueError as error:
+            raise SpecError(where, f"'{key}' {error}", "") from None
+    return value
+
+
+def _check_model(key: str, value: Any, where: str) -> None:
+    if key == "model_egress" and value not in EGRESS:
+        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(EGRESS)}")
+    if key in ("model_max_tokens", "model_calls_minute") and not 1 <= value <= MAX_COUNT:
+        raise SpecError(where, f"'{key}' is {value}", f"Give 1 to {MAX_COUNT}")
+    if key in AMOUNTS:
+        microusd(value, key, where)
+
+
+def microusd(text: str, key: str, where: str) -> int:
+    """An amount of USD such as "0.25", in micro-USD. Raises SpecError."""
+    whole, _, part = text.strip().partition(".")
+    digits = whole + part
+    if not (digits.isascii() and digits.isdigit()) or len(part) > 6 or len(digits) > 12:
+        raise SpecError(where, f"'{key}' is {text[:40]!a}", 'Give an amount of USD such as "0.25", to the micro-USD')
+    return int(whole or "0") * 1_000_000 + int(part.ljust(6, "0"))
+
+
+def check_speed(value: float, where: str) -> None:
+    """Raises SpecError unless `value` is a speed the engine can keep: above 0, at most 1,000,000."""
+    if not 0 < value <= 1_000_000:
+        raise SpecError(where, f"speed {value} is out of range", "Give a number above 0 and at most 1000000")
+
+
+def place(path: Path, text: str, key: str) -> str:
+    """The file and the line that sets `key`, for messages."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        name = line.split("=")[0].strip().strip("[]").strip().strip("\"'")
+        if name == key:
+            return f"{path}:{number}"
+    return str(path)
+
+
+def _short(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__

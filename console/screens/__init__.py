@@ -1,1 +1,0 @@
-"""The pages of the console, one file each, and the frame they stand in."""

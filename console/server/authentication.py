@@ -1,0 +1,266 @@
+"""Says of every request who makes it, before a handler sees it: by the account at the other end, a client certificate,
+a token, or a signature; and refuses it where that does not hold, is not enough, or comes too often.
+
+What is served in the clear to this machine alone may be looked at by whoever is on it. On a port that other machines
+can reach, and by TLS, nobody is served who does not show a token or a certificate, but for whether the server is up.
+
+What a web page could have a browser send is refused first: nothing here is meant for one, and a browser brings along
+what its user may do (`BrowserGuard`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from console.auth.identity import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
+from console.server.rate_limits import TokenBuckets, network_of, too_many
+from console.server.responses import Forbidden, body, refusal
+from engine.model.errors import MusterError
+from runbooks.people.identity import TCP, TOKEN, Actor, AuthRefused, Unauthenticated, stands_for
+
+if TYPE_CHECKING:
+    from console.auth.token_store import PresentedToken
+    from console.service.local_client import LocalClient
+
+OPEN_PATHS = ("/healthz", "/readyz")
+"""Served to whoever can connect: they say whether the server is up, and nothing else."""
+LOGIN_PATHS = ("/v1/login", "/v1/login/token")
+"""Served to who has nothing to show yet: how to log in, and what proves it."""
+MAX_LOGIN = 32 * 1024
+"""Bytes that are read of a request of somebody who has shown nothing."""
+STREAMS = ("/v1/events",)
+LOOK_S = 0.5
+"""How often it is looked whether the token of a stream still holds."""
+AGENTS = "/v1/agents/"
+FAILURES, FAILURES_PER_S = 10, 1 / 6
+"""Of showing what does not hold, by address: so many at once, and ten a minute; beyond that they are not on record."""
+BEARER = "bearer "
+MAX_TOKEN = 200
+
+
+def guarded_ports(sockets: Iterable[socket.socket], secured: Iterable[socket.socket] = ()) -> frozenset[int]:
+    """Ports on which nobody is served unnamed: those that other machines can reach, and those with TLS, which are there
+    to be reached, if by way of something in front of them."""
+    bound = [each.getsockname() for each in sockets if each.family in (socket.AF_INET, socket.AF_INET6)]
+    reached = {port for host, port, *_ in bound if not ipaddress.ip_address(host.partition("%")[0]).is_loopback}
+    return frozenset(reached.union(each.getsockname()[1] for each in secured))
+
+
+@dataclass
+class Doors:
+    """Through which ports requests come, and how often from one caller."""
+
+    guarded: frozenset[int] = frozenset()
+    """TCP ports on which nobody is served unnamed."""
+    per_s: int = 2_000
+    """Requests a second of one caller by TCP, and twice as many at once; 0: no bound."""
+    asked: TokenBuckets = field(init=False)
+    failed: TokenBuckets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.asked = TokenBuckets(self.per_s or 1, 2 * self.per_s, time.monotonic)
+        self.failed = TokenBuckets(FAILURES_PER_S, FAILURES, time.monotonic)
+
+
+class Authentication:
+    """The middleware. `CALLER` is set while a request is answered."""
+
+    def __init__(self, app: ASGIApp, client: LocalClient, doors: Doors | None = None) -> None:
+        self._app = app
+        self._client = client
+        self._doors = doors or Doors()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["path"] in OPEN_PATHS:
+            CALLER.set(Actor(subject=TCP, account=TCP))
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        account, address = peer_of(scope["client"])
+        try:
+            actor, receive = await self._named(request, receive, account, address)
+            _check_token(actor, account, scope["path"])
+        except MusterError as error:
+            await self._answer(error, account, address)(scope, receive, send)
+            return
+        except ClientDisconnect:
+            return
+        CALLER.set(actor)
+        if scope["path"] in LOGIN_PATHS and address:
+            send = self._counting_refusals(send, address)
+        if actor.session and scope["path"] in STREAMS:
+            await self._while_it_holds(actor.session, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _while_it_holds(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """A stream ends when the token it was asked for with does."""
+        answering = asyncio.ensure_future(self._app(scope, receive, send))
+        try:
+            while not (await asyncio.wait((answering,), timeout=LOOK_S))[0]:
+                if not self._client.tokens_kept.holds(session.removeprefix(TOKEN)):
+                    break
+            else:
+                await answering
+        finally:
+            if not answering.done():
+                answering.cancel()
+                await asyncio.wait((answering,))
+                with contextlib.suppress(RuntimeError):  # it had not begun to answer
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _counting_refusals(self, send: Send, address: str) -> Send:
+        """A login that does not hold counts like a token that does not."""
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                self._doors.failed.take(network_of(address))
+            await send(message)
+
+        return counting
+
+    def _answer(self, error: MusterError, account: str, address: str) -> ASGIApp:
+        wait_s = 0.0
+        if isinstance(error, AuthRefused) and not account.startswith("unix:"):
+            wait_s = self._doors.failed.take(network_of(address))
+        return refusal(too_many(wait_s, f"{error.problem}, and that too often") if wait_s else error)
+
+    async def _named(self, request: Request, receive: Receive, account: str, address: str) -> tuple[Actor, Receive]:
+        """Who it is, and from where its body can be read. Raises AuthRefused, on record; Crowded; and TooLarge."""
+        shown = await self._shown(request, address)
+        if shown is not None:
+            account = shown.account
+        self._take(account, address)
+        if request.scope["path"] in LOGIN_PATHS and address:
+            wait_s = self._doors.failed.left(network_of(address))
+            if wait_s:
+                raise too_many(wait_s, "too much from your address did not hold")
+        actor = self._client.glanced(account)
+        if actor is None:
+            actor = await run_in_threadpool(self._client.identified, IdentityClaim(account))
+        self._admit(request, actor)
+        content = b""
+        if SIGNED in request.headers:
+            content = await body(request, MAX_LOGIN if request.scope["path"] in LOGIN_PATHS else 0)
+            receive = _again(content)
+        try:
+            path = request.scope["raw_path"].decode("latin-1")
+            claim = claim_of(account, request.headers, request.method, path, content)
+        except AuthRefused as error:
+            await self._on_record(account, address, error)
+            raise
+        if claim.person or claim.signed:
+            wait_s = 0.0 if account.startswith("unix:") else self._doors.failed.left(network_of(address))
+            if wait_s:  # each that does not hold is put on record
+                raise too_many(wait_s, "too many signatures from your address did not hold")
+            actor = await run_in_threadpool(self._client.identified, claim)
+        if shown is not None:
+            session = f"{TOKEN}{shown.id}"
+            actor = msgspec.structs.replace(actor, session=session, deeds=shown.deeds, within=shown.within)
+        return actor, receive
+
+    async def _shown(self, request: Request, address: str) -> PresentedToken | None:
+        """What the token of a request says. Raises Unauthenticated for what is none, or holds no longer."""
+        given = request.headers.getlist("authorization")
+        if not given:
+            return None
+        if len(given) > 1 or given[0][: len(BEARER)].lower() != BEARER or len(given[0]) > MAX_TOKEN:
+            raise Unauthenticated("the header Authorization holds no token", "Send: Authorization: Bearer muster_…")
+        tokens, text = self._client.tokens_kept, given[0][len(BEARER) :].strip()
+        if not tokens.loaded:
+            await run_in_threadpool(tokens.load)
+        try:
+            return tokens.check(text, address)
+        except Unauthenticated as error:
+            await self._on_record(TCP, address, error)
+            raise
+
+    async def _on_record(self, account: str, address: str, error: AuthRefused) -> None:
+        """In the audit, unless the address has given it much to write already."""
+        if account.startswith("unix:") or not self._doors.failed.left(network_of(address)):
+            await run_in_threadpool(self._client.refused, account, error)
+
+    def _take(self, account: str, address: str) -> None:
+        """Raises Crowded for a caller who asks too often; on this machine's own socket nobody is counted."""
+        if not self._doors.per_s or account.startswith("unix:"):
+            return
+        caller = network_of(address) if account == TCP else account
+        wait_s = self._doors.asked.take(caller)
+        if wait_s:
+            raise too_many(wait_s)
+
+    def _admit(self, request: Request, actor: Actor) -> None:
+        """Raises Unauthenticated for a token of somebody who is named no more; and, where something must be shown, for
+        who shows nothing, or a certificate of nobody."""
+        if actor.account.startswith("unix:"):
+            return
+        if actor.subject.startswith(TOKEN):
+            raise Unauthenticated(f"the policy does not name {stands_for(actor.subject)} any more", "Ask an admin")
+        server = request.scope.get("server")
+        if server is None or server[1] not in self._doors.guarded or request.scope["path"] in LOGIN_PATHS:
+            return
+        if actor.account == TCP:
+            raise Unauthenticated("nothing says who asks", "Send a token: see `muster token create`, `muster login`")
+        if actor.subject == actor.account:
+            raise Unauthenticated(f"the policy names nobody whose account is {actor.account!a}", "Ask an admin")
+
+
+def _check_token(actor: Actor, account: str, path: str) -> None:
+    """Raises AuthRefused where a token is not for what is asked for: to look, or to report as a node."""
+    if path.startswith(AGENTS):
+        if account.startswith("unix:") or "agent" in (actor.deeds or ()):
+            return
+        raise AuthRefused(
+            "who reports as a node over TCP must show a token for that",
+            "Make one with `muster token create --scope agent --service node-agent NAME`",
+        )
+    if actor.deeds is not None and "read" not in actor.deeds:
+        raise AuthRefused(f"the token that was shown is not for that ({', '.join(actor.deeds)})", "Use another token")
+
+
+def _again(content: bytes) -> Receive:
+    """Hands out a body that was read already."""
+    parts = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receive() -> Message:
+        return next(parts, {"type": "http.disconnect"})
+
+    return receive
+
+
+class BrowserGuard:
+    """Refuses any Origin, whatever a browser says that a page asked for, and, in the clear, a foreign Host (DNS
+    rebinding; by TLS such a page has no certificate for the name)."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refused = self._why_not(dict(scope["headers"]), scope["scheme"] == "https")
+            if refused:
+                await refusal(Forbidden(refused, "Use the muster command or an HTTP client"))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _why_not(self, headers: Mapping[bytes, bytes], tls: bool) -> str:
+        if b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none":
+            return "requests of web pages are not served"
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return "" if tls or name in self._hosts else f"host {host[:80]!a} is not served here"

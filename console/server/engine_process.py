@@ -1,0 +1,334 @@
+"""The engine as a process of its own: opens the journal, runs the loop, serves clients until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from console.auth.oidc import OpenIdProvider
+from console.auth.sockets import bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
+from console.auth.tls import Tls
+from console.client.decoders import know_structs
+from console.forms.settings import ConsoleSettings, paths_in
+from console.processes.engine_record import read_record, write_record
+from console.processes.garbage_collection import keep_state
+from console.processes.last_database import note
+from console.server.listeners import new_event_loop, run_server
+from console.service.advisor import Advisor
+from console.service.collector import Collector, kept_by
+from console.service.drafting import Drafting
+from console.service.forecasts import Forecasts
+from console.service.gate_ticker import GateTicker
+from console.service.history_findings import HistoryFindings
+from console.service.insights import Insights
+from console.service.local_client import LocalClient
+from console.service.model_setup import key_source, setup_of
+from console.service.notifier import Notifier
+from console.service.recommendations import Recommender
+from console.service.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
+from console.service.standby import after_loss, end_when_taken, wait_for_lease
+from console.service.telemetry_archive import Archive
+from console.service.this_machine import LocalExecution, check_here, usage_of
+from console.text.terminal_text import printable
+from console.version import VERSION
+from engine.control import Engine
+from engine.journal.database import Schema
+from engine.journal.side_tables import Records
+from engine.loop import EngineLoop, Feed
+from engine.model.commands import Define
+from engine.model.errors import JournalBusy, JournalError, MusterError
+from engine.model.specs import CellSpec
+from engine.state.downtime import resume
+from recommender.findings.tables import SuggestionRows
+from recommender.forecasts.capacity_ahead import CapacityForecaster
+from recommender.history.retention import Retention
+from recommender.history.telemetry import Telemetry, clock_of
+from runbooks.audit.anchors import Anchor
+from runbooks.audit.log import Audit, signer_at
+from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.policy_versions import Policies
+from runbooks.gate.unverified_steps import frozen, recorded_again
+from runbooks.models.drafter import ModelDrafter
+from runbooks.people.identity import SYSTEM
+from runbooks.policy.approval_policy import SOLO, TEAM
+from runbooks.procedures.registry import RunbookRegistry
+
+SWITCH_S = 0.0005
+"""How long the engine's thread may keep the interpreter when a request waits for it; each needs it several times."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What to serve, and where."""
+
+    name: str
+    journal: Path | Schema | None
+    """A file, or a schema of a PostgreSQL server. None keeps everything in memory."""
+    standby: bool = False
+    """Wait until the engine that serves the cell ends, and take over; only with a server."""
+    unix_socket: Path | None = None
+    listen: str = ""
+    """HOST:PORT, of this machine alone unless there is `tls`; empty for none."""
+    tls: Tls | None = None
+    """Certificate of the TCP port."""
+    socket_group: str = ""
+    """OS group that may connect to the Unix socket too."""
+    record: Path | None = None
+    """File that tells others which engine has the cell."""
+    read_only: bool = False
+    speed: float = 1.0
+    seed: int = 0
+    use_snapshot: bool = True
+    """False replays the whole journal instead."""
+    start_ms: int = 0
+    """Cell time at which a new cell begins, Unix milliseconds."""
+    keep_up: bool = False
+    """The cell is in real time: restarted it goes on at `start_ms` too (`engine.state.downtime.resume`)."""
+    catch_up: bool = False
+    """With `keep_up`: also where the cell had a time of its own, or was away for long."""
+    cell: CellSpec | None = None
+    """Applied only when the journal is new."""
+    keep: Retention = field(default_factory=Retention)
+    """How long measurements and ended work are kept."""
+    audit_key: Path | None = None
+    """File of the key that signs the audit, made if there is none; None leaves it unsigned."""
+    anchors: tuple[Anchor, ...] = ()
+    """Where checkpoints of the audit are remembered."""
+    runbooks: tuple[Path, ...] = ()
+    """Folders with runbooks besides those that are built in."""
+    solo: bool = False
+    """The approval policy of a cell that was given none is that of one person, who may approve everything; else that of
+    a team."""
+    settings: ConsoleSettings = field(default_factory=ConsoleSettings)
+    """Of whoever started it: which model may be asked for drafts."""
+    slurm: SlurmAt | None = None
+    """The cluster that the cell mirrors; None where Muster decides itself."""
+    here: LocalExecution | None = None
+    """How work runs on this machine; None where nothing runs for real."""
+    feed: Callable[[Engine], Feed] | None = None
+    """What is submitted or commanded as cell time passes, given the engine as it was opened."""
+
+
+def serve(served: ServeOptions) -> None:
+    """Runs until SIGTERM, SIGINT or SIGHUP, then writes a snapshot and returns. Raises MusterError when it cannot.
+
+    The journal is opened first: its lock decides between two engines that start at once.
+    """
+    if served.unix_socket is not None:
+        socket_folder(served.unix_socket.parent, served.socket_group)
+    if isinstance(served.journal, Path):
+        private_folder(served.journal.parent)
+    elif served.record is not None:
+        private_folder(served.record.parent)
+    sys.setswitchinterval(SWITCH_S)
+    know_structs()
+    umask = os.umask(0o077)  # whoever may connect may not read the journal for that
+    stood_by = None
+    if served.standby and isinstance(served.journal, Schema):
+        stood_by = wait_for_lease(served.journal, served.name)
+        if stood_by is None:
+            return
+        if served.keep_up:
+            served = replace(served, start_ms=wall_ms())
+    try:
+        engine = Engine.open(
+            served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
+            stood_by=stood_by, processes=served.here.executor(umask) if served.here else None,
+        )  # fmt: skip
+    except JournalBusy as busy:
+        raise _with_cell(busy, served.journal) from None
+    try:
+        _serve(served, engine)
+    finally:
+        if engine.lease is not None:
+            after_loss(engine.lease, again=served.standby)
+
+
+def _serve(served: ServeOptions, engine: Engine) -> None:
+    with contextlib.ExitStack() as last, contextlib.ExitStack() as after:
+        after.callback(engine.close)
+        is_new = engine.version == 0
+        if is_new:
+            _begin(engine, served)
+        check_cell(engine, served.slurm)
+        check_here(engine, served.here)
+        if not is_new:
+            _go_on(engine, served)
+        folder = None if served.record is None else served.record.parent
+        cluster = of_cell(engine, served.slurm, folder)
+        # Before there is a gate: it goes on at once with what was approved before a crash.
+        engine.acts = cluster is not None and cluster.acts
+        plain, secured = _sockets(served, after)
+        if served.record is not None:
+            write_record(served.record, served.name)
+            after.callback(served.record.unlink, missing_ok=True)
+        if isinstance(served.journal, Schema) and served.record is not None:
+            note(served.record.parent, str(served.journal))
+        feed = served.feed(engine) if served.feed else None
+        loop = EngineLoop(engine, speed=served.speed, feed=feed, real_time=served.keep_up)
+        keep_state()
+        if engine.lease is not None:
+            end_when_taken(engine.lease, lambda: bool(loop.fault))
+        records = Records(engine.place, kept_by(loop), engine.lease.owner if engine.lease is not None else "")
+        after.callback(records.close)
+        telemetry = Telemetry(records, served.keep, clock_of(lambda: engine.now_ms))
+        advisor, forecasts = Advisor(loop), Forecasts(loop, telemetry)
+        # A thread that the interpreter ends in the midst of compiled code takes the process down with an error.
+        last.callback(advisor.run_times.settle)
+        archive = Archive(loop, telemetry)
+        insights = Insights(loop, archive)
+        engine.recommender = insights.sizer
+        history = HistoryFindings(loop, telemetry, forecasts, insights)
+        recommender = Recommender(
+            loop,
+            advisor,
+            keep=lambda: SuggestionRows(records),
+            more=history,
+            read=history.read,
+            others=history.others,
+            chore=lambda: insights.keep_up() or forecasts.keep_up(),
+        )
+        audit = _audit(engine, served)
+        after.callback(audit.close)
+        policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
+        gate = Gate(engine, policies, audit)
+        _say_begun(engine, gate, served)
+        doorkeeper, courier = GateTicker(loop, gate), Notifier(loop, gate)
+        setup = setup_of(served.settings)
+        key = key_source(setup.endpoint, served.settings.model_key_file)
+        model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
+        shelf = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
+        drafting = Drafting(loop, gate, recommender, model, shelf)
+        slurm = SlurmCell(
+            loop,
+            cluster,
+            lambda engine, changes: recorded_again(engine, gate, changes),
+            lambda engine, number: frozen(engine, gate, number),
+        )
+        client = LocalClient(
+            loop,
+            gate,
+            advisor,
+            served.read_only,
+            name=served.name,
+            slurm=slurm,
+            archive=archive,
+            insights=insights,
+            forecasts=forecasts,
+            recommender=recommender,
+            shelf=shelf,
+            doorkeeper=doorkeeper,
+            drafting=drafting,
+        )
+        loop.start()
+        after.callback(loop.stop)
+        after.callback(drafting.close)
+        drafting.open()
+        collector = Collector(loop, telemetry)
+        collector.start()
+        after.callback(collector.stop)
+        recommender.start()
+        after.callback(recommender.stop)
+        usage = usage_of(loop, served.here)
+        for helper in (doorkeeper, courier, slurm, usage):
+            helper.start()
+            after.callback(helper.stop)
+        ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider))
+        print("muster engine stops", file=sys.stderr, flush=True)
+
+
+def _audit(engine: Engine, served: ServeOptions) -> Audit:
+    """The audit with its key and its anchors. Where the key cannot be had the cell can still be looked after, unsigned
+    and saying so."""
+    if served.audit_key is None:
+        return Audit(engine, wall_ms, anchors=served.anchors)
+    try:
+        return Audit(engine, wall_ms, signer=signer_at(engine, served.audit_key), anchors=served.anchors)
+    except MusterError as error:
+        print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
+        return Audit(engine, wall_ms, anchors=served.anchors, key_error=str(error))
+
+
+def _with_cell(busy: JournalBusy, journal: Path | Schema | None) -> JournalBusy:
+    """The same, saying which cell the other engine serves, where it says so beside the journal."""
+    record = read_record(paths_in(journal.resolve().parent).record) if isinstance(journal, Path) else None
+    if record is None or record.has_ended:
+        return busy
+    return JournalBusy(
+        f"{busy.problem}, which serves cell '{record.cell}'",
+        f"Attach to it: muster --cell {record.cell}. Or stop it first: muster stop --cell {record.cell}",
+    )
+
+
+def _begin(engine: Engine, served: ServeOptions) -> None:
+    """A new cell begins at its start time, not in 1970; one that its file gives no name is called as it is served."""
+    engine.advance(served.start_ms)
+    if served.cell is not None:
+        named = served.cell.name != CellSpec().name
+        engine.command(Define(cell=served.cell if named else msgspec.structs.replace(served.cell, name=served.name)))
+
+
+def _go_on(engine: Engine, served: ServeOptions) -> None:
+    if served.cell is not None and served.feed is None and served.here is None and served.slurm is None:
+        print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
+    if served.keep_up:
+        # Where work and nodes are real, no other time makes sense.
+        follow = served.catch_up or served.here is not None or not engine.decides
+        told = resume(engine, served.start_ms, follow=follow)
+        if told:
+            print(printable(f"muster engine '{served.name}': {told}"), file=sys.stderr, flush=True)
+
+
+def _say_begun(engine: Engine, gate: Gate, served: ServeOptions) -> None:
+    """On record: who served the cell from when on, and by which approval policy where it was given none."""
+    default = SOLO if served.solo else TEAM
+    data = {"software": VERSION, "default_policy": default.name, "read_only": served.read_only}
+    # Where nothing can be recorded the cell can still be looked at, and says so.
+    with contextlib.suppress(JournalError):
+        engine.record(
+            lambda connection: gate.audit.append(
+                connection, "engine.opened", SYSTEM, policy_digest=default.digest(), data=data
+            )
+        )
+
+
+def _provider(settings: ConsoleSettings) -> OpenIdProvider | None:
+    """Who says who people are that come over the network."""
+    if not settings.oidc_issuer:
+        return None
+    return OpenIdProvider(settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file)
+
+
+def _sockets(served: ServeOptions, after: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
+    """Bound: those served in the clear, and those with TLS."""
+    plain: list[socket.socket] = []
+    secured: list[socket.socket] = []
+    if served.tls is not None:
+        served.tls.open()
+    if served.unix_socket is not None:
+        plain.append(bind_unix(served.unix_socket, served.socket_group))
+        after.callback(remove_unix, served.unix_socket)
+    if served.listen:
+        bound = bind_tcp(served.listen, secured=served.tls is not None)
+        (plain if served.tls is None else secured).append(bound)
+    for bound in (*plain, *secured):
+        after.callback(bound.close)
+    return plain, secured
+
+
+def _say_ready(served: ServeOptions) -> None:
+    where = " and ".join(str(at) for at in (served.unix_socket, served.listen) if at)
+    mode = ", read-only" if served.read_only else ""
+    text = f"muster engine '{served.name}' ready on {where}, process {os.getpid()}{mode}"
+    print(printable(text), file=sys.stderr, flush=True)

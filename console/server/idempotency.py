@@ -1,0 +1,220 @@
+"""Requests that may be sent twice and take effect once. Whoever changes something gives the request a key of their
+choice; a request with the same key gets the answer of the first, as long as it asks for the same.
+
+What was answered is kept in the journal's database. Submissions and definitions are kept in the transaction that does
+them. Other changes are noted before they begin and again with their answer; one that was cut off in between is not done
+again, because whether it took effect can only be seen by looking. What was refused had no effect and is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from engine.journal.database import create_tables
+from engine.model.errors import MusterError, RefusedError, SpecError
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+
+T = TypeVar("T")
+HEADER = "idempotency-key"
+REPLAYED = "idempotent-replayed"
+LONGEST_KEY = 200
+KEPT_MS = 24 * 3_600_000
+MAX_KEPT = 500_000
+"""The oldest go first: at hundreds a second a day would be tens of millions."""
+TIDY_EVERY = 1_000
+"""Keys between two looks at what is too old."""
+BEGUN = b""
+"""Instead of an answer: nobody has heard one."""
+NOTHING_DONE = ("invalid", "not_found", "refused", "busy")
+"""Codes of errors after which a request may be tried again with the same key."""
+
+METADATA = MetaData()
+KEPT = Table(
+    "idempotency",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("caller", String, nullable=False),
+    Column("key", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("at_ms", BigInteger, nullable=False, index=True),
+    Column("answer", LargeBinary, nullable=False),
+    UniqueConstraint("caller", "key"),
+)
+_added = itertools.count(1)
+
+
+class StoredResponse(NamedTuple):
+    """What a change is answered with."""
+
+    content: bytes
+    version: int
+    """State version in which it is seen."""
+    again: bool = False
+    """Whether it was answered before."""
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """Of one request."""
+
+    caller: str
+    key: str
+    digest: str
+    """SHA-256 of all that it asks for."""
+
+
+def key_of(text: str, caller: str, method: str, path: str, body: bytes) -> IdempotencyKey:
+    """Raises SpecError for a key that is none."""
+    if not 0 < len(text) <= LONGEST_KEY or not text.isascii() or not text.isprintable():
+        raise SpecError(
+            HEADER, f"is not 1 to {LONGEST_KEY} printable ASCII characters", "Use a new random UUID for each change"
+        )
+    asked = b"\n".join((method.encode(), path.encode(), body))
+    return IdempotencyKey(caller, text, hashlib.sha256(asked).hexdigest())
+
+
+def kept(connection: Connection, keys: Iterable[IdempotencyKey]) -> dict[tuple[str, str], tuple[str, bytes]]:
+    """(caller, key) -> digest and answer, of those that are known."""
+    wanted = {(key.caller, key.key) for key in keys}
+    columns = (KEPT.c.caller, KEPT.c.key, KEPT.c.digest, KEPT.c.answer)
+    rows = connection.execute(select(*columns).where(KEPT.c.key.in_(sorted({key for _, key in wanted}))))
+    return {(caller, key): (digest, answer) for caller, key, digest, answer in rows if (caller, key) in wanted}
+
+
+def replayed(key: IdempotencyKey, found: tuple[str, bytes]) -> StoredResponse:
+    """The answer again. Raises RefusedError for another request with the same key, and for one that nobody heard the
+    end of."""
+    digest, answer = found
+    if digest != key.digest:
+        raise RefusedError(
+            f"the key {key.key[:60]!a} was used for another request", "Use a new key for each thing that is to change"
+        )
+    if answer == BEGUN:
+        raise RefusedError(
+            "a request with this key was begun, and whether it took effect is not known",
+            "Look at what it was to change; then ask again with a new key, if need be",
+        )
+    version, _, content = answer.partition(b" ")
+    return StoredResponse(content, int(version), again=True)
+
+
+def written(answer: StoredResponse) -> bytes:
+    """As it is kept."""
+    return b"%d %s" % (answer.version, answer.content)
+
+
+def keep(connection: Connection, answered: Sequence[tuple[IdempotencyKey, bytes]]) -> None:
+    """In the transaction that does them, or before it with BEGUN."""
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        {"caller": key.caller, "key": key.key, "digest": key.digest, "at_ms": now_ms, "answer": answer}
+        for key, answer in answered
+    ]
+    if rows:
+        connection.execute(insert(KEPT), rows)
+        if any(next(_added) % TIDY_EVERY == 0 for _ in rows):
+            _tidy(connection, now_ms)
+
+
+def finish(connection: Connection, key: IdempotencyKey, answer: StoredResponse) -> None:
+    """What came of what was begun."""
+    connection.execute(update(KEPT).where(_is(key)).values(answer=written(answer)))
+
+
+def forget(connection: Connection, key: IdempotencyKey) -> None:
+    """It was refused: it may be tried again."""
+    connection.execute(delete(KEPT).where(_is(key)))
+
+
+def _is(key: IdempotencyKey) -> ColumnElement[bool]:
+    return and_(KEPT.c.caller == key.caller, KEPT.c.key == key.key)
+
+
+def _tidy(connection: Connection, now_ms: int) -> None:
+    newest = connection.execute(select(func.max(KEPT.c.number))).scalar_one()
+    connection.execute(delete(KEPT).where(or_(KEPT.c.at_ms < now_ms - KEPT_MS, KEPT.c.number <= newest - MAX_KEPT)))
+
+
+class IdempotencyKeys:
+    """Does each change once. Made and used in one event loop; the rows are written on the engine's thread."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._running: dict[tuple[str, str], tuple[str, asyncio.Task[StoredResponse]]] = {}
+        self._ready = False
+        """Whether there is a table."""
+
+    def known(self, connection: Connection, keys: Sequence[IdempotencyKey]) -> dict[tuple[str, str], tuple[str, bytes]]:
+        """As `kept`; in a transaction that may write, on the engine's thread."""
+        if not self._ready:
+            create_tables(connection, METADATA)
+            self._ready = True
+        return kept(connection, keys)
+
+    async def once(self, key: IdempotencyKey, do: Callable[[], Awaitable[StoredResponse]]) -> StoredResponse:
+        """What `do` answers, or answered the first time. Who asks the same twice at once gets one answer. Raises what
+        `do` does, and RefusedError as `replayed`."""
+        place = (key.caller, key.key)
+        if place in self._running:
+            digest, task = self._running[place]
+            if digest != key.digest:
+                raise RefusedError(f"the key {key.key[:60]!a} is being used for another request", "Use a new key")
+            return (await asyncio.shield(task))._replace(again=True)
+        task = asyncio.create_task(self._first(key, do))
+        self._running[place] = key.digest, task
+        task.add_done_callback(lambda _: self._running.pop(place))
+        return await asyncio.shield(task)
+
+    async def _first(self, key: IdempotencyKey, do: Callable[[], Awaitable[StoredResponse]]) -> StoredResponse:
+        known = await self._write(lambda connection: self._begin(connection, key))
+        if known is not None:
+            return replayed(key, known)
+        try:
+            answer = await do()
+        except MusterError as error:
+            if error.code in NOTHING_DONE:
+                await self._write(lambda connection: forget(connection, key))
+            raise
+        await self._write(lambda connection: finish(connection, key, answer))
+        return answer
+
+    async def _write(self, change: Callable[[Connection], T]) -> T:
+        def work(engine: Engine) -> T:
+            return engine.record(change)
+
+        return await asyncio.wrap_future(self._loop.post(work))
+
+    def _begin(self, connection: Connection, key: IdempotencyKey) -> tuple[str, bytes] | None:
+        """What is known of the key; if nothing is, it is begun."""
+        found = self.known(connection, [key]).get((key.caller, key.key))
+        if found is None:
+            keep(connection, [(key, BEGUN)])
+        return found

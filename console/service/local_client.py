@@ -1,0 +1,535 @@
+"""The client of an engine in this process. The server answers through one too, so both faces share one behaviour."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from console.auth.token_store import Tokens
+from console.client.health import Health
+from console.client.presence import Presence, PresenceAsk, Present
+from console.client.protocol import Client
+from console.client.questions import Arguments, Question, refuse_read_only, wrap_answers
+from console.service.audit_queries import Auditing
+from console.service.drafting import Drafting
+from console.service.forecasts import Forecasts
+from console.service.gate_figures import GateFigures
+from console.service.insights import Insights
+from console.service.quotes import Quotes
+from console.service.recommendations import Recommender
+from console.service.run_output import RunOutput
+from console.service.slurm_cell import SlurmCell
+from console.service.telemetry_archive import Archive
+from console.version import VERSION
+from engine.model.errors import UnreachableError
+from runbooks.gate import unverified_steps
+from runbooks.people.identity import OWNER, THIS_ACCOUNT, Actor
+from runbooks.policy import wording
+from runbooks.policy.direct_requests import admit
+from runbooks.procedures.registry import RunbookRegistry
+
+if TYPE_CHECKING:
+    from console.auth.identity import IdentityClaim
+    from console.auth.token_queries import NewToken, TokenAsk, TokenLine
+    from console.client.cell_questions import RuntimeEstimate
+    from console.service.advisor import Advisor
+    from console.service.gate_ticker import GateTicker
+    from engine.control import Engine
+    from engine.executors.process_queries import OutputPart, OutputRequest, ProcessReport
+    from engine.external.slurm.mirror.report import Mirrored, MirrorReport
+    from engine.loop import EngineLoop
+    from engine.model.commands import AnyCommand, Receipt
+    from engine.model.intent_reports import IntentsReport
+    from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Query, Unblocking
+    from engine.model.twin_queries import Ask, RunStatus, ScoreReport
+    from recommender.findings.queries import Recommendation, Recommendations
+    from recommender.forecasts.queries import Forecast, ForecastRequest
+    from recommender.history.queries import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+    from recommender.quotes.queries import Quote, QuoteRequest
+    from recommender.runtimes.placement_queries import PlacementAdvice
+    from recommender.runtimes.sizing_queries import SizingReport, SizingRequest
+    from runbooks.audit.queries import AuditErased, AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
+    from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
+    from runbooks.gate.approval_gate import Gate
+    from runbooks.people.identity import AuthRefused, Signed
+    from runbooks.plans.intent_queries import IntentAnswer, IntentDetail
+    from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
+    from runbooks.policy.approval_policy import Deed, Verdict
+    from runbooks.policy.freezes import Freeze, FreezeSpec
+    from runbooks.policy.queries import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
+    from runbooks.procedures.queries import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+
+
+MAX_ON_A_SCREEN = 256
+"""Rows of a page; more are for a program."""
+FOLLOW_S = 1.0
+"""Longest wait for something to happen, before the time is told again."""
+
+
+class LocalClient(Client):
+    """Answers what `console.client.protocol` declares, over an engine loop, a gate and an advisor of this process.
+
+    The engine, or its copy, answers those questions itself that have no method here.
+
+    `actor` is in whose name is asked, by default the account of this process; `who` is how the recommender calls them;
+    `name` is the engine's name for the header.
+    """
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        gate: Gate,
+        advisor: Advisor,
+        read_only: bool = False,
+        *,
+        who: str = "",
+        actor: Actor = THIS_ACCOUNT,
+        name: str = "local",
+        recommender: Recommender | None = None,
+        forecasts: Forecasts | None = None,
+        archive: Archive | None = None,
+        insights: Insights | None = None,
+        shelf: RunbookRegistry | None = None,
+        doorkeeper: GateTicker | None = None,
+        drafting: Drafting | None = None,
+        slurm: SlurmCell | None = None,
+    ) -> None:
+        self.read_only = read_only
+        self._slurm = slurm or SlurmCell(loop, None)
+        self._output = RunOutput(loop)
+        self._loop = loop
+        self._gate = gate
+        self._shelf = shelf or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._advisor = advisor
+        self._doorkeeper = doorkeeper
+        self._recommender = recommender or Recommender(loop, advisor)
+        self._drafting = drafting or Drafting(loop, gate, self._recommender, shelf=self._shelf)
+        self._forecasts = forecasts or Forecasts(loop)
+        self._archive = archive or Archive(loop)
+        self._insights = insights or Insights(loop, self._archive)
+        self._quotes = Quotes(loop, advisor)
+        self._auditing = Auditing(loop, gate)
+        self._who = who or user_name()
+        self._actor = actor
+        self._name = name
+        self._figures = GateFigures(loop, gate)
+        self.tokens_kept = Tokens(loop, gate)
+        self.presence = Presence()
+        self._written: dict[str, int] = {}
+        """By account: the version in which its last change is seen."""
+
+    def acting_as(self, actor: Actor) -> LocalClient:
+        """The same client in another's name."""
+        other = copy.copy(self)
+        other._actor = actor
+        other._who = actor.subject if actor.subject != OWNER else self._who
+        return other
+
+    def refused(self, account: str, error: AuthRefused) -> None:
+        """Record a claim that cannot even be read."""
+        self._loop.call(lambda _: self._gate.policies.refused(Actor(subject=account, account=account), error))
+
+    def glanced(self, account: str) -> Actor | None:
+        """The same for a request that claims nothing, where it can be said at once."""
+        return self._gate.policies.glanced(account)
+
+    def identified(self, claim: IdentityClaim) -> Actor:
+        """Who makes a request, by the policy in force. Raises AuthRefused, on record."""
+        policies = self._gate.policies
+        return self._loop.call(lambda _: policies.identified(claim.account, claim.person, claim.signed, claim.digest))
+
+    def health(self) -> Health:
+        if not self._loop.copies.beside:
+            return self._loop.call(self._health)
+        copies, engine = self._loop.copies, self._loop.engine
+        return self._health_of(copies.shown_version(), copies.shown_ms(), engine, *self._figures.latest())
+
+    def _health(self, engine: Engine) -> Health:
+        return self._health_of(engine.version, engine.now_ms, engine, *self._figures.look())
+
+    def _health_of(self, version: int, now_ms: int, engine: Engine, approval: str, awaiting: int, stuck: int) -> Health:
+        return Health(
+            name=self._name,
+            # One of which nothing is defined yet has no name of its own.
+            cell=engine.state.cell if version else self._name,
+            version=version,
+            now_ms=now_ms,
+            speed=self._loop.speed,
+            paused=self._loop.paused,
+            pid=os.getpid(),
+            journal=str(engine.place or ""),
+            journal_error=engine.journal_error or getattr(engine.processes, "fault", ""),
+            software=VERSION,
+            history_error=self._archive.error,
+            audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
+            mirror_error=self._slurm.trouble(),
+            approval=approval,
+            awaiting=awaiting,
+            stuck=stuck,
+        )
+
+    def note_shown(self, query: Query, page: bytes) -> None:
+        """That page, as JSON, goes to somebody's screen: what a mirror shows there is kept fresh."""
+        if query.kind == "workloads" and query.limit <= MAX_ON_A_SCREEN and self._slurm.watcher is not None:
+            from engine.model.queries import Page
+
+            found = msgspec.json.decode(page, type=Page)
+            if "id" in found.columns:
+                at = found.columns.index("id")
+                self._slurm.shown([row[at] for row in found.rows])
+
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
+        from console.service.id_lookup import beside
+
+        hits: tuple[Named, ...] = (*self._read("find", name, kinds, limit), *beside(self, name, kinds, limit))
+        return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]
+
+    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        if self._loop.copies.beside:
+            return self._read("consolidation", request)
+        from engine.twin.consolidation import plan
+
+        # As with `unblocking`: the engine is held up for one fork.
+        twin = self._loop.call(lambda engine: engine.fork())
+        return plan(twin, request)
+
+    def estimate(self, workload_id: str) -> RuntimeEstimate | None:
+        return self._advisor.estimate(workload_id)
+
+    def unblocking(self, workload_id: str) -> Unblocking:
+        if self._loop.copies.beside:
+            return self._read("unblocking", workload_id)
+        from engine.twin.counterfactuals import verified
+
+        # The engine is held up for one fork; the search goes on beside it.
+        twin = self._loop.call(lambda engine: engine.fork())
+        return verified(twin, workload_id)
+
+    def recommendations(self) -> Recommendations:
+        return self._recommender.recommendations()
+
+    def recommendation(self, rec_id: str) -> Recommendation:
+        return self._recommender.recommendation(rec_id)
+
+    def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
+        return self._recommender.reject(rec_id, reason, self._who)
+
+    def forecast(self, request: ForecastRequest) -> Forecast:
+        return self._forecasts.answer(request)
+
+    def quote(self, request: QuoteRequest) -> Quote:
+        self._recommender.give_way()
+        return self._quotes.quote(request)
+
+    def history(self, request: HistoryRequest) -> History:
+        return self._archive.history(request)
+
+    def sizing(self, request: SizingRequest) -> SizingReport:
+        return self._insights.sizing(request)
+
+    def advice_on(self, workload_id: str) -> PlacementAdvice:
+        return self._insights.advice_on(workload_id)
+
+    def import_samples(self, batch: SampleBatch) -> ImportReceipt:
+        return self._archive.import_samples(batch)
+
+    def import_runs(self, batch: RunBatch) -> ImportReceipt:
+        return self._archive.import_runs(batch)
+
+    def ask(self, ask: Ask) -> RunStatus:
+        self._recommender.give_way()
+        return self._loop.call(lambda _: self._loop.twins.start(ask))
+
+    def run(self, run_id: str, after: int = -1, wait_s: float = 0.0) -> RunStatus:
+        return self._loop.twins.wait(run_id, after, wait_s)
+
+    def cancel_run(self, run_id: str) -> RunStatus:
+        return self._loop.twins.cancel(run_id)
+
+    def runs(self) -> tuple[RunStatus, ...]:
+        return tuple(msgspec.structs.replace(run, answer=None) for run in self._loop.twins.runs())
+
+    def scores(self) -> ScoreReport:
+        from engine.twin.start_estimates import score
+
+        return self._loop.call(score)
+
+    def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
+        if wait_s > 0:
+            self._loop.wait_version(after, wait_s)
+        found: Changes = self._read("changes", after, max(1, limit))
+        return found if limit else msgspec.structs.replace(found, items=(), missed=0)
+
+    def follow(self, after: int = -1) -> Iterator[Changes]:
+        seen = after if after >= 0 else self.changes(0, 0, 1).version
+        while True:
+            found = self.changes(seen, FOLLOW_S)
+            seen = found.version
+            yield found
+
+    def records(self) -> int:
+        return self._gate.audit.added
+
+    def command(self, command: AnyCommand) -> Receipt:
+        return self._loop.call(lambda engine: admit(engine, self._gate, self._actor, command))
+
+    def preview(self, request: Request) -> Proposal:
+        sourced = self._recommender.sourced(request)
+        return self._loop.call(lambda _: self._gate.preview(self._actor, sourced))
+
+    def propose(self, request: Request) -> Proposal:
+        sourced = self._recommender.sourced(request)
+        return self._loop.call(lambda _: self._gate.propose(self._actor, sourced))
+
+    def revise(self, proposal_id: str, request: Request) -> Proposal:
+        sourced = self._recommender.sourced(request)
+        return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, sourced))
+
+    def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
+        return self._loop.call(lambda _: self._gate.proposals(states, limit))
+
+    def proposal(self, proposal_id: str) -> Proposal:
+        return self._loop.call(lambda _: self._gate.proposal(proposal_id))
+
+    def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
+        return self._done(lambda: self._gate.approve(self._actor, proposal_id, digest, comment, signed))
+
+    def vote(
+        self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
+    ) -> Proposal:
+        return self._loop.call(lambda _: self._gate.vote(self._actor, proposal_id, digest, verdict, comment, signed))
+
+    def execute(self, proposal_id: str) -> Outcome:
+        return self._done(lambda: self._gate.execute(self._actor, proposal_id))
+
+    def pause(self, proposal_id: str, reason: str = "") -> Proposal:
+        return self._loop.call(lambda _: self._gate.pause(self._actor, proposal_id, reason))
+
+    def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
+        return self._done(lambda: self._gate.resume(self._actor, proposal_id, accept=accept))
+
+    def confirm(self, proposal_id: str, step: str) -> Outcome:
+        return self._done(lambda: self._gate.confirm(self._actor, proposal_id, step))
+
+    def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
+        return self._loop.call(lambda _: self._gate.rollback(self._actor, proposal_id, reason))
+
+    def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
+        return self._loop.call(lambda _: self._gate.cancel(self._actor, proposal_id, reason))
+
+    def break_glass(self, proposal_id: str, digest: str, reason: str, signed: Signed | None = None) -> Outcome:
+        return self._done(lambda: self._gate.break_glass(self._actor, proposal_id, digest, reason, signed))
+
+    def reviews(self) -> tuple[Review, ...]:
+        return self._loop.call(lambda _: self._gate.reviews())
+
+    def close_review(self, review: int, comment: str) -> None:
+        self._loop.call(lambda _: self._gate.close_review(self._actor, review, comment))
+
+    def whoami(self, proved: bool = False) -> Caller:
+        return self._loop.call(lambda _: wording.caller_of(self._gate.policies, self._actor))
+
+    def present(self, ask: PresenceAsk) -> Present:
+        return self.presence.wait(self._actor, ask)
+
+    def tokens(self) -> tuple[TokenLine, ...]:
+        return self.tokens_kept.lines(self._actor)
+
+    def create_token(self, ask: TokenAsk) -> NewToken:
+        return self.tokens_kept.create(self._actor, ask)
+
+    def revoke_token(self, id: str) -> TokenLine:
+        return self.tokens_kept.revoke(self._actor, id)
+
+    def policy(self) -> PolicyView:
+        return self._loop.call(lambda _: wording.view_of(self._gate.policies))
+
+    def check_policy(self, text: str) -> PolicyCheck:
+        return self._loop.call(lambda _: wording.check(self._gate.policies, self._actor, text))
+
+    def propose_policy(self, change: PolicyChange) -> Candidate:
+        return self._loop.call(lambda _: self._gate.policies.propose(self._actor, change))
+
+    def vote_policy(self, vote: PolicyVote) -> Candidate:
+        return self._loop.call(lambda _: self._gate.policies.vote(self._actor, vote))
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        return self._loop.call(lambda _: self._gate.freezes())
+
+    def freeze(self, spec: FreezeSpec) -> None:
+        self._loop.call(lambda _: self._gate.policies.freeze(self._actor, spec))
+
+    def thaw(self, name: str) -> None:
+        self._loop.call(lambda _: self._gate.policies.thaw(self._actor, name))
+
+    def _done(self, do: Callable[[], Outcome]) -> Outcome:
+        """Have steps of a plan done; what came of them is told to the recommender, which looks at it again later."""
+
+        def work(engine: Engine) -> tuple[Outcome, Proposal]:
+            outcome = do()
+            return outcome, self._gate.proposal(outcome.proposal)
+
+        outcome, shown = self._loop.call(work)
+        if outcome.changed:
+            self._recommender.acted(shown, self._who)
+        return outcome
+
+    def runbooks(self) -> tuple[RunbookLine, ...]:
+        return self._shelf.lines()
+
+    def runbook(self, runbook_id: str) -> RunbookView:
+        return self._shelf.view(runbook_id)
+
+    def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
+        return self._shelf.run(self._actor, ask)
+
+    def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
+        return self._shelf.approve(self._actor, vote)
+
+    def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
+        return self._shelf.retire(self._actor, vote)
+
+    def draft(self, ask: DraftAsk) -> DraftRun:
+        self._recommender.give_way()
+        return self._drafting.begin(self._actor, ask)
+
+    def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
+        return self._drafting.run(draft_id, after, wait_s)
+
+    def cancel_draft(self, draft_id: str) -> DraftRun:
+        return self._drafting.cancel(self._actor, draft_id)
+
+    def draft_runs(self) -> tuple[DraftRun, ...]:
+        return self._drafting.runs()
+
+    def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
+        return self._drafting.propose(self._actor, draft_id, drafter, reason)
+
+    def model(self) -> ModelStanding:
+        return self._drafting.standing()
+
+    def audit_state(self) -> AuditState:
+        return self._auditing.state()
+
+    def audit_page(self, query: AuditQuery) -> AuditPage:
+        return self._auditing.page(query)
+
+    def audit_part(self, wanted: AuditRange) -> AuditPart:
+        return self._auditing.part(self._actor, wanted)
+
+    def anchor_audit(self) -> AuditState:
+        return self._auditing.anchor(self._actor)
+
+    def rotate_audit_key(self) -> AuditState:
+        return self._auditing.rotate(self._actor)
+
+    def redact_audit(self, ref: str, reason: str) -> AuditErased:
+        return self._auditing.redact(self._actor, ref, reason)
+
+    def mirror(self) -> MirrorReport:
+        return self._slurm.report()
+
+    def intents(self, limit: int = 200) -> IntentsReport:
+        return self._loop.call(lambda engine: engine.intents(limit))
+
+    def intent(self, number: int) -> IntentDetail:
+        found, intent = self._loop.call(lambda engine: unverified_steps.detail(engine, self._gate, number))
+        return msgspec.structs.replace(found, far=self._slurm.evidence(intent))
+
+    def answer_intent(self, said: IntentAnswer) -> Receipt:
+        return self._loop.call(lambda engine: unverified_steps.answer(engine, self._gate, self._actor, said))
+
+    def processes(self, workload_id: str) -> ProcessReport:
+        return self._output.report(workload_id)
+
+    def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
+        return self._output.part(request, wait_s)
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        return self._slurm.mirrored(workload_id)
+
+    def break_off(self) -> None:
+        """The server stops: no model is waited for any longer, nor a draft by anybody."""
+        self._drafting.close()
+
+    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+        assert question.copied, question.name
+        return self._read(question.name, *arguments.values())
+
+    def _change(self, needs: str, do: Callable[[], Any]) -> Any:
+        """Have something changed, by somebody who has the right that it needs; what they read next shows it."""
+        if self.read_only:
+            raise refuse_read_only()
+        try:
+            if needs:
+                self._loop.call(lambda _: self._gate.refuse_unless(self._actor, cast("Deed", needs)))
+            return do()
+        finally:
+            self._note_written()
+
+    def _read(self, what: str, *arguments: object) -> Any:
+        """What the engine answers, with all in it that this person changed."""
+        return self._loop.read(what, *arguments, least_version=self._written.get(self._whose, 0))
+
+    def _note_written(self) -> None:
+        if self._loop.copies.beside:
+            self._written[self._whose] = self._loop.engine.version
+            self._figures.forget()
+            with contextlib.suppress(UnreachableError):  # the engine is stopping
+                self._loop.post(lambda _: self._loop.copies.show_written())
+
+    @property
+    def gate(self) -> Gate:
+        """What decides who may do what."""
+        return self._gate
+
+    @property
+    def own_version(self) -> int:
+        """In which the last change of this account is seen."""
+        return self._written.get(self._whose, 0)
+
+    def wrote(self, actors: Iterable[Actor]) -> None:
+        """They submitted something: it is in what they ask for next."""
+        if self._loop.copies.beside:
+            for actor in actors:
+                self._written[self.acting_as(actor)._whose] = self._loop.engine.version
+
+    @property
+    def _whose(self) -> str:
+        return self._actor.account or self._actor.subject
+
+
+def _as_declared(question: Question, method: Callable[..., Any]) -> Callable[..., Any]:
+    """What changes something is done as one."""
+    if not question.changes:
+        return method
+
+    @functools.wraps(method)
+    def answered(self: LocalClient, *arguments: Any, **named: Any) -> Any:
+        def do() -> Any:
+            return method(self, *arguments, **named)
+
+        if question.changes_with(question.bound(*arguments, **named)):
+            return self._change(question.needs, do)
+        return do()
+
+    return answered
+
+
+wrap_answers(LocalClient, Client, _as_declared)
+
+
+def user_name() -> str:
+    """The name of the user this process runs as."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"

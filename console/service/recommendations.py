@@ -1,0 +1,401 @@
+"""The recommender beside a live engine: what is found, ranked, remembered, tried on the twin and followed up.
+
+Lives in the engine's process and only reads the engine. Answers come from the last look, which is a few seconds old at
+most; what takes long is done by one thread of its own: looking again as time passes, trying what is first on the twin,
+checking what was promised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from console.service.simulations import WAITING, Simulations, edits_of
+from console.text.terminal_text import printable
+from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.specs import HOUR_MS
+from recommender.findings.follow_ups import Others, Read, looked_up, record
+from recommender.findings.queries import Recommendation, Recommendations, SuggestionTrial
+from recommender.findings.suggestion_store import SuggestionKeeper, SuggestionRecord, SuggestionStore, done_by, utc
+from recommender.findings.suggestions import GPU_HOUR_MICROUSD, Suggestion, ranked, same_id
+from runbooks.actions.target_readings import MAX_PERSON
+from runbooks.plans.typed_plan import EvidenceRef, Source
+
+if TYPE_CHECKING:
+    from console.service.advisor import Advisor
+    from engine.loop import EngineLoop
+    from engine.model.queries import Overview
+    from runbooks.plans.typed_plan import Proposal, Request
+
+FRESH_S = 5.0
+"""Wall seconds for which a look is good for who asks about one that it found."""
+OLD_S = 150.0
+"""Wall seconds after which a look that was made in the background is not told any more."""
+LOOK_EVERY_S = 10.0
+SOON_S = 1.0
+"""Wall seconds until the next try or chore."""
+LOOKING_SHARE, ASKED_SHARE, SELDOM_S = 0.02, 0.05, 60.0
+"""Of the time at most that looks in the background take, and while somebody asks: in a large cell they come less often,
+down to once a minute."""
+ASKED_S = 60.0
+"""Wall seconds since somebody last asked for which looks may take more."""
+FIRST_S = 3.0
+"""Wall seconds from the start to the first look: others have more to do then."""
+TRIED = 3
+"""So many of the first are tried on the twin without being asked for."""
+AGAIN_MS = HOUR_MS // 2
+"""Cell time after which what was tried is tried again."""
+WATCHED_S = 600.0
+"""Wall seconds since somebody last asked after which nothing is tried: a cell that nobody looks at keeps its cores."""
+JUDGED_AT_ONCE = 10
+"""Promises looked at in one turn: each is some tenths of a second's reading where many others are compared with it."""
+SHOWN_FOLLOWED = 20
+
+_NAMED = re.compile(r"\bR-[a-z2-7]{5}\b", re.IGNORECASE)
+State = Literal["open", "rejected", "acted"]
+More = Callable[["Overview"], tuple[Sequence[Suggestion], Sequence[str]]]
+"""What stands out besides, and what could not be judged."""
+
+
+class FindingsPass(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at the cell."""
+
+    version: int
+    now_ms: int
+    rated: tuple[tuple[int, Suggestion], ...]
+    unknown: tuple[str, ...]
+
+
+class Recommender:
+    """Answers for the cell of one loop; may be asked by several threads, but not by the engine's own.
+
+    `keep` opens what is remembered; `more` finds what stands out in the history; `read` and `others` read the history
+    for what was promised; `chore` is done by its thread at every turn, when it has nothing else to do.
+    """
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        advisor: Advisor,
+        *,
+        keep: Callable[[], SuggestionKeeper] | None = None,
+        more: More | None = None,
+        read: Read | None = None,
+        others: Others | None = None,
+        chore: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._loop = loop
+        self._advisor = advisor
+        self._more = more
+        self._read: Read = read or (lambda *_: None)
+        self._others: Others = others or (lambda *_: ())
+        self._keep = keep
+        self._chore = chore
+        self._shelf = SuggestionStore()
+        self._remembers = keep is None
+        """Whether what was remembered has been read."""
+        self._simulations = Simulations(loop)
+        self._tried: dict[str, tuple[Suggestion, SuggestionTrial, int]] = {}
+        """Id -> what was tried, how it stands, and the cell time of the try."""
+        self._wanted: deque[str] = deque(maxlen=SHOWN_FOLLOWED)
+        """Ids somebody asked to see tried."""
+        self._found: FindingsPass | None = None
+        self._looked_s = 0.0
+        self._asked_s = -math.inf
+        self._took_s = 0.0
+        """Wall seconds of the last look."""
+        self._lock = threading.RLock()
+        """Held to change what is remembered, and to tell it."""
+        self._looking = threading.Lock()
+        """Held to look, which takes longer."""
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="recommender", daemon=True)
+
+    def start(self) -> None:
+        """Look, try and follow up from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._woken.set()
+        self._simulations.close()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def recommendations(self) -> Recommendations:
+        """Everything that is found now, or was at the last look where they are made in the background."""
+        self._asked_s = time.monotonic()
+        return self._view(self._look(OLD_S if self._thread.is_alive() else 0.0))
+
+    def _view(self, found: FindingsPass) -> Recommendations:
+        with self._lock:
+            standings, tracks = self._shelf.standings, self._shelf.tracks()
+            told: list[Recommendation] = []
+            aside: list[Recommendation] = []
+            for worth, suggestion in found.rated:
+                standing = standings[suggestion.id]
+                state: State = "rejected" if standing.rejected else "acted" if standing.acted_ms else "open"
+                told_as = Recommendation(
+                    rank=len(told) + 1 if state == "open" else 0,
+                    state=state,
+                    suggestion=suggestion,
+                    worth_gpu_milli_h=worth,
+                    first_ms=standing.first_ms,
+                    note=_note(standing),
+                    command=command(suggestion),
+                    simulated=self._simulated(suggestion),
+                    track=tracks.get(suggestion.kind),
+                )
+                (told if state == "open" else aside).append(told_as)
+            return Recommendations(
+                version=found.version,
+                now_ms=found.now_ms,
+                open=tuple(told),
+                aside=tuple(aside),
+                followed=tuple(self._shelf.followed[: -SHOWN_FOLLOWED - 1 : -1]),
+                unknown=found.unknown,
+            )
+
+    def recommendation(self, id_: str) -> Recommendation:
+        """One of them, which is tried on the twin next. Raises NotFoundError."""
+        wanted = same_id(id_)
+        found = self._known(wanted, self._look(OLD_S if self._thread.is_alive() else FRESH_S))
+        if found is None and not self._thread.is_alive():
+            found = self._known(wanted, self._look())
+        if found is None:
+            gone = self._shelf.standings.get(wanted)
+            problem = f"{wanted} is not found any more" if gone else f"there is no recommendation '{id_[:40]}'"
+            raise NotFoundError(problem, "See `muster recommend`")
+        if found.simulated.state == "waiting" and wanted not in self._wanted:
+            self._wanted.append(wanted)
+            self._woken.set()
+        return found
+
+    def _known(self, id_: str, at: FindingsPass) -> Recommendation | None:
+        view = self._view(at)
+        return next((each for each in (*view.open, *view.aside) if each.suggestion.id == id_), None)
+
+    # -- what people make of it ---------------------------------------------------------------------------------------
+
+    def reject(self, id_: str, reason: str, who: str) -> Recommendation:
+        """Say no more of it until things change. Raises NotFoundError, SpecError, RefusedError."""
+        found = self.recommendation(id_)
+        with self._lock:
+            self._shelf.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
+        return self.recommendation(id_)
+
+    def sourced(self, request: Request) -> Request:
+        """The request with what is known of the suggestion that it names, in its source or in its reason: nobody passes
+        for the author of what was suggested. Raises NotFoundError for one that is not found now, SpecError for
+        one that suggests something else."""
+        named = request.source
+        if named is not None and named.kind != "suggestion":
+            return request
+        with self._lock:
+            found = {suggestion.id: suggestion for _, suggestion in (self._found.rated if self._found else ())}
+        acts = {step.act.action for step in request.steps}
+        if named is None:
+            ids = [same_id(word) for word in _NAMED.findall(request.reason)]
+            id_ = next((id_ for id_ in ids if id_ in found and found[id_].action in acts), "")
+        else:
+            id_ = same_id(named.id)
+            found[id_] = self.recommendation(id_).suggestion
+            if found[id_].action not in acts:
+                raise SpecError("suggestion", f"{id_} is to {found[id_].action}", "Leave it out, or do what it says")
+        if not id_:
+            return request
+        others = tuple(each for each in request.evidence if each.id != id_)
+        return msgspec.structs.replace(
+            request, source=source_of(found[id_]), evidence=(evidence_of(found[id_]), *others)
+        )
+
+    def acted(self, proposal: Proposal, who: str) -> None:
+        """A plan was approved and executed. Never fails: what is noted here is not what was asked for."""
+        with self._lock:
+            if self._found is None:
+                return
+            source = proposal.plan.source.id if proposal.plan.source is not None else ""
+            named = f"{source} {proposal.reason}"
+            matches = [done_by(step.act.action, step.act.targets, named) for step in proposal.plan.steps]
+            try:
+                for _, suggestion in self._found.rated:
+                    if any(is_it(suggestion) for is_it in matches):
+                        self._shelf.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
+            except MusterError as error:
+                _log(f"what was acted on is not remembered: {error.problem}")
+            self._looked_s = 0.0
+
+    def give_way(self) -> None:
+        """Somebody asks the twin: what is tried here waits."""
+        self._simulations.give_way()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _look(self, old_s: float = 0.0) -> FindingsPass:
+        """The last look where it is younger than so many wall seconds, else a new one for all who ask meanwhile."""
+        since_s = time.monotonic() - old_s
+        if self._found is not None and self._looked_s > since_s:
+            return self._found
+        with self._looking:
+            return self._found if self._found is not None and self._looked_s > since_s else self._looked()
+
+    def _looked(self) -> FindingsPass:
+        now_s = time.monotonic()
+        overview = self._loop.call(lambda engine: engine.overview())
+        advice = self._advisor.advice()
+        more, unseen = self._more(overview) if self._more is not None else ((), ())
+        with self._lock:
+            self._remember()
+            records = {kind: record(track) for kind, track in self._shelf.tracks().items()}
+            rated = ranked((*advice.suggestions, *more), records, gpu_hour_microusd(overview))
+            try:
+                self._shelf.found([suggestion for _, suggestion in rated], overview.now_ms)
+            except MusterError as error:
+                _log(f"suggestions are not remembered: {error.problem}")
+            self._found = FindingsPass(
+                version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
+            )
+            there = {suggestion.id for _, suggestion in rated}
+            self._tried = {id_: tried for id_, tried in self._tried.items() if id_ in there}
+            self._looked_s = now_s
+            self._took_s = time.monotonic() - now_s
+            return self._found
+
+    def _remember(self) -> None:
+        """Read what was remembered, once. While that fails nothing is, and it is tried again."""
+        if self._keep is None or self._remembers:
+            return
+        try:
+            self._shelf, self._remembers = SuggestionStore(self._keep()), True
+        except MusterError as error:
+            _log(f"what was remembered cannot be read: {error.problem}")
+
+    # -- beside -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._woken.wait(FIRST_S)
+        while not self._stopping:
+            try:
+                tried = self.turn()
+            except MusterError as error:
+                _log(error.problem)
+                tried = False
+            except Exception:  # a fault of ours must not end the advice for good
+                traceback.print_exc()
+                tried = False
+            self._woken.wait(SOON_S if tried or self._wanted else self._every_s())
+            self._woken.clear()
+
+    def turn(self) -> bool:
+        """One round of the thread, by hand where none was started: look, follow up, try one on the twin or do the
+        chore. Returns whether there was one."""
+        found = self._look(self._every_s())
+        with self._lock:
+            due = self._shelf.due(found.now_ms)[:JUDGED_AT_ONCE]
+        verdicts = [(promise, looked_up(promise, self._read, self._others)) for promise in due]
+        with self._lock:
+            self._shelf.settle(verdicts)
+            chosen = self._to_try(found)
+        if chosen is None or self._loop.twins.busy:
+            return self._chore()
+        self.try_out(chosen)
+        return True
+
+    def _every_s(self) -> float:
+        """Wall seconds between looks."""
+        asked = time.monotonic() - self._asked_s < ASKED_S
+        return min(max(LOOK_EVERY_S, self._took_s / (ASKED_SHARE if asked else LOOKING_SHARE)), SELDOM_S)
+
+    def try_out(self, suggestion: Suggestion) -> None:
+        """Try it on the twin now, and remember what came of it."""
+        now_ms = self._found.now_ms if self._found is not None else 0
+
+        def tell(simulated: SuggestionTrial) -> None:
+            with self._lock:
+                self._tried[suggestion.id] = (suggestion, simulated, now_ms)
+
+        self._simulations.run(suggestion, tell)
+
+    def _to_try(self, found: FindingsPass) -> Suggestion | None:
+        by_id = {suggestion.id: suggestion for _, suggestion in found.rated}
+        while self._wanted:
+            asked = by_id.get(self._wanted.popleft())
+            if asked is not None and self._is_due(asked, found.now_ms):
+                return asked
+        if time.monotonic() - self._asked_s > WATCHED_S:
+            return None
+        first = [s for _, s in found.rated if not self._shelf.standings[s.id].rejected][:TRIED]
+        return next((suggestion for suggestion in first if self._is_due(suggestion, found.now_ms)), None)
+
+    def _is_due(self, suggestion: Suggestion, now_ms: int) -> bool:
+        simulated = self._simulated(suggestion)
+        if simulated.state == "none":
+            return False
+        return simulated.state == "waiting" or now_ms - self._tried[suggestion.id][2] > AGAIN_MS
+
+    def _simulated(self, suggestion: Suggestion) -> SuggestionTrial:
+        """What is known of the same action."""
+        tried = self._tried.get(suggestion.id)
+        if tried is not None and _same(tried[0], suggestion):
+            return tried[1]
+        edits = edits_of(suggestion)
+        return SuggestionTrial(state="none", why=edits) if isinstance(edits, str) else WAITING
+
+
+def command(suggestion: Suggestion) -> tuple[str, ...]:
+    """Words behind `muster` that propose the action as this suggestion."""
+    if suggestion.action == "notify":
+        return ()
+    targets = () if suggestion.action == "consolidate" else suggestion.targets
+    return (
+        suggestion.action.replace("_", "-"), *targets, *suggestion.parameters, "--suggestion", suggestion.id
+    )  # fmt: skip
+
+
+def source_of(suggestion: Suggestion) -> Source:
+    model = f", {suggestion.skill.model}" if suggestion.skill is not None else ""
+    return Source(kind="suggestion", id=suggestion.id, by=f"{suggestion.kind}{model}"[:MAX_PERSON])
+
+
+def evidence_of(suggestion: Suggestion) -> EvidenceRef:
+    """The suggestion by what it rests on: a voter sees by its id where to read that."""
+    measured = hashlib.sha256(msgspec.json.encode(suggestion.evidence)).hexdigest()
+    return EvidenceRef(id=suggestion.id, sha256=measured)
+
+
+def gpu_hour_microusd(overview: Overview) -> int:
+    """What a GPU-hour costs in this cell: all nodes' prices over all devices."""
+    devices, cost = overview.capacity.get("gpu_milli", 0), overview.cost_microusd_hour
+    return cost * 1000 // devices if devices and cost else GPU_HOUR_MICROUSD
+
+
+def _same(one: Suggestion, other: Suggestion) -> bool:
+    return (one.action, one.targets, one.parameters, one.trial) == (
+        other.action, other.targets, other.parameters, other.trial
+    )  # fmt: skip
+
+
+def _note(standing: SuggestionRecord) -> str:
+    if standing.rejected is not None:
+        reason = f" because {standing.rejected.reason}" if standing.rejected.reason else ""
+        return f"rejected on {utc(standing.rejected.at_ms)} by {standing.rejected.who or 'somebody'}{reason}"
+    if standing.acted_ms:
+        return f"acted on {utc(standing.acted_ms)} by {standing.acted_by}; looked at again {utc(standing.due_ms)}"
+    return standing.note
+
+
+def _log(problem: str) -> None:
+    print(f"muster: recommender: {printable(problem)}", file=sys.stderr)

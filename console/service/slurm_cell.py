@@ -1,0 +1,203 @@
+"""What makes an engine process the mirror of a Slurm cluster: connection, mirror, watch, and what faces ask of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.external.slurm.errors import SlurmRefused, SlurmUnavailable
+from engine.external.slurm.mirror.report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.model.errors import NotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from engine.external.slurm.accounting import JobStep
+    from engine.external.slurm.carrying.threads import Forbidden, IntentDriver, Recorded
+    from engine.external.slurm.client.connection import SlurmConnection
+    from engine.external.slurm.mirror.mirror_passes import Mirror
+    from engine.external.slurm.mirror.watch import Watcher
+    from engine.external.slurm.records import Job
+    from engine.loop import EngineLoop
+    from engine.model.intent_reports import FarLook
+    from engine.state.intents import Intent
+
+
+LEFT = MirrorReport(
+    where="",
+    state="lost",
+    error="this engine was not told where the cluster is: muster serve --cell NAME --slurm WHERE",
+)
+"""Of a cell that is Slurm's, and whose engine knows nothing of a cluster."""
+EVIDENCE_S = 3.0
+EVIDENCE_SHARE = 20
+"""What Slurm shows of an intent is asked for again after so long, and after so many times as long as it took."""
+EVIDENCE_KEPT = 50
+"""Intents of which that is remembered."""
+EVIDENCE_WAIT_S = 5.0
+"""For the look of somebody else: Slurm is asked for one at a time, however many look."""
+KEPT = "slurm.json"
+"""File in the cell's folder."""
+
+
+@dataclass(frozen=True)
+class SlurmAt:
+    """Which cluster, and as whom."""
+
+    where: str
+    """URL, or path of a Unix socket, of slurmrestd."""
+    user: str = ""
+    token_file: Path | None = None
+    acts: bool = False
+    """Whether what is decided here is carried out there; else it is only looked at."""
+
+
+def check_cell(engine: Engine, at: SlurmAt | None) -> None:
+    """Refuse to mirror into a cell that Muster decides: its work would be taken for Slurm's."""
+    if at is not None and engine.state.settings.decided_by != "slurm":
+        raise RefusedError(
+            f"cell '{engine.state.cell}' is decided by Muster, and has a journal already",
+            "Mirror Slurm into a cell of its own: give --cell another name",
+        )
+
+
+def of_cell(engine: Engine, at: SlurmAt | None, folder: Path | None) -> SlurmAt | None:
+    """The cluster to mirror: the one given, which is kept in the cell's folder, or for a cell that is Slurm's the one
+    kept there: consoles start engines by themselves, and do not know of it. No secret is kept, only where one is."""
+    if engine.state.settings.decided_by != "slurm" or folder is None:
+        return at
+    kept = folder / KEPT
+    if at is not None:
+        kept.write_bytes(msgspec.json.encode(at, enc_hook=str))
+        return at
+    try:
+        return msgspec.json.decode(kept.read_bytes(), type=SlurmAt, dec_hook=lambda kind, text: kind(text))
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class SlurmCell:
+    """The mirror of one engine loop; with `at` None there is none."""
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        at: SlurmAt | None,
+        recorded: Recorded = lambda engine, changes: None,
+        forbidden: Forbidden = lambda engine, number: "",
+    ) -> None:
+        self.at = at
+        self._engine = loop.engine
+        self.connection: SlurmConnection | None = None
+        self.mirror: Mirror | None = None
+        self.watcher: Watcher | None = None
+        self._evidence: dict[int, tuple[float, FarLook]] = {}
+        """Number of an intent that was looked at -> until when, by the monotonic clock, that will do."""
+        self._looking = threading.Lock()
+        self.driver: IntentDriver | None = None
+        """Where Muster may act on the cluster."""
+        if at is None:
+            return
+        from engine.external.slurm.client.connection import SlurmConnection
+        from engine.external.slurm.mirror.mirror_passes import Mirror
+        from engine.external.slurm.mirror.watch import Watcher
+
+        self.connection = SlurmConnection(at.where, user=at.user or None, token_file=at.token_file)
+        self.mirror = Mirror(self.connection, loop.call)
+        self.watcher = Watcher(self.connection, self.mirror, where=at.where, user=at.user, acts=at.acts)
+        if at.acts:
+            from engine.external.slurm.carrying.threads import IntentDriver
+
+            loop.engine.acts = True
+            self.driver = IntentDriver(
+                self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing,
+                knows_jobs=self.mirror.has_looked, recorded=recorded, forbidden=forbidden,
+            )  # fmt: skip
+
+    def start(self) -> None:
+        if self.watcher is not None:
+            self.watcher.start()
+        if self.driver is not None:
+            self.driver.start()
+
+    def stop(self) -> None:
+        if self.driver is not None:
+            self.driver.stop()
+        if self.watcher is not None:
+            self.watcher.stop()
+        if self.connection is not None:
+            self.connection.close()
+
+    def report(self) -> MirrorReport:
+        if self.watcher is not None:
+            report = self.watcher.report()
+            return report if self.driver is None else msgspec.structs.replace(report, trouble=self.driver.trouble)
+        return LEFT if self._engine.state.settings.decided_by == "slurm" else NOT_MIRRORED
+
+    def trouble(self) -> str:
+        """Why what is shown of the cluster is old; empty while it is fresh, or nothing is mirrored."""
+        from console.views.external.mirror import mirror_trouble
+
+        return mirror_trouble(self.report(), time.time())
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        """What Slurm says of the job that the workload mirrors; it is kept fresh for a while. Raises NotFoundError."""
+        job = None if self.mirror is None else self.mirror.job_of(workload_id)
+        if job is None or self.watcher is None:
+            raise NotFoundError(
+                f"Slurm shows no job for workload '{workload_id}'",
+                "It may have ended minutes ago: Slurm forgets jobs, the cell does not",
+            )
+        self.watcher.track(workload_id)
+        limits = self.watcher.rules.stopping(job) if job.state == "PENDING" else ()
+        return Mirrored.of(workload_id, job, limits, self._steps(job))
+
+    def evidence(self, intent: Intent) -> FarLook | None:
+        """What Slurm shows now of what was wanted of it, or showed seconds ago: a page asks again and again, and Slurm
+        may have to tell all of its jobs for it. None where no cluster is known."""
+        if self.connection is None or self.mirror is None:
+            return None
+        if not self._looking.acquire(timeout=EVIDENCE_WAIT_S):
+            from engine.model.intent_reports import FarLook
+
+            return FarLook(at_ms=time.time_ns() // 1_000_000, error="it is asked of another intent, and takes long")
+        try:
+            return self._looked(self.connection, self.mirror, intent)
+        finally:
+            self._looking.release()
+
+    def _looked(self, connection: SlurmConnection, mirror: Mirror, intent: Intent) -> FarLook:
+        from engine.external.slurm.carrying.evidence import look
+
+        kept = self._evidence.get(intent.number)
+        if kept is not None and time.monotonic() < kept[0]:
+            return kept[1]
+        began = time.monotonic()
+        found = look(connection, intent, mirror.job_of, time.time_ns() // 1_000_000)
+        ended = time.monotonic()
+        self._evidence.pop(intent.number, None)
+        if len(self._evidence) >= EVIDENCE_KEPT:
+            del self._evidence[next(iter(self._evidence))]
+        self._evidence[intent.number] = ended + max(EVIDENCE_S, EVIDENCE_SHARE * (ended - began)), found
+        return found
+
+    def shown(self, ids: Sequence[str]) -> None:
+        """A list of workloads is on somebody's screen: they are kept fresh for a while."""
+        if self.watcher is not None:
+            from engine.external.slurm.mirror.watch import VISIBLE_S
+
+            self.watcher.track(*ids, for_s=VISIBLE_S)
+
+    def _steps(self, job: Job) -> tuple[JobStep, ...]:
+        """Those that run; none where that cannot be told now."""
+        if job.state != "RUNNING" or self.connection is None:
+            return ()
+        with suppress(SlurmRefused, SlurmUnavailable):
+            return self.connection.steps(job.id)
+        return ()

@@ -1,0 +1,392 @@
+"""Plain text for pipes and incident notes: aligned tables and the overview. Foreign text passes `printable`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from console.text.terminal_text import NONE, duration, mebibytes, milli, money, permille, printable, show, timestamp
+from engine.model.queries import COLUMNS, Kind
+
+if TYPE_CHECKING:
+    from console.client.cell_questions import RuntimeEstimate
+    from engine.model.queries import (
+        GroupDetail,
+        MigInstance,
+        NodeDetail,
+        Overview,
+        Page,
+        PoolOverview,
+        Reason,
+        ServiceDetail,
+        TopologyDetail,
+        Unblocking,
+        WorkloadDetail,
+    )
+    from engine.model.specs import Affinity
+
+OVERVIEW_POOLS = 3
+OVERVIEW_REASONS = 4
+OVERVIEW_LATE = 3
+
+
+def page_table(kind: Kind, page: Page) -> list[str]:
+    """A header line and one line per row. Ids come first and are never cut, so that they can be used again."""
+    columns = {column.name: column for column in COLUMNS[kind]}
+    shown = [columns[name] for name in page.columns]
+    rows = [[show(column.unit, value) for column, value in zip(shown, row, strict=True)] for row in page.rows]
+    return table([column.title for column in shown], rows, [column.unit != "text" for column in shown])
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Aligned columns, two spaces apart, without trailing blanks."""
+    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    return [
+        "  ".join(
+            _padded(text, width, to_right) for text, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in (titles, *rows)
+    ]
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """`name  value` lines, values aligned."""
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name:<{width}}  {value}".rstrip() for name, value in pairs]
+
+
+def overview_lines(view: Overview) -> list[str]:
+    """The cell in at most 15 lines, fit to be pasted into an incident."""
+    states = view.states
+    pools = [_pool_line(pool) for pool in view.pools[:OVERVIEW_POOLS]]
+    if len(view.pools) > OVERVIEW_POOLS:
+        pools.append(f"  and {len(view.pools) - OVERVIEW_POOLS} more pools: muster get nodes")
+    late = _late(view)
+    blocked = [f"  {printable(token)}: {count:,}" for token, count in view.blocked[: OVERVIEW_REASONS - len(late)]]
+    oldest = f"{duration(view.oldest_wait_ms)} ({printable(view.oldest_waiting)})" if view.oldest_waiting else "none"
+    return [
+        f"cell {printable(view.cell)} at {timestamp(view.now_ms)} UTC, version {view.version:,}, policy {view.policy}",
+        f"nodes     {_nodes(view.pools)}{_suspects(view)}",
+        *pools,
+        f"in use    {_in_use(view)}{_fragmented(view)}",
+        *(_cost(view) if view.cost_microusd_hour else ()),
+        f"work      {_count(states, 'running', 'placed')} running, {_count(states, 'queued')} queued, "
+        f"{_count(states, 'held')} held; last hour {view.started_last_hour:,} started, "
+        f"{view.finished_last_hour:,} finished",
+        f"waits     p50 {duration(view.wait_p50_ms)}, p95 {duration(view.wait_p95_ms)}; oldest waiting {oldest}",
+        *late,
+        *(["waiting for", *blocked] if blocked else []),
+    ]
+
+
+def _late(view: Overview) -> list[str]:
+    """The objectives that are missed, the worst first: late starts of the last hour, of those allowed. At most a
+    line."""
+    burning = [(burn.hour.burn_permille or 0, burn.queue) for burn in view.burns]
+    missed = sorted((each for each in burning if each[0] > 1000), reverse=True)
+    told = ", ".join(f"{printable(queue)} ×{permille / 1000:.1f}" for permille, queue in missed[:OVERVIEW_LATE])
+    more = f" and {len(missed) - OVERVIEW_LATE} more" if len(missed) > OVERVIEW_LATE else ""
+    return [f"late      {told}{more}: starts of the last hour, of those that objectives allow"] if missed else []
+
+
+def workload_lines(view: WorkloadDetail) -> list[str]:
+    """One workload: what it is, where it is, why it waits."""
+    pairs = [
+        ("id", printable(view.id)),
+        *([("name", printable(view.name))] if view.name else []),
+        ("state", f"{view.state} for {duration(view.now_ms - view.since_ms)}, attempt {view.attempts}"),
+        ("queue", f"{printable(view.queue)}, priority {view.priority} ({printable(view.priority_class)})"),
+        ("tenant", "/".join(printable(part) for part in (view.tenant, view.team) if part) or NONE),
+        *((f"group {printable(group.name)}", _group_text(group)) for group in view.groups),
+        ("estimate", duration(view.estimate_ms) if view.estimate_ms else "unknown"),
+        ("submitted", f"{timestamp(view.submitted_ms)} UTC"),
+        *((name, printable(text)) for name, text in terms(view)),
+        *([("placed on", _placement(view))] if view.placement else []),
+    ]
+    return [*facts(pairs), *(reason_lines(view) if view.reasons else [])]
+
+
+def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
+    """What not every workload has: limits, retries, what it waits for, how it was allowed to start. Foreign text is as
+    it came."""
+    pairs = []
+    if view.array:
+        pairs.append(("array", view.array))
+    if view.deadline_ms is not None:
+        pairs.append(("deadline", f"{timestamp(view.deadline_ms)} UTC"))
+    if view.retries or view.failures:
+        pairs.append(("retries", f"failed {view.failures:,} times, {view.retries:,} retries allowed"))
+    for other in view.waits_for:
+        can_be = ", which cannot be any more" if other.never else ""
+        pairs.append(("after", f"{other.id} is {other.on}; it is {other.state}{can_be}"))
+    if view.qos != "guaranteed":
+        pairs.append(("qos", view.qos.replace("_", " ")))
+    if view.service is not None:
+        pairs.append(("service", _service(view.service, view.tasks_placed)))
+    elif 0 < view.tasks_placed < view.tasks_total:
+        pairs.append(("tasks", f"{view.tasks_placed:,} of {view.tasks_total:,} run"))
+    pairs += [("near", f"in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.near]
+    pairs += [("apart", f"not in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.apart]
+    if view.data:
+        pairs.append(("data", f"in {', '.join(view.data)}"))
+    if view.topology is not None:
+        pairs += _topology(view.topology)
+    if view.flags:
+        pairs.append(("started", _allowed(view)))
+    if view.cost_microusd or view.rate_microusd_hour:
+        pairs.append(("cost", _charged(view)))
+    if view.spending_approved:
+        pairs.append(("budget", "its spending is approved"))
+    if view.making_room_for:
+        pairs.append(("stopping", f"writes a checkpoint, to make room for {view.making_room_for}"))
+    return pairs
+
+
+def _charged(view: WorkloadDetail) -> str:
+    told = f"{money(view.cost_microusd)} so far"
+    if view.rate_microusd_hour:
+        told += f", {money(view.rate_microusd_hour)} an hour now"
+    return told + (f"; {money(view.wasted_microusd)} of it for work that was lost" if view.wasted_microusd else "")
+
+
+def beneath(node: NodeDetail) -> list[tuple[str, str]]:
+    """What a node really has, where requests may come to something else, and what is known to be in use of it."""
+    pairs = []
+    if node.overcommit or node.physical != node.allocatable:
+        for name, title in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
+            over = f", requests up to {permille(node.overcommit[name])} of that" if name in node.overcommit else ""
+            there = f"{quantity(name, node.physical[name])} physical, {quantity(name, node.allocatable[name])} for work"
+            pairs.append((title, there + over))
+    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
+        if name in node.in_use:
+            share = node.in_use[name] * 1000 // max(node.physical[name], 1)
+            pairs.append((title, f"{quantity(name, node.in_use[name])}, {permille(share)} of what there is"))
+    return pairs
+
+
+def _service(service: ServiceDetail, there: int) -> str:
+    busy = "unknown" if service.use_permille is None else permille(service.use_permille)
+    return (
+        f"{there:,} of {service.wanted:,} replicas wanted, {service.least:,} to {service.most:,}; "
+        f"{busy} in use, target {permille(service.target_permille)}"
+    )
+
+
+def _level(name: str) -> str:
+    return "NVLink domain" if name == "nvlink" else name
+
+
+def _tags(bond: Affinity) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(bond.tags.items()))
+
+
+def _topology(view: TopologyDetail) -> list[tuple[str, str]]:
+    """What closeness it asks for, and how it lies in the network."""
+    asked = [f"one {_level(view.required)} required"] if view.required else []
+    asked += [f"one {_level(view.preferred)} preferred"] if view.preferred else []
+    pairs = [("topology", ", ".join(asked))] if asked else []
+    if view.within:
+        spread = ", ".join(
+            f"{count:,} {_level(level)}{'' if count == 1 else 's'}" for level, count in view.domains.items()
+        )
+        where = "across the cell" if view.within == "cell" else f"within one {_level(view.within)}"
+        pairs.append(("network", f"{where}: {spread}; ring cost {view.ring_cost:,}"))
+    return pairs
+
+
+def _allowed(view: WorkloadDetail) -> str:
+    """By which quota and rule it runs, and for how long a burst may last yet."""
+    words = {"borrowed": "on borrowed quota", "burst": "in a burst", "backfilled": "by backfill"}
+    text = ", ".join(words[flag] for flag in view.flags)
+    if "burst" in view.flags:
+        left = view.burst_ends_ms - view.now_ms if view.burst_ends_ms is not None else 0
+        text += f"; the burst lasts {duration(left)} yet" if left > 0 else "; the burst is over, it may be stopped"
+    return text
+
+
+def layout(instances: Sequence[MigInstance]) -> str:
+    """How a device is partitioned: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
+    parts = []
+    for profile in dict.fromkeys(instance.profile for instance in instances):
+        used = [instance.used for instance in instances if instance.profile == profile]
+        if len(used) == 1:
+            parts.append(f"{printable(profile)} {'in use' if used[0] else 'free'}")
+        else:
+            parts.append(f"{printable(profile)} {sum(used)} of {len(used)} in use")
+    return ", ".join(parts)
+
+
+def linked(devices: int, nvlink_group: int) -> str:
+    """Which devices of a node are linked: "0-3, 4-7"; nothing where all are."""
+    if not nvlink_group or nvlink_group >= devices:
+        return ""
+    firsts = range(0, devices, nvlink_group)
+    return ", ".join(f"{at}-{at + nvlink_group - 1}" if nvlink_group > 1 else f"{at}" for at in firsts)
+
+
+BOUND = "that early only if nobody else takes the room"
+"""What the least time of a start assumes."""
+
+
+def reason_lines(view: WorkloadDetail) -> list[str]:
+    """Why it waits and when it may start; why not, where it does not wait."""
+    if not view.reasons:
+        return [f"it does not wait: {view.state} for {duration(view.now_ms - view.since_ms)}"]
+    place = [f"number {view.position:,} in queue {printable(view.queue)}"] if view.position else []
+    start = view.start_not_before_ms
+    bound = "" if start is None else f"in {duration(start - view.now_ms)}, at {timestamp(start)} UTC: {BOUND}"
+    lines = [line for reason in view.reasons for line in _reason(reason)]
+    promised = (
+        [f"promised start: {timestamp(view.promised_start_ms)} UTC"] if view.promised_start_ms is not None else []
+    )
+    waited = f"waiting for {duration(view.now_ms - view.since_ms)}"
+    # A promise is the same time, and nobody else takes the room.
+    starts = promised if start == view.promised_start_ms else [f"not before: {bound or 'not known'}", *promised]
+    forecast = [f"when it starts: muster eta {printable(view.id)}"] if view.state == "queued" else []
+    return [waited, *place, *lines, *starts, *forecast]
+
+
+def unblocking_lines(answer: Unblocking) -> list[str]:
+    """What would let it start, as it was tried; or that nothing was found, and what was tried."""
+    where = f"on a fork at v{answer.version:,}"
+    if answer.found is not None:
+        return [f"would start if: {printable(answer.found.text)} (verified {where})"]
+    if not answer.tried:
+        return ["would start if: unknown; there is no single change to try"]
+    return [f"would start if: unknown; tried {where}", *(f"  {printable(text)}" for text in answer.tried)]
+
+
+def estimate_line(likely: RuntimeEstimate | None) -> str:
+    """How long it may run in all and how far to trust that, or that there is too little to go by."""
+    if likely is None:
+        return "too few finished runs of work like it to say how long it may run"
+    spread = " .. ".join(
+        f"{name} {duration(ms)}"
+        for name, ms in (("p10", likely.p10_ms), ("p50", likely.p50_ms), ("p90", likely.p90_ms))
+    )
+    so_far = f", having run {duration(likely.elapsed_ms)}," if likely.elapsed_ms >= 1000 else ""
+    return f"run time in all{so_far} {spread} ({_rests_on(likely)}; {_held(likely)})"
+
+
+def quantity(name: str, value: int) -> str:
+    """A quantity of the resource vector with its unit: "8 GPU", "64 GiB memory"."""
+    units = {"cpu_milli": "CPU", "gpu_milli": "GPU"}
+    if name in units:
+        return f"{milli(value)} {units[name]}"
+    return f"{mebibytes(value)} {name.removesuffix('_mib')}"
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    padding = " " * (width - cell_len(text))
+    return padding + text if right else text + padding
+
+
+def _nodes(pools: Sequence[PoolOverview]) -> str:
+    states = ("ready", "cordoned", "draining", "down", "booting")
+    parts = [(state, sum(getattr(pool, state) for pool in pools)) for state in states]
+    parts.append(("ordered besides", sum(pool.ordered for pool in pools)))
+    total = sum(pool.nodes for pool in pools)
+    return f"{total:,}: " + ", ".join(f"{count:,} {state}" for state, count in parts if count or state == "ready")
+
+
+def _suspects(view: Overview) -> str:
+    if not view.suspect:
+        return ""
+    network = "; it may be the network, few are declared lost at a time" if view.mass_suspicion else ""
+    return f", {view.suspect:,} suspect{network}"
+
+
+def _pool_line(pool: PoolOverview) -> str:
+    model = f" {printable(pool.gpu_model)}" if pool.gpu_model else ""
+    scarce = "gpu_milli" if pool.capacity.get("gpu_milli") else "cpu_milli"
+    return (
+        f"  {printable(pool.name)}{model}: {pool.ready:,} of {pool.nodes:,} ready, "
+        f"{_share(pool.used, pool.capacity, scarce)}"
+    )
+
+
+def _in_use(view: Overview) -> str:
+    names = [name for name in ("gpu_milli", "cpu_milli", "memory_mib") if view.capacity.get(name)]
+    return ", ".join(_share(view.used, view.capacity, name) for name in names) or "no capacity"
+
+
+def _cost(view: Overview) -> Iterator[str]:
+    idle = view.idle_microusd_hour * 1000 // view.cost_microusd_hour
+    told = f"{money(view.cost_microusd_hour)} an hour, {money(view.idle_microusd_hour)} of it idle ({permille(idle)})"
+    yield f"cost      {told}"
+
+
+def _fragmented(view: Overview) -> str:
+    ppm = view.fragmentation_ppm
+    return f"; {permille(ppm // 1000)} of the free GPU fragmented" if ppm else ""
+
+
+def _share(used: dict[str, int], capacity: dict[str, int], name: str) -> str:
+    most = capacity.get(name, 0)
+    part = permille(used.get(name, 0) * 1000 // most) if most else "0%"
+    held = quantity(name, used.get(name, 0)).rsplit(" ", 1)[0]
+    return f"{held} of {quantity(name, most)} ({part})"
+
+
+def _count(states: dict[str, int], *names: str) -> str:
+    return f"{sum(states.get(name, 0) for name in names):,}"
+
+
+def _group_text(group: GroupDetail) -> str:
+    asked = [
+        quantity(name, value)
+        for name in ("gpu_milli", "cpu_milli", "memory_mib", "disk_mib")
+        if (value := getattr(group, name))
+    ]
+    if group.mig:
+        asked[:1] = [f"MIG {printable(group.mig)}"]
+    limits = [f"{word} {', '.join(map(printable, values))}" for word, values in
+              (("model", group.gpu_models), ("pool", group.pools)) if values]  # fmt: skip
+    return "; ".join([f"{group.count:,} x {', '.join(asked)}", *limits, *conditions(group)])
+
+
+def conditions(group: GroupDetail) -> list[str]:
+    """What the group asks of its nodes besides room, device model and pool."""
+    found = [f"devices of {mebibytes(group.gpu_memory_mib)} or more"] if group.gpu_memory_mib else []
+    for word, labels in (("label", group.node_labels), ("not label", group.avoid_labels)):
+        found += [f"{word} {printable(_condition(key, values))}" for key, values in sorted(labels.items())]
+    if group.capacity_type:
+        found.append(f"{group.capacity_type} nodes")
+    if group.tolerations:
+        found.append(f"tolerates {', '.join(printable(toleration.label) for toleration in group.tolerations)}")
+    if group.spread is not None:
+        apart = f", at most {group.spread.max_skew:,} apart" if group.spread.max_skew > 1 else ""
+        found.append(f"spread over {_level(group.spread.level)}s{apart}")
+    return found
+
+
+def _condition(key: str, values: Sequence[str]) -> str:
+    return key if "*" in values else f"{key}={' or '.join(values)}"
+
+
+def _placement(view: WorkloadDetail) -> str:
+    names = [printable(place.node) for place in view.placement[:4]]
+    more = f" and {view.placement_total - len(names):,} more nodes" if view.placement_total > len(names) else ""
+    return ", ".join(names) + more
+
+
+def _reason(reason: Reason) -> list[str]:
+    unblock = [f"  needs: {printable(reason.unblock)}"] if reason.unblock else []
+    return [f"{printable(reason.token)}: {printable(reason.text)}", *unblock]
+
+
+def _rests_on(likely: RuntimeEstimate) -> str:
+    like = likely.level not in ("", "all")
+    near = f"{likely.samples:,} of the same {printable(likely.level)}" if like else "none like it"
+    if likely.basis == "request":
+        return f"from its requested time; of finished runs {near}"
+    return f"from {max(likely.learnt, likely.samples):,} finished runs, {near}"
+
+
+def _held(likely: RuntimeEstimate) -> str:
+    if likely.p90_coverage_permille is None:
+        return "no such estimate has been scored yet"
+    within = f", p50 within 2x in {permille(likely.within2x_permille)}" if likely.within2x_permille is not None else ""
+    return f"p90 held in {permille(likely.p90_coverage_permille)}{within} of {likely.scored:,} scored"

@@ -1,0 +1,117 @@
+"""Is it fine, and if not, what now? Every line with a cursor leads to where it is worked on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from console.client.change_feed import in_thread
+from console.text.terminal_text import printable
+from console.tui.widgets.detail_pane import VERY_WIDE, DetailPane
+from console.tui.widgets.pane import Connect
+from console.views.overview.page import OverviewData, SlowReadings, overview_columns
+from console.views.overview.queues import question, worst_first
+from console.views.overview.recent_events import lately, questions, third_column
+from console.views.sections import Section
+from engine.model.errors import MusterError, UnreachableError
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+    from console.views.event_log import EventLog
+
+BESIDE_S = 20.0
+"""Wall seconds between questions that take longer to answer."""
+HOURS_AHEAD = 24
+
+
+class OverviewPane(DetailPane[OverviewData]):
+    NAME = "overview"
+    ALWAYS_TWO = True
+    THIRD = True
+
+    def __init__(self, connect: Connect, log: EventLog) -> None:
+        super().__init__(connect)
+        self._log = log
+        self._left.leads_with_first = self._third.leads_with_first = True  # what is most urgent
+        self._beside = SlowReadings()
+        self._beside_at = float("-inf")
+        self._asking_beside = False
+
+    @property
+    def copyable(self) -> str:
+        """The id that the line under the cursor is about."""
+        link = next((view.link for view in self._views if view.has_focus), "")
+        page, _, name = link.partition(" ")
+        return name if page in ("workload", "node", "queue", "proposal") else ""
+
+    @property
+    def TAILS(self) -> bool:  # type: ignore[override]
+        """What has just happened is told where there is a third column."""
+        return self.app.size.width >= VERY_WIDE
+
+    def ask(self, client: Client) -> OverviewData:
+        health = client.health()
+        waiting = client.proposals(("awaiting",), 4) if health.awaiting else ()
+        told = None
+        if self._third.display:
+            told = lately(*(client.query(question) for question in questions()))
+        queues = worst_first(client.query(question()))
+        return OverviewData(client.overview(), queues, health.awaiting, health.stuck, waiting, told)
+
+    def columns(self, detail: OverviewData, width: int) -> tuple[list[Section], list[Section]]:
+        return overview_columns(detail, width, self.size.height, self._beside)
+
+    def third(
+        self, detail: OverviewData, left: list[Section], right: list[Section], width: int
+    ) -> tuple[list[Section], list[Section], list[Section]]:
+        events = self._log.newest(self.size.height) if self._log.whole else None
+        return left, right, third_column(detail.lately, events, width, self.size.height)
+
+    def on_resize(self) -> None:
+        if self._third.display != (self.size.width >= VERY_WIDE):
+            self.call_after_refresh(self.reload)
+
+    def reload(self) -> None:
+        super().reload()
+        if self.frozen is None and not self._asking_beside and time.monotonic() - self._beside_at >= BESIDE_S:
+            self._asking_beside = True
+            self.run_worker(self._ask_beside())
+
+    def look_again(self) -> None:
+        self._beside_at = float("-inf")
+        super().look_again()
+        self.reload()
+
+    async def _ask_beside(self) -> None:
+        """What may take long never keeps the page waiting: it is drawn when it comes."""
+        try:
+            self._beside = await in_thread(lambda: beside(self.connect()))
+        except UnreachableError:
+            return  # asked again with the next reload
+        except MusterError as error:
+            self._beside = self._beside._replace(why_not=printable(str(error)))
+        finally:
+            self._asking_beside = False
+        self._beside_at = time.monotonic()
+        self._draw()
+
+
+def beside(client: Client) -> SlowReadings:
+    """Blocks. What cannot be had is left out, but for an engine that is away."""
+    from recommender.forecasts.queries import ForecastRequest
+
+    budgets = client.budgets().budgets
+    grows = [size.scaling for size in client.scaling().pools if size.scaling is not None]
+    found = SlowReadings(budgets=budgets, boot_ms=max((each.boot_ms[0] for each in grows), default=0))
+    try:
+        found = found._replace(forecast=client.forecast(ForecastRequest(hours=HOURS_AHEAD)))
+    except UnreachableError:
+        raise
+    except MusterError as error:
+        found = found._replace(why_not=printable(str(error)))
+    try:
+        return found._replace(advice=client.recommendations().open)
+    except UnreachableError:
+        raise
+    except MusterError:
+        return found

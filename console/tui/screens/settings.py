@@ -1,0 +1,164 @@
+"""What is set, by what, and what it means. `:settings NAME=VALUE` begins a change, `:settings -NAME` takes one out of
+the file; nothing is changed before a person has chosen where."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from textual import on
+
+from console.client.change_feed import in_thread
+from console.forms import settings
+from console.forms.setting_sources import refuse_secret, settings_told
+from console.forms.settings import ConsoleSettings
+from console.forms.settings_file import write
+from console.text.terminal_text import printable
+from console.tui.widgets.detail_pane import DetailPane
+from console.tui.widgets.pane import Connect
+from console.tui.widgets.sections_view import SectionsView
+from console.views.sections import Section
+from console.views.settings import SettingChange, SettingsPage, pages, values_of
+from engine.model.errors import MusterError, SpecError
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+    from console.tui.app import MusterApp
+
+
+class SettingsPane(DetailPane[SettingsPage]):
+    NAME = "settings"
+
+    def __init__(self, connect: Connect, argument: str) -> None:
+        super().__init__(connect)
+        self._wish = read(argument)
+
+    @property
+    def crumb(self) -> str:
+        return "settings" if self._wish is None else f"settings {self._wish.name}"
+
+    @property
+    def note(self) -> str:
+        if self.detail is None:
+            return ""
+        given = sum(bool(each.where) for each in self.detail.settings)
+        return f"{given:,} of {len(self.detail.settings):,} are set"
+
+    @property
+    def copyable(self) -> str:
+        return self.detail.path if self.detail is not None else ""
+
+    @property
+    def _app(self) -> MusterApp:
+        return cast("MusterApp", self.app)
+
+    def ask(self, client: Client) -> SettingsPage:
+        """Not of the engine: of this machine's file and environment."""
+        return self._told()
+
+    def _told(self) -> SettingsPage:
+        found, problem = settings_told(self._app.flags)
+        if self._wish is not None:
+            refuse_secret(self._wish.name, self._wish.value)
+        values, defaults = values_of(found)
+        file = settings.config_file(os.environ)
+        with suppress(ValueError):  # it is in no home
+            file = Path("~") / file.relative_to(Path.home())
+        return SettingsPage(tuple(found), values, defaults, str(file), printable(problem))
+
+    async def _ask(self) -> None:
+        """Also while no engine answers."""
+        self._again = False
+        try:
+            self.detail = await in_thread(self._told)
+        except MusterError as error:
+            self._app.report(error)
+            self._wish = None
+            self._again = True
+        else:
+            self._draw()
+        finally:
+            self._asking = False
+        if self._again:
+            self.look_again()
+
+    def reload(self) -> None:
+        """Files and the environment do not change with the cell."""
+        if self.detail is None and not self._asking:
+            self.look_again()
+
+    def look_again(self) -> None:
+        self._asking = True
+        self.run_worker(self._ask(), exclusive=True, group="settings")
+
+    def clear_one(self) -> bool:
+        if self._wish is None or len(self._app.navigator.stack) > 1:
+            return False
+        self._wish = None
+        self._draw()
+        return True
+
+    def columns(self, detail: SettingsPage, width: int) -> tuple[list[Section], list[Section]]:
+        return pages(detail, self._wish, width)
+
+    @on(SectionsView.LinkChosen)
+    def _chosen(self, event: SectionsView.LinkChosen) -> None:
+        event.prevent_default()
+        event.stop()
+        what, _, rest = event.link.partition(":")
+        if what == "compose":
+            self.post_message(self.Compose(rest))
+        elif self._wish is not None:
+            self.run_worker(self._change(what, self._wish), exclusive=True, group="change")
+
+    async def _change(self, where: str, wish: SettingChange) -> None:
+        try:
+            if where == "file":
+                path = settings.config_file(os.environ)
+                await in_thread(lambda: write(path, wish.name, wish.value))
+            if wish.name == "theme":
+                self._turn_theme(wish.value)
+        except MusterError as error:
+            self._app.report(error)
+            return
+        done = (
+            "is out of the file" if wish.value is None else "is written" if where == "file" else "is set till the end"
+        )
+        self._app.say(f"{wish.name} {done}")
+        self._wish = None
+        self.look_again()
+
+    def _turn_theme(self, wanted: str | None) -> None:
+        """As this console would look if it were started with it."""
+        from console.text.themes import theme_for
+
+        self._app.theme = theme_for(wanted or ConsoleSettings().theme, os.environ, self._app.console.color_system).name
+
+
+def read(argument: str) -> SettingChange | None:
+    """`NAME=VALUE`, `-NAME`, or nothing. Raises SpecError naming what would do."""
+    text = argument.strip()
+    if not text:
+        return None
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    out = name.startswith("-") and not equals
+    name = name.lstrip("-")
+    known = [field.name for field in fields(ConsoleSettings)]
+    if name not in known:
+        if "key" in name or "password" in name or "token" in name or "secret" in name:
+            raise SpecError("", f"'{printable(name)[:40]}' is no setting: no secret is kept there",
+                            f"Set {settings.MODEL_KEY}, or name a file with model_key_file")  # fmt: skip
+        near = get_close_matches(name, known, 1)
+        raise SpecError("", f"there is no setting '{printable(name)[:40]}'",
+                        f"Did you mean {near[0]}?" if near else ":settings lists them all")  # fmt: skip
+    if out:
+        return SettingChange(name, None)
+    if not equals:
+        raise SpecError("", f"{name} needs a value", f"Write :settings {name}=VALUE, or -{name} to take it out")
+    given = settings.from_text(name, value.strip().strip("\"'"))
+    return SettingChange(name, settings.checked(name, given, name))

@@ -1,0 +1,197 @@
+"""A page that lists one kind of thing: filter, order, columns and marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import structs
+from textual import on
+
+from console.actions.action_types import ActionTarget
+from console.client.change_feed import in_thread
+from console.forms.filters import FilterError
+from console.forms.row_filters import matches
+from console.text.terminal_text import printable
+from console.tui.widgets.column_choice import keep_columns, kept_columns
+from console.tui.widgets.pane import Connect
+from console.tui.widgets.selection import MOST
+from console.tui.widgets.table_pane import TablePane
+from console.tui.widgets.window_table import Fetch, TablePosition, WindowTable
+from console.views.lists import KEY_COLUMN, LISTS, NEWEST_FIRST, SHARE, ListView, Row, Window, summary
+from engine.model.errors import MusterError, RefusedError
+from engine.model.queries import Term
+
+if TYPE_CHECKING:
+    from engine.model.queries import Kind
+
+
+class ListPane(TablePane):
+    """A table of one kind."""
+
+    KIND: ClassVar[Kind]
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self.view = ListView.of(self.KIND)
+        self.table.markable = bool(self.TARGETS)
+        self._checking = False
+
+    def on_mount(self) -> None:
+        if not self.view.chosen:
+            self.view.chosen = kept_columns(self.app, self.KIND)
+        self._ask_anew()
+
+    @property
+    def note(self) -> str:
+        marked = tuple(self.table.marked.values())
+        ranging = ["range: v keeps it, esc gives it up"] if self.table.selection.anchor is not None else []
+        return "  ·  ".join([*ranging, *self.notes, summary(self.view, self._window, marked)])
+
+    @property
+    def line(self) -> str:
+        return f"{self.NAME} {self.view.line}".rstrip()
+
+    @property
+    def targets(self) -> tuple[ActionTarget, ...]:
+        if not self.TARGETS:
+            return ()
+        rows: Sequence[Row] = list(self.table.marked.values())
+        if not rows and self.table.cursor_row is not None:
+            rows = [self.table.cursor_row]
+        return tuple(ActionTarget(row.id, row.state) for row in rows)
+
+    @property
+    def copyable(self) -> str:
+        row = self.table.cursor_row
+        return super().copyable or (printable(row.id) if row else "")
+
+    def filter(self, text: str) -> None:
+        """Show other rows. Raises FilterError and stays as it is when the filter cannot be read."""
+        before = self.view.copy()
+        self.view.filter(text)
+        self._changed_from(before)
+
+    def take(self, text: str) -> None:
+        """Show what a line says and nothing of what was there before: order and columns it does not speak of are those
+        the page opens with. Raises FilterError and stays as it is."""
+        before, self.view = self.view, ListView.of(self.KIND)
+        self.view.chosen = kept_columns(self.app, self.KIND)
+        try:
+            self.view.filter(text)
+        except FilterError:
+            self.view = before
+            raise
+        self._changed_from(before)
+
+    def _changed_from(self, before: ListView) -> None:
+        if self.view.where != before.where:
+            # A mark that the filter hides would be acted on unseen.
+            self.table.selection.clear()
+        if (self.view.where, self.view.sort) != (before.where, before.sort):
+            self._ask_anew()
+        elif self.view.chosen != before.chosen:
+            self._ask_anew(self.table.place._replace(x=0))
+
+    def sort_by(self, name: str, *, then: bool = False) -> None:
+        self.view.sort_by(name, then=then)
+        self._ask_anew()
+
+    def choose_columns(self, names: Sequence[str]) -> None:
+        """Show these from now on, whenever this page is opened; none: those of the kind."""
+        self.view.chosen = tuple(names)
+        keep_columns(self.app, self.KIND, self.view.chosen)
+        self._ask_anew(self.table.place._replace(x=0))
+
+    def clear_one(self) -> bool:
+        if super().clear_one():
+            return True
+        if self.view.filter_text:
+            self.filter("")
+            return True
+        return False
+
+    def fetcher(self, view: ListView) -> Fetch:
+        """What fetches the rows of this view, on a thread."""
+        return partial(fetch_rows, self.connect, view)
+
+    def _ask_anew(self, place: TablePosition | None = None) -> None:
+        self.table.empty = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else f"no {self.KIND} yet"
+        # The thread reads a copy: the person may edit the view while it asks.
+        view = self.view.copy()
+        fetch = self.fetcher(view)
+        newest_first = view.sort[:1] == NEWEST_FIRST
+        self.table.show(view.headings, fetch, view.order, grows_at_top=newest_first, place=place)
+        self.post_message(self.Changed())
+
+    @on(WindowTable.SortRequested)
+    def _sort_requested(self, event: WindowTable.SortRequested) -> None:
+        self.sort_by(event.name, then=event.then)
+
+    # --- marks
+
+    @on(WindowTable.TooMany)
+    def _too_many(self) -> None:
+        error = RefusedError(f"one plan takes at most {MOST:,} {self.KIND}", "Narrow the filter, or act in portions")
+        self.post_message(self.Failed(error))
+
+    @on(WindowTable.Loaded)
+    def _check_marks(self) -> None:
+        """A mark on what the filter lets through no longer would be acted on unseen."""
+        if self.table.marked and not self._checking and self.table.selection.anchor is None:
+            self._checking = True
+            self.run_worker(self._drop_hidden())
+
+    async def _drop_hidden(self) -> None:
+        selection, view = self.table.selection, self.view.copy()
+        turns, ids = selection.turns, tuple(selection.marked)
+        try:
+            rows = await in_thread(partial(rows_of, self.connect, view, ids))
+        except MusterError:
+            return  # the page itself meets it too and tells
+        finally:
+            self._checking = False
+        if turns == selection.turns and view.where == self.view.where:
+            selection.refresh(rows)
+            if gone := selection.keep({row.id for row in rows}):
+                self.table.redraw_marks()
+                note = f"{gone:,} marked no longer match: they are marked no more"
+                self.app.notify(printable(note), markup=False, timeout=4)
+
+    async def mark_all(self) -> None:
+        """Mark whatever matches the filter, by id. Raises RefusedError where that is more than one plan takes, and
+        MusterError."""
+        selection, view = self.table.selection, self.view.copy()
+        window = await in_thread(partial(fetch_rows, self.connect, view, 0, MOST))
+        if window.matched > MOST:
+            raise RefusedError(
+                f"{window.matched:,} {self.KIND} match, and one plan takes at most {MOST:,}",
+                "Narrow the filter, or mark a range with v",
+            )
+        if view.where == self.view.where:
+            selection.take(window.rows)
+            self.table.redraw_marks()
+
+
+def fetch_rows(connect: Connect, view: ListView, offset: int, limit: int) -> Window:
+    """Rows of a list from the engine. Blocks."""
+    return view.window(connect().query(view.query(offset, limit)), offset)
+
+
+def rows_of(connect: Connect, view: ListView, ids: Sequence[str]) -> list[Row]:
+    """The rows with these ids that the list still holds. Blocks."""
+    key = KEY_COLUMN[view.kind]
+    named = tuple(Term(key, "=", name) for name in ids)
+    # Terms on one column are alternatives: what the filter itself says of ids is looked at here.
+    own = [term for term in view.where if term.column == key and term.op in ("=", "~")]
+    others = tuple(term for term in view.where if term not in own)
+    query = structs.replace(view.query(0, len(ids)), where=(*named, *others), sort=())
+    rows = view.window(connect().query(query), 0).rows
+    return [row for row in rows if matches(own, {key: row.id})]
+
+
+def sortable(view: ListView) -> list[str]:
+    """Columns to sort by, those on the screen first."""
+    shown = [column.name for column in view.columns if column is not SHARE]
+    return shown + [name for name in LISTS[view.kind] if name not in shown and name != SHARE.name]

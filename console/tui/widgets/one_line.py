@@ -1,0 +1,100 @@
+"""One line of toned text across the screen: header, tabs, title, footer, banner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console.text.terminal_text import cut, printable
+from console.text.tones import drawn, tones
+from console.tui.widgets.line_widget import LeanLines
+
+Part = tuple[str, str, str]
+"""Text, tone, and what a click on it means (empty: nothing)."""
+
+
+def part(text: str, tone: str = "", press: str = "") -> Part:
+    """A part whose text, wherever it comes from, is safe to draw."""
+    return printable(text), tone, press
+
+
+def whole(parts: Sequence[Part], room: int) -> list[Part]:
+    """Those from the left that fit: of what can be clicked all or nothing, so that no name of a key is cut in two."""
+    kept: list[Part] = []
+    for press, group in groupby(parts, key=itemgetter(2)):
+        unit = list(group)
+        width = sum(cell_len(text) for text, _, _ in unit)
+        if width > room:
+            for text, tone, _ in () if press else unit:
+                # Whoever cuts a line says so behind it.
+                kept.append((text if cell_len(text) <= room else cut(text, room + 1)[:-1], tone, ""))
+                room = max(0, room - cell_len(text))
+            break
+        kept += unit
+        room -= width
+    return kept
+
+
+class OneLine(LeanLines, Widget):
+    """Draws parts from the left and parts from the right; repaints only when they differ from before."""
+
+    DEFAULT_CSS = """
+    OneLine { height: 1; width: 100%; }
+    """
+
+    class Pressed(Message):
+        """A click on a part that means something."""
+
+        def __init__(self, press: str) -> None:
+            super().__init__()
+            self.press = press
+
+    def __init__(self, ground: str, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._ground = ground
+        self._left: tuple[Part, ...] = ()
+        self._right: tuple[Part, ...] = ()
+        self._tones: dict[str, Style] = {}
+
+    def show(self, left: Sequence[Part], right: Sequence[Part] = ()) -> None:
+        if (tuple(left), tuple(right)) != (self._left, self._right):
+            self._left, self._right = tuple(left), tuple(right)
+            self.refresh()
+
+    def on_mount(self) -> None:
+        self.retone()
+
+    def retone(self) -> None:
+        self._tones = tones(self.app.current_theme)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        base = self._tones["base"] + self._tones[self._ground]
+        left, right = self._strip(self._left, base), self._strip(self._right, base)
+        room = self.size.width - right.cell_length
+        if room <= 0:
+            return left.adjust_cell_length(self.size.width, base)
+        if left.cell_length > room:
+            left = self._strip((*whole(self._left, room - 2), ("… ", "", "")), base)
+        return Strip.join([left.adjust_cell_length(room, base), right])
+
+    def _strip(self, parts: tuple[Part, ...], base: Style) -> Strip:
+        return Strip([drawn(text, base + self._tones[tone]) for text, tone, _ in parts])
+
+    def on_click(self, event: events.Click) -> None:
+        edge = self.size.width - sum(cell_len(text) for text, _, _ in self._right)
+        side, edge = (self._right, edge) if event.x >= edge else (self._left, 0)
+        for text, _, press in side:
+            edge += cell_len(text)
+            if event.x < edge:
+                if press:
+                    self.post_message(self.Pressed(press))
+                return

@@ -1,0 +1,342 @@
+"""The cost page as sections: what is spent by the hour and by the day, what budgets have left, what was of use, and
+what machines cost. No Textual in here. Money is micro-USD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from console.forms.filters import quoted
+from console.text.charts import FILLS, framed, gutter, legend, ribbon, round_top, spark, stack, stack_top, time_axis
+from console.text.terminal_text import (
+    cut,
+    cut_name,
+    duration,
+    fit,
+    fit_name,
+    money,
+    permille,
+    printable,
+    timestamp,
+    wrap,
+)
+from console.views.lists import meter
+from console.views.sections import Line, Section, fact, plural, text_line
+from engine.model.money import DAY_MS, MICROUSD
+from engine.model.queries import Overview
+from engine.model.specs import HOUR_MS
+from engine.reads.cost_reports import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, PoolGoodput, Showback
+
+UNNAMED = "(none)"
+NOBODY = {"idle": "(idle)", "downtime": "(engine down)"}
+"""What lines of a showback are called that are of no group."""
+GROUPS = 5
+"""Groups with a part of their own in the chart; the others share one."""
+_TONES = ("bar", "accent", "info", "ok", "warn", "", "dim", "dim")
+"""Of the parts of a column: the groups, the others, idle, downtime."""
+BUDGET_LINE = "set-budget NAME --queue QUEUE --limit 500 --window 30d"
+QUOTE_LINE = "cost nodes=4 gpus=8 hours=6"
+
+
+class CostPageQuery(NamedTuple):
+    """What stands behind `:cost` when no work is priced."""
+
+    by: str = "tenant"
+    days: int = 14
+
+
+class Spending(NamedTuple):
+    """What the page shows, besides the days that are over."""
+
+    overview: Overview
+    budgets: BudgetReport
+    goodput: GoodputReport
+    window: Showback
+    """Of all days that are shown."""
+    rates: tuple[tuple[int, int | None], ...]
+    """(begin of an hour, mean cost of all nodes by the hour)."""
+    prices: Mapping[str, tuple[int | None, ...]]
+    """Pool -> price by the hour, of the last day."""
+
+
+class Day(NamedTuple):
+    """What was charged on one day: by group, and for nobody."""
+
+    groups: Mapping[str, int]
+    idle: int
+    downtime: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.groups.values()) + self.idle + self.downtime
+
+
+def day_of(report: Showback) -> Day:
+    nobody = {line.kind: line.microusd for line in report.lines if line.kind != "group"}
+    groups = {line.name: line.microusd for line in report.lines if line.kind == "group"}
+    return Day(groups, nobody["idle"], nobody.get("downtime", 0))
+
+
+def dollars(microusd: int) -> str:
+    """As an axis has room for it: "$0.50", "$12", "$9.4k", "$1.2M"."""
+    whole = microusd / MICROUSD
+    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if whole >= 10 * size or (whole >= size and sign != "k"):
+            return f"${whole / size:,.1f}".removesuffix(".0") + sign
+    return f"${whole:,.0f}" if whole >= 10 or whole == int(whole) else f"${whole:,.2f}"
+
+
+# -- charts -----------------------------------------------------------------------------------------------------------
+
+
+def chart(detail: Spending, asked: CostPageQuery, days: Mapping[int, Day], width: int, rows: int) -> list[Section]:
+    """Spending by day, in parts; by the hour where the cell is too young for that."""
+    spent = [day for day, each in days.items() if each.total]
+    if len(spent) < 2:
+        return [hours_chart(detail, width, rows)]
+    nothing = Day({}, 0)
+    shown = {day: days.get(day, nothing) for day in range(min(spent), max(spent) + 1)}
+    return [days_chart(shown, asked, width, rows)]
+
+
+def days_chart(days: Mapping[int, Day], asked: CostPageQuery, width: int, rows: int) -> Section:
+    """A column a day (UTC): the dearest groups from below, then the others, what was idle, and what was downtime."""
+    names = _dearest(days.values())
+    columns = [_parts(day, names) for day in days.values()]
+    top = round_top(stack_top(columns, width))
+    indent = gutter(top, dollars)
+    top = round_top(stack_top(columns, max(1, width - indent)))
+    drawn = stack(columns, max(1, width - indent), rows, top, _TONES)
+    wide = sum(len(text) for text, _ in drawn[0])
+    first, last = min(days), max(days)
+    axis = time_axis(first * DAY_MS, (last + 1) * DAY_MS, wide, indent)
+    parts = [
+        *((FILLS[index], printable(name) or UNNAMED, _TONES[index]) for index, name in enumerate(names)),
+        *(
+            (FILLS[index], name, _TONES[index])
+            for index, name in ((GROUPS, "others"), (GROUPS + 1, "idle"), (GROUPS + 2, "engine down"))
+            if name == "idle" or any(column[index] for column in columns)
+        ),
+    ]
+    parts_shown = [(f"{fill} {cut_name(name, 24)}", tone) for fill, name, tone in parts]
+    lines = [*framed(drawn, top, dollars), *axis, *legend(parts_shown, width)]
+    total = sum(day.total for day in days.values())
+    note = f"{money(total)} in {len(days):,} days, today so far"
+    return Section(f"Spent by day, by {printable(asked.by)}", tuple(Line(spans) for spans in lines), note)
+
+
+def _dearest(days: Iterable[Day]) -> list[str]:
+    sums: dict[str, int] = {}
+    for day in days:
+        for name, amount in day.groups.items():
+            sums[name] = sums.get(name, 0) + amount
+    return sorted(sums, key=lambda name: (-sums[name], name))[:GROUPS]
+
+
+def _parts(day: Day, names: Sequence[str]) -> list[int]:
+    own = [day.groups.get(name, 0) for name in names]
+    return [*own, *([0] * (GROUPS - len(own))), sum(day.groups.values()) - sum(own), day.idle, day.downtime]
+
+
+def hours_chart(detail: Spending, width: int, rows: int) -> Section:
+    """What all nodes cost by the hour, as it was measured."""
+    first = next((index for index, (_, rate) in enumerate(detail.rates) if rate is not None), None)
+    if first is None:
+        return Section("Cost per hour", (text_line("nothing was measured yet", "dim"),))
+    if not any(rate for _, rate in detail.rates) and not detail.overview.cost_microusd_hour:
+        return Section("Cost per hour", unpriced(width))
+    points = detail.rates[first:]
+    values = [rate for _, rate in points]
+    top = round_top(max(rate or 0 for rate in values))
+    indent = gutter(top, dollars)
+    drawn = ribbon(values, values, values, max(1, width - indent), rows, top)
+    axis = time_axis(points[0][0], points[-1][0] + HOUR_MS, max(1, width - indent), indent)
+    lines = [*framed(drawn, top, dollars), *axis]
+    return Section("Cost per hour, of all nodes", tuple(Line(spans) for spans in lines), "mean of each hour")
+
+
+def unpriced(width: int) -> tuple[Line, ...]:
+    """Instead of a chart of nothing: that no node has a price, and where one is set."""
+    told = (
+        ("nothing is priced: no pool has a price, so nothing is charged and no budget fills", ""),
+        (":set-price POOL 12.5 sets what a node of a pool costs by the hour, in dollars, from now on", "dim"),
+        ("in a cell file it is price_usd_hour of a pool: muster define", "dim"),
+    )
+    return tuple(text_line(cut(text, width), tone) for text, tone in told)
+
+
+# -- sections ---------------------------------------------------------------------------------------------------------
+
+
+def pages(
+    detail: Spending, asked: CostPageQuery, width: int, *, read_only: bool
+) -> tuple[list[Section], list[Section]]:
+    """Left: now, budgets, what was of use. Right: who was charged, machines, and where to go on."""
+    left = [now(detail, width), budgets(detail.budgets, width, read_only=read_only), use(detail.goodput, width)]
+    right = [charged(detail.window, width), machines(detail, width), further(asked, width)]
+    return left, right
+
+
+def now(detail: Spending, width: int) -> Section:
+    """By the hour, and what of it nobody uses."""
+    cost, idle = detail.overview.cost_microusd_hour, detail.overview.idle_microusd_hour
+    if not cost:
+        return Section("Now", (text_line("no node has a price: :set-price POOL 12.5", "dim"),))
+    share = idle * 1000 // cost
+    bar = max(4, width - 40)
+    lines = [
+        fact("per hour", f"{money(cost)}, {money(cost * 24)} a day at this rate"),
+        Line(
+            (
+                (fit("idle", 11), "dim"),
+                (f"{money(idle)} an hour ", ""),
+                (meter(share, bar), "warn" if share >= 300 else "bar"),
+                (f" {permille(share):>4}", ""),
+            )
+        ),
+    ]
+    return Section("Now", tuple(lines), "prices of the pools")
+
+
+def budgets(report: BudgetReport, width: int, *, read_only: bool) -> Section:
+    """Each against its limit: spent, how fast, and when it is gone."""
+    if not report.budgets:
+        lines = [text_line("none is set", "dim")]
+        if not read_only:
+            lines.append(Line(((cut(f":{BUDGET_LINE}", width), "link"),), f"compose:{BUDGET_LINE}"))
+        return Section("Budgets", tuple(lines))
+    found = [line for budget in report.budgets for line in _budget(budget, report.now_ms, width)]
+    return Section("Budgets", tuple(found), f"{len(report.budgets):,}, enter shows their work")
+
+
+def _budget(budget: BudgetLine, now_ms: int, width: int) -> list[Line]:
+    spec = budget.spec
+    used = budget.spent_microusd * 1000 // spec.limit_microusd if spec.limit_microusd else 1000
+    sign, tone = {"spent": ("✗", "bad"), "warned": ("!", "warn")}.get(budget.stage, ("●", "ok"))
+    link = f"workloads {spec.scope}:{quoted(printable(spec.of))}"
+    amounts = f"{money(budget.spent_microusd)} of {money(spec.limit_microusd)}"
+    bar = max(4, width - len(amounts) - 9)
+    name = cut(f"{printable(spec.name)} · {spec.scope} {printable(spec.of)}", width - 2)
+    words = wrap(_gone(budget, now_ms), width - 2)
+    return [
+        Line(((f"{sign} ", tone), (name, "link")), link),
+        Line((("  ", ""), (meter(min(used, 1000), bar), tone), (f" {permille(used):>4} ", ""), (amounts, "dim"))),
+        *(Line((("  " + line, tone if budget.stage == "spent" or budget.spent_at_ms is not None else "dim"),))
+          for line in words),
+    ]  # fmt: skip
+
+
+def _gone(budget: BudgetLine, now_ms: int) -> str:
+    """How fast it goes, when it will be gone, and what then."""
+    ends = f"window ends {timestamp(budget.window_end_ms)[5:16]} UTC"
+    rate = f"{money(budget.rate_microusd_hour)}/h"
+    waiting = f", {budget.waiting:,} {plural('workload', budget.waiting)} of it wait" if budget.waiting else ""
+    then = {"warn": "it is only shown", "hold": "nothing more of it starts", "approve": "each of its work asks first"}
+    if budget.stage == "spent":
+        return f"spent; {then[budget.spec.action]}{waiting}; {ends}"
+    if budget.spent_at_ms is None:
+        return f"{rate} lasts: {money(budget.forecast_microusd)} by then; {ends}"
+    gone = f"gone in {duration(budget.spent_at_ms - now_ms)} ({timestamp(budget.spent_at_ms)[5:16]} UTC)"
+    return f"{rate}: {gone}, then {then[budget.spec.action]}{waiting}; {ends}"
+
+
+def use(report: GoodputReport, width: int) -> Section:
+    """What of all that was paid was of use, since the cell began."""
+    cost = report.cost_microusd
+    if not cost:
+        return Section("Of use", (text_line("nothing was paid yet", "dim"),))
+    idle = cost - report.charged_microusd - report.downtime_microusd
+    each = "" if report.per_finished_microusd is None else f", {money(report.per_finished_microusd)} each"
+    bar = max(4, width - 36)
+    parts = (
+        ("of use", report.charged_microusd - report.wasted_microusd, "ok"),
+        ("wasted", report.wasted_microusd, "bad"),
+        ("idle", idle, "warn"),
+        *([("down", report.downtime_microusd, "dim")] if report.downtime_microusd else []),
+    )
+    lines = [
+        Line(
+            (
+                (fit(name, 8), "dim"),
+                (meter(amount * 1000 // cost, bar), tone),
+                (f" {permille(amount * 1000 // cost):>4} ", ""),
+                (money(amount), "dim"),
+            )
+        )
+        for name, amount, tone in parts
+    ]
+    told = f"{report.finished:,} {plural('workload', report.finished)} finished{each}, idle nodes in it"
+    lines += [text_line(line, "dim") for line in wrap(told, width)]
+    return Section("Of use, in the cell's life", tuple(lines), f"{money(cost)} in all")
+
+
+def charged(report: Showback, width: int) -> Section:
+    """Who was charged what in the window; Enter shows their work."""
+    lines = []
+    name_width = min(24, max(10, width - 30))
+    for line in report.lines:
+        name = NOBODY.get(line.kind) or printable(line.name) or UNNAMED
+        amount = money(line.microusd)
+        bar = max(0, width - name_width - 7 - 14)
+        link = "" if line.kind in NOBODY else group_link(report.by, line.name)
+        spans = (
+            (fit_name(name, name_width), "link" if link else "dim"),
+            (f" {amount:>13}", ""),
+            (f" {permille(line.permille):>4} ", "dim"),
+            (meter(line.permille, bar), "faint" if line.kind in NOBODY else "bar"),
+        )
+        lines.append(Line(spans, link))
+    since = f"{timestamp(report.since_ms)[:10]} to now" if lines else ""
+    if len(lines) == 1:
+        lines.insert(0, text_line("no work was charged for in this window", "dim"))
+    return Section(f"Charged, by {printable(report.by)}", tuple(lines), since)
+
+
+def group_link(by: str, name: str) -> str:
+    """The `:` line that shows the work, or the nodes, of a group; empty where no filter tells it."""
+    if not name or by not in GROUPINGS:
+        return ""
+    return f"nodes pool:{quoted(printable(name))}" if by == "pool" else f"workloads {by}:{quoted(printable(name))}"
+
+
+def machines(detail: Spending, width: int) -> Section:
+    """What a node of each pool costs by the hour, how that went, and how often providers take spot nodes back."""
+    by_pool = {pool.pool: pool for pool in detail.goodput.pools}
+    lines = []
+    name_width = min(16, max(8, width - 40))
+    for pool in detail.overview.pools:
+        if not pool.price_microusd_hour:
+            continue
+        used = by_pool.get(pool.name)
+        trend = spark(detail.prices.get(pool.name, ()), max(0, min(12, width - name_width - 32)))
+        spans = (
+            (fit_name(printable(pool.name), name_width), "link"),
+            (f" {money(pool.price_microusd_hour):>9}/h", ""),
+            (f" {pool.nodes:>6,} nodes ", "dim"),
+            (fit(trend, min(12, len(trend))) + " " if trend else "", "info"),
+            (_spot_words(used), "warn" if used is not None and used.spot else "dim"),
+        )
+        lines.append(Line(spans, f"nodes pool:{quoted(printable(pool.name))}"))
+    if not lines:
+        lines = [text_line("no pool has a price", "dim")]
+    return Section("Machines", tuple(lines), "price, last day; spot: taken back")
+
+
+def _spot_words(pool: PoolGoodput | None) -> str:
+    if pool is None or not pool.spot:
+        return "on demand"
+    return f"spot {pool.interruptions_ppm_hour / 10_000:.2f}%/h"
+
+
+def further(asked: CostPageQuery, width: int) -> Section:
+    """Other groupings, and what is priced from here."""
+    lines = [
+        Line(((cut(f"price work: :{QUOTE_LINE}", width), "link"),), f"compose:{QUOTE_LINE}"),
+        *(
+            Line(((f"by {by}", "link"), (", as :cost by=" + by, "dim")), f"by:{by}")
+            for by in GROUPINGS
+            if by != asked.by
+        ),
+    ]
+    return Section("Go on", tuple(lines), ":cost days=30, :cost by=tag:KEY")

@@ -1,0 +1,152 @@
+"""What a proposal needs from a person now: how a yes is given, whose else, and the key to press next; and the request
+that asks for the same again. No Textual in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from console.text.terminal_text import duration, printable, timestamp
+from console.views.decisions.proposal import name_of, state_word, why_not_mine
+from runbooks.plans import proposal_states
+from runbooks.plans.typed_plan import Plan, Proposal, Request, StepRequest
+
+if TYPE_CHECKING:
+    from runbooks.policy.queries import Caller
+
+VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}
+
+
+def one_key(proposal: Proposal) -> bool:
+    """Whether `y` is a yes: not where the tier or the policy asks for the digest."""
+    return proposal.typed == "key" and proposal.tier in ("T0", "T1")
+
+
+def by_author_alone(proposal: Proposal) -> bool:
+    """Whether the votes of others are not needed."""
+    return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
+
+
+def others_needed(proposal: Proposal) -> str:
+    """As in "needs 1 vote of another than you: approver, neither its author nor who asked for it"."""
+    votes = "1 vote" if proposal.needs == 1 else f"{proposal.needs} votes"
+    return f"needs {votes} of others than you: {printable(proposal.need)}"
+
+
+def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_for_word: bool, unverified: bool) -> str:
+    """What to do about it now, for the title line: the key, or for whom or what it waits."""
+    state = proposal.state
+    if state == "awaiting":
+        if why_not_mine(proposal, me):
+            return f"waits for {votes_missing(proposal)} of others"
+        if any(vote.subject == me and vote.verdict == "approve" and not vote.counts for vote in proposal.votes):
+            return f"you voted; waits for {votes_missing(proposal)} more"
+        return "A approves, N rejects" if read else "read to the end of the plan to vote (pgdn, G)"
+    if state == "paused":
+        if unverified:
+            return "K accepts it as it is, U takes it back"
+        return "C says go, U takes it back" if waits_for_word else "R goes on, U takes it back"
+    if state in proposal_states.LIVE:
+        return progress(proposal, now_ms)
+    takes_back = any(step.rollback for step in proposal.plan.steps)
+    return {
+        "approved": "E carries it out",
+        "verified": "done and seen to work" + (": U takes it back" if takes_back else ""),
+        "failed": "U takes back what was done of it" if takes_back else "it failed, and cannot be taken back",
+        "rollback_failed": "U tries once more to take it back",
+        "stale": "V proposes it for the cell as it is now",
+        "expired": "V proposes it again",
+        "rolled_back": "it was taken back",
+    }.get(state, "")
+
+
+def votes_missing(proposal: Proposal) -> str:
+    return f"{proposal.needs} vote{'s' if proposal.needs != 1 else ''}"
+
+
+def progress(proposal: Proposal, now_ms: int) -> str:
+    """How far what runs is: "step 2 of 3, drain: 4m 10s of at most 20m". `now_ms` is the engine's wall clock."""
+    steps = list(zip(proposal.plan.steps, proposal.standing, strict=False))
+    for number, (step, standing) in enumerate(steps, 1):
+        if standing.state in ("verified", "rolled_back"):
+            continue
+        what = f"step {number} of {len(steps)}, {printable(step.act.action).replace('_', ' ')}"
+        if standing.state == "done" and standing.at_ms:
+            gone = max(0, now_ms - standing.at_ms)
+            return f"{what}: being seen to, {duration(gone)} of at most {duration(step.timeout_ms)}"
+        return f"{what}: {standing.state.replace('_', ' ')}"
+    return f"all {len(steps)} steps are done"
+
+
+def what_moved(shown: Proposal, now: Proposal, good_in: Sequence[str]) -> str:
+    """Why an answer to what was shown would come too late: who did what, and when. Empty while it would not."""
+    if now.digest != shown.digest:
+        return f"{printable(now.id)} is another plan now, revision {now.revision}: look at that one"
+    if now.state in good_in:
+        return ""
+    return f"{printable(now.id)} {became(now)}: nothing is left to answer"
+
+
+def became(proposal: Proposal) -> str:
+    """As in "is verified, approved by bob at 12:00:03": its state, and by whom it came to that."""
+    last = max(proposal.votes, key=lambda vote: vote.at_ms, default=None)
+    state = f"is {state_word(proposal.state)}"
+    if last is None or proposal.state in ("cancelled", "expired", "superseded"):
+        return f"{state}{f', {printable(proposal.note)}' if proposal.note else ''}"
+    word = {"approve": "approved", "reject": "rejected", "abstain": "looked at"}[last.verdict]
+    return f"{state}, {word} by {name_of(last.subject)} at {timestamp(last.at_ms, date=False)} UTC"
+
+
+def new_votes(shown: Proposal, now: Proposal) -> str:
+    """Votes that came while it was looked at, as in "bob votes yes"; empty where there is none."""
+    before = {(vote.subject, vote.verdict, vote.at_ms) for vote in shown.votes}
+    came = [vote for vote in now.votes if (vote.subject, vote.verdict, vote.at_ms) not in before]
+    return ", ".join(f"{name_of(vote.subject)} voted {VOTED[vote.verdict]} just now" for vote in came)
+
+
+def keys_note(caller: Caller | None) -> str:
+    """What this person lacks to give a vote that must be signed; empty when nothing is known to be missing."""
+    if caller is None:
+        return ""
+    if caller.shared_with:
+        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
+        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
+    if not caller.me.startswith("person:"):
+        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
+    if not caller.keys.get(caller.me):
+        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
+    return ""
+
+
+def waiting_step(proposal: Proposal) -> str | None:
+    """The step that is done once somebody says go: the first not begun, of what is paused."""
+    if proposal.state != "paused":
+        return None
+    for step, standing in zip(proposal.plan.steps, proposal.standing, strict=False):
+        if standing.state == "waiting":
+            return step.id if step.confirm != "none" else None
+        if standing.state != "verified":
+            return None
+    return None
+
+
+def unverified(proposal: Proposal) -> bool:
+    """Something that was done is not seen to have worked."""
+    return any(each.state in ("failed", "inconclusive") for each in proposal.standing)
+
+
+def request_of(proposal: Proposal) -> Request:
+    """The same asked for again. Ways back are left to the catalogue, which makes them from what is found now."""
+    plan: Plan = proposal.plan
+    if plan.rolls_back:
+        return Request(rolls_back=plan.rolls_back, reason=proposal.reason, start=plan.start)
+    steps = tuple(
+        StepRequest(
+            act=step.act, id=step.id, pre=step.pre, verify=step.verify, on_fail=step.on_fail, confirm=step.confirm
+        )
+        for step in plan.steps
+    )
+    return Request(
+        steps=steps, reason=proposal.reason, requester=plan.requester, source=plan.source, limits=plan.limits,
+        evidence=plan.evidence, start=plan.start,
+    )  # fmt: skip

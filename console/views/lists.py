@@ -1,0 +1,279 @@
+"""View models of the lists: what is asked, how a row reads, which columns come first. No Textual in here.
+
+A cell is text and a tone (see `console.text.tones`); every text has passed `printable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from console.forms.filters import COLUMN_TERM, SORT, parse_view
+from console.forms.row_filters import Value, matches
+from console.text.terminal_text import NONE, milli, permille, printable, show
+from console.text.tones import state_look
+from engine.model.queries import COLUMNS, Column, Kind, Page, Query, Term
+
+Span = tuple[str, str]
+"""Text and the tone it is drawn in."""
+
+
+class Row(NamedTuple):
+    """One line of a table: identity and what is drawn. Equal rows are drawn equally."""
+
+    id: str
+    cells: tuple[Span, ...]
+    state: str = ""
+    asks: tuple[int, int] = (0, 0)
+    """Milli-GPU and milli-CPU that it asks for, or has: what marked rows come to."""
+
+
+class Heading(NamedTuple):
+    """How a table shows a column."""
+
+    name: str
+    title: str
+    right: bool = False
+    most: int = 24
+    """Width beyond which a cell is cut. The last column takes what the screen has left."""
+
+
+class Window(NamedTuple):
+    """Rows from `start` on, and the size of the whole."""
+
+    start: int
+    rows: list[Row]
+    matched: int
+    total: int
+    version: int
+    at_ms: int
+
+
+LISTS: dict[Kind, tuple[str, ...]] = {
+    "workloads": ("id", "state", "queue", "gpu", "wait", "reason", "priority", "tenant", "tasks", "cpu", "run", "name"),
+    "nodes": ("id", "state", "use", "gpu_free", "gpu", "workloads", "pool", "rack", "cpu_free", "cpu", "gpu_model"),
+    "queues": (
+        "name", "state", "queued", "running", "oldest_wait", "quota_use", "gpu_used", "gpu_nominal", "gpu_borrowed",
+        "gpu_lent", "share", "weight", "burst", "burst_left", "held", "waiting", "suspended", "cpu_used", "cpu_nominal",
+        "parent",
+    ),
+    "reservations": ("name", "state", "start", "end", "nodes", "queues"),
+    "pools": (
+        "name", "use", "nodes", "ready", "down", "booting", "gpu_free", "gpu", "ordered", "price", "spot", "least",
+        "most", "backed_off", "failures", "headroom", "priority", "suspect", "region", "zones", "machine_type",
+    ),
+    "orders": (
+        "id", "state", "pool", "zone", "nodes", "granted", "booting", "ready", "workload", "ordered", "refused",
+        "expires", "ended",
+    ),
+}  # fmt: skip
+"""Columns in order of importance: on a narrow screen the last ones are a scroll to the right away."""
+
+KEY_COLUMN: dict[Kind, str] = {
+    "workloads": "id", "nodes": "id", "queues": "name", "reservations": "name", "pools": "name", "orders": "id",
+}  # fmt: skip
+NEWEST_FIRST = ("-submitted",)
+SHARE = Column(
+    "quota_use", "QUOTA USE", "permille", "Share of the GPU quota in use, or of the CPU quota where there is none"
+)
+SHARE_OF = ("gpu_used", "gpu_nominal", "cpu_used", "cpu_nominal")
+SUMMED: dict[Kind, tuple[str, str]] = {"workloads": ("gpu", "cpu"), "nodes": ("gpu", "cpu")}
+"""What marked rows are added up by."""
+_WIDEST = {"id": 40, "name": 60, "queue": 28, "pool": 20, "rack": 16, "reason": 22}
+
+
+@dataclass
+class ListView:
+    """What a list shows: the question put to the engine, in a form that a person edits piece by piece."""
+
+    kind: Kind
+    filter_text: str = ""
+    where: tuple[Term, ...] = ()
+    sort: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
+    """Columns in the order in which a person wants them; empty: those of the kind."""
+
+    @classmethod
+    def of(cls, kind: Kind) -> ListView:
+        """The list as it first opens."""
+        return cls(kind, sort=NEWEST_FIRST if kind == "workloads" else ())
+
+    def copy(self) -> ListView:
+        """For a thread that reads while the person edits."""
+        return replace(self)
+
+    @property
+    def headings(self) -> tuple[Heading, ...]:
+        return tuple(heading(column) for column in self.columns)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is shown: the chosen columns or this kind's, and those it is sorted by should they not be among them."""
+        names = self.chosen or LISTS[self.kind]
+        sorted_by = [] if self.sort == NEWEST_FIRST else [name.removeprefix("-") for name in self.sort]
+        extra = [name for name in sorted_by if name not in names]
+        known = every_column(self.kind)
+        return tuple(known[name] for name in (*names[:3], *extra, *names[3:]))
+
+    def filter(self, text: str) -> None:
+        """Replace the filter; `sort:queue,-wait` in it sorts, `columns:id,gpu` chooses columns, and what it does not
+        speak of stays. On FilterError all of it stays."""
+        told = parse_view(self.kind, text, (SHARE.name,) if self.kind == "queues" else ())
+        self.where, self.filter_text = told.terms, told.filter_text
+        self.sort = self.sort if told.sort is None else told.sort
+        self.chosen = self.chosen if told.columns is None else told.columns
+
+    @property
+    def line(self) -> str:
+        """The whole view as `filter` takes it; order and columns only where they are not those of the kind."""
+        parts = [self.filter_text] if self.filter_text else []
+        if self.sort and self.sort != ListView.of(self.kind).sort:
+            parts.append(SORT + ",".join(self.sort))
+        if self.chosen and self.chosen != LISTS[self.kind]:
+            parts.append(COLUMN_TERM + ",".join(self.chosen))
+        return " ".join(parts)
+
+    def sort_by(self, name: str, *, then: bool = False) -> None:
+        """Sort by a column; again the same column turns the direction. Quantities start with the largest. `then`: by
+        this one where what it is sorted by is equal."""
+        if name == SHARE.name:
+            name = "gpu_used"
+        column = next(column for column in COLUMNS[self.kind] if column.name == name)
+        forward, backward = name, "-" + name
+        if column.unit != "text":
+            forward, backward = backward, forward
+        if then and self.sort and self.sort[0].removeprefix("-") != name:
+            self.sort = (self.sort[0], backward if self.sort[1:] == (forward,) else forward)
+            return
+        rest = self.sort[1:] if self.sort and self.sort[0].removeprefix("-") == name else ()
+        self.sort = (backward if self.sort[:1] == (forward,) else forward, *rest)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Columns that the engine is asked for: what is shown, and what a row needs besides."""
+        shown = [column.name for column in self.columns if column is not SHARE]
+        quota = SHARE_OF if SHARE in self.columns else ()
+        state = ("state",) if "state" in every_column(self.kind) else ()
+        return tuple(dict.fromkeys((*shown, KEY_COLUMN[self.kind], *state, *quota, *SUMMED.get(self.kind, ()))))
+
+    def query(self, offset: int, limit: int) -> Query:
+        return Query(kind=self.kind, columns=self.asked, where=self.where, sort=self.sort, offset=offset, limit=limit)
+
+    def window(self, page: Page, offset: int) -> Window:
+        """A page of the engine as rows of the table."""
+        index = {name: position for position, name in enumerate(page.columns)}
+        columns, key = self.columns, index[KEY_COLUMN[self.kind]]
+        state = index.get("state")
+        sums = [index[name] for name in SUMMED.get(self.kind, ())]
+        rows = [
+            Row(
+                str(values[key]),
+                tuple(cell(column, values, index) for column in columns),
+                "" if state is None else str(values[state]),
+                (values[sums[0]] or 0, values[sums[1]] or 0) if sums else (0, 0),
+            )
+            for values in page.rows
+        ]
+        return Window(offset, rows, page.matched, page.total, page.version, page.at_ms)
+
+    @property
+    def order(self) -> tuple[tuple[str, bool], ...]:
+        """Column names and whether descending, the one that decides first; none when in creation order."""
+        return tuple((name.removeprefix("-"), name.startswith("-")) for name in self.sort)
+
+    def sorted_by(self) -> tuple[str, bool]:
+        """The column that decides first; empty when in creation order."""
+        return self.order[0] if self.sort else ("", False)
+
+
+def every_column(kind: Kind) -> dict[str, Column]:
+    """All that can be shown of a kind, by name."""
+    share = (SHARE,) if kind == "queues" else ()
+    return {column.name: column for column in (*COLUMNS[kind], *share)}
+
+
+def rows_that_match(rows: Sequence[Row], headings: Sequence[Heading], terms: Sequence[Term]) -> list[Row]:
+    """Of rows that the console made itself: each cell as it reads, and the state without its sign."""
+
+    def values(row: Row) -> dict[str, Value]:
+        named: dict[str, Value] = {each.name: text for each, (text, _) in zip(headings, row.cells, strict=True)}
+        return named | {name: row.state.replace("_", " ") for name in ("state", "status") if name in named}
+
+    return [row for row in rows if matches(terms, values(row))] if terms else list(rows)
+
+
+def heading(column: Column) -> Heading:
+    right = column.unit not in ("text", "time") and column.name not in ("use", SHARE.name)
+    return Heading(column.name, column.title, right, _WIDEST.get(column.name, 24))
+
+
+def cell(column: Column, values: Sequence[Any], index: dict[str, int]) -> Span:
+    """One value as text and tone."""
+    if column is SHARE:
+        return _share(values, index)
+    value = values[index[column.name]]
+    if value is None or value == "":
+        return NONE, "faint"
+    if column.name == "state":
+        glyph, tone = state_look(str(value))
+        return f"{glyph} {printable(str(value))}", tone
+    if column.name == "use":
+        return f"{meter(value, 8)} {permille(value):>4}", "bar" if value < 900 else "warn"
+    if column.name == "estimate" and not value:
+        return "unknown", "dim"
+    return show(column.unit, value), _tone(column, value)
+
+
+def _tone(column: Column, value: Any) -> str:
+    if value == 0:
+        return "faint"
+    if column.name == "burst":
+        return "warn" if value == "burst" else "dim"
+    if column.name in ("id", "reason") or (column.name == "name" and column.title == "QUEUE"):
+        return ""
+    return "dim" if column.unit == "text" else ""
+
+
+def share_of(values: Sequence[Any], index: dict[str, int]) -> int | None:
+    """Permille of the quota in use; None without a quota."""
+    for used, nominal in (("gpu_used", "gpu_nominal"), ("cpu_used", "cpu_nominal")):
+        quota = values[index[nominal]]
+        if quota:
+            return (values[index[used]] or 0) * 1000 // quota  # type: ignore[no-any-return]
+    return None
+
+
+def _share(values: Sequence[Any], index: dict[str, int]) -> Span:
+    share = share_of(values, index)
+    if share is None:
+        return "no quota", "faint"
+    return f"{meter(min(share, 1000), 8)} {permille(share):>4}", "bar" if share < 1000 else "warn"
+
+
+def meter(share: int, width: int) -> str:
+    """A bar for a share in permille; readable without colour. Anything above zero shows."""
+    filled = min(width, max(1 if share > 0 else 0, share * width // 1000))
+    return "━" * filled + "┄" * (width - filled)
+
+
+def summary(view: ListView, window: Window | None, marked: Sequence[Row] = ()) -> str:
+    """ "412 of 10,000  ·  /state:queued  ·  by queue ↑, wait ↓  ·  3 marked, 24 GPU"."""
+    parts = []
+    if window is not None:
+        count = f"{window.matched:,}"
+        parts.append(f"{count} of {window.total:,}" if view.where else count)
+    if view.filter_text:
+        parts.append(f"/{printable(view.filter_text)}")
+    if view.order:
+        parts.append("by " + ", ".join(f"{name} {'↓' if down else '↑'}" for name, down in view.order))
+    if marked:
+        parts.append(marked_text(marked))
+    return "  ·  ".join(parts)
+
+
+def marked_text(marked: Sequence[Row]) -> str:
+    """ "3 marked, 24 GPU": how many, and what they come to."""
+    gpu, cpu = sum(row.asks[0] for row in marked), sum(row.asks[1] for row in marked)
+    sums = f", {milli(gpu)} GPU" if gpu else f", {milli(cpu)} CPU" if cpu else ""
+    return f"{len(marked):,} marked{sums}"

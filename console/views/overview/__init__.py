@@ -1,0 +1,1 @@
+"""The parts of the overview. Imports text and the typed answers. Start at `page`."""

@@ -1,0 +1,107 @@
+"""The settings page as sections: every setting with its value, where it came from and what it means; and one change, to
+be made for this session or in the file. No Textual in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from console.forms.setting_sources import Setting, shown, subjects
+from console.text.terminal_text import cut, fit, printable, wrap
+from console.views.sections import Line, Section, text_line
+
+_SIGNS = {"default": ("·", "faint"), "file": ("f", "info"), "environment": ("e", "accent"), "flag": ("-", "warn")}
+KEY = "· default  f file  e environment  - flag"
+_EFFECTS = {
+    "at once": "felt at once",
+    "next console": "felt by the next console that is started",
+    "next engine": "felt by the next engine that is started from here",
+}
+
+
+class SettingsPage(NamedTuple):
+    """What the page shows."""
+
+    settings: tuple[Setting, ...]
+    values: dict[str, str]
+    """Name -> value as it may be shown."""
+    defaults: dict[str, str]
+    path: str
+    problem: str
+    """What is wrong with the file."""
+
+
+class SettingChange(NamedTuple):
+    """A change that was typed."""
+
+    name: str
+    value: Any
+    """None: out of the file."""
+
+
+def values_of(settings: Sequence[Setting]) -> tuple[dict[str, str], dict[str, str]]:
+    return (
+        {each.name: shown(each.value) for each in settings},
+        {each.name: shown(each.default) for each in settings},
+    )
+
+
+def pages(told: SettingsPage, wish: SettingChange | None, width: int) -> tuple[list[Section], list[Section]]:
+    """Left: what is being changed, the console, the engine, the person. Right: the rest."""
+    by_name = {each.name: each for each in told.settings}
+    sections = [
+        Section(title, tuple(line for name in names for line in _lines(by_name[name], told, width)))
+        for title, names in subjects()
+    ]
+    head = [_head(told, width)]
+    if wish is not None:
+        head.insert(0, change(told, wish, width))
+    return [*head, *sections[:3]], sections[3:]
+
+
+def _head(told: SettingsPage, width: int) -> Section:
+    lines = [text_line(cut(told.path, width), "dim")]
+    lines += [text_line(line, "bad") for line in wrap(told.problem, width)] if told.problem else []
+    said = "enter begins a change; the nearest counts: flag, then environment, then file"
+    return Section("Settings", (*lines, *(text_line(line, "dim") for line in wrap(said, width))), KEY)
+
+
+def _lines(each: Setting, told: SettingsPage, width: int) -> list[Line]:
+    """Name, value and origin; beneath what it means, and what is wrong with it."""
+    sign, tone = _SIGNS[each.source]
+    name = fit(each.name, min(20, max(12, width // 3)))
+    value = printable(told.values[each.name])
+    spans = (
+        (f"{sign} ", tone),
+        (name, "link"),
+        (" " + cut(value, width - len(name) - 3), "strong" if each.where else ""),
+    )
+    lines = [Line(spans, f"compose:settings {each.name}=")]
+    if each.where:
+        also = f"; also in {', '.join(each.also)}, which does not count" if each.also else ""
+        lines += _beneath(f"from {each.where}{also}", tone, width)
+    if each.problem:
+        lines += _beneath(f"does not hold: {each.problem}", "bad", width)
+    return [*lines, *_beneath(each.meaning, "dim", width)]
+
+
+def _beneath(text: str, tone: str, width: int) -> list[Line]:
+    return [Line((("    " + line, tone),)) for line in wrap(printable(text), width - 4)]
+
+
+def change(told: SettingsPage, wish: SettingChange, width: int) -> Section:
+    """What a change would do, and lines that make it."""
+    each = next(each for each in told.settings if each.name == wish.name)
+    wanted = told.defaults[each.name] if wish.value is None else shown(wish.value)
+    lines = [
+        Line((("now   ", "dim"), (printable(cut(told.values[each.name], width - 6)), ""))),
+        Line((("then  ", "dim"), (printable(cut(wanted, width - 6)), "strong"))),
+        *_beneath(f"{_EFFECTS[each.effect]}. {each.meaning}", "dim", width),
+    ]
+    if each.source in ("flag", "environment"):
+        lines += _beneath(f"{each.where} sets it too, and counts more than the file", "warn", width)
+    if each.effect == "at once" and wish.value is not None:
+        lines.append(Line((("  for this session only", "link"),), "session:"))
+    into = f"take it out of {told.path}" if wish.value is None else f"write it to {told.path}"
+    lines.append(Line((("  " + cut(into, width - 2), "link"),), "file:"))
+    return Section(f"Change {each.name}", tuple(lines), "enter does it, esc leaves it")

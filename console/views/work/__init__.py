@@ -1,0 +1,2 @@
+"""Views of workloads, queues, nodes' topology and processes. Imports text and the engine's answers. Start at
+`workload`."""

@@ -1,0 +1,335 @@
+"""The check at the door: a command becomes events, or an error says why not. Nothing is changed here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from engine.admission import autoscaling_changes as sc
+from engine.admission import definitions as df
+from engine.admission import queue_changes as qc
+from engine.admission.definitions import Checked
+from engine.admission.id_lookup import ids_of, listed, nodes_of, rows_of
+from engine.admission.prices_and_budgets import approve_spending, remove_budgets, set_budgets, set_price
+from engine.admission.queue_moves import move_to_queue
+from engine.admission.resizing import resize
+from engine.admission.submissions import check_submission
+from engine.capacity.index import OPEN
+from engine.elasticity.pool_resizing import scale_pool
+from engine.elasticity.spot_interruptions import interrupt
+from engine.model import commands as cmd
+from engine.model import events as ev
+from engine.model.errors import RefusedError, SpecError
+from engine.model.specs import NodeState, WorkloadState, check_id
+from engine.placement.hot_swap import after_loss
+from engine.scheduling.manual_preemption import preempt
+from engine.scheduling.migration import migrate
+from engine.state.cell_state import State
+from engine.state.intent_answers import answer
+from engine.state.intents import settle
+
+
+def check(state: State, command: cmd.AnyCommand, now_ms: int) -> Checked:
+    """Raises SpecError, NotFoundError or RefusedError; then nothing of the command is applied. `now_ms`: cell time,
+    which goes on without events."""
+    timed = _TIMED.get(type(command))
+    return _CHECKS[type(command)](state, command) if timed is None else timed(state, command, now_ms)
+
+
+# -- actions on workloads ---------------------------------------------------------------------------------------------
+
+_LIVE = tuple(state for state in WorkloadState if not state.terminal)
+_WAITING = (WorkloadState.QUEUED, WorkloadState.WAITING)
+_STOPPED = (WorkloadState.SUSPENDED,)
+_ON_HOLD = (WorkloadState.HELD,)
+_ON_NODES = (WorkloadState.PLACED, WorkloadState.RUNNING)
+
+
+def _cancel(state: State, command: cmd.Cancel) -> Checked:
+    rows = _allow(state, command.ids, _LIVE, "cancel")
+    return [ev.Cancelled(row) for row in rows], ids_of(state, rows)
+
+
+def _hold(state: State, command: cmd.Hold) -> Checked:
+    rows = _allow(state, command.ids, _WAITING, "hold")
+    return [ev.Held(row) for row in rows], ids_of(state, rows)
+
+
+def _release(state: State, command: cmd.Release) -> Checked:
+    rows = _allow(state, command.ids, _ON_HOLD, "release")
+    return [ev.Released(row) for row in rows], ids_of(state, rows)
+
+
+def _requeue(state: State, command: cmd.Requeue) -> Checked:
+    rows = _allow(state, command.ids, _ON_NODES, "requeue")
+    cause = ev.REQUEUE_CAUSES.index("asked")
+    return [ev.Requeued(row, cause, saved=state.workloads.saves_when_asked(row)) for row in rows], ids_of(state, rows)
+
+
+def _suspend(state: State, command: cmd.Suspend) -> Checked:
+    rows = _allow(state, command.ids, (*_ON_NODES, *_WAITING), "suspend")
+    return [ev.Suspended(row, saved=state.workloads.saves_when_asked(row)) for row in rows], ids_of(state, rows)
+
+
+def _resume(state: State, command: cmd.Resume) -> Checked:
+    rows = _allow(state, command.ids, _STOPPED, "resume")
+    return [ev.Resumed(row) for row in rows], ids_of(state, rows)
+
+
+def _set_priority(state: State, command: cmd.SetPriority) -> Checked:
+    w = state.workloads
+    to = w.priority_of.get(command.priority_class)
+    if to is None:
+        known = ", ".join(sorted(w.priority_of)) or "none is defined"
+        raise SpecError("priority_class", f"there is no '{command.priority_class[:64]}'", f"Use one of: {known}")
+    rows = _allow(state, command.ids, _LIVE, "change the priority")
+    return [ev.PrioritySet(row, to) for row in rows if w.priority[row] != to], ids_of(state, rows)
+
+
+def _allow(state: State, ids: tuple[str, ...], allowed: tuple[WorkloadState, ...], what: str) -> list[int]:
+    """The rows, when all of them are in an allowed state."""
+    rows = rows_of(state, ids)
+    w = state.workloads
+    wrong = [f"'{w.ids[r]}' is {WorkloadState(w.state[r]).label}" for r in rows if w.state[r] not in allowed]
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        states = " or ".join(s.label for s in allowed)
+        raise RefusedError(
+            f"cannot {what}: {', '.join(wrong[:5])}{more}", f"Only {states} workloads can be; leave out the others"
+        )
+    return rows
+
+
+# -- actions on nodes -------------------------------------------------------------------------------------------------
+
+
+def _not_booting(state: State, rows: list[int], what: str) -> None:
+    """Refuse where a node has not come yet: its provider's word of it would be lost."""
+    booting = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.BOOTING]
+    if booting:
+        raise RefusedError(f"cannot {what}: {listed(booting)} boots", "Wait until it is ready, or remove it")
+
+
+def _not_leaving(state: State, rows: list[int], what: str) -> None:
+    """Refuse where a provider has given notice: it drains until it is gone, whatever is said of it."""
+    leaving = [state.capacity.node_ids[row] for row in rows if state.capacity.doomed[row] >= 0]
+    if leaving:
+        raise RefusedError(f"cannot {what}: the provider takes {listed(leaving)} back", "Leave those out")
+
+
+def _cordon(state: State, command: cmd.Cordon) -> Checked:
+    rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "cordon")
+    _not_leaving(state, [row for row in rows if state.capacity.state[row] == NodeState.DRAINING], "cordon")
+    return _turn(state, rows, NodeState.CORDONED, (NodeState.CORDONED, NodeState.DOWN)), _node_ids(state, rows)
+
+
+def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
+    rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "uncordon")
+    down = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.DOWN]
+    if down:
+        raise RefusedError(f"cannot uncordon: {listed(down)} is down", "It returns when its executor reports it")
+    silent = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.SUSPECT]
+    if silent:
+        raise RefusedError(f"cannot uncordon: {listed(silent)} is suspect", "It returns when it is heard of")
+    _not_leaving(state, rows, "uncordon")
+    return _turn(state, rows, NodeState.READY, (NodeState.READY,)), _node_ids(state, rows)
+
+
+def _drain(state: State, command: cmd.Drain) -> Checked:
+    rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "drain")
+    events = _turn(state, rows, NodeState.DRAINING, (NodeState.DRAINING, NodeState.DOWN))
+    events += _stop_work_on(state, rows, "drain", saves=True)
+    return events, _node_ids(state, rows) + _stopped_ids(state, events)
+
+
+def _remove_nodes(state: State, command: cmd.RemoveNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    for reservation in state.bookings.reservations:
+        kept = set(reservation.spec.nodes).intersection(command.ids)
+        if kept:
+            raise RefusedError(
+                f"node '{min(kept)}' is kept for reservation '{reservation.spec.name}'",
+                "Take that reservation back first, or leave the node",
+            )
+    events = _stop_work_on(state, rows, "node removed", saves=True)
+    events.append(ev.NodesChanged(array("i", rows).tobytes(), NodeState.REMOVED))
+    return events, _node_ids(state, rows) + _stopped_ids(state, events)
+
+
+def _fail_nodes(state: State, command: cmd.FailNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    events = after_loss(state, rows)
+    return events, _node_ids(state, rows) + _stopped_ids(state, events)
+
+
+def _restore_nodes(state: State, command: cmd.RestoreNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "restore")
+    unless = (NodeState.READY, NodeState.CORDONED, NodeState.DRAINING, NodeState.SUSPECT)
+    return _turn(state, rows, NodeState.READY, unless), _node_ids(state, rows)
+
+
+def _watch_nodes(state: State, command: cmd.WatchNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    new = [row for row in rows if not state.failures.is_watched(row)]
+    events: list[ev.AnyEvent] = [ev.Watched(array("i", new).tobytes())] if new else []
+    booting = [row for row in rows if state.capacity.state[row] == NodeState.BOOTING]
+    return events + _turn(state, booting, NodeState.READY, ()), _node_ids(state, rows)
+
+
+def _unwatch_nodes(state: State, command: cmd.UnwatchNodes) -> Checked:
+    rows = [row for row in nodes_of(state, command.ids) if state.failures.is_watched(row)]
+    events: list[ev.AnyEvent] = [ev.Watched(array("i", rows).tobytes(), watching=False)] if rows else []
+    before = {row: state.failures.before[row] for row in rows if state.capacity.state[row] == NodeState.SUSPECT}
+    for was in sorted(set(before.values())):
+        events += _turn(state, [row for row in before if before[row] == was], NodeState(was), ())
+    return events, _node_ids(state, rows)
+
+
+def _stop_work_on(state: State, nodes: list[int], cause: str, *, saves: bool) -> list[ev.AnyEvent]:
+    """Requeue everything that has a task there. `saves`: there is time for a checkpoint where one can be written."""
+    rows = sorted({state.allocations.workload[a] for node in nodes for a in state.allocations.on_node(node)})
+    w, code = state.workloads, ev.REQUEUE_CAUSES.index(cause)
+    return [ev.Requeued(row, code, saved=saves and w.saves_when_asked(row)) for row in rows]
+
+
+def _stopped_ids(state: State, events: list[ev.AnyEvent]) -> tuple[str, ...]:
+    return ids_of(state, [event.row for event in events if isinstance(event, ev.Requeued)])
+
+
+def _turn(state: State, rows: list[int], to: NodeState, unless: tuple[NodeState, ...]) -> list[ev.AnyEvent]:
+    """Nodes already in one of the states `unless` are left as they are."""
+    turning = [row for row in rows if state.capacity.state[row] not in unless]
+    return [ev.NodesChanged(array("i", turning).tobytes(), to)] if turning else []
+
+
+def _node_ids(state: State, rows: list[int]) -> tuple[str, ...]:
+    return tuple(state.capacity.node_ids[row] for row in rows)
+
+
+def _power_up(state: State, command: cmd.PowerUp) -> Checked:
+    """In a model of a cell that Slurm powers: at once."""
+    rows = nodes_of(state, command.ids)
+    return _turn(state, rows, NodeState.READY, (NodeState.READY, NodeState.CORDONED)), _node_ids(state, rows)
+
+
+def _power_down(state: State, command: cmd.PowerDown) -> Checked:
+    """In a model of a cell that Slurm powers: at once, when nothing runs there any more."""
+    rows = nodes_of(state, command.ids)
+    busy = [
+        state.capacity.node_ids[row] for row in rows if next(iter(state.allocations.on_node(row)), None) is not None
+    ]
+    if busy:
+        raise RefusedError(f"cannot power down: work runs on {listed(busy)}", "Drain those first")
+    return _turn(state, rows, NodeState.CORDONED, (NodeState.CORDONED,)), _node_ids(state, rows)
+
+
+def _set_job_priority(state: State, command: cmd.SetJobPriority) -> Checked:
+    """A model of Slurm has no such number for a single job: nothing comes of it there."""
+    rows = _allow(state, command.ids, (*_WAITING, *_ON_HOLD), "set the priority")
+    return [], ids_of(state, rows)
+
+
+def _set_qos(state: State, command: cmd.SetQos) -> Checked:
+    """In a model of a cell that Slurm decides on a QOS is the first part of a priority class: the class of that QOS and
+    the same tier, where one is known."""
+    rows = _allow(state, command.ids, _LIVE, "change the QOS")
+    w = state.workloads
+    events: list[ev.AnyEvent] = []
+    for row in rows:
+        tier = w.priority_classes[w.priority[row]].name.rpartition(".tier-")[2]
+        to = w.priority_of.get(f"{command.qos}.tier-{tier.removeprefix('tier-')}", w.priority[row])
+        if to != w.priority[row]:
+            events.append(ev.PrioritySet(row, to))
+    return events, ids_of(state, rows)
+
+
+# -- advance reservations ---------------------------------------------------------------------------------------------
+
+
+def _reserve(state: State, command: cmd.Reserve, now_ms: int) -> Checked:
+    spec = command.reservation
+    check_id(spec.name, "reservation.name")
+    if any(r.spec.name == spec.name for r in state.bookings.reservations):
+        raise SpecError("reservation.name", f"'{spec.name}' is there already", "Give it another name")
+    if spec.end_ms <= spec.start_ms:
+        raise SpecError("reservation.end_ms", "is not after its start", "Give an end after the start")
+    if spec.end_ms <= now_ms:
+        raise SpecError("reservation.end_ms", "lies in the past", f"Give a time after {now_ms} ms")
+    for name in spec.queues:
+        state.queues.row(name)
+    for row in nodes_of(state, spec.nodes):
+        if state.capacity.booking[row] != OPEN:
+            raise RefusedError(
+                f"node '{state.capacity.node_ids[row]}' is kept for others until they are through",
+                "Choose other nodes, or take that reservation back first",
+            )
+    return [ev.Reserved(spec)], (spec.name,)
+
+
+def _unreserve(state: State, command: cmd.Unreserve) -> Checked:
+    names = tuple(dict.fromkeys(command.names))
+    for name in names:
+        state.bookings.reservation(name)
+    return [ev.Unreserved(name) for name in names], names
+
+
+_CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
+    cmd.Define: df.define,
+    cmd.AddPools: df.add_pools,
+    cmd.AddNodes: df.add_nodes,
+    cmd.AddQueues: df.add_queues,
+    cmd.AddPriorityClasses: df.add_priority_classes,
+    cmd.Cancel: _cancel,
+    cmd.Hold: _hold,
+    cmd.Release: _release,
+    cmd.Requeue: _requeue,
+    cmd.Cordon: _cordon,
+    cmd.Uncordon: _uncordon,
+    cmd.Drain: _drain,
+    cmd.SetPolicy: df.set_policy,
+    cmd.RemovePriorityClasses: df.remove_priority_classes,
+    cmd.HoldQueues: qc.hold_queues,
+    cmd.DrainQueues: qc.drain_queues,
+    cmd.OpenQueues: qc.open_queues,
+    cmd.Suspend: _suspend,
+    cmd.Resume: _resume,
+    cmd.Unreserve: _unreserve,
+    cmd.SetPrice: set_price,
+    cmd.SetBudgets: set_budgets,
+    cmd.RemoveBudgets: remove_budgets,
+    cmd.ApproveSpending: approve_spending,
+    cmd.SetSettings: df.set_settings,
+    cmd.SetScaling: sc.set_scaling,
+    cmd.SetTargets: sc.set_targets,
+    cmd.SetAutoscaling: sc.set_autoscaling,
+    cmd.RemoveNodes: _remove_nodes,
+    cmd.FailNodes: _fail_nodes,
+    cmd.RestoreNodes: _restore_nodes,
+    cmd.WatchNodes: _watch_nodes,
+    cmd.UnwatchNodes: _unwatch_nodes,
+    cmd.SetPriority: _set_priority,
+    cmd.MoveToQueue: move_to_queue,
+    cmd.OrderQueues: qc.order_queues,
+    cmd.Migrate: migrate,
+    cmd.Resize: resize,
+    cmd.SettleIntents: settle,
+    cmd.AnswerIntent: answer,
+    cmd.SetQos: _set_qos,
+    cmd.SetJobPriority: _set_job_priority,
+    cmd.PowerUp: _power_up,
+    cmd.PowerDown: _power_down,
+}
+_TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
+    cmd.ChangeQueue: qc.change_queue,
+    cmd.Submit: check_submission,
+    cmd.Reserve: _reserve,
+    cmd.Interrupt: interrupt,
+    cmd.Preempt: preempt,
+    cmd.ScalePool: scale_pool,
+}
+"""Those for which it matters what time it is."""

@@ -1,0 +1,2 @@
+"""Pools that grow and shrink: autoscaler, providers, spot, services. Imports state, placement and scheduling. Start at
+`autoscaler`."""

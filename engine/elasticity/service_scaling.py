@@ -1,0 +1,81 @@
+"""Services follow their load: every so often each running one gets the number of replicas that
+`engine.model.service_replicas` finds.
+
+More replicas are wanted at once, and the scheduler gives them as there is room; fewer go at once, when the largest
+number that the load took during the stabilisation is smaller than what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.model import events as ev
+from engine.model.service_replicas import LOOK_EVERY_MS, desired, load_permille
+from engine.model.specs import ServiceSpec
+from engine.placement.gang_placement import packed
+from engine.state.cell_state import State
+from engine.state.usage import FRESH_MS
+
+
+class Services:
+    """The controller of all services of a cell."""
+
+    def __init__(self, state: State, emit: Callable[[ev.AnyEvent], None]) -> None:
+        self._state = state
+        self._emit = emit
+
+    def next_ms(self, now_ms: int) -> int | None:
+        if not self._state.replicas.running:
+            return None
+        return (now_ms // LOOK_EVERY_MS + 1) * LOOK_EVERY_MS
+
+    def act(self, now_ms: int) -> None:
+        state = self._state
+        for row in sorted(state.replicas.running):
+            spec = state.workloads.terms_at(row).service
+            if spec is not None:
+                self._look_at(row, spec, now_ms)
+
+    def _look_at(self, row: int, spec: ServiceSpec, now_ms: int) -> None:
+        replicas, w = self._state.replicas, self._state.workloads
+        reported, use = load_of(self._state, row, spec, now_ms)
+        if not reported:
+            return
+        load = desired(spec, w.tasks[row], reported, use)
+        wanted = replicas.wanted[row]
+        fewest = max(load, replicas.most_seen(row, now_ms - spec.stabilise_ms))
+        to = load if load > wanted else min(wanted, fewest)
+        seen = replicas.seen.get(row)
+        if to != wanted or not seen or seen[-1][1] != load:
+            self._emit(ev.Wanted(row, to, load))
+        if w.tasks[row] > to:
+            surplus = self._state.spare_tasks(row)
+            self._emit(ev.Shrunk(row, packed(surplus, len(w.class_at(row).counts))))
+
+
+def load_of(state: State, row: int, spec: ServiceSpec, now_ms: int) -> tuple[int, int]:
+    """(replicas that say how busy they are, their use in permille of what one asks for). Replicas are counted in whole
+    nodes: what one node reports is of all that are there."""
+    w, a = state.workloads, state.allocations
+    if spec.simulated_load:
+        return w.tasks[row], load_permille(spec, now_ms)
+    asked = w.class_at(row).groups[0].request.cpu_milli
+    known = state.usage.of.get(row, {})
+    fresh = {node: use for node, use in known.items() if use.at_ms > now_ms - FRESH_MS}
+    if not fresh or not asked:
+        return 0, 0
+    there = [a.count[i] for i in a.of_workload(w.first_allocation[row]) if a.node[i] in fresh]
+    return sum(there), sum(use.cpu_milli for use in fresh.values()) * 1000 // asked
+
+
+def unmet(state: State) -> list[tuple[int, int, int]]:
+    """(workload row, group, tasks) of the replicas that running services want, are let have by their quota, and find no
+    room for."""
+    found = []
+    w = state.workloads
+    for row in sorted(state.short & state.replicas.running):
+        missing = state.replicas.wanted[row] - w.tasks[row]
+        charge = state.charge_if(row, w.class_at(row).shapes, (1,))
+        if missing > 0 and state.queues.lack(w.queue[row], charge, state.now_ms) is None:
+            found.append((row, 0, missing))
+    return found

@@ -1,0 +1,487 @@
+"""What was seen of a scheduler that decides becomes events, so that a cell of its own journal mirrors it.
+
+Each thing seen is compared with the state, and the events are those that lead there: what happened in between is made
+up for. Whatever the scheduler says, no resource falls below zero and no gang is half bound: what does not fit is
+counted as far as there is room, and named in `left_out`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+
+from engine.admission import definitions as df
+from engine.capacity.devices import closest
+from engine.model import commands as cmd
+from engine.model import events as ev
+from engine.model import observations as seen
+from engine.model.accounting_history import MAX_RUNS
+from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.specs import (
+    RESOURCES,
+    NodeSpec,
+    NodeState,
+    PoolSpec,
+    QueueMode,
+    Resources,
+    TaskGroup,
+    WorkloadSpec,
+    WorkloadState,
+    check_id,
+    check_pool,
+    check_workload,
+)
+from engine.queues.tree_checks import check_queues
+from engine.state import workloads as wl
+from engine.state.cell_state import State, members
+
+MAX_LEFT_OUT = 1000
+"""Lines that one command names."""
+_STANDING = {
+    "ready": NodeState.READY,
+    "cordoned": NodeState.CORDONED,
+    "draining": NodeState.DRAINING,
+    "down": NodeState.DOWN,
+}
+_WAITS = ("queued", "held", "waiting")
+_HOLDS = ("starting", "running")
+_OUTSIDE = ev.REQUEUE_CAUSES.index("decided outside")
+
+
+class ObservationFold:
+    """One command Observe being taken in. `events` is to be applied one by one as it yields: what follows depends on
+    what came before. Nothing that was seen makes it raise: what cannot be taken is left out and named."""
+
+    def __init__(self, state: State, command: cmd.Observe, now_ms: int) -> None:
+        self._state = state
+        self._command = command
+        self._now_ms = now_ms
+        self._sound: set[tuple[TaskGroup, ...]] = set()
+        """Groups of workloads found sound: many jobs ask for the same."""
+        self.changed: dict[str, None] = {}
+        """Ids that it touched, in order."""
+        self.left_out: list[str] = []
+        """One line for each thing that could not be taken as it was seen."""
+        self._words: list[tuple[int, str]] = []
+        self._draws: dict[int, tuple[tuple[str, int], ...]] = {}
+        """By row: what it draws from caps, where that is news."""
+
+    def events(self) -> Iterator[ev.AnyEvent]:
+        for group in _grouped(self._command.seen):
+            if isinstance(group[0], seen.NodeSeen):
+                yield from self._nodes([each for each in group if isinstance(each, seen.NodeSeen)])
+                continue
+            for each in group:
+                try:
+                    yield from self._one(each)
+                except MusterError as error:
+                    self.note(str(error))
+        yield from self._said()
+        if self._draws:
+            yield ev.CapsTold(None, array("i", self._draws).tobytes(), tuple(self._draws.values()))
+
+    def note(self, line: str) -> None:
+        if len(self.left_out) < MAX_LEFT_OUT:
+            self.left_out.append(line)
+
+    def _one(self, each: seen.AnySeen) -> Iterator[ev.AnyEvent]:
+        match each:
+            case seen.WorkloadSeen():
+                yield from self._workload(each)
+            case seen.WorkloadGone(id=name):
+                yield from self._workload_gone(name)
+            case seen.PoolSeen(pool=pool):
+                yield from self._pool(pool)
+            case seen.NodeGone(id=name):
+                yield from self._node_gone(name)
+            case seen.QueueSeen():
+                yield from self._queue(each)
+            case seen.PriorityClassSeen(priority_class=spec):
+                check_id(spec.name, "priority class")
+                if spec.name not in self._state.workloads.priority_of:
+                    yield ev.PriorityClassAdded(df.canonical(spec))
+            case seen.ReservationSeen():
+                yield from self._reservation(each)
+            case seen.ReservationGone(name=name):
+                if any(r.spec.name == name for r in self._state.bookings.reservations):
+                    self.changed[name] = None
+                    yield ev.Unreserved(name)
+            case seen.CapsSeen(most=most):
+                yield ev.CapsTold(most)
+            case seen.PastSeen(runs=runs, until_ms=until_ms):
+                yield ev.RunsTold(runs[-MAX_RUNS:], min(until_ms, self._now_ms))
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def _pool(self, pool: PoolSpec) -> Iterator[ev.AnyEvent]:
+        check_pool(pool, f"pool '{pool.name[:64]}'")
+        known = self._state.capacity.pool_of.get(pool.name)
+        if known is None:
+            self.changed[pool.name] = None
+            yield ev.PoolAdded(df.canonical(pool))
+        elif self._state.capacity.pools[known].capacity != pool.capacity:
+            raise RefusedError(
+                f"pool '{pool.name}' is there with other machines", "Give machines that differ another pool"
+            )
+
+    def _nodes(self, group: list[seen.NodeSeen]) -> Iterator[ev.AnyEvent]:
+        """Many at once: new ones are one event."""
+        capacity = self._state.capacity
+        new: list[NodeSpec] = []
+        for each in group:
+            node = each.node
+            row = capacity.row_of.get(node.id)
+            if row is not None and not self._is_as_seen(row, node):
+                yield from self._node_gone(node.id)
+                row = None
+            if row is None:
+                new.append(node)
+        yield from self._added(new)
+        for standing, state in _STANDING.items():
+            rows = [capacity.row_of[each.node.id] for each in group
+                    if each.standing == standing and each.node.id in capacity.row_of]  # fmt: skip
+            turning = [row for row in rows if capacity.state[row] != state]
+            if turning:
+                self.changed |= dict.fromkeys(capacity.node_ids[row] for row in turning)
+                yield ev.NodesChanged(array("i", turning).tobytes(), state)
+        yield from self._boots(group)
+
+    def _boots(self, group: list[seen.NodeSeen]) -> Iterator[ev.AnyEvent]:
+        row_of, known = self._state.capacity.row_of, self._state.outside.boot_ms
+        told: dict[int, list[int]] = {}
+        for each in group:
+            row = row_of.get(each.node.id)
+            if row is not None and known.get(row, 0) != each.boot_ms:
+                told.setdefault(each.boot_ms, []).append(row)
+        for boot_ms, rows in told.items():
+            yield ev.BootsTold(array("i", rows).tobytes(), boot_ms)
+
+    def _added(self, new: list[NodeSpec]) -> Iterator[ev.AnyEvent]:
+        """All of them at once; where one is not sound, those that are."""
+        try:
+            yield from df.add_nodes(self._state, cmd.AddNodes(nodes=tuple(new)))[0]
+            self.changed |= dict.fromkeys(node.id for node in new)
+        except MusterError as error:
+            if len(new) == 1:
+                self.note(str(error))
+            for node in new if len(new) > 1 else ():
+                yield from self._added([node])
+
+    def _is_as_seen(self, row: int, node: NodeSpec) -> bool:
+        capacity = self._state.capacity
+        pool: PoolSpec = capacity.pools[capacity.pool[row]]
+        return (
+            pool.name == node.pool
+            and capacity.labels_of(row) == pool.labels | node.labels
+            and all(
+                not getattr(node, level) or capacity.places.names[getattr(capacity, level)[row]] == getattr(node, level)
+                for level in ("region", "zone", "block", "rack", "nvlink")
+            )
+        )
+
+    def _node_gone(self, name: str) -> Iterator[ev.AnyEvent]:
+        row = self._state.capacity.row_of.get(name)
+        if row is None:
+            return
+        a, cause = self._state.allocations, ev.REQUEUE_CAUSES.index("node removed")
+        for workload in sorted({a.workload[i] for i in a.on_node(row)}):
+            yield ev.Requeued(workload, cause)
+        self.changed[name] = None
+        yield ev.NodesChanged(array("i", [row]).tobytes(), NodeState.REMOVED)
+
+    def _queue(self, each: seen.QueueSeen) -> Iterator[ev.AnyEvent]:
+        queues, spec = self._state.queues, each.queue
+        known = queues.row_of.get(spec.name)
+        if known is None:
+            check_queues((spec,), queues.row_of, set())
+            self.changed[spec.name] = None
+            yield ev.QueueAdded(df.canonical(spec))
+            known = queues.row_of[spec.name]
+        elif queues.specs[known] != spec and queues.specs[known].parent == spec.parent:
+            self.changed[spec.name] = None
+            yield ev.QueueChanged(df.canonical(spec))
+        mode = QueueMode.OPEN if each.open else QueueMode.HELD
+        if queues.mode[known] != mode:
+            self.changed[spec.name] = None
+            yield ev.QueueModeSet(known, mode)
+
+    def _reservation(self, each: seen.ReservationSeen) -> Iterator[ev.AnyEvent]:
+        spec, bookings, capacity = each.reservation, self._state.bookings, self._state.capacity
+        check_id(spec.name, "reservation.name")
+        known = next((r for r in bookings.reservations if r.spec.name == spec.name), None)
+        if known is not None and known.spec == spec:
+            return
+        if spec.end_ms <= max(self._now_ms, spec.start_ms):
+            return
+        unknown = [name for name in spec.nodes if name not in capacity.row_of]
+        unknown += [name for name in spec.queues if name not in self._state.queues.row_of]
+        if unknown or not spec.nodes:
+            raise SpecError(f"reservation '{spec.name}'", f"has no nodes that are known: {unknown[:3]}", "")
+        if known is not None:
+            yield ev.Unreserved(spec.name)
+        kept = [name for name in spec.nodes if capacity.booking[capacity.row_of[name]] >= 0]
+        if kept:
+            raise RefusedError(
+                f"reservation '{spec.name}': node '{kept[0]}' is kept for another one too", "It counts for that one"
+            )
+        self.changed[spec.name] = None
+        yield ev.Reserved(df.canonical(spec))
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def _workload(self, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        spec, w = each.spec, self._state.workloads
+        if spec.array is not None:
+            yield from self._array(each)
+            return
+        row = w.row_of.get(spec.id)
+        if row is None:
+            self._check(spec)
+            self.changed[spec.id] = None
+            yield ev.Submitted(spec)
+            row = w.row_of[spec.id]
+            if each.submitted_ms:
+                yield ev.Dated(row, wl.SUBMITTED, min(each.submitted_ms, self._now_ms))
+        elif WorkloadState(w.state[row]).terminal:
+            return
+        elif not self._state.is_bound(row):
+            yield from self._asks(row, each)
+        elif w.class_at(row).estimate_ms != spec.estimate_ms:
+            # Time limits are changed while work runs, too.
+            yield ev.Reestimated(row, spec.estimate_ms)
+            self.changed[spec.id] = None
+        yield from self._towards(row, each)
+        if self._state.outside.word_of(row) != each.word:
+            self._words.append((row, each.word))
+        if not WorkloadState(w.state[row]).terminal and self._state.caps.draws(row) != each.draws:
+            self._draws[row] = each.draws
+
+    def _check(self, spec: WorkloadSpec) -> None:
+        w = self._state.workloads
+        if spec.groups in self._sound:
+            check_id(spec.id, "workload.id")
+        else:
+            check_workload(spec)
+            self._sound.add(spec.groups)
+        if (
+            spec.queue not in self._state.queues.row_of
+            or self._state.queues.children[self._state.queues.row_of[spec.queue]]
+        ):
+            raise SpecError(f"workload '{spec.id}'", f"its queue '{spec.queue[:64]}' is not known", "")
+        if spec.priority_class not in w.priority_of:
+            raise SpecError(
+                f"workload '{spec.id}'", f"its priority class '{spec.priority_class[:64]}' is not known", ""
+            )
+        if spec.id in w.array_names.index:
+            raise SpecError(f"workload '{spec.id}'", "an array has that id", "")
+        unknown = [term.id for term in spec.after if term.id not in w.row_of]
+        if unknown:
+            raise SpecError(f"workload '{spec.id}'", f"waits for '{unknown[0][:64]}', which is not known", "")
+
+    def _array(self, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        spec, w = each.spec, self._state.workloads
+        assert spec.array is not None
+        names = (spec.id, *(f"{spec.id}/{index}" for index in members(spec.array)))
+        if spec.id in w.array_names.index or any(name in w.row_of for name in names):
+            return
+        self._check(spec)
+        first = len(w.ids)
+        yield ev.Submitted(spec)
+        for row in range(first, len(w.ids)):
+            self.changed[w.ids[row]] = None
+            if each.submitted_ms:
+                yield ev.Dated(row, wl.SUBMITTED, min(each.submitted_ms, self._now_ms))
+
+    def _asks(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        """What it asks for now, where that is another than before: only while it is on no node."""
+        spec, state, w = each.spec, self._state, self._state.workloads
+        if w.class_at(row).groups != spec.groups:
+            self._check(spec)
+            yield ev.Reclassed(row, spec.groups, "changed outside")
+            self.changed[spec.id] = None
+        if w.class_at(row).estimate_ms != spec.estimate_ms:
+            yield ev.Reestimated(row, spec.estimate_ms)
+            self.changed[spec.id] = None
+        queue = state.queues.row_of.get(spec.queue)
+        if queue is not None and queue != w.queue[row]:
+            yield ev.Moved(row, queue)
+            self.changed[spec.id] = None
+        to = w.priority_of.get(spec.priority_class)
+        if to is not None and to != w.priority[row]:
+            yield ev.PrioritySet(row, to)
+            self.changed[spec.id] = None
+
+    def _towards(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        """From the state it is in to the one it was seen in."""
+        w = self._state.workloads
+        before = len(w.history_at)
+        if self._state.is_bound(row) and (each.phase in _WAITS or self._started_anew(row, each)):
+            cause = each.cause if each.cause in ev.REQUEUE_CAUSES else ""
+            yield ev.Requeued(row, ev.REQUEUE_CAUSES.index(cause) if cause else _OUTSIDE)
+        if each.phase in _WAITS:
+            yield from self._wait(row, each)
+        elif each.phase in _HOLDS:
+            yield from self._hold(row, each)
+        elif each.phase == "suspended":
+            if w.state[row] != WorkloadState.SUSPENDED:
+                yield ev.Suspended(row, saved=True)
+        else:
+            yield from self._end(row, each)
+        if len(w.history_at) > before:
+            self.changed[each.spec.id] = None
+
+    def _started_anew(self, row: int, each: seen.WorkloadSeen) -> bool:
+        """Whether it was put back and has started again since it was last seen."""
+        w = self._state.workloads
+        return (
+            each.phase in _HOLDS
+            and each.restarts >= w.attempts[row]
+            and w.state[row] == WorkloadState.RUNNING
+            and each.started_ms > w.started[row]
+        )
+
+    def _wait(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        w = self._state.workloads
+        now = WorkloadState(w.state[row])
+        if each.phase == "held":
+            if now == WorkloadState.SUSPENDED:
+                yield ev.Resumed(row)
+            if now != WorkloadState.HELD:
+                yield ev.Held(row)
+            return
+        if now == WorkloadState.HELD:
+            yield ev.Released(row)
+        elif now == WorkloadState.SUSPENDED:
+            yield ev.Resumed(row)
+        now = WorkloadState(w.state[row])
+        if each.phase == "waiting":
+            if now == WorkloadState.QUEUED or w.wake[row] != each.wake_ms:
+                yield ev.Parked(row, each.wake_ms)
+        elif now == WorkloadState.WAITING:
+            yield ev.Woke(row)
+
+    def _queued(self, row: int) -> Iterator[ev.AnyEvent]:
+        """Have it where work that starts comes from."""
+        now = WorkloadState(self._state.workloads.state[row])
+        if now == WorkloadState.HELD:
+            yield ev.Released(row)
+        elif now == WorkloadState.SUSPENDED:
+            yield ev.Resumed(row)
+        if self._state.workloads.state[row] == WorkloadState.WAITING:
+            yield ev.Woke(row)
+
+    def _hold(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        state, w = self._state, self._state.workloads
+        if not state.is_bound(row):
+            if not each.holds:
+                raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not said where", "")
+            yield from self._queued(row)
+            groups, placements = self._claims(row, each)
+            if groups != w.class_at(row).groups:
+                yield ev.Reclassed(row, groups, "as it was given")
+            waited = max((each.started_ms or self._now_ms) - w.since[row], 0)
+            if self._now_ms - w.since[row] != waited:
+                # It started before it was seen to: its wait was over then.
+                since = w.submitted[row]
+                yield ev.Dated(row, wl.SUBMITTED, max(self._now_ms - waited, 0))
+                yield ev.Placed(row, placements)
+                yield ev.Dated(row, wl.SUBMITTED, since)
+            else:
+                yield ev.Placed(row, placements)
+        if each.phase == "running" and w.state[row] == WorkloadState.PLACED:
+            yield ev.Started(row)
+            if each.started_ms:
+                yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
+
+    def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
+        """What it has, as task groups of equal shares and where they are. No more than there is."""
+        capacity = self._state.capacity
+        base = each.spec.groups[0]
+        by_share: dict[Resources, list[tuple[int, int]]] = {}
+        for held in each.holds:
+            node = capacity.row_of.get(held.node)
+            if node is None:
+                self.note(f"workload '{each.spec.id}' runs on '{held.node[:64]}', which is not known")
+                continue
+            share, mask = self._fitting(node, held, each.spec.id)
+            by_share.setdefault(share, []).append((node, mask))
+        if not by_share:
+            raise SpecError(f"workload '{each.spec.id}'", "runs on nodes that are not known", "")
+        groups, placements = [], []
+        for i, (share, places) in enumerate(by_share.items()):
+            name = base.name if not i else f"{base.name}-{i + 1}"
+            groups.append(msgspec.structs.replace(base, name=name, count=len(places), min_count=0, request=share))
+            places.sort()
+            devices = array("q", [mask for _, mask in places]).tobytes() if share.gpu_milli else b""
+            placements.append(
+                ev.GroupPlacement(
+                    array("i", [node for node, _ in places]).tobytes(), array("i", [1] * len(places)).tobytes(), devices
+                )
+            )
+        return tuple(groups), tuple(placements)
+
+    def _fitting(self, node: int, held: seen.Holding, name: str) -> tuple[Resources, int]:
+        """So much of what it has there as is free, and the devices."""
+        capacity = self._state.capacity
+        wanted, free = held.resources, capacity.free_vector(node)
+        whole = capacity.whole[node]
+        mask = sum(1 << index for index in set(held.devices))
+        count = wanted.gpu_milli // 1000
+        if mask.bit_count() != count or mask & ~whole:
+            mask = closest(whole, min(count, whole.bit_count()), 0)
+        share = Resources(
+            cpu_milli=min(wanted.cpu_milli, free[0]),
+            memory_mib=min(wanted.memory_mib, free[1]),
+            gpu_milli=mask.bit_count() * 1000,
+            disk_mib=min(wanted.disk_mib, free[3]),
+        )
+        if share != wanted:
+            lacks = [key for key, a, b in zip(RESOURCES, share.vector(), wanted.vector(), strict=True) if a < b]
+            self.note(
+                f"workload '{name}' has more {', '.join(lacks)} on '{held.node}' than is free there: others share it, "
+                "and it is counted as far as there is room"
+            )
+        return share, mask
+
+    def _end(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        w, state = self._state.workloads, self._state
+        unseen = not state.is_bound(row) and each.started_ms > 0 and each.phase != "cancelled"
+        if each.phase == "finished":
+            what = wl.FINISHED
+            yield ev.Finished(row)
+        elif each.phase == "cancelled":
+            what = wl.CANCELLED
+            yield ev.Cancelled(row)
+        else:
+            what = wl.FAILED
+            cause = each.cause if each.cause in ev.FAILURE_CAUSES else ev.FAILURE_CAUSES[0]
+            yield ev.Failed(row, cause=ev.FAILURE_CAUSES.index(cause))
+        ended_ms = min(each.ended_ms or self._now_ms, self._now_ms)
+        if unseen:
+            yield ev.Dated(row, wl.RUNNING, min(each.started_ms, ended_ms))
+        if unseen or w.ended[row] != ended_ms:
+            yield ev.Dated(row, what, ended_ms)
+
+    def _workload_gone(self, name: str) -> Iterator[ev.AnyEvent]:
+        row = self._state.workloads.row_of.get(name)
+        if row is not None and not WorkloadState(self._state.workloads.state[row]).terminal:
+            self.changed[name] = None
+            yield ev.Vanished(row)
+
+    def _said(self) -> Iterator[ev.AnyEvent]:
+        said = [(row, word) for row, word in dict(self._words).items() if self._state.outside.word_of(row) != word]
+        if said:
+            for row, _ in said:
+                self.changed[self._state.workloads.ids[row]] = None
+            yield ev.OutsideSaid(array("i", [row for row, _ in said]).tobytes(), tuple(word for _, word in said))
+
+
+def _grouped(told: tuple[seen.AnySeen, ...]) -> Iterator[tuple[seen.AnySeen, ...]]:
+    """Runs of the same kind, in order."""
+    cuts = [0, *(i for i in range(1, len(told)) if type(told[i]) is not type(told[i - 1])), len(told)]
+    for first, last in pairwise(cuts):
+        if first < last:
+            yield told[first:last]

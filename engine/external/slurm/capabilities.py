@@ -1,0 +1,91 @@
+"""What can be asked of a cluster as it is reached here: by its release's REST, by commands at hand, or not at all.
+
+One row for each ability, with the reason where it is missing, in words for a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from engine.external.slurm.errors import SlurmLacks
+
+By = Literal["rest", "command", ""]
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """`by` is empty where it is missing; `why` then says what would give it."""
+
+    by: By
+    why: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.by)
+
+    def need(self, what: str) -> None:
+        """SlurmLacks, with the reason, where it is missing. `what` begins the sentence: "draining node cpu001"."""
+        if not self.by:
+            raise SlurmLacks(0, f"{what}: not possible here: {self.why}", _REMEDY)
+
+
+_REMEDY = "Have Slurm's commands where Muster runs, or a newer slurmrestd"
+REST = Capability("rest")
+COMMAND = Capability("command")
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    submit: Capability
+    update_job: Capability
+    """Time limit, priority, QOS, partition, account, comment, name, nice, dependency, begin time; hold and release."""
+    cancel: Capability
+    requeue: Capability
+    update_node: Capability
+    """Drain, resume, down, with a reason; power up and down of cloud nodes."""
+    update_partition: Capability
+    reservation_write: Capability
+    job_states: Capability
+    """The short list: whether a job moved, without all of it."""
+    shares: Capability
+    history: Capability
+    """slurmdb: jobs that ended long ago, QOS, associations."""
+    topology: Capability
+
+    def missing(self) -> dict[str, str]:
+        """Names of what is missing, with the reason."""
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: ability.why for name, ability in found.items() if not ability}
+
+
+def capabilities(
+    *, version: str, offers: Callable[[str, str], bool], commands: bool, no_commands: str, proven: bool
+) -> Capabilities:
+    """`offers(method, path)` asks the release's own description, `path` without its version. `commands`: scontrol and
+    its like are at hand and speak to the same controller; `no_commands` says why not. `proven`: this client knows the
+    version; one it does not know is only read.
+    """
+
+    def can(what: str, method: str = "", path: str = "", *, command: bool = False, acts: bool = True) -> Capability:
+        if acts and not proven:
+            return Capability("", f"REST version {version} is newer than this client was made for: it is only read")
+        if path and offers(method, path):
+            return REST
+        if command and commands:
+            return COMMAND
+        rest = f"REST {version} cannot {what}" if path else f"REST up to v0.0.42 cannot {what}"
+        return Capability("", f"{rest}, and {no_commands}" if command else rest)
+
+    return Capabilities(
+        submit=can("submit jobs", "post", "/slurm/*/job/submit"),
+        update_job=can("change jobs", "post", "/slurm/*/job/{job_id}"),
+        cancel=can("cancel jobs", "delete", "/slurm/*/job/{job_id}"),
+        requeue=can("requeue jobs", command=True),
+        update_node=can("change nodes", "post", "/slurm/*/node/{node_name}", command=True),
+        update_partition=can("change partitions", command=True),
+        reservation_write=can("create or delete reservations", command=True),
+        job_states=can("list states alone", "get", "/slurm/*/jobs/state", command=True, acts=False),
+        shares=can("tell fair shares", "get", "/slurm/*/shares", command=True, acts=False),
+        history=can("tell of accounting: slurmrestd runs without slurmdbd", "get", "/slurmdb/*/jobs", acts=False),
+        topology=can("tell switches", command=True, acts=False),
+    )

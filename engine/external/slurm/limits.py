@@ -1,0 +1,308 @@
+"""Limits of QOS and associations: how much each lets run, how much is in use and by whom, and which of them stop a job.
+
+Slurm keeps its own count of usage and does not show it by REST: it is counted here from the jobs it shows, as Slurm
+counts it (acct_policy.c): what holds nodes now, by QOS, or by account with all accounts below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from engine.external.slurm.accounting import Association, Qos
+from engine.external.slurm.records import Job, SlurmPartition
+
+MAX_USERS = 4
+"""Of those who use a limit so many are named, the largest first."""
+JOBS = "jobs"
+SUBMITTED = "submitted jobs"
+TIME = "run time"
+_SCOPES = {"PerUser": "user", "PerUs": "user", "PerAcc": "account", "PerJob": "job", "PerNode": "node"}
+_BY_CODE = {
+    "CPU": ("cpu",), "Cpu": ("cpu",), "Mem": ("mem",), "Memory": ("mem",), "Node": ("node",), "GRES": ("gres",),
+    "Gres": ("gres",), "Billing": ("billing",), "Jobs": (JOBS,), "Job": (JOBS,), "SubmitJob": (SUBMITTED,),
+    "Submit": (SUBMITTED,), "WallDuration": (TIME,), "Wall": (TIME,), "License": ("license",), "BB": ("bb",),
+    "Energy": ("energy",),
+}  # fmt: skip
+_CODE = re.compile(
+    r"(?P<by>QOS|Assoc)(?P<what>Grp|Max)(?P<over>CPU|Cpu|Memory|Mem|Node|GRES|Gres|Billing|SubmitJob|Submit|Jobs?|"
+    r"WallDuration|Wall|License|BB|Energy)(?P<rest>.*)"
+)
+
+
+def is_limit(reason: str) -> bool:
+    """Whether the reason is a limit of a QOS or an association: room on nodes would not help."""
+    return _CODE.match(reason) is not None
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """What one user has of it."""
+
+    user: str
+    amount: int
+    jobs: int
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit and what is in use of it. Names are untrusted."""
+
+    of: str
+    """Who sets it, in words: `QOS high`, `account research`."""
+    over: str
+    """`cpu`, `mem` (MiB), `node`, `gres/gpu`, `jobs`, `submitted jobs`, `run time` (seconds), ..."""
+    scope: str
+    """`all` running jobs together, or those of one `user` or one `account`; `job`: each job by itself."""
+    most: int
+    used: int = 0
+    by: tuple[Use, ...] = ()
+    """The largest first; not of a limit on each job."""
+    wanted: int = 0
+    """By the job that is asked about."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.used + self.wanted > self.most
+
+
+class Cap(msgspec.Struct, frozen=True):
+    """A limit on what runs together of one QOS, account or user, by the name that tells it apart."""
+
+    name: str
+    most: int
+
+
+class ClusterLimits:
+    """All limits of a cluster, as accounting has them."""
+
+    def __init__(
+        self,
+        qos: Iterable[Qos],
+        associations: Iterable[Association],
+        partitions: Iterable[SlurmPartition],
+        cluster: str = "",
+    ) -> None:
+        qos, associations = tuple(qos), tuple(associations)
+        self._qos = {each.name: each for each in qos}
+        self._partition_qos = {each.name: each.qos for each in partitions if each.qos}
+        self._accounts: dict[str, Association] = {}
+        self._users: dict[tuple[str, str], Association] = {}
+        for each in associations:
+            if cluster and each.cluster and each.cluster != cluster:
+                continue
+            if not each.user:
+                self._accounts[each.account] = each
+            elif not each.partition or (each.account, each.user) not in self._users:
+                self._users[each.account, each.user] = each
+        self.made_of = qos, associations, self._partition_qos
+        """Equal ones limit alike."""
+        self._caps_of: dict[tuple[str, ...], tuple[tuple[Cap, str], ...]] = {}
+
+    def stopping(self, job: Job, jobs: Iterable[Job]) -> tuple[Limit, ...]:
+        """Limits that the job's reason is about, those first that it would exceed; none for another reason. `jobs`:
+        all that the controller shows."""
+        found = _CODE.match(job.reason)
+        if found is None or "RunMin" in found["rest"] or "Minutes" in found["rest"]:
+            return ()
+        kinds = _BY_CODE[found["over"]]
+        scope = "all" if found["what"] == "Grp" else next(
+            (scope for code, scope in _SCOPES.items() if found["rest"].startswith(code)), "")  # fmt: skip
+        by = "QOS" if found["by"] == "QOS" else "A"
+        held = list(jobs)
+        every = [
+            limit
+            for limit in self._of(job, held)
+            if (limit.of.startswith("QOS") == (by == "QOS")) and limit.over.split("/")[0] in kinds
+        ]
+        exact = [limit for limit in every if not scope or limit.scope == scope] or every
+        return tuple(sorted(exact, key=lambda limit: not limit.is_over))
+
+    def all(self, jobs: Iterable[Job]) -> tuple[Limit, ...]:
+        """Those of all running jobs together, with what is in use; then those on each user, account and job."""
+        held = list(jobs)
+        found: list[Limit] = []
+        for qos in self._qos.values():
+            found += self._of_qos(qos, held, None)
+        for account in self._accounts.values():
+            found += self._of_account(account, held, None)
+        return tuple(found)
+
+    def draws(self, job: Job) -> tuple[tuple[str, int], ...]:
+        """Limits on what runs together that count the job while it runs, by name, and how much of each it takes."""
+        return tuple((cap.name, amount) for cap, over in self.caps(job) if (amount := amount_of(job, over)) > 0)
+
+    def holds_by_cap(self, job: Job) -> bool:
+        """Whether the limit that is the job's reason is one that a cap tells: then it is over when enough has ended."""
+        found = _CODE.match(job.reason)
+        if found is None or "Min" in found["rest"] or found["rest"].startswith(("PerJob", "PerNode")):
+            return False
+        kinds = _BY_CODE[found["over"]]
+        return any(over.split("/")[0] in kinds for _, over in self.caps(job))
+
+    def caps(self, job: Job) -> tuple[tuple[Cap, str], ...]:
+        """With what each is over."""
+        key = (job.account, job.user, job.qos, job.partition)
+        if key not in self._caps_of:
+            self._caps_of[key] = tuple(self._caps(job))
+        return self._caps_of[key]
+
+    def _caps(self, job: Job) -> Iterator[tuple[Cap, str]]:
+        """What a QOS limits is not limited by accounts (acct_policy.c), and a partition's QOS goes before the job's."""
+        partition = self._partition_qos.get(job.partition.split(",")[0], "")
+        done: set[tuple[str, str]] = set()
+        for name in dict.fromkeys((partition, job.qos)):
+            if (qos := self._qos.get(name)) is not None:
+                everybody = {**qos.tres_total, **_counts(qos.jobs_total, None)}
+                users = {**qos.tres_per_user, **_counts(qos.jobs_per_user, None)}
+                accounts = {**qos.tres_per_account, **_counts(qos.jobs_per_account, None)}
+                yield from _as_caps(f"QOS {name}", "", everybody, done, "all")
+                yield from _as_caps(f"QOS {name}", f" of user {job.user}", users, done, "user")
+                yield from _as_caps(f"QOS {name}", f" of account {job.account}", accounts, done, "account")
+        own = self._users.get((job.account, job.user))
+        account = self._accounts.get(job.account)
+        most = own.jobs_max if own is not None and _is_limit(own.jobs_max) else account.jobs_max if account else None
+        mine = f"user {job.user} in account {job.account}"
+        yield from _as_caps(mine, "", _counts(most, None), set(done), "user")
+        if own is not None:
+            yield from _as_caps(mine, "", {**own.tres_total, **_counts(own.jobs_total, None)}, set(done), "all")
+        seen: set[str] = set()
+        while account is not None and account.account not in seen:
+            seen.add(account.account)
+            total = {**account.tres_total, **_counts(account.jobs_total, None)}
+            yield from _as_caps(f"account {account.account}", "", total, set(done), "all")
+            account = self._accounts.get(account.parent)
+
+    def _of(self, job: Job, held: list[Job]) -> Iterator[Limit]:
+        names = dict.fromkeys([*(self._partition_qos.get(name, "") for name in job.partition.split(",")), job.qos])
+        for name in names:
+            if name in self._qos:
+                yield from self._of_qos(self._qos[name], held, job)
+        own = self._users.get((job.account, job.user))
+        if own is not None:
+            yield from self._of_user(own, held, job)
+        account = self._accounts.get(job.account)
+        seen: set[str] = set()
+        while account is not None and account.account not in seen:
+            seen.add(account.account)
+            yield from self._of_account(account, held, job)
+            account = self._accounts.get(account.parent)
+
+    def _of_qos(self, qos: Qos, held: list[Job], job: Job | None) -> Iterator[Limit]:
+        of = f"QOS {qos.name}"
+
+        def mine(each: Job) -> bool:
+            return qos.name in (each.qos, self._partition_qos.get(each.partition))
+
+        yield from _limits(of, "all", {**qos.tres_total, **_counts(qos.jobs_total, None)}, held, mine, job)
+        per_user = {**qos.tres_per_user, **_counts(qos.jobs_per_user, qos.submitted_per_user)}
+        yield from _limits(
+            of, "user", per_user, held, lambda each: mine(each) and (job is None or each.user == job.user), job
+        )
+        per_account = {**qos.tres_per_account, **_counts(qos.jobs_per_account, qos.submitted_per_account)}
+        yield from _limits(
+            of,
+            "account",
+            per_account,
+            held,
+            lambda each: mine(each) and (job is None or each.account == job.account),
+            job,
+        )
+        yield from _of_each_job(of, qos.tres_per_job, qos.wall_limit_s, job)
+
+    def _of_user(self, own: Association, held: list[Job], job: Job) -> Iterator[Limit]:
+        of = f"user {own.user} in account {own.account}"
+
+        def mine(each: Job) -> bool:
+            return (each.account, each.user) == (own.account, own.user)
+
+        total = own.jobs_total if _is_limit(own.jobs_total) else own.jobs_max
+        submitted = own.submitted_total if _is_limit(own.submitted_total) else own.submitted_max
+        yield from _limits(of, "all", {**own.tres_total, **_counts(total, submitted)}, held, mine, job)
+        yield from _of_each_job(of, own.tres_per_job, own.wall_limit_s, job)
+
+    def _of_account(self, account: Association, held: list[Job], job: Job | None) -> Iterator[Limit]:
+        of = f"account {account.account}"
+        below = self._below(account.account)
+        total = {**account.tres_total, **_counts(account.jobs_total, account.submitted_total)}
+        yield from _limits(of, "all", total, held, lambda each: each.account in below, job)
+        if job is None:
+            yield from _limits(of, "user", _counts(account.jobs_max, account.submitted_max), held,
+                               lambda each: each.account == account.account, job)  # fmt: skip
+            yield from _of_each_job(of, account.tres_per_job, account.wall_limit_s, None)
+
+    def _below(self, account: str) -> set[str]:
+        """It, and all accounts under it."""
+        found, more = {account}, [account]
+        while more:
+            above = more.pop()
+            new = [
+                each.account for each in self._accounts.values() if each.parent == above and each.account not in found
+            ]
+            found.update(new)
+            more += new
+        return found
+
+
+def _limits(
+    of: str, scope: str, most: dict[str, int], held: list[Job], mine: Callable[[Job], bool], job: Job | None
+) -> Iterator[Limit]:
+    if not most:
+        return
+    here = [each for each in held if mine(each)]
+    for over, limit in most.items():
+        uses: dict[str, list[int]] = {}
+        for each in here:
+            counts = each.holding or (over == SUBMITTED and each.state == "PENDING")
+            amount = amount_of(each, over) if counts else 0
+            if amount:
+                uses.setdefault(each.user or each.account, []).append(amount)
+        by = sorted((Use(user=user, amount=sum(all_), jobs=len(all_)) for user, all_ in uses.items()),
+                    key=lambda use: (-use.amount, use.user))  # fmt: skip
+        yield Limit(
+            of=of,
+            over=over,
+            scope=scope,
+            most=limit,
+            # Of a limit on every user or account, with nobody asked about, what the largest has.
+            used=sum(use.amount for use in by) if scope == "all" or job else max((use.amount for use in by), default=0),
+            by=tuple(by[:MAX_USERS]),
+            wanted=0 if job is None or over == SUBMITTED else amount_of(job, over),
+        )
+
+
+def _as_caps(
+    of: str, whose: str, most: dict[str, int], done: set[tuple[str, str]], scope: str
+) -> Iterator[tuple[Cap, str]]:
+    for over, limit in most.items():
+        if limit >= 0 and (scope, over) not in done:
+            done.add((scope, over))
+            yield Cap(f"{of}: {over}{whose}", limit), over
+
+
+def _of_each_job(of: str, tres: dict[str, int], wall_s: int | None, job: Job | None) -> Iterator[Limit]:
+    for over, limit in {**tres, **({TIME: wall_s} if wall_s is not None and wall_s > 0 else {})}.items():
+        yield Limit(of=of, over=over, scope="job", most=limit, wanted=0 if job is None else amount_of(job, over))
+
+
+def amount_of(job: Job, over: str) -> int:
+    """What the job has, or while it waits asks for, of what is limited."""
+    if over in (JOBS, SUBMITTED):
+        return 1
+    if over == TIME:
+        return max(job.time_limit_s or 0, 0)
+    tres = job.tres_held if job.holding and job.tres_held else job.tres_wanted
+    if over in tres:
+        return tres[over]
+    if over.startswith("gres/") and ":" not in over:
+        return sum(count for name, count in tres.items() if name.startswith(over + ":"))
+    return {"cpu": job.cpus, "node": max(len(job.nodes), job.nodes_min), "mem": job.memory_mib or 0}.get(over, 0)
+
+
+def _is_limit(value: int | None) -> bool:
+    return value is not None and value >= 0
+
+
+def _counts(jobs: int | None, submitted: int | None) -> dict[str, int]:
+    given = {JOBS: jobs, SUBMITTED: submitted}
+    return {over: most for over, most in given.items() if most is not None and most >= 0}

@@ -1,0 +1,217 @@
+"""The durable record: one transaction per engine turn, a checksum on everything, snapshot plus tail on start.
+
+A batch row holds the events of one turn as one blob, its CRC-32, and a running CRC over all batches so far, so that a
+changed, missing or swapped batch is found at start. The `head` row, written in the same transaction, tells the last
+version, so that a lost tail is found too. Nothing is repaired by guessing: a journal that does not verify is refused.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, insert, select
+from sqlalchemy.exc import DatabaseError
+
+from engine.journal import schema_migrations, sqlite_store
+from engine.journal.database import Place, SqliteFile, place_of
+from engine.journal.reader import batches, head_of, last_written_ms, link, newest_snapshot, refuse_damaged_snapshot
+from engine.journal.sqlite_store import FileStore
+from engine.journal.tables import Estimate, Snapshot, table_of
+from engine.model import events as ev
+from engine.model.errors import JournalCorrupt
+
+if TYPE_CHECKING:
+    from engine.journal.cell_lease import Lease
+    from engine.journal.postgres_store import PostgresStore
+
+SNAPSHOTS_KEPT = 2
+
+T = TypeVar("T")
+Beside = Callable[[Connection], None]
+"""What is written in the same transaction as a turn. When it raises, the turn has not happened."""
+
+
+class Journal:
+    """An open journal: this process is its only writer until `close`."""
+
+    def __init__(self, where: str | Path | Place, seed: int, lease: Lease | None = None) -> None:
+        """Open or create. `lease`: one of a PostgreSQL database that was waited for. Raises JournalBusy, JournalCorrupt
+        or JournalError."""
+        self.place = place_of(where)
+        self._store = _opened(self.place, seed, lease)
+        self.seed, self.version, self._chain = seed, 0, 0
+        self.written_ms = 0
+        """Wall clock of the newest batch that was found at opening; 0: there was none."""
+        try:
+            self._migrate(self._head()[1])
+            self.reopen()
+            with self._store.reading("open") as connection:
+                self.written_ms = last_written_ms(connection)
+        except BaseException:
+            self._store.close()
+            raise
+
+    @property
+    def path(self) -> Path | None:
+        """The file it is in; None where it is in no file."""
+        return self.place.path if isinstance(self.place, SqliteFile) else None
+
+    @property
+    def lease(self) -> Lease | None:
+        """What lets this process write; None where that is a lock on a file."""
+        return None if isinstance(self._store, FileStore) else self._store.lease
+
+    def _head(self) -> tuple[Any, int]:
+        """The head, and how many migrations the database has had."""
+        with self._store.reading("open") as connection:
+            head = head_of(connection, self.place)
+            return head, schema_migrations.refuse_other(connection, self.place, head)
+
+    def _migrate(self, had: int) -> None:
+        for number in range(had, len(schema_migrations.MIGRATIONS)):
+            with self._store.writing() as connection:
+                schema_migrations.migrate(connection, number, _wall_ms())
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def append(self, batch: list[ev.AnyEvent], first_version: int, at_ms: int, beside: Beside | None = None) -> None:
+        """Make the events durable, and in the same transaction what `beside` writes. When this raises, none of them is
+        in the journal; or, where the connection to a server failed for long, that will be seen by `load`."""
+        payload = ev.encode(batch)
+        crc = zlib.crc32(payload)
+        chain = link(self._chain, crc)
+        last = first_version + sum(event.versions for event in batch) - 1
+        row = (first_version, last, at_ms, _wall_ms(), crc, chain, payload)
+        self._store.add_turn(row, (self.version, self._chain), beside)
+        self.version, self._chain = last, chain
+
+    def transact(self, change: Callable[[Connection], T]) -> T:
+        """Run `change` in one transaction of the journal's database: rows that stand beside the events and are as
+        durable as they are. Nothing is replayed from them. Raises JournalError with nothing written."""
+        with self._store.writing() as connection:
+            return change(connection)
+
+    def look(self, read: Callable[[Connection], T]) -> T:
+        """Run `read`, which changes nothing, in one transaction: also where nothing can be written. Raises
+        JournalError."""
+        return self._store.look(read)
+
+    def write_snapshot(self, state: dict[str, Any], version: int) -> None:
+        """Store the state at the journal's present version; older snapshots beyond SNAPSHOTS_KEPT go."""
+        body = zlib.compress(msgspec.msgpack.encode(state), 1)
+        row = {
+            "version": version, "wall_ms": _wall_ms(), "chain": self._chain, "crc": zlib.crc32(body), "body": body,
+        }  # fmt: skip
+        table = table_of(Snapshot)
+        with self._store.writing() as connection:
+            if connection.execute(select(table.c.version).where(table.c.version == version)).first():
+                return
+            connection.execute(insert(table), row)
+            kept = connection.execute(select(table.c.version).order_by(table.c.version.desc()).limit(SNAPSHOTS_KEPT))
+            oldest = min(v for (v,) in kept)
+            connection.execute(table.delete().where(table.c.version < oldest))
+
+    def keep_estimates(self, estimates: list[Estimate]) -> None:
+        """Store what was foretold. Not part of the record: nothing is replayed from it."""
+        rows = [estimate.model_dump(exclude={"id"}) for estimate in estimates]
+        with self._store.writing() as connection:
+            connection.execute(insert(table_of(Estimate)), rows)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def estimates(self) -> list[Estimate]:
+        """All that were kept, oldest first."""
+        table = table_of(Estimate)
+        with self._store.reading() as connection:
+            rows = connection.execute(select(table).order_by(table.c.id)).mappings().all()
+        return [Estimate(**row) for row in rows]
+
+    def load(self, *, use_snapshot: bool = True) -> tuple[dict[str, Any] | None, Iterator[list[ev.AnyEvent]]]:
+        """The newest snapshot, and the batches after it. Verifies both; raises JournalCorrupt."""
+        self._settle()
+        with self._store.reading("load") as connection:
+            body, version, chain = newest_snapshot(connection, self.place) if use_snapshot else (None, 0, 0)
+        return body, self.after(version, chain)
+
+    def reopen(self) -> None:
+        """Look anew where the journal ends: it was written otherwise than by `append`."""
+        head, _ = self._head()
+        self.seed, self.version, self._chain = head["seed"], head["last_version"], head["chain"]
+
+    def _settle(self) -> None:
+        """Know where the journal ends, also after a commit whose answer was lost."""
+        if not isinstance(self._store, FileStore) and self._store.in_doubt:
+            self._store.settle()
+            self.reopen()
+
+    def after(self, version: int, chain: int) -> Iterator[list[ev.AnyEvent]]:
+        """The batches after a version, of which the chain is known. Verifies them; raises JournalCorrupt."""
+        with self._store.reading() as connection:
+            try:
+                yield from batches(connection, self.place, (version, chain), (self.version, self._chain))
+            except JournalCorrupt:
+                # Where another engine has gone on with it, it ends elsewhere, and nothing is wrong with it.
+                if not isinstance(self._store, FileStore):
+                    self._store.refuse_if_taken()
+                raise
+
+    def audit(self) -> Iterator[tuple[int, ev.AuditEntry]]:
+        """(version, entry) of every executed plan, oldest first."""
+        version = 0
+        for batch in self.after(0, 0):
+            for record in batch:
+                version += record.versions
+                if isinstance(record, ev.Audited):
+                    yield version, record.entry
+
+    def verify(self) -> int:
+        """Read everything, snapshots included. Returns the number of events; raises JournalCorrupt."""
+        count = sum(event.versions for batch in self.after(0, 0) for event in batch)
+        table = table_of(Snapshot)
+        with self._store.reading("verify") as connection:
+            for row in connection.execute(select(table)).mappings():
+                refuse_damaged_snapshot(self.place, row)
+        return count
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def _opened(place: Place, seed: int, lease: Lease | None) -> FileStore | PostgresStore:
+    if isinstance(place, SqliteFile):
+        return FileStore(place, seed)
+    from engine.journal.postgres_store import PostgresStore
+
+    return PostgresStore(place, seed, lease)
+
+
+class Memory:
+    """Stands in for the journal of a cell that is kept in memory: it has the rows beside the events, and no events."""
+
+    def __init__(self) -> None:
+        self._db = sqlite_store.in_memory()
+
+    def transact(self, change: Callable[[Connection], T]) -> T:
+        """As `Journal.transact`."""
+        try:
+            with self._db.begin() as connection:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return change(connection)
+        except DatabaseError as error:
+            raise sqlite_store.unavailable(Path(":memory:"), "write", error) from error
+
+    def look(self, read: Callable[[Connection], T]) -> T:
+        """As `Journal.look`."""
+        return self.transact(read)
+
+    def close(self) -> None:
+        self._db.dispose()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

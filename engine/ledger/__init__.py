@@ -1,0 +1,1 @@
+"""What work costs and who pays: meters, charges, budgets. Imports model and tables. Start at `charges`."""

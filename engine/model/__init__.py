@@ -1,0 +1,2 @@
+"""Specs, commands, events, queries and errors; quantities, money and names. Imports nothing of the engine. Start at
+`specs`, `commands` and `events`."""

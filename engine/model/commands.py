@@ -1,0 +1,448 @@
+"""Everything that can be asked of the engine. A command is a wish: checked against the state, turned into events.
+
+`Submit`, and definitions at set-up, are requests anyone with the operator role may make. The others change what runs
+or where it may run: people and advice reach them only through `runbooks.gate.approval_gate`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from engine.model.observations import AnySeen
+from engine.model.specs import (
+    BudgetSpec,
+    CellSpec,
+    NodeSpec,
+    Policy,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+    Settings,
+    Spec,
+    WorkloadSpec,
+)
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
+    """Base of all commands."""
+
+
+class Define(Command, frozen=True, kw_only=True, tag="define"):
+    """Set up an empty cell. Refused when the cell has nodes already."""
+
+    cell: CellSpec
+
+
+class AddPools(Command, frozen=True, kw_only=True, tag="add_pools"):
+    pools: tuple[PoolSpec, ...]
+
+
+class AddNodes(Command, frozen=True, kw_only=True, tag="add_nodes"):
+    nodes: tuple[NodeSpec, ...]
+
+
+class AddQueues(Command, frozen=True, kw_only=True, tag="add_queues"):
+    queues: tuple[QueueSpec, ...]
+
+
+class AddPriorityClasses(Command, frozen=True, kw_only=True, tag="add_priority_classes"):
+    priority_classes: tuple[PriorityClassSpec, ...]
+
+
+class RemovePriorityClasses(Command, frozen=True, kw_only=True, tag="remove_priority_classes"):
+    """Refused while a workload that has not ended uses one."""
+
+    names: tuple[str, ...]
+
+
+class ChangeQueue(Command, frozen=True, kw_only=True, tag="change_queue"):
+    """Give a queue another spec: quota, weight, order, burst. Name and parent stay."""
+
+    queue: QueueSpec
+    over: Literal["refuse", "keep", "evict"] = "refuse"
+    """If the new quota is below what is in use: say what would have to go and change nothing; let it run out, with
+    nothing new until then; or requeue the least costly work above it."""
+
+
+class OrderQueues(Command, frozen=True, kw_only=True, tag="order_queues"):
+    """Another order within these queues. Everything else of them stays."""
+
+    names: tuple[str, ...]
+    order: Literal["best_effort", "strict_fifo", "fair"]
+
+
+class HoldQueues(Command, frozen=True, kw_only=True, tag="hold_queues"):
+    """Start nothing more from these queues and those below them; what runs goes on."""
+
+    names: tuple[str, ...]
+
+
+class DrainQueues(Command, frozen=True, kw_only=True, tag="drain_queues"):
+    """Hold them, take no new workloads, and requeue what runs."""
+
+    names: tuple[str, ...]
+
+
+class OpenQueues(Command, frozen=True, kw_only=True, tag="open_queues"):
+    names: tuple[str, ...]
+
+
+class Submit(Command, frozen=True, kw_only=True, tag="submit"):
+    """All are accepted or none. Ids must be new: a client that retries gets "already there", never a second run."""
+
+    workloads: tuple[WorkloadSpec, ...]
+
+
+class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
+    ids: tuple[str, ...]
+
+
+class Hold(Command, frozen=True, kw_only=True, tag="hold"):
+    """Keep queued workloads from starting. What already runs is not touched (refused)."""
+
+    ids: tuple[str, ...]
+
+
+class Release(Command, frozen=True, kw_only=True, tag="release"):
+    ids: tuple[str, ...]
+
+
+class Requeue(Command, frozen=True, kw_only=True, tag="requeue"):
+    """Stop placed or running workloads and put them back at their original age; work kept to the last checkpoint."""
+
+    ids: tuple[str, ...]
+
+
+class Suspend(Command, frozen=True, kw_only=True, tag="suspend"):
+    """Take workloads off their nodes (or out of their queue) until resumed. Work is kept to the last checkpoint, or
+    whole where the workload can write one when asked."""
+
+    ids: tuple[str, ...]
+
+
+class Resume(Command, frozen=True, kw_only=True, tag="resume"):
+    """Suspended workloads wait again, at their original age."""
+
+    ids: tuple[str, ...]
+
+
+class Reserve(Command, frozen=True, kw_only=True, tag="reserve"):
+    """Make an advance reservation. Refused when one of the nodes is reserved at that time already."""
+
+    reservation: ReservationSpec
+
+
+class Unreserve(Command, frozen=True, kw_only=True, tag="unreserve"):
+    names: tuple[str, ...]
+
+
+class Cordon(Command, frozen=True, kw_only=True, tag="cordon"):
+    """Nodes take no new work; what runs there goes on. A drained node is cordoned again by it."""
+
+    ids: tuple[str, ...]
+
+
+class Uncordon(Command, frozen=True, kw_only=True, tag="uncordon"):
+    ids: tuple[str, ...]
+
+
+class Drain(Command, frozen=True, kw_only=True, tag="drain"):
+    """Cordon, then requeue every workload that has a task there (a gang moves as a whole)."""
+
+    ids: tuple[str, ...]
+
+
+class RemoveNodes(Command, frozen=True, kw_only=True, tag="remove_nodes"):
+    """Requeue every workload that has a task there, as in a drain; then the nodes leave the cell for good."""
+
+    ids: tuple[str, ...]
+
+
+class FailNodes(Command, frozen=True, kw_only=True, tag="fail_nodes"):
+    """The nodes are lost: what runs there is requeued with the work of its last checkpoint."""
+
+    ids: tuple[str, ...]
+
+
+class RestoreNodes(Command, frozen=True, kw_only=True, tag="restore_nodes"):
+    """Nodes that were lost are back, empty and ready."""
+
+    ids: tuple[str, ...]
+
+
+class Interrupt(Command, frozen=True, kw_only=True, tag="interrupt"):
+    """A provider takes these machines back, or somebody rehearses that: they take no new work, and are gone for good
+    after the notice. Machines that had theirs already are left as they are, unless the end comes earlier, and so are
+    unknown ones; refused, by name, only when nothing is left to do: one bad id must not lose the others their time."""
+
+    ids: tuple[str, ...]
+    notice_ms: int = -1
+    """Time until they are gone; -1: as their pool says, or 30 s."""
+
+
+class WatchNodes(Command, frozen=True, kw_only=True, tag="watch_nodes"):
+    """Agents call from these nodes: their silence means something from now on. Those that were booting are ready."""
+
+    ids: tuple[str, ...]
+
+
+class UnwatchNodes(Command, frozen=True, kw_only=True, tag="unwatch_nodes"):
+    """Their agents were taken away on purpose: silence means nothing any more. Suspects are what they were before."""
+
+    ids: tuple[str, ...]
+
+
+class SetPriority(Command, frozen=True, kw_only=True, tag="set_priority"):
+    """Another priority class for workloads that have not ended. Age and place stay."""
+
+    ids: tuple[str, ...]
+    priority_class: str
+
+
+class MoveToQueue(Command, frozen=True, kw_only=True, tag="move_to_queue"):
+    """Another queue for workloads that hold no capacity. Age and place stay; what was charged stays where it was."""
+
+    ids: tuple[str, ...]
+    queue: str
+
+
+YIELD_MS = 60_000
+"""How long a workload that gave way waits at least, so that others get the place."""
+
+
+class Preempt(Command, frozen=True, kw_only=True, tag="preempt"):
+    """Placed or running workloads give way: stopped as in a requeue, and not started again for a minute. Refused for
+    what the scheduler itself might not preempt: work that is not preemptible, is younger than the minimum run time of
+    its queue, or whose queue has had its share of disruptions."""
+
+    ids: tuple[str, ...]
+
+
+MAX_EVIDENCE = 200
+"""Characters."""
+
+
+class Resize(Command, frozen=True, kw_only=True, tag="resize"):
+    """Another request for the tasks of a group. What runs is requeued at its last checkpoint and starts anew with it;
+    refused for what runs and has none."""
+
+    ids: tuple[str, ...]
+    group: str = ""
+    """May be left out where there is one group."""
+    request: dict[str, int]
+    """Resource name -> quantity; a resource that is not named keeps its own."""
+    evidence: str = ""
+    """Why, for the history."""
+
+
+class Move(Spec, frozen=True, kw_only=True):
+    """Where a running workload goes: to any nodes of a pool, or to some of the nodes named, in that order."""
+
+    id: str
+    pool: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+class Migrate(Command, frozen=True, kw_only=True, tag="migrate"):
+    """Requeue the workloads (work is kept to the last checkpoint, or whole where one can be written when asked) and
+    place every one of them anew in the same turn. Refused, with nothing changed, when one of them does not fit."""
+
+    moves: tuple[Move, ...]
+
+
+class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
+    policy: Policy
+
+
+class SetScaling(Command, frozen=True, kw_only=True, tag="set_scaling"):
+    """How far a pool grows and shrinks by itself. What is not given stays; a pool that did not grow needs `most`."""
+
+    pool: str
+    least: int | None = None
+    most: int | None = None
+    headroom: int | None = None
+    priority: int | None = None
+
+
+class SetTargets(Command, frozen=True, kw_only=True, tag="set_targets"):
+    """From each of these times on the pool has at least so many nodes; in place of what was set before."""
+
+    pool: str
+    targets: tuple[tuple[int, int], ...] = ()
+    """(cell ms, nodes)"""
+
+
+class ScalePool(Command, frozen=True, kw_only=True, tag="scale_pool"):
+    """The pool shall have so many nodes from now on, within its least and most; what is set for later stays. What lacks
+    is ordered. What is too much goes at once: what is on order or boots, then empty nodes, those out of use first;
+    refused when so many are not empty."""
+
+    pool: str
+    nodes: int
+
+
+class SetAutoscaling(Command, frozen=True, kw_only=True, tag="set_autoscaling"):
+    """When the cell orders nodes and gives them back: as a preset says, with these fields of Autoscaling changed."""
+
+    preset: str = ""
+    """Empty: as it is now."""
+    changes: dict[str, int | bool | tuple[str, ...]] = {}
+
+
+class SetSettings(Command, frozen=True, kw_only=True, tag="set_settings"):
+    settings: Settings
+
+
+class SetPrice(Command, frozen=True, kw_only=True, tag="set_price"):
+    """What a node of the pool costs from now on, in micro-USD per hour: for those there are as well."""
+
+    pool: str
+    price_microusd_hour: int
+
+
+class SetBudgets(Command, frozen=True, kw_only=True, tag="set_budgets"):
+    """New budgets, and other specs for those there are."""
+
+    budgets: tuple[BudgetSpec, ...]
+
+
+class RemoveBudgets(Command, frozen=True, kw_only=True, tag="remove_budgets"):
+    names: tuple[str, ...]
+
+
+class ApproveSpending(Command, frozen=True, kw_only=True, tag="approve_spending"):
+    """Workloads may start whatever is left of budgets that ask for approval."""
+
+    ids: tuple[str, ...]
+
+
+class SetQos(Command, frozen=True, kw_only=True, tag="set_qos"):
+    """Another quality of service, by the name it has in Slurm, for jobs that wait there."""
+
+    ids: tuple[str, ...]
+    qos: str
+
+
+class SetJobPriority(Command, frozen=True, kw_only=True, tag="set_job_priority"):
+    """Another priority, as Slurm counts it, for jobs that wait there: from then on it stays as it is set."""
+
+    ids: tuple[str, ...]
+    priority: int
+
+
+class PowerUp(Command, frozen=True, kw_only=True, tag="power_up"):
+    """Have Slurm start nodes that it powers by need."""
+
+    ids: tuple[str, ...]
+
+
+class PowerDown(Command, frozen=True, kw_only=True, tag="power_down"):
+    """Have Slurm stop nodes that it powers by need, once nothing runs there."""
+
+    ids: tuple[str, ...]
+
+
+class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an intent: `engine.state.intents`."""
+
+    number: int
+    phase: int
+    """An `engine.state.intents.Phase`."""
+    job: int = 0
+    submit_s: int = 0
+    text: str = ""
+    boot: str = ""
+    before: str = ""
+    """These as `engine.state.intents.Intent`."""
+
+
+class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
+    """What the driver of an outside scheduler has to say of intents."""
+
+    changes: tuple[IntentChange, ...]
+
+
+class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
+    """What a person says of an intent in doubt: `engine.state.intent_answers`."""
+
+    number: int
+    outcome: Literal["done", "undone", "retry"]
+    by: str
+    """Subject of who says it."""
+
+
+class Observe(Command, frozen=True, kw_only=True, tag="observe"):
+    """What was seen of the scheduler that decides the cell, in the order it is to be taken. For a cell that Muster
+    mirrors alone. What cannot be taken as it was seen is named in the receipt; nothing of it refuses the rest."""
+
+    seen: tuple[AnySeen, ...]
+
+
+AnyCommand = (
+    Define
+    | AddPools
+    | AddNodes
+    | AddQueues
+    | AddPriorityClasses
+    | RemovePriorityClasses
+    | ChangeQueue
+    | OrderQueues
+    | HoldQueues
+    | DrainQueues
+    | OpenQueues
+    | Submit
+    | Cancel
+    | Hold
+    | Release
+    | Requeue
+    | Suspend
+    | Resume
+    | Reserve
+    | Unreserve
+    | Cordon
+    | Uncordon
+    | Drain
+    | SetPolicy
+    | SetSettings
+    | SetScaling
+    | SetTargets
+    | ScalePool
+    | SetAutoscaling
+    | RemoveNodes
+    | FailNodes
+    | RestoreNodes
+    | WatchNodes
+    | UnwatchNodes
+    | Interrupt
+    | SetPriority
+    | MoveToQueue
+    | Preempt
+    | Resize
+    | Migrate
+    | SetPrice
+    | SetBudgets
+    | RemoveBudgets
+    | ApproveSpending
+    | Observe
+    | SetQos
+    | SetJobPriority
+    | PowerUp
+    | PowerDown
+    | SettleIntents
+    | AnswerIntent
+)
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """Given only after the journal has the change."""
+
+    version: int
+    """State version that includes the change."""
+    at_ms: int
+    changed: tuple[str, ...]
+    """Ids the command touched, in the order given."""
+    left_out: tuple[str, ...] = ()
+    """Of an Observe: one line for each thing that could not be taken as it was seen."""

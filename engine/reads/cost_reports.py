@@ -1,0 +1,223 @@
+"""What the ledger tells: who was charged what in a window of days, where budgets stand, and what was of use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from engine.model.errors import SpecError
+from engine.model.money import DAY_MS, BudgetSpec
+from engine.model.quantity_parsing import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.ledger.meters import Meters
+    from engine.state.cell_state import State
+
+GROUPINGS = ("tenant", "team", "queue", "pool")
+TAG = "tag:"
+
+
+class ShowbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    by: str = "tenant"
+    """One of GROUPINGS, or `tag:KEY`."""
+    since_ms: int = 0
+    """Cell time; rounded down to the beginning of its day (UTC)."""
+    until_ms: int | None = None
+    """Cell time, rounded up to the end of its day; not given, or in the future: now."""
+
+
+class ShowbackLine(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Literal["group", "downtime", "idle"]
+    """`downtime`: what no work used while no engine decided; there is such a line only where there was such a time."""
+    name: str
+    """Of the group; empty for work that names none, for downtime and for idle."""
+    microusd: int
+    permille: int
+    """Of the whole, rounded down."""
+
+
+class Showback(msgspec.Struct, frozen=True, kw_only=True):
+    """Dearest first, then downtime, idle last. Lines add up to the total, to the last micro-USD."""
+
+    version: int
+    now_ms: int
+    by: str
+    since_ms: int
+    until_ms: int
+    total_microusd: int
+    """What all nodes cost in the window, rounded down."""
+    lines: tuple[ShowbackLine, ...]
+
+
+class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
+    spec: BudgetSpec
+    stage: str
+    """`open`, `warned` or `spent`, in the present window."""
+    spent_microusd: int
+    rate_microusd_hour: int
+    window_start_ms: int
+    window_end_ms: int
+    forecast_microusd: int
+    """At the window's end, if the rate stays as it is."""
+    spent_at_ms: int | None
+    """Cell time at which all is spent at this rate; null when not within the window."""
+    waiting: int
+    """Queued workloads that wait for it."""
+
+
+class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    budgets: tuple[BudgetLine, ...]
+
+
+class PoolGoodput(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the whole life of the cell."""
+
+    pool: str
+    spot: bool
+    nodes: int
+    ending: int
+    """Of those, with notice."""
+    taken: int
+    """Nodes that have had notice, those that are gone among them."""
+    interruptions_ppm_hour: int
+    """Expected of one node in an hour, in millionths: as the pool says, else as measured."""
+    cost_microusd: int
+    used_microusd: int
+    """Of that, charged to work."""
+
+
+class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    """Empty for work that names none."""
+    finished: int
+    charged_microusd: int
+    wasted_microusd: int
+    """Of that, for work that was lost, or whose workload failed or was cancelled."""
+    per_finished_microusd: int | None
+    """Charged, by finished workload; null before any has."""
+
+
+class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    cost_microusd: int
+    """What all nodes have cost."""
+    charged_microusd: int
+    downtime_microusd: int = 0
+    """What they have cost without work while no engine decided; with `charged` and what was idle it is `cost`."""
+    wasted_microusd: int
+    goodput_permille: int
+    finished: int
+    per_finished_microusd: int | None
+    """What all nodes have cost, idle ones too, by finished workload; null before any has."""
+    turned: int
+    """Workloads that have not ended and turned to on-demand machines because their slack ran out."""
+    pools: tuple[PoolGoodput, ...]
+    tenants: tuple[TenantGoodput, ...]
+    """Dearest first."""
+
+
+def showback(state: State, request: ShowbackRequest, now_ms: int) -> Showback:
+    """Raises SpecError for a grouping that there is not, or a window that ends before it begins."""
+    since = max(request.since_ms, 0) // DAY_MS
+    until = now_ms if request.until_ms is None else min(-(-request.until_ms // DAY_MS) * DAY_MS, now_ms)
+    if until < since * DAY_MS or (request.until_ms is not None and request.until_ms < request.since_ms):
+        raise SpecError("until_ms", "is before the window begins", "Give a later end, or an earlier beginning")
+
+    def within(meters: Meters, row: int) -> int:
+        end = meters.amount(row, now_ms) if until == now_ms else meters.amount_before(row, until // DAY_MS)
+        return end - (meters.amount_before(row, since) if since * DAY_MS <= now_ms else 0)
+
+    books = state.ledger
+    total = sum(within(books.cost, pool) for pool in range(len(books.cost)))
+    sums: dict[str, int] = {}
+    if request.by == "pool":
+        for row, pool in enumerate(state.capacity.pools):
+            sums[pool.name] = within(books.used, row)
+    else:
+        name_of = _names(state, request.by)
+        for row in range(len(books.accounts)):
+            name = name_of(row)
+            sums[name] = sums.get(name, 0) + within(books.accounts, row)
+    parts = [("group", name, grains) for name, grains in sums.items() if grains]
+    parts.sort(key=lambda part: (-part[2], part[1]))
+    down = sum(within(books.down, pool) for pool in range(len(books.down)))
+    if down:
+        parts.append(("downtime", "", down))
+    parts.append(("idle", "", total - down - sum(sums.values())))
+    amounts = _whole([grains for _, _, grains in parts], total)
+    lines = [
+        ShowbackLine(kind=kind, name=name, microusd=amount, permille=grains * 1000 // total if total else 0)  # type: ignore[arg-type]
+        for (kind, name, grains), amount in zip(parts, amounts, strict=True)
+    ]
+    return Showback(
+        version=state.version,
+        now_ms=now_ms,
+        by=request.by,
+        since_ms=since * DAY_MS,
+        until_ms=until,
+        total_microusd=sum(amounts),
+        lines=tuple(lines),
+    )
+
+
+def _names(state: State, by: str) -> Callable[[int], str]:
+    """Account row -> name of its group. Raises SpecError."""
+    books, w = state.ledger, state.workloads
+    if by == "tenant":
+        return lambda row: w.tenants.names[books.account_tenant[row]]
+    if by == "team":
+        return lambda row: w.teams.names[books.account_team[row]]
+    if by == "queue":
+        return lambda row: str(state.queues.specs[books.account_queue[row]].name)
+    key = by.removeprefix(TAG)
+    if key and key != by:
+        return lambda row: w.tags_of(books.account_tags[row]).get(key, "")
+    raise SpecError("by", f"there is no grouping {shown(by)}", f"Use one of {', '.join(GROUPINGS)} or {TAG}KEY")
+
+
+def _whole(parts: list[int], total: int) -> list[int]:
+    """Grains as micro-USD that add up to the total, rounded down: what is missing goes to the largest remainders, of
+    equal ones to the first."""
+    from engine.ledger.charges import GRAINS
+
+    amounts = [part // GRAINS for part in parts]
+    missing = total // GRAINS - sum(amounts)
+    for i in sorted(range(len(parts)), key=lambda i: (-(parts[i] % GRAINS), i))[:missing]:
+        amounts[i] += 1
+    return amounts
+
+
+def budgets(state: State, now_ms: int) -> BudgetReport:
+    """All of them, in the order in which they were first set."""
+    table = state.budgets
+    waiting = [0] * len(table.specs)
+    if table.any_stops:
+        from engine.state.pending_groups import STOPPED
+
+        for key, group in state.pending.groups.items():
+            for row in group.rows[group.front :] if key[3] == STOPPED else ():
+                for budget in range(len(table.specs)):
+                    waiting[budget] += table.stops_row(state, budget, row)
+    lines = []
+    for budget, spec in enumerate(table.specs):
+        found = table.outlook(budget, now_ms)
+        lines.append(
+            BudgetLine(
+                spec=spec,
+                stage=table.stage_at(budget, now_ms).label,
+                spent_microusd=found.spent,
+                rate_microusd_hour=found.rate,
+                window_start_ms=found.window_start_ms,
+                window_end_ms=found.window_end_ms,
+                forecast_microusd=found.forecast,
+                spent_at_ms=found.spent_at_ms,
+                waiting=waiting[budget],
+            )
+        )
+    return BudgetReport(version=state.version, now_ms=now_ms, budgets=tuple(lines))

@@ -1,0 +1,310 @@
+"""Who goes next, within one pass over what waits.
+
+Candidates are kept where a start changes little: those of one queue and priority band in a lane, lanes of one tree and
+band in a unit. A lane stands in its unit by the shares below the root, a unit among others by the share of its root. A
+start changes the shares on its own queue's path alone, so only that lane and unit move; a lane elsewhere below a
+vertex that has grown is found out of date, and put right, when its turn seems to have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+
+from engine.queues.fair_shares import Shares, order_key
+from engine.state.cell_state import State
+from engine.state.pending_groups import Key
+from engine.state.workloads import NONE
+
+Order = tuple[int, tuple[int, ...], int, int]
+"""(minus band, shares from the root down, minus priority, row): lower goes first. Without shares: it has waited so long
+that they do not count."""
+LaneEntry = tuple[tuple[int, ...], int, int, int, "CandidateLane"]
+"""(shares below the root and of the tenant, minus priority and row of its first, stamp it was reckoned at, lane)"""
+UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "LaneGroup"]
+"""(minus band, share of the root, then as in the entry of its first lane, unit)"""
+
+
+def order_of(state: State, key: Key, row: int) -> Order:
+    """Where the workload stands among all that wait."""
+    w = state.workloads
+    priority, queue, _, tenant = key
+    patience = state.settings.starve_after_ms
+    shares: tuple[int, ...]
+    if patience and state.now_ms - w.submitted[row] > patience:
+        shares = ()
+    elif len(state.queues.specs) == 1 and tenant == NONE:
+        shares = (0,)
+    else:
+        past = state.settings.fair_half_life_ms > 0
+        shares = order_key(state.queues, queue, state.capacity.totals, state.now_ms, past=past)
+        if tenant != NONE:
+            shares += (state.tenant_share(queue, tenant),)
+    return -w.priority_band[priority], shares, -w.priority_value[priority], row
+
+
+class CandidateLane:
+    """Candidates of one queue, tenant and band."""
+
+    __slots__ = ("below", "candidates", "entry", "queue", "starved", "tenant", "unit")
+
+    def __init__(self, unit: LaneGroup, queue: int, tenant: int, starved: bool, below: tuple[int, ...]) -> None:
+        self.unit = unit
+        self.queue = queue
+        self.tenant = tenant
+        self.starved = starved
+        """Whether they have waited too long: then shares do not count."""
+        self.below = below
+        """Vertices from just below the root down to the queue."""
+        self.candidates: list[tuple[int, int, Key]] = []
+        """Heap of (minus priority, row, key)."""
+        self.entry: LaneEntry | None = None
+        """The entry that counts; others are dropped when met."""
+
+
+class LaneGroup:
+    """Lanes of one tree and band."""
+
+    __slots__ = ("entry", "lanes", "minus_band", "root", "starved")
+
+    def __init__(self, minus_band: int, root: int, starved: bool) -> None:
+        self.minus_band = minus_band
+        self.root = root
+        self.starved = starved
+        self.lanes: list[LaneEntry] = []
+        """Heap. An entry that is out of date stands no later than it should: where shares become smaller, lanes are
+        entered anew."""
+        self.entry: UnitEntry | None = None
+
+
+class CandidateOrder:
+    """The first of every group, and what follows it once it has started."""
+
+    def __init__(self, state: State, heads: Iterable[tuple[Key, int]]) -> None:
+        """`heads`: the pending key and the row of the first of each group."""
+        self._state = state
+        self._shares = Shares(
+            state.queues, state.capacity.totals, state.now_ms, past=state.settings.fair_half_life_ms > 0
+        )
+        self._grown = [0] * len(state.queues.specs)
+        """How often the share of each vertex has changed."""
+        self._lanes: dict[tuple[int, int, int, bool], CandidateLane] = {}
+        """By (minus band, queue row, tenant, whether it has waited too long)."""
+        self._units: dict[tuple[int, int, bool], LaneGroup] = {}
+        """By (minus band, row of the root, whether it has waited too long)."""
+        self._top: list[UnitEntry] = []
+        for key, row in heads:
+            self._lane_of(key, row).candidates.append((-state.workloads.priority_value[key[0]], row, key))
+        for lane in self._lanes.values():
+            heapify(lane.candidates)
+            self._enter_lane(lane)
+        for unit in self._units.values():
+            self._enter_unit(unit)
+
+    def first(self) -> tuple[Order, Key] | None:
+        """The candidate whose turn it is; None when there is none."""
+        unit = self._first_unit()
+        if unit is None:
+            return None
+        shares, minus_priority, row, _, lane = unit.lanes[0]
+        return (unit.minus_band, self._root_share(unit) + shares, minus_priority, row), lane.candidates[0][2]
+
+    def started(self, successor: int | None) -> None:
+        """The candidate that `first` gave has started, so shares on its queue's path have grown. `successor`: the row
+        that follows it in its group."""
+        unit = self._first_unit()
+        assert unit is not None, "there is no first"
+        lane = unit.lanes[0][4]
+        path = self._state.queues.path[lane.queue]
+        self._shares.changed(path)
+        for vertex in path:
+            self._grown[vertex] += 1
+        if successor is None:
+            heappop(lane.candidates)
+        else:
+            minus_priority, _, key = lane.candidates[0]
+            heapreplace(lane.candidates, (minus_priority, successor, key))
+        self._enter_first_again(unit, lane)
+
+    def drop(self, closed: Container[int] = (), refused: Container[int] = ()) -> None:
+        """The candidate that `first` gave does not start, nor do others of its group; nor do those of closed queues and
+        refused kinds that come next in its lane."""
+        unit = self._first_unit()
+        assert unit is not None, "there is no first"
+        lane = unit.lanes[0][4]
+        candidates = lane.candidates
+        heappop(candidates)
+        while candidates and (candidates[0][2][2] in refused or lane.queue in closed):
+            heappop(candidates)
+        self._enter_first_again(unit, lane)
+
+    def lowered(self, queues: Iterable[int]) -> None:
+        """Work of these queues was stopped, so shares on their paths are smaller."""
+        smaller = {vertex for queue in queues for vertex in self._state.queues.path[queue]}
+        self._shares.changed(smaller)
+        for vertex in smaller:
+            self._grown[vertex] += 1
+        for lane in self._lanes.values():
+            if not smaller.isdisjoint(lane.below) or lane.queue in queues:
+                self._enter_lane(lane)
+        for unit in self._units.values():
+            if unit.root in smaller:
+                self._enter_unit(unit)
+
+    def put(self, key: Key, row: int) -> None:
+        """Another candidate."""
+        lane = self._lane_of(key, row)
+        heappush(lane.candidates, (-self._state.workloads.priority_value[key[0]], row, key))
+        self._enter_lane(lane)
+        self._enter_unit(lane.unit)
+
+    def leave_out(self, queue: int) -> None:
+        """Nothing more of this queue."""
+        for lane in self._lanes.values():
+            if lane.queue == queue:
+                lane.candidates.clear()
+                lane.entry = None
+
+    def rest(self) -> Iterator[tuple[Key, int]]:
+        """All that are left, in no order."""
+        for lane in self._lanes.values():
+            for _, row, key in lane.candidates:
+                yield key, row
+
+    # -- where things stand -------------------------------------------------------------------------------------------
+
+    def _lane_of(self, key: Key, row: int) -> CandidateLane:
+        state = self._state
+        patience = state.settings.starve_after_ms
+        starved = bool(patience) and state.now_ms - state.workloads.submitted[row] > patience
+        minus_band, queue = -state.workloads.priority_band[key[0]], key[1]
+        lane = self._lanes.get((minus_band, queue, key[3], starved))
+        if lane is None:
+            path = state.queues.path[queue]
+            unit = self._units.get((minus_band, path[-1], starved))
+            if unit is None:
+                unit = self._units[minus_band, path[-1], starved] = LaneGroup(minus_band, path[-1], starved)
+            lane = CandidateLane(unit, queue, key[3], starved, path[-2::-1])
+            self._lanes[minus_band, queue, key[3], starved] = lane
+        return lane
+
+    def _entry_of(self, lane: CandidateLane) -> LaneEntry:
+        """Where the lane belongs in its unit now."""
+        minus_priority, row, _ = lane.candidates[0]
+        lane.entry = (self._shares_below(lane), minus_priority, row, self._stamp(lane), lane)
+        return lane.entry
+
+    def _enter_lane(self, lane: CandidateLane) -> None:
+        """Put the lane where it belongs in its unit, if it has candidates."""
+        if lane.candidates:
+            heappush(lane.unit.lanes, self._entry_of(lane))
+
+    def _enter_first_again(self, unit: LaneGroup, lane: CandidateLane) -> None:
+        """The first lane of the unit is out of date."""
+        if lane.candidates:
+            heapreplace(unit.lanes, self._entry_of(lane))
+        else:
+            heappop(unit.lanes)
+            lane.entry = None
+
+    def _enter_unit(self, unit: LaneGroup) -> None:
+        """Put the unit where it belongs, if it has lanes."""
+        if unit.lanes:
+            unit.entry = (unit.minus_band, self._root_share(unit), *unit.lanes[0][:3], unit)
+            heappush(self._top, unit.entry)
+
+    def _first_unit(self) -> LaneGroup | None:
+        """The unit whose first lane has the next candidate, both up to date; None when nothing is left."""
+        if len(self._units) == 1:
+            (unit,) = self._units.values()
+            self._refresh_lanes(unit)
+            return unit if unit.lanes else None
+        while self._top:
+            entry = self._top[0]
+            unit = entry[5]
+            if entry is unit.entry:
+                self._refresh_lanes(unit)
+                if unit.lanes and entry[2:5] == unit.lanes[0][:3] and entry[1] == self._root_share(unit):
+                    return unit
+                heappop(self._top)
+                self._enter_unit(unit)
+            else:
+                heappop(self._top)
+        return None
+
+    def _refresh_lanes(self, unit: LaneGroup) -> None:
+        """Bring the first lane of the unit up to date."""
+        lanes = unit.lanes
+        while lanes:
+            entry = lanes[0]
+            lane = entry[4]
+            if entry is lane.entry:
+                if entry[3] == self._stamp(lane):
+                    return
+                heapreplace(lanes, self._entry_of(lane))
+            else:
+                heappop(lanes)
+
+    def _shares_below(self, lane: CandidateLane) -> tuple[int, ...]:
+        """Shares below the root, and that of the tenant."""
+        if lane.starved:
+            return ()
+        shares = tuple([self._shares.of(vertex) for vertex in lane.below])
+        return shares if lane.tenant == NONE else (*shares, self._state.tenant_share(lane.queue, lane.tenant))
+
+    def _root_share(self, unit: LaneGroup) -> tuple[int, ...]:
+        return () if unit.starved else (self._shares.of(unit.root),)
+
+    def _stamp(self, lane: CandidateLane) -> int:
+        """Changes when a share that counts for the lane within its unit does."""
+        return sum([self._grown[vertex] for vertex in lane.below])
+
+
+class ShortestFirst:
+    """The candidates behind a reservation, by band and expected time: nothing changes that during a pass. Of a queue
+    that is strictly first in, first out, only the first: another one's turn comes when that has started."""
+
+    def __init__(self, state: State, candidates: Iterable[tuple[Key, int]]) -> None:
+        self._state = state
+        self._strict: dict[int, list[tuple[Order, Key]]] = {}
+        """Queue row -> heap of its candidates, where they go in order."""
+        self._heap: list[tuple[Order, Key]] = []
+        for key, row in candidates:
+            if state.queues.specs[key[1]].order == "strict_fifo":
+                self._strict.setdefault(key[1], []).append((order_of(state, key, row), key))
+            else:
+                self._heap.append(self._entry(key, row))
+        for line in self._strict.values():
+            heapify(line)
+            self._heap.append(self._first_of(line))
+        heapify(self._heap)
+
+    def first(self) -> tuple[Order, Key] | None:
+        return self._heap[0] if self._heap else None
+
+    def started(self, successor: int | None) -> None:
+        _, key = heappop(self._heap)
+        line = self._strict.get(key[1])
+        if line is None:
+            if successor is not None:
+                heappush(self._heap, self._entry(key, successor))
+            return
+        heappop(line)
+        if successor is not None:
+            heappush(line, (order_of(self._state, key, successor), key))
+        if line:
+            heappush(self._heap, self._first_of(line))
+
+    def _first_of(self, line: list[tuple[Order, Key]]) -> tuple[Order, Key]:
+        order, key = line[0]
+        return self._entry(key, order[3])
+
+    def drop(self, closed: Container[int] = (), refused: Container[int] = ()) -> None:
+        heappop(self._heap)
+
+    def lowered(self, queues: Iterable[int]) -> None:
+        """Shares do not count here."""
+
+    def _entry(self, key: Key, row: int) -> tuple[Order, Key]:
+        w = self._state.workloads
+        return (-w.priority_band[key[0]], (w.remaining_ms(row),), 0, row), key

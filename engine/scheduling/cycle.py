@@ -1,0 +1,195 @@
+"""The cycle: look at what waits in order, start what may start, preempt where the policy allows it, promise the first
+blocked workload its time, let elastic workloads grow.
+
+Order: band of the priority class, then the share of the queue and of those above it (`engine.queues.fair_shares`), then
+priority, then age. Policies: `fcfs`: within a queue nothing starts before what is ahead of it. `easy`: the first
+workload that lacks capacity gets a reservation, and whatever is behind it may start if that is not delayed
+(`engine.scheduling.backfill`); `easy-sjbf` considers those behind it shortest first. `conservative`: every blocked
+workload gets one (`engine.scheduling.conservative_backfill`). A workload that waits only for quota is passed over and
+holds up nobody, unless its queue is strictly first in, first out.
+
+A pass looks at everything only when there is a cause (`engine.state.reconsider`); otherwise it looks at new arrivals
+alone, because what was blocked still is. A verdict holds for a whole group of like workloads
+(`engine.state.pending_groups`).
+
+Where to go on reading: `engine.scheduling.ordered_pass` and `engine.scheduling.conservative_pass` walk over the
+candidates, `engine.scheduling.workload_admission` decides about one of them, `engine.scheduling.preemptor` and
+`engine.scheduling.elastic_workloads` make room, `engine.scheduling.binder` records what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice, zip_longest
+
+from engine.model import events as ev
+from engine.model.specs import WorkloadState
+from engine.placement.fragmentation import live_mix
+from engine.placement.node_choice import mix_of, uses_mix
+from engine.scheduling.backfill import correct_overdue
+from engine.scheduling.batches import Batches
+from engine.scheduling.binder import Binder
+from engine.scheduling.candidate_order import order_of
+from engine.scheduling.conservative_pass import ConservativePass
+from engine.scheduling.cycle_memory import MAX_DECISIONS, CycleMemory
+from engine.scheduling.elastic_workloads import Elastic
+from engine.scheduling.ordered_pass import OrderedPass
+from engine.scheduling.preemptor import Preemptor
+from engine.scheduling.workload_admission import Admission
+from engine.state.cell_state import State
+from engine.state.pending_groups import STOPPED, Key
+from engine.state.reconsider import Cause
+
+MAX_PASSES = 16
+"""Passes of one cycle: each preemption may let its victims be looked at again."""
+
+
+class Scheduler:
+    """Decides on a State. Holds no fact of its own: dropping it loses only the memory of the last pass."""
+
+    def __init__(
+        self,
+        state: State,
+        emit: Callable[[ev.AnyEvent], None],
+        emit_claimed: Callable[[ev.Placed | ev.PlacedMany | ev.Grown], None],
+    ) -> None:
+        """`emit_claimed` takes events whose capacity is claimed already."""
+        self.state = state
+        self.memory = CycleMemory(state)
+        self.binder = Binder(state, self.memory, emit, emit_claimed)
+        self._preemptor = Preemptor(state, self.binder)
+        self._elastic = Elastic(state, self.memory, self.binder)
+        self._admission = Admission(state, self.memory, self.binder, self._preemptor, self._elastic)
+        self._batches = Batches(state)
+        self._mix_rules = -1
+        """`State.rules` when it was last found out whether a profile looks at the mix of tasks."""
+        self._by_mix = False
+
+    def cycle(self) -> None:
+        """Start everything that may start now, until nothing more changes."""
+        self._renew_overdue()
+        for _ in range(MAX_PASSES):
+            if not self.memory.unsettled:
+                break
+            arrivals, causes = self.memory.take_changes()
+            starts = self.memory.starts
+            self._note_mix()
+            if causes or self.state.policy == "conservative":
+                self._schedule_all()
+            else:
+                self._schedule_arrivals(arrivals)
+            if self.memory.starts != starts and self._preemptor.is_waited_for():
+                self.state.reconsider.ask(Cause.STARTED)
+        if self.state.short:
+            self._elastic.grow()
+
+    def has_work(self, now_ms: int) -> bool:
+        """Whether a cycle at that time may find anything to do."""
+        if self.memory.unsettled:
+            return True
+        overdue = self.next_overdue_ms()
+        return overdue is not None and overdue <= now_ms
+
+    def next_overdue_ms(self) -> int | None:
+        """Cell time at which the next running workload should have ended, if anything waits for that."""
+        state = self.state
+        if not state.pending.by_class or not state.pending.groups:
+            return None
+        correct_overdue(state)
+        return state.ends[0][0] if state.ends else None
+
+    def carry_out(self, booking: int) -> None:
+        """Finish a preemption whose victims have had their time (`engine.scheduling.preemptor`)."""
+        self._preemptor.carry_out(booking)
+
+    def _renew_overdue(self) -> None:
+        """What has outrun its estimate ends later than was counted on: promises are made anew."""
+        state = self.state
+        if state.pending.by_class and state.ends and state.ends[0][0] <= state.now_ms and correct_overdue(state):
+            state.reconsider.ask(Cause.OVERDUE)
+
+    def _note_mix(self) -> None:
+        """Have scores by the mix of tasks see what waits and runs now. Starts leave the mix as it is, so it holds for
+        the whole pass. One pass over the allocations, where some profile asks for it."""
+        state = self.state
+        if self._mix_rules != state.rules:
+            self._mix_rules = state.rules
+            profiles = [*(pool.placement for pool in state.capacity.pools), *(q.placement for q in state.queues.specs)]
+            self._by_mix = uses_mix(profiles)
+        if self._by_mix:
+            kinds = [(kind.shape, kind.tasks) for kind in live_mix(state).kinds if not kind.shape.mig]
+            state.capacity.mix = mix_of(state.capacity, kinds)
+
+    # -- passes -------------------------------------------------------------------------------------------------------
+
+    def _schedule_all(self) -> None:
+        """Look at everything that waits, as if for the first time."""
+        state, memory = self.state, self.memory
+        memory.reservation = None
+        memory.short_of_room = False
+        if state.policy == "conservative":
+            ConservativePass(state, memory, self._admission, self.binder, self._preemptor).run()
+        elif not self._start_rush():
+            groups = state.pending.groups
+            self._admit_in_order([(key, group.rows[group.front]) for key, group in groups.items() if key[3] != STOPPED])
+
+    def _schedule_arrivals(self, arrivals: list[int]) -> None:
+        """Look only at what is new and first of its group: behind a blocked one of its kind it is blocked too."""
+        state = self.state
+        if not state.pending.by_class or state.stretched:
+            # Strict order, or elastic work that may shrink for what was refused before.
+            self._schedule_all()
+            return
+        if self._start_rush():
+            return
+        heads = self._heads_among(arrivals)
+        promised = self.memory.reservation is not None
+        if self._overtakes(heads):
+            self._schedule_all()
+        elif self._admit_in_order(heads) and promised and len(state.queues.specs) > 1:
+            # What started has changed shares, and with them perhaps who is first among those that wait.
+            self._schedule_all()
+
+    def _heads_among(self, arrivals: list[int]) -> list[tuple[Key, int]]:
+        """(pending key, row) of those that wait as the first of their groups."""
+        state = self.state
+        heads: list[tuple[Key, int]] = []
+        for row in arrivals:
+            if state.workloads.state[row] == WorkloadState.QUEUED:
+                key = state.pending_key(row)
+                group = state.pending.groups[key]
+                if group.rows[group.front] == row and key[3] != STOPPED:
+                    heads.append((key, row))
+        return heads
+
+    def _overtakes(self, heads: list[tuple[Key, int]]) -> bool:
+        """Whether one goes before the workload that was promised its time, or before others of a strict queue."""
+        if not heads:
+            return False
+        if any(self.state.is_strict(key[1]) for key, _ in heads):
+            return True
+        if self.memory.reservation is None:
+            return False
+        reserved = self.memory.reservation.row
+        first = min(order_of(self.state, key, row) for key, row in heads)
+        return first < order_of(self.state, self.state.pending_key(reserved), reserved)
+
+    def _admit_in_order(self, heads: Iterable[tuple[Key, int]]) -> int:
+        """Returns how many started."""
+        return OrderedPass(
+            self.state, self.memory, self._admission, self.binder, self._preemptor, self._batches, heads
+        ).run()
+
+    def _start_rush(self) -> bool:
+        """Where all that waits has just come and quota is plenty, start as many as there is room for. Returns whether
+        those were all."""
+        sure = self.binder.max_at_once > 1 and self.memory.reservation is None and self._batches.are_sure()
+        rush = self._batches.rush() if sure and not self.state.budgets.any_stops else None
+        if rush is None:
+            return False
+        begun, count = self._batches.start_rush(self.binder, rush), len(rush.rows)
+        if begun:
+            orders = rush.orders(self.state, max(begun - MAX_DECISIONS, 0), begun + 1)
+            for order, following in islice(zip_longest(orders, orders[1:]), min(begun, MAX_DECISIONS)):
+                self.memory.note_decision(order, following)
+        return begun == count

@@ -1,0 +1,142 @@
+"""What one scheduling pass leaves for the next: the promise, the verdicts that still hold, and what it has seen."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from typing import NamedTuple
+
+from engine.capacity.index import Capacity
+from engine.capacity.task_shapes import Shape
+from engine.model.specs import NodeState
+from engine.placement.start_variants import variants
+from engine.scheduling.backfill import PromisedStart
+from engine.scheduling.candidate_order import Order
+from engine.state.cell_state import State
+from engine.state.reconsider import Cause
+
+MAX_DECISIONS = 256
+
+
+class CandidateVerdict(IntEnum):
+    """What came of a look at one workload."""
+
+    STARTED = 0
+    NO_QUOTA = 1
+    NO_CAPACITY = 2
+    WOULD_DELAY = 3
+    PROMISED_QUOTA = 4
+    QUEUE_CLOSED = 5
+    ARRAY_LIMIT = 6
+    CLEARING = 7
+    """Victims are writing their checkpoints for it."""
+    NOT_YET = 8
+    """The reservation it names has not begun."""
+    BUDGET = 9
+    """A budget that it spends is spent."""
+    CAP = 10
+    """More than the outside scheduler lets run together."""
+
+
+class Decision(NamedTuple):
+    """Why a workload went first."""
+
+    at_ms: int
+    row: int
+    order: Order
+    next_order: Order | None
+    """Where the workload stood that was next; None when no other was a candidate."""
+
+
+class CycleMemory:
+    """Facts are in the state alone: dropping this costs another look at everything that waits."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._gains = -1
+        """`Capacity.gains` when the last pass began; -1 before the first."""
+        self.reservation: PromisedStart | None = None
+        """The start promised to the first blocked workload."""
+        self.promises: dict[int, int] = {}
+        """Conservative: row -> promised start, cell ms, as far as the last pass worked them out."""
+        self.short_of_room = False
+        """The last full pass left something waiting for capacity."""
+        self.refusals = Refusals(state)
+        self.decisions: deque[Decision] = deque(maxlen=MAX_DECISIONS)
+        self.starts = 0
+        """Workloads started so far."""
+        self.lowered: set[int] = set()
+        """Queues of which something was stopped, since the order of candidates last heard of it."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was ever looked at."""
+        return self._gains < 0
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something has changed since the last pass began."""
+        state = self._state
+        return bool(state.arrivals) or self._gains != state.capacity.gains or bool(state.reconsider.causes)
+
+    def take_changes(self) -> tuple[list[int], set[Cause]]:
+        """(rows that became pending, reasons to look at everything again) since this was last asked."""
+        state = self._state
+        arrivals, state.arrivals = state.arrivals, []
+        causes = state.reconsider.take()
+        if self.fresh:
+            causes.add(Cause.FIRST_LOOK)
+        elif self._gains != state.capacity.gains:
+            causes.add(Cause.ROOM)
+        self._gains = state.capacity.gains
+        return arrivals, causes
+
+    def note_decision(self, started: Order, following: Order | None) -> None:
+        self.decisions.append(Decision(self._state.now_ms, started[3], started, following))
+
+
+class Refusals:
+    """Workload classes that were found not to fit. A verdict holds until a node that would take one of their tasks has
+    gained room: claims only take room away."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._found: dict[tuple[int, tuple[Shape, ...]], tuple[int, int]] = {}
+        """(class row, shapes) -> `gained_mark` at which it was found not to fit, and for work with bonds the version of
+        the company."""
+
+    def lacks_room(self, row: int) -> bool:
+        """Whether the workload was found not to fit, in any of its variants, and still does not."""
+        cls = self._state.workloads.cls[row]
+        return all(self.holds(cls, shapes) for shapes in variants(self._state, row))
+
+    def note(self, cls: int, shapes: tuple[Shape, ...]) -> None:
+        """The class does not fit now."""
+        capacity = self._state.capacity
+        self._found[cls, shapes] = capacity.gained_mark, _company(capacity, shapes)
+
+    def holds(self, cls: int, shapes: tuple[Shape, ...]) -> bool:
+        """Whether the class was found not to fit and still does not."""
+        found = self._found.get((cls, shapes))
+        if found is None:
+            return False
+        mark, company = found
+        capacity = self._state.capacity
+        gained = capacity.gains_since(mark) if company == _company(capacity, shapes) else None
+        if gained is None or any(_gains_for(capacity, node, shapes) for node in set(gained)):
+            del self._found[cls, shapes]
+            return False
+        self._found[cls, shapes] = capacity.gained_mark, company
+        return True
+
+
+def _company(capacity: Capacity, shapes: tuple[Shape, ...]) -> int:
+    """Version of what else decides where these tasks may go."""
+    return capacity.company.version if shapes[0].terms is not None else 0
+
+
+def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool:
+    """Whether the node, which gained room, takes a task of one of the shapes."""
+    if capacity.state[node] != NodeState.READY:
+        return False
+    return any(capacity.usable(node, shape) and capacity.fits(node, shape) for shape in shapes)

@@ -1,0 +1,657 @@
+"""Preemption: whom a workload that waits may have stopped so that it can start.
+
+A victim is always a whole workload that is placed or running, of a preemptible priority class, and not being stopped
+for somebody already. Two rules say who may be one:
+
+- Its own queue: work of lower priority, if the class of the preemptor may preempt.
+- Other queues: work of a queue that uses more than its nominal quota, in what the preemptor lacks. The preemptor's own
+  queue must stay within its nominal quota with it; the preemptor's queue says whether it takes back its quota from
+  anybody, from lower priorities only, or never. Every cohort between the victim's queue and the common ancestor must be
+  above its quota too, and before each victim is taken they must be so still: what a queue has within its nominal quota
+  nobody else touches.
+
+A workload that was preempted itself preempts nobody until it has waited for a while (`Workloads.may_preempt_at`).
+
+Spared are: work that has not run for its queue's minimum runtime, expired burst excepted; work that was preempted less
+than MIN_TURN_MS ago and has started again; more workloads of a queue than its limit on disruptions allows; and work
+preempted THRASH times within the last hour, unless by a higher priority.
+
+Among them the order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in
+the own queue; within each of these, lower priorities first. Then the least lost work counts: the time since the last
+checkpoint, or none where a checkpoint can be written when asked, times the share of the cell that the workload holds
+(its largest of any resource, in millionths). `engine.scheduling.victims` finds the set. It is taken only if the
+preemptor then really starts, and if it would not without any single one of them.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.capacity.index import NOWHERE
+from engine.capacity.task_shapes import Shape
+from engine.capacity.topology_domains import domain_room, levels_asked
+from engine.model import events as ev
+from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
+from engine.placement.gang_placement import Claim, place, unplace
+from engine.queues.tree import Charge, Lack, QueueTree
+from engine.scheduling.victim_candidates import Quota, VictimCandidates
+from engine.scheduling.victim_domains import cheapest_in_one
+from engine.scheduling.victims import cheapest
+from engine.state import bulk_allocations
+from engine.state import workloads as wl
+from engine.state.bulk_allocations import Rows
+from engine.state.cell_state import BOUND, State
+from engine.state.workloads import NONE
+from engine.tables.columns import view
+
+THRASH = 3
+"""Preemptions within an hour after which equals leave a workload alone."""
+MILLION = 1_000_000
+FOREVER = 2**62
+MAX_ROUNDS = 8
+"""Searches made for one preemptor, each with what the last found to be lacking still."""
+CLOSELY = 64
+"""Most victims whose need is verified one by one."""
+
+
+Place = tuple[int, int]
+"""(vertex of the queue tree, slot)"""
+Sources = dict[int, list[tuple[Place, ...]]]
+"""Queue row -> for each slot that work may be taken back in: the places above quota that this brings down."""
+
+
+class SacrificeTier(IntEnum):
+    """Order of sacrifice."""
+
+    EXPIRED_BURST = 0
+    OVERRUN_BACKFILL = 1
+    BURST = 2
+    BORROWED = 3
+    LOWER_PRIORITY = 4
+
+
+CAUSES = {
+    SacrificeTier.EXPIRED_BURST: ev.REQUEUE_CAUSES.index("expired burst"),
+    SacrificeTier.OVERRUN_BACKFILL: ev.REQUEUE_CAUSES.index("overran backfill"),
+    SacrificeTier.BURST: ev.REQUEUE_CAUSES.index("reclaimed"),
+    SacrificeTier.BORROWED: ev.REQUEUE_CAUSES.index("reclaimed"),
+    SacrificeTier.LOWER_PRIORITY: ev.REQUEUE_CAUSES.index("lower priority"),
+}
+
+
+class Preemption(NamedTuple):
+    """Whom to stop, and what the preemptor gets."""
+
+    victims: tuple[tuple[int, int], ...]
+    """(workload row, index into REQUEUE_CAUSES), oldest first."""
+    claims: list[Claim]
+    """Where the preemptor goes once they are gone. Nothing is claimed yet."""
+    delay_ms: int
+    """Time until the last of them has written its checkpoint; 0 when none is asked to."""
+
+
+def may_preempt(state: State, row: int) -> bool:
+    """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now."""
+    if state.now_ms < state.workloads.may_preempt_at(row, state.settings):
+        return False
+    return _may_preempt_lower(state, row) or _may_take_back(state, row)
+
+
+def _may_take_back(state: State, row: int) -> bool:
+    """Whether some other queue of the tree is above its quota, and the workload's own would not be with it."""
+    w, queues = state.workloads, state.queues
+    queue = w.queue[row]
+    if queues.specs[queue].reclaim == "never" or not queues.others_borrow(queue):
+        return False
+    if queues.flavored(queue):
+        return True
+    workload_class = w.class_at(row)
+    charge = queues.total_charge(workload_class.request_of(workload_class.least))
+    own = queues.lack(queue, charge, state.now_ms, borrow=False)
+    return own is None or own.vertex != queue
+
+
+def _may_preempt_lower(state: State, row: int) -> bool:
+    w = state.workloads
+    value = w.value_at(row)
+    reach = state.workloads_of_queue if state.settings.preempt_across else [state.workloads_of_queue[w.queue[row]]]
+    return w.priority_classes[w.priority[row]].preemption == "lower" and any(
+        count and other < value for running in reach for other, count in running.items()
+    )
+
+
+def find(
+    state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
+) -> Preemption | None:
+    """The victims for which the workload would start with `counts[g]` tasks of `shapes[g]` at that charge; None when
+    the policy allows no set that is enough. The state is left exactly as it was."""
+    return _Search(state, row, shapes, counts, charge).run()
+
+
+def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
+    """Whom `find` would name for the workload and those like it that follow, one for each, in that order: (workload
+    row, index into REQUEUE_CAUSES). `victim` is whom the one before it took the place of; both are of one task and ask
+    for the same (`engine.scheduling.like_for_like`). Empty where that cannot be told in advance."""
+    counts = state.workloads.class_at(row).least
+    return _Search(state, row, shapes, counts, state.charge_if(row, shapes, counts)).alike(victim)
+
+
+def asks_for_the_same(state: State, one: int, other: int) -> bool:
+    """Whether both classes are of one task and ask for the same quantities, no part of a device among them."""
+    a, b = state.workloads.classes[one], state.workloads.classes[other]
+    return a.single and b.single and not a.shapes[0].part and a.groups[0].request == b.groups[0].request
+
+
+def still_victims(
+    state: State,
+    row: int,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    charge: Charge,
+    victims: Sequence[int],
+) -> dict[int, int]:
+    """Of victims chosen for the workload earlier: those that may be stopped for it as things are now -> why, as an
+    index into REQUEUE_CAUSES."""
+    return _Search(state, row, shapes, counts, charge).still(victims)
+
+
+def likely_ends(state: State, rows: Rows) -> Rows:
+    """When placed and running workloads are likely to end: by their estimates, or, for those that give none, by what
+    the last two of their class took. FOREVER for those of which nothing is known, and those that are overdue."""
+    w = state.workloads
+    estimate = np.array([c.estimate_ms for c in w.classes], np.int64)
+    took, before = view(w.took), view(w.took_before)
+    learned = np.where(before >= 0, (took + before + 1) // 2, took)
+    cls = view(w.cls)[rows]
+    work = np.where(estimate > 0, estimate, learned)[cls]
+    tasks = np.array([c.tasks for c in w.classes], np.int64)[cls]
+    left = work - view(w.kept)[rows] - view(w.done)[rows]
+    ends = view(w.rated)[rows] + np.maximum(-(-left * tasks // view(w.tasks)[rows]), 1)
+    return np.where((work > 0) & (ends > state.now_ms), ends, FOREVER)
+
+
+def waiting_is_better(state: State, rows: Rows, delay_ms: int = 0) -> bool:
+    """Whether all these workloads are likely to end by themselves so soon that nobody is to be stopped for that."""
+    patience = state.settings.preempt_after_ms
+    if not patience or not len(rows):
+        return False
+    return bool(likely_ends(state, rows).max() <= state.now_ms + max(patience, delay_ms))
+
+
+def bound_rows(state: State) -> Rows:
+    """Rows of all placed and running workloads."""
+    return np.flatnonzero(np.isin(view(state.workloads.state), BOUND))
+
+
+def lets_start(
+    state: State,
+    row: int,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    victims: Sequence[int],
+    *,
+    borrow: bool = True,
+) -> bool:
+    """Whether the workload fits, in quota (its own, unless it may `borrow`) and on nodes, once these rows are gone. The
+    state is left as it was."""
+    charge = state.charge_if(row, shapes, counts)
+    w, queues = state.workloads, state.queues
+    with queues.trial():
+        for victim in victims:
+            queues.give_back(w.queue[victim], state.charge_of(victim), state.now_ms)
+        lack = queues.lack(w.queue[row], charge, state.now_ms, borrow=borrow)
+    return lack is None and _placed_without(state, shapes, counts, victims) is not None
+
+
+def _queues_without(state: State, rows: Sequence[int]) -> QueueTree:
+    """A copy of the queue tree with these workloads' charges given back."""
+    queues = state.queues.copy()
+    for row in rows:
+        queues.give_back(state.workloads.queue[row], state.charge_of(row), state.now_ms)
+    return queues
+
+
+def _placed_without(
+    state: State, shapes: tuple[Shape, ...], counts: tuple[int, ...], rows: Sequence[int]
+) -> list[Claim] | None:
+    """Where a gang would go if these workloads were gone; None when it would not fit."""
+    with off_nodes(state, rows):
+        claims = place(state.capacity, shapes, counts)
+        if claims is not None:
+            unplace(state.capacity, shapes, claims)
+    return claims
+
+
+@contextmanager
+def off_nodes(state: State, rows: Sequence[int]) -> Iterator[None]:
+    """Meanwhile what these workloads hold is free."""
+    for row in rows:
+        _shift_on_nodes(state, row, 1)
+    yield
+    for row in reversed(rows):
+        _shift_on_nodes(state, row, -1)
+
+
+def _shift_on_nodes(state: State, row: int, sign: int) -> None:
+    """Give back what the workload holds on its nodes, or take it again when `sign` is -1."""
+    w, a, capacity = state.workloads, state.allocations, state.capacity
+    held = list(a.of_workload(w.first_allocation[row]))
+    state.shift_company(row, -sign)
+    for group, shape in enumerate(w.class_at(row).shapes):
+        mine = [i for i in held if a.group[i] == group]
+        if bulk_allocations.worth_shifting(shape, view(a.node)[mine]):
+            counts = sign * view(a.count)[mine].astype(np.int64)
+            bulk_allocations.shift_many(capacity, shape, view(a.node)[mine], counts, view(a.devices)[mine])
+            continue
+        for i in mine:
+            if sign > 0:
+                capacity.give_back(a.node[i], shape, a.count[i], a.devices[i])
+            else:
+                capacity.take(a.node[i], shape, a.count[i], a.devices[i])
+
+
+class _Search:
+    """One preemptor in search of its victims."""
+
+    def __init__(
+        self, state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
+    ) -> None:
+        w = state.workloads
+        self.state = state
+        self.row = row
+        self.shapes = shapes
+        self.counts = counts
+        self.charge = charge
+        self.queue = w.queue[row]
+        self.value = w.value_at(row)
+        self.requests = state.requests
+        self.tier: Rows = np.empty(0, np.int8)
+        """Tier of every workload row; -1 for those that may not be victims."""
+        others = [c for c in state.bookings.clearings if c.row != row]
+        self.leaving = [victim for c in others for victim in c.victims if w.preempting[victim] == c.row]
+        """Workloads that are being stopped for somebody else already."""
+        self.settled = _queues_without(state, self.leaving) if self.leaving else state.queues
+        """The queue tree once they are gone."""
+
+    def run(self) -> Preemption | None:
+        state = self.state
+        if not self._may_take_back() and not _may_preempt_lower(state, self.row):
+            return None
+        lacks = self._lacks(state.queues)
+        contested = frozenset(slot for _, slot in lacks) | self._slots_short_of_room()
+        sources = self._sources(contested)
+        if not sources and not _may_preempt_lower(state, self.row):
+            return None
+        self.requests.update(state.workloads.classes)
+        candidates = self._candidates(sources)
+        if candidates is None:
+            return None
+        for _ in range(MAX_ROUNDS):
+            found = self._cheapest(candidates, lacks, sources)
+            if not found:
+                return None
+            still = self._lacks(_queues_without(state, found))
+            if not still:
+                alone = len(self.shapes) == 1 and self.shapes[0].terms is None
+                return self._verified(found, exact=alone and not lacks)
+            # Giving back within what a cohort does not lend frees nothing above it: ask for more.
+            for at, short in still.items():
+                lacks[at] = lacks.get(at, 0) + short
+        return None
+
+    def still(self, victims: Sequence[int]) -> dict[int, int]:
+        """`still_victims`."""
+        lacks = self._lacks(self.state.queues)
+        sources = self._sources(frozenset(slot for _, slot in lacks) | self._slots_short_of_room())
+        self.requests.update(self.state.workloads.classes)
+        tiers = self._tiers(np.array(victims, np.int64), sources).tolist()
+        limits = _Limits(self, sources)
+        return {
+            row: CAUSES[SacrificeTier(tier)]
+            for row, tier in zip(victims, tiers, strict=True)
+            if tier >= 0 and limits.take(row)
+        }
+
+    def alike(self, victim: int) -> list[tuple[int, int]]:
+        """`alike`."""
+        state, w, capacity = self.state, self.state.workloads, self.state.capacity
+        if self._may_take_back() or capacity.find(self.shapes[0]) != NOWHERE:
+            return []
+        self.requests.update(w.classes)
+        candidates = self._candidates({})
+        if candidates is None:
+            return []
+        values = np.unique(w.priority_value)
+        level = int(SacrificeTier.LOWER_PRIORITY) * len(values) + int(np.searchsorted(values, w.value_at(victim)))
+        rows = np.flatnonzero(candidates.level == level)
+        own = w.cls[self.row]
+        if not all(asks_for_the_same(state, cls, own) for cls in set(view(w.cls)[rows].tolist())):
+            return []
+        # Each is on one node, and of no use where the preemptor may not go.
+        nodes = view(state.allocations.node)[view(w.first_allocation)[rows]]
+        rows = rows[capacity.usable_mask(self.shapes[0], nodes)]
+        rows = rows[np.lexsort((-rows, candidates.cost[rows]))]
+        rows = rows[: state.queues.disruptions_left(self.queue, state.now_ms)]
+        patience = state.settings.preempt_after_ms
+        stays = view(w.checkpoint_cost)[rows] > 0
+        if patience:
+            stays |= likely_ends(state, rows) <= state.now_ms + patience
+        last = int(np.argmax(stays)) if stays.any() else len(rows)
+        cause = CAUSES[SacrificeTier.LOWER_PRIORITY]
+        return [(row, cause) for row in rows[:last].tolist()]
+
+    def _lacks(self, queues: QueueTree) -> dict[tuple[int, int], int]:
+        """(vertex, slot) -> quantity that the charge lacks, the nearest vertex for each slot."""
+        found: dict[tuple[int, int], int] = {}
+        for part in self.charge:
+            lack: Lack | None = queues.lack(self.queue, (part,), self.state.now_ms)
+            if lack is not None:
+                found[lack.vertex, lack.slot] = lack.short
+        return found
+
+    def _slots_short_of_room(self) -> frozenset[int]:
+        """Slots of the charge that nodes are too full for: devices if it asks for any, else everything."""
+        if _placed_without(self.state, self.shapes, self.counts, ()) is not None:
+            return frozenset()
+        gpu = RESOURCES.index("gpu_milli")
+        devices = frozenset(slot for slot, _ in self.charge if slot % len(RESOURCES) == gpu)
+        return devices or frozenset(slot for slot, _ in self.charge)
+
+    def _may_take_back(self) -> bool:
+        """Whether the preemptor keeps within its queue's nominal quota and somebody else does not."""
+        queues = self.state.queues
+        if queues.specs[self.queue].reclaim == "never":
+            return False
+        own = queues.lack(self.queue, self.charge, self.state.now_ms, borrow=False)
+        return (own is None or own.vertex != self.queue) and any(
+            queues.borrowed(queue, slot)
+            for slot, _ in self.charge
+            for queue in range(len(queues.specs))
+            if queue != self.queue
+        )
+
+    def _sources(self, contested: frozenset[int]) -> Sources:
+        """The queues above their nominal quota from which the preemptor may take work back."""
+        found: Sources = {}
+        if not self._may_take_back():
+            return found
+        ancestors = set(self.state.queues.path[self.queue])
+        for queue, path in enumerate(self.state.queues.path):
+            below = [vertex for vertex in path if vertex not in ancestors]
+            for slot in sorted(contested):
+                if below and all(self.settled.borrowed(vertex, slot) for vertex in below):
+                    found.setdefault(queue, []).append(tuple((vertex, slot) for vertex in below))
+        return found
+
+    # -- who, and at what cost ----------------------------------------------------------------------------------------
+
+    def _candidates(self, sources: Sources) -> VictimCandidates | None:
+        """Everybody who may be a victim; None when nobody may."""
+        w = self.state.workloads
+        rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
+        rows = rows[view(w.preempting)[rows] == NONE]
+        tier = self._tiers(rows, sources)
+        rows, tier = rows[tier >= 0], tier[tier >= 0]
+        keep = ~self._thrashed(rows)
+        rows, tier = rows[keep], tier[keep]
+        if not len(rows):
+            return None
+        values, rank = np.unique(w.priority_value, return_inverse=True)
+        level = np.full(len(w.ids), -1, np.int16)
+        level[rows] = tier * len(values) + rank[view(w.priority)[rows]]
+        cost = np.zeros(len(w.ids), np.int64)
+        cost[rows] = self._costs(rows)
+        self.tier = np.full(len(w.ids), -1, np.int8)
+        self.tier[rows] = tier
+        return VictimCandidates(level, cost)
+
+    def _tiers(self, rows: Rows, sources: Sources) -> Rows:
+        """Tier of each row; -1 for those that are not to be touched."""
+        state = self.state
+        w, queues = state.workloads, state.queues
+        queue = view(w.queue)[rows]
+        lower = np.array(w.priority_value)[view(w.priority)[rows]] < self.value
+        own = ((queue == self.queue) | state.settings.preempt_across) & lower & _may_preempt_lower(state, self.row)
+        above = np.zeros(len(queues.specs), bool)
+        above[list(sources)] = True
+        other = above[queue]
+        if queues.specs[self.queue].reclaim == "lower_priority":
+            other &= lower
+        flags = view(w.flags)[rows]
+        burst = flags & ev.BURST > 0
+        expired = burst & np.array([self._burst_is_over(q) for q in range(len(queues.specs))], bool)[queue]
+        overran = (flags & ev.BACKFILLED > 0) & (self._estimated_ends(rows) <= state.now_ms)
+        tier = np.where(own, SacrificeTier.LOWER_PRIORITY, SacrificeTier.BORROWED)
+        tier[other & burst] = SacrificeTier.BURST
+        tier[overran] = SacrificeTier.OVERRUN_BACKFILL
+        tier[expired] = SacrificeTier.EXPIRED_BURST
+        least = np.array([spec.min_runtime_ms for spec in queues.specs], np.int64)[queue]
+        long_enough = (state.now_ms - view(w.started)[rows] >= least) | expired
+        evicted_at = view(w.evicted_at)[rows]
+        long_enough &= (evicted_at < 0) | (state.now_ms - evicted_at >= wl.MIN_TURN_MS)
+        preemptible = np.array([spec.preemptible for spec in w.priority_classes], bool)[view(w.priority)[rows]]
+        tier[~((own | other) & long_enough & preemptible)] = -1
+        return tier
+
+    def _burst_is_over(self, queue: int) -> bool:
+        """Whether the window of a burst that the queue has a part in has passed, and use is above the ceiling still."""
+        queues = self.state.queues
+        return any(
+            queues.burst_state(vertex, self.state.now_ms) != "burst" and bool(queues.burst_excess(vertex))
+            for vertex in queues.path[queue]
+            if vertex in queues.bursts
+        )
+
+    def _estimated_ends(self, rows: Rows) -> Rows:
+        """Cell time at which each would have ended by its estimate."""
+        w = self.state.workloads
+        cls = view(w.cls)[rows]
+        left = view(self.requests.bound_ms)[cls] - view(w.kept)[rows] - view(w.done)[rows]
+        slowed = -(-left * view(self.requests.tasks)[cls] // view(w.tasks)[rows])
+        return np.asarray(view(w.rated)[rows] + np.maximum(slowed, 1))
+
+    def _thrashed(self, rows: Rows) -> Rows:
+        """Those that were preempted so often lately that only a higher priority may do it again."""
+        w = self.state.workloads
+        marks = np.zeros(len(rows), bool)
+        for i in np.flatnonzero(view(w.evictions)[rows] >= THRASH).tolist():
+            row = int(rows[i])
+            marks[i] = w.value_at(row) >= self.value and self._recent_preemptions(row) >= THRASH
+        return marks
+
+    def _recent_preemptions(self, row: int) -> int:
+        w = self.state.workloads
+        count = 0
+        entry = w.history[row]
+        while entry != NONE and w.history_at[entry] > self.state.now_ms - HOUR_MS:
+            if w.history_what[entry] == wl.REQUEUED:
+                count += w.history_detail[entry] & 255 in ev.PREEMPTIONS
+            entry = w.history_previous[entry]
+        return count
+
+    def _costs(self, rows: Rows) -> Rows:
+        """Lost work in milliseconds times millionths of the cell."""
+        state, requests = self.state, self.requests
+        w = state.workloads
+        cls = view(w.cls)[rows]
+        tasks, all_tasks = view(w.tasks)[rows], view(requests.tasks)[cls]
+        running = view(w.state)[rows] == WorkloadState.RUNNING
+        done = view(w.done)[rows] + running * (state.now_ms - view(w.rated)[rows]) * tasks // all_tasks
+        np.maximum(done, 0, out=done)
+        interval = view(w.checkpoint)[rows]
+        lost = np.where(interval > 0, done % np.maximum(interval, 1), done)
+        lost[view(w.checkpoint_cost)[rows] > 0] = 0
+        share = np.zeros(len(requests.first))
+        for column, total in zip(requests.by_resource, state.capacity.totals, strict=True):
+            asked = np.add.reduceat(view(column) * view(requests.count), view(requests.first))
+            share = np.maximum(share, asked / max(total, 1))
+        return np.asarray(lost * np.maximum((share[cls] * tasks / all_tasks * MILLION).astype(np.int64), 1))
+
+    # -- the set ------------------------------------------------------------------------------------------------------
+
+    def _cheapest(
+        self,
+        candidates: VictimCandidates,
+        lacks: dict[tuple[int, int], int],
+        sources: Sources,
+    ) -> list[int] | None:
+        state = self.state
+        w = state.workloads
+        bound = self._bound_by(candidates)
+        # Slots of one group of tasks that go anywhere can be counted: all else is tried out.
+        counted = len(self.shapes) == 1 and not bound
+
+        def fits(rows: list[int]) -> bool:
+            for row in bound:
+                state.shift_company(row, 1)
+            claims = _placed_without(state, self.shapes, self.counts, rows)
+            for row in bound:
+                state.shift_company(row, -1)
+            return claims is not None
+
+        asks = list(zip(self.shapes, self.counts, strict=True))
+        quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
+        classes, joint = view(w.cls), None if counted else fits
+        what = state.capacity, state.allocations, self.requests, classes, asks, candidates
+        request = self.shapes[0].topology
+        try:
+            for row in bound:
+                state.shift_company(row, -1)
+            if request is None or request.required is None:
+                return cheapest(*what, quotas=quotas, limits=_Limits(self, sources), fits=joint)
+            tree = domain_room(state.capacity).tree
+            level, _ = levels_asked(tree, request)
+            domains = tree.domain[level][tree.position]
+            return cheapest_in_one(*what, domains, quotas=quotas, limits=lambda: _Limits(self, sources), fits=joint)
+        finally:
+            for row in bound:
+                state.shift_company(row, 1)
+
+    def _bound_by(self, candidates: VictimCandidates) -> list[int]:
+        """Those who may be victims and count for the bonds of the preemptor: the nodes that they bar are looked at as
+        if they were gone, because they may be."""
+        terms = self.shapes[0].terms
+        if terms is None:
+            return []
+        mine = {*terms.near, *terms.apart, *terms.shunned}
+        marks, company = self.state.workloads.marks, self.state.capacity.company
+        rows = np.flatnonzero(candidates.level >= 0).tolist()
+        return [row for row in rows if not mine.isdisjoint(term for of in marks(row, company) for term in of)]
+
+    def _given_back(self, vertex: int, slot: int) -> Rows:
+        """Per workload row: what it is charged in the slot, if that reaches the vertex."""
+        state = self.state
+        w, a = state.workloads, state.allocations
+        flavor, resource = divmod(slot, len(RESOURCES))
+        used = np.flatnonzero(view(a.workload) != NONE)
+        workload = view(a.workload)[used]
+        entry = view(self.requests.first)[view(w.cls)[workload]] + view(a.group)[used]
+        quantity = view(self.requests.by_resource[resource])[entry] * view(a.count)[used]
+        if flavor:
+            pool = state.capacity.pool_of[state.queues.flavors.names[flavor]]
+            quantity *= view(state.capacity.pool)[view(a.node)[used]] == pool
+        sums = np.bincount(workload, weights=quantity, minlength=len(w.ids)).astype(np.int64)
+        reaches = np.array([vertex in path for path in state.queues.path], bool)
+        return np.asarray(sums * (reaches[view(w.queue)] & (self.tier >= 0)))
+
+    def _verified(self, found: list[int], *, exact: bool) -> Preemption | None:
+        """The set, without those that are not needed after all unless it is `exact`; None when it is not enough."""
+        state = self.state
+        w = state.workloads
+        claims = _placed_without(state, self.shapes, self.counts, found)
+        if claims is not None and not exact and len(found) <= CLOSELY:
+            needed = self._needed(found)
+            if needed != found:
+                found, claims = needed, _placed_without(state, self.shapes, self.counts, needed)
+        if claims is None:
+            return None
+        return Preemption(
+            tuple((row, CAUSES[SacrificeTier(self.tier[row])]) for row in found),
+            claims,
+            max(w.checkpoint_cost[row] for row in found),
+        )
+
+    def _needed(self, found: list[int]) -> list[int]:
+        """Spare whoever is not needed, the most important and youngest first, until everybody is."""
+        state = self.state
+        spared = True
+        while spared:
+            spared = False
+            for row in sorted(found, key=lambda r: (-int(self.tier[r]), -state.workloads.value_at(r), r)):
+                rest = [other for other in found if other != row]
+                if lets_start(state, self.row, self.shapes, self.counts, rest):
+                    found, spared = rest, True
+        return found
+
+
+class _Limits:
+    """What a set of victims must keep to: limits on disruptions, and the quota of the queues they come from.
+
+    A queue may be taken from while it is above its quota. So of the victims below a vertex all but the largest must
+    together be less than what it has above.
+    """
+
+    def __init__(self, search: _Search, sources: Sources) -> None:
+        state = search.state
+        self._state = state
+        self._sources = sources
+        places = {at for ways in sources.values() for way in ways for at in way}
+        self._above = {at: search.settled.borrowed(*at) for at in places}
+        self._taken: dict[Place, list[int]] = {at: [] for at in places}
+        """Quantities of the victims below the place, ascending."""
+        self._sums = dict.fromkeys(places, 0)
+        leaving = Counter(state.workloads.queue[row] for row in search.leaving)
+        self._left = {
+            queue: state.queues.disruptions_left(queue, state.now_ms) - leaving[queue]
+            for queue in range(len(state.queues.specs))
+        }
+        self._charges: dict[int, dict[int, int]] = {}
+        self._ways: dict[int, tuple[Place, ...]] = {}
+        """Victim -> the places it was counted at."""
+
+    def take(self, row: int) -> bool:
+        """Count the workload in; False when that would pass a limit."""
+        queue = self._state.workloads.queue[row]
+        way = self._way(row, queue)
+        if way is None or self._left[queue] <= 0:
+            return False
+        self._left[queue] -= 1
+        self._ways[row] = way
+        for at in way:
+            quantity = self._charge(row)[at[1]]
+            insort(self._taken[at], quantity)
+            self._sums[at] += quantity
+        return True
+
+    def untake(self, row: int) -> None:
+        """Count it out again."""
+        self._left[self._state.workloads.queue[row]] += 1
+        for at in self._ways.pop(row):
+            quantity = self._charge(row)[at[1]]
+            self._taken[at].remove(quantity)
+            self._sums[at] -= quantity
+
+    def _way(self, row: int, queue: int) -> tuple[Place, ...] | None:
+        """Where it counts; nowhere when it is of the preemptor's own queue; None when it may not be taken."""
+        ways = self._sources.get(queue)
+        if ways is None:
+            return ()
+        charge = self._charge(row)
+        return next((way for way in ways if all(self._admits(at, charge.get(at[1], 0)) for at in way)), None)
+
+    def _admits(self, at: Place, quantity: int) -> bool:
+        largest = max(self._taken[at][-1:], default=0)
+        return quantity > 0 and self._sums[at] + quantity - max(largest, quantity) < self._above[at]
+
+    def _charge(self, row: int) -> dict[int, int]:
+        found = self._charges.get(row)
+        if found is None:
+            found = self._charges[row] = dict(self._state.charge_of(row))
+        return found

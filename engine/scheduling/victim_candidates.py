@@ -1,0 +1,406 @@
+"""The cell as a request sees it that others must make room for: who could give how much of what is missing, and where.
+
+`VictimField` has everybody in columns; `Detail` has a few nodes and workloads in plain lists, to decide one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import reduce
+from operator import floordiv, ge
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from engine.capacity import mig
+from engine.capacity.devices import device_numbers, instances
+from engine.capacity.index import Capacity
+from engine.capacity.task_shapes import Shape
+from engine.state.allocations import Allocations
+from engine.state.bulk_allocations import DEVICE, Rows
+from engine.state.class_requests import RequestColumns
+from engine.tables.columns import view
+
+Ask = tuple[Shape, int]
+"""(shape, tasks wanted)"""
+Fits = Callable[[list[int]], bool]
+"""Whether the request really fits once these workload rows are gone."""
+
+
+class VictimCandidates(NamedTuple):
+    """Who may be a victim, as columns over all workload rows."""
+
+    level: Rows
+    """int16: the rank in which workloads are sacrificed, lowest first; -1 for those that are not to be touched."""
+    cost: Rows
+    """int64, at least 0."""
+
+
+class Quota(NamedTuple):
+    """Quota that the victims have to give back besides making room."""
+
+    amount: Rows
+    """int64: what each workload row would give back."""
+    short: int
+    """How much is missing."""
+
+
+class VictimLimits(Protocol):
+    """Bounds on the victims as a set. Every subset of an admissible set must be admissible."""
+
+    def take(self, row: int) -> bool:
+        """Count the workload in; False, and nothing changed, when that would pass a bound."""
+
+    def untake(self, row: int) -> None:
+        """Count it out again."""
+
+
+class DeviceUnit(NamedTuple):
+    """What devices are counted in: whole ones, shares of one size, or MIG instances of one profile."""
+
+    milli: int
+    kinds: tuple[int, ...]
+    """Of instances: index into `mig.KINDS` by pool, -1 where there are none; empty otherwise."""
+
+    def on_device(self, number: int, pool: int) -> int:
+        """How many there are on a device, given as a number of `engine.capacity.mig`."""
+        if self.kinds:
+            return mig.instances_of(number, self.kinds[pool])
+        return max(number, 0) // self.milli
+
+    def on_devices(self, numbers: Rows, pools: Rows) -> Rows:
+        if self.kinds:
+            return mig.instances_in(numbers, np.array(self.kinds)[pools])
+        return np.asarray(np.maximum(numbers, 0) // self.milli)
+
+    @classmethod
+    def of(cls, shape: Shape) -> DeviceUnit:
+        return cls(shape.gpu_milli if shape.kinds else shape.share or DEVICE, shape.kinds)
+
+
+class VictimField:
+    """The cell as the request sees it, in columns: what is free on each node with nobody and with all the opened gone.
+
+    A piece is an allocation row of somebody opened. A dimension is a resource, or devices counted in units.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        requests: RequestColumns,
+        asks: Sequence[Ask],
+        quotas: Sequence[Quota],
+        candidates: VictimCandidates,
+        within: Rows | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.requests = requests
+        self.quotas = quotas
+        self.candidates = candidates
+        self.counts = [count for _, count in asks]
+        self.usable = [capacity.usable_mask(shape) for shape, _ in asks]
+        if within is not None:
+            self.usable = [usable & within for usable in self.usable]
+        self.worth_a_look = reduce(np.logical_or, self.usable)
+        self.wants: list[list[tuple[int, int]]] = [[] for _ in asks]
+        """Per ask: (dimension, quantity of one task)."""
+        self.units: dict[int, DeviceUnit] = {}
+        """Dimension of devices -> what they are counted in."""
+        self.per_device: dict[int, Rows] = {}
+        """Dimension of MIG instances -> how many of them an idle device makes, by node."""
+        self.any_shares = False
+        """Somebody has a part of a device, and devices are asked for."""
+        self.base: list[Rows] = []
+        """Per dimension: free on each node with nobody gone."""
+        self.tables: list[Rows] = []
+        """Per dimension: what one task of each class and group holds; parts of devices apart."""
+        self._add_dimensions([shape for shape, _ in asks])
+        self.free = list(self.base)
+        """Per dimension: free on each node with everybody opened gone."""
+        self.base_slots = [self._slots(ask) for ask in range(len(asks))]
+        self.base_total = [int(slots.sum()) for slots in self.base_slots]
+        self.slots = self.base_slots
+        """Per ask: slots on each node with everybody opened gone."""
+        self.given = [0] * len(quotas)
+        """What everybody opened would give back."""
+        self.opened = np.zeros(len(candidates.level), bool)
+        self.workload: Rows = np.empty(0, np.int32)
+        self.node: Rows = np.empty(0, np.int32)
+        self.entry: Rows = np.empty(0, np.int32)
+        """Per piece: its class and group, by its entry in `requests`."""
+        self.count: Rows = np.empty(0, np.int32)
+        """Per piece: tasks."""
+        self.share: Rows = np.empty(0, np.int32)
+        """Per piece: milli-GPU of a part of one device; 0 for none. Empty when nobody has a part."""
+        self.burden: Rows = np.empty(0, np.int64)
+        """Per piece: what that takes off the number of the device."""
+        self.device: Rows = np.empty(0, np.int32)
+        """Per piece: that device, by its entry in `device_free`."""
+        self.numbers: Rows = device_numbers(capacity) if self.any_shares else np.empty(0, np.int64)
+        """Every device with nobody gone, as a number of `engine.capacity.mig`."""
+        self._numbers = self.numbers.copy()
+        """With everybody opened gone."""
+
+    def _add_dimensions(self, shapes: list[Shape]) -> None:
+        c = self.capacity
+        for name, column in (("cpu", c.free_cpu), ("memory", c.free_memory), ("disk", c.free_disk)):
+            wanted = [getattr(shape, name) for shape in shapes]
+            if any(wanted):
+                self._add_dimension(view(column), wanted, view(getattr(self.requests, name)))
+        for unit in sorted({DeviceUnit.of(shape) for shape in shapes if shape.gpu_milli}):
+            wanted = [(shape.gpus or 1) * (shape.gpu_milli > 0 and unit == DeviceUnit.of(shape)) for shape in shapes]
+            dimension = len(self.base)
+            self.units[dimension] = unit
+            if unit.kinds:
+                most = np.array([kind.most for kind in mig.KINDS] + [0])
+                self.per_device[dimension] = most[np.array(unit.kinds)[view(c.pool)]]
+            whole = self.requests.whole_devices()
+            self._add_dimension(self._free_units(unit), wanted, whole if unit.kinds else whole * (DEVICE // unit.milli))
+            self.any_shares = bool(self.requests.parts_of_devices().any())
+
+    def _add_dimension(self, free: Rows, wanted: list[int], table: Rows) -> None:
+        for wants, want in zip(self.wants, wanted, strict=True):
+            if want:
+                wants.append((len(self.base), want))
+        self.base.append(free)
+        self.tables.append(table.astype(np.float64))
+
+    def _free_units(self, unit: DeviceUnit) -> Rows:
+        if unit.kinds:
+            return instances(self.capacity, unit.kinds)
+        if unit.milli == DEVICE:
+            return np.asarray(np.bitwise_count(view(self.capacity.whole)).astype(np.int64))
+        sums = np.append(0, np.cumsum(view(self.capacity.device_free) // unit.milli))
+        ends = np.append(view(self.capacity.device_base), len(sums) - 1)
+        return np.asarray(np.diff(sums[ends]))
+
+    def _slots(self, ask: int) -> Rows:
+        room = reduce(np.minimum, (self.free[dimension] // want for dimension, want in self.wants[ask]))
+        return np.asarray(room * self.usable[ask])
+
+    def enough(self) -> bool:
+        """Whether it would do, by the counts, if everybody opened were gone."""
+        slots = zip(self.slots, self.counts, strict=True)
+        return all(int(each.sum()) >= count for each, count in slots) and self.quotas_met()
+
+    def quotas_met(self) -> bool:
+        """Whether everybody opened would give back the quota asked for."""
+        return all(given >= quota.short for given, quota in zip(self.given, self.quotas, strict=True))
+
+    def open_by_level(self, allocations: Allocations, classes: Rows) -> Iterator[int]:
+        """Open the levels one after the other, the lowest first; each is given when it is open."""
+        if not len(self.candidates.level):
+            return
+        present = view(allocations.workload)
+        # An unused entry has row -1 and reads the level of the last workload: it is told apart below.
+        levels = self.candidates.level.take(present)
+        reachable = self.worth_a_look.take(view(allocations.node)) & (present >= 0)
+        for level in np.flatnonzero(np.bincount(self.candidates.level.astype(np.int64) + 1)[1:]).tolist():
+            self.open(level, allocations, classes, np.flatnonzero((levels == level) & reachable))
+            yield level
+
+    def open(self, level: int, allocations: Allocations, classes: Rows, rows: Rows) -> None:
+        """Make everybody of the level a possible victim. `rows`: what they hold on nodes worth a look."""
+        before = len(self.workload)
+        workload = view(allocations.workload).take(rows)
+        entry = view(self.requests.first).take(classes.take(workload))
+        entry += view(allocations.group).take(rows)
+        self.workload = _joined(self.workload, workload)
+        self.node = _joined(self.node, view(allocations.node).take(rows))
+        self.entry = _joined(self.entry, entry)
+        self.count = _joined(self.count, view(allocations.count).take(rows))
+        for dimension, table in enumerate(self.tables):
+            amounts = table.take(entry) * self.count[before:]
+            if dimension in self.per_device:
+                amounts = amounts * self.per_device[dimension].take(self.node[before:])
+            # Exact: what there is on a node is far below 2^53.
+            sums = np.bincount(self.node[before:], weights=amounts, minlength=len(self.worth_a_look))
+            self.free[dimension] = self.free[dimension] + sums.astype(np.int64)
+        if self.any_shares:
+            self._open_shares(before, view(allocations.devices).take(rows))
+        self.slots = [self._slots(ask) for ask in range(len(self.wants))]
+        of_level = self.candidates.level == level
+        self.opened |= of_level
+        self.given = [
+            given + int(quota.amount[of_level].sum()) for given, quota in zip(self.given, self.quotas, strict=True)
+        ]
+
+    def amounts(self, pieces: Rows) -> Rows:
+        """What the pieces hold, by piece and dimension; parts of devices apart."""
+        columns = [table[self.entry[pieces]] * self.count[pieces] for table in self.tables]
+        for dimension, each in self.per_device.items():
+            columns[dimension] = columns[dimension] * each[self.node[pieces]]
+        return np.stack(columns, axis=1).astype(np.int64)
+
+    def _open_shares(self, before: int, devices: Rows) -> None:
+        """Of the pieces from `before` on, those that hold a part of one device."""
+        share = self.requests.parts_of_devices().take(self.entry[before:]) * self.count[before:]
+        first = view(self.capacity.device_base).take(self.node[before:])
+        burdens = mig.burdens(devices)
+        self.share = _joined(self.share, share)
+        self.burden = _joined(self.burden, np.where(burdens > 0, burdens, share))
+        masks = mig.device_masks(devices).astype(np.float64)
+        self.device = _joined(self.device, first + np.frexp(masks)[1] - 1)
+        self._free_shares(before + np.flatnonzero(share))
+
+    def _free_shares(self, pieces: Rows) -> None:
+        """Several parts of one device add up to a whole one only together."""
+        devices, first, at = np.unique(self.device[pieces], return_index=True, return_inverse=True)
+        old = self._numbers[devices]
+        new = old.copy()
+        np.add.at(new, at, self.burden[pieces])
+        self._numbers[devices] = new
+        nodes = self.node[pieces[first]]
+        pools = view(self.capacity.pool)[nodes]
+        for dimension, unit in self.units.items():
+            np.add.at(self.free[dimension], nodes, unit.on_devices(new, pools) - unit.on_devices(old, pools))
+
+
+def _joined(old: Rows, new: Rows) -> Rows:
+    return np.concatenate((old, new)) if len(old) else new
+
+
+Piece = tuple[int, tuple[int, ...], int, int, float]
+"""(node, quantity in each dimension, entry of a device in the node's list, what a part of it takes off its number or 0,
+contribution)"""
+
+
+class Detail:
+    """Some nodes and some possible victims in plain lists, to decide one at a time. All counts are exact.
+
+    Nodes and workloads go by their place in these lists.
+    """
+
+    def __init__(self, field: VictimField, rows: Rows, pieces: Rows, parts: Rows) -> None:
+        """`rows`: workload rows in ascending order. `pieces`: what they hold on the nodes looked at, with `parts`: what
+        each contributes to what is missing."""
+        self.rows: list[int] = rows.tolist()
+        self.cost: list[int] = field.candidates.cost[rows].tolist()
+        self.level: list[int] = field.candidates.level[rows].tolist()
+        self.gone = bytearray(len(self.rows))
+        self.asks = len(field.wants)
+        self.needs = field.counts + [quota.short for quota in field.quotas]
+        self.have = field.base_total + [0] * len(field.quotas)
+        """Slots of each ask on all nodes of the cell, then what is given back of each quota."""
+        self.quota_amounts = [quota.amount[rows].tolist() for quota in field.quotas]
+        self.nodes, self.node_of = np.unique(field.node[pieces], return_inverse=True)
+        """Rows of the nodes; per piece, its node."""
+        nodes = self.nodes
+        self.gang_of = np.searchsorted(rows, field.workload[pieces])
+        """Per piece: its workload."""
+        self.parts = parts
+        self.shares = field.burden[pieces] if field.any_shares else np.zeros(len(pieces), np.int64)
+        self.amounts = field.amounts(pieces)
+        self.usable = np.stack([usable[nodes] for usable in field.usable], axis=1)
+        """By node and ask."""
+        self.base = np.stack([free[nodes] for free in field.base], axis=1)
+        """By node and dimension: what is free with nobody gone."""
+        self.free: list[list[int]] = self.base.tolist()
+        self.slots: list[tuple[int, ...]] = list(
+            zip(*(slots[nodes].tolist() for slots in field.base_slots), strict=True)
+        )
+        self.wants = field.wants
+        self._only_wants = [want for _, want in field.wants[0]] if self.asks == 1 else None
+        """With one ask every dimension is wanted, and every node usable."""
+        self._units = list(field.units.items())
+        self._pools: list[int] = view(field.capacity.pool)[nodes].tolist()
+        devices = np.zeros(len(pieces), np.int64)
+        if self.shares.any():
+            devices = field.device[pieces] - view(field.capacity.device_base)[field.node[pieces]] + len(field.base)
+            # Behind its dimensions such a node lists its devices as numbers.
+            for node in np.unique(self.node_of[self.shares > 0]).tolist():
+                first, count = field.capacity.device_base[nodes[node]], field.capacity.device_count(int(nodes[node]))
+                self.free[node] += field.numbers[first : first + count].tolist()
+        amounts = zip(*self.amounts.T.tolist(), strict=True)
+        columns = (self.node_of.tolist(), amounts, devices.tolist(), self.shares.tolist(), parts.tolist())
+        self.pieces: list[list[Piece]] = [[] for _ in self.rows]
+        for gang, piece in zip(self.gang_of.tolist(), zip(*columns, strict=True), strict=True):
+            self.pieces[gang].append(piece)
+
+    def slots_with(self, node: int, free: list[int]) -> tuple[int, ...]:
+        """Slots of each ask with that much free."""
+        if self._only_wants is not None:
+            return (min(map(floordiv, free, self._only_wants)),)
+        return tuple(
+            min(free[dimension] // want for dimension, want in wants) if usable else 0
+            for usable, wants in zip(self.usable[node], self.wants, strict=True)
+        )
+
+    def shift(self, free: list[int], piece: Piece, sign: int) -> None:
+        """Add what the piece holds to the free quantities of its node, or take it off again."""
+        node, amounts, device, share, _ = piece
+        for dimension, amount in enumerate(amounts):
+            free[dimension] += sign * amount
+        if share:
+            before = free[device]
+            free[device] = after = before + sign * share
+            pool = self._pools[node]
+            for dimension, unit in self._units:
+                free[dimension] += unit.on_device(after, pool) - unit.on_device(before, pool)
+
+    def remove(self, gang: int) -> None:
+        """Take the workload off its nodes."""
+        self.gone[gang] = 1
+        for piece in self.pieces[gang]:
+            self._shift_on_node(piece, 1)
+        self._shift_quota(gang, 1)
+
+    def restore(self, gang: int) -> None:
+        """Put it back."""
+        self.gone[gang] = 0
+        for piece in self.pieces[gang]:
+            self._shift_on_node(piece, -1)
+        self._shift_quota(gang, -1)
+
+    def spare(self, gang: int) -> bool:
+        """Put it back if there is enough without it."""
+        pieces = self.pieces[gang]
+        self._shift_quota(gang, -1)
+        back = 0
+        while self.enough():
+            if back == len(pieces):
+                self.gone[gang] = 0
+                return True
+            self._shift_on_node(pieces[back], -1)
+            back += 1
+        for piece in pieces[:back]:
+            self._shift_on_node(piece, 1)
+        self._shift_quota(gang, 1)
+        return False
+
+    def _shift_on_node(self, piece: Piece, sign: int) -> None:
+        node = piece[0]
+        free = self.free[node]
+        self.shift(free, piece, sign)
+        before, after = self.slots[node], self.slots_with(node, free)
+        if before != after:
+            self.slots[node] = after
+            for ask in range(self.asks):
+                self.have[ask] += after[ask] - before[ask]
+
+    def _shift_quota(self, gang: int, sign: int) -> None:
+        for at, amounts in enumerate(self.quota_amounts, self.asks):
+            self.have[at] += sign * amounts[gang]
+
+    def enough(self) -> bool:
+        """Whether nothing is missing, by the counts."""
+        return all(map(ge, self.have, self.needs))
+
+    def victims(self) -> list[int]:
+        """Rows of the workloads that are gone, in ascending order."""
+        return [row for row, gone in zip(self.rows, self.gone, strict=True) if gone]
+
+    def costliest(self) -> list[int]:
+        """Those that are gone, the costliest first, the oldest of equals."""
+        gone = [gang for gang, gone in enumerate(self.gone) if gone]
+        return sorted(gone, key=lambda gang: (-self.cost[gang], gang))
+
+    def copy(self) -> Detail:
+        """The same nodes and workloads, to be decided independently."""
+        other = copy(self)
+        other.have = self.have.copy()
+        other.gone = self.gone.copy()
+        other.free = [free.copy() for free in self.free]
+        other.slots = self.slots.copy()
+        return other

@@ -1,1 +1,0 @@
-"""Slurm as it is reached from outside: its REST API, its command line where at hand, and what both say."""

@@ -1,0 +1,826 @@
+"""The state of a cell: a fold of events. `apply` is the only thing that changes it.
+
+Deterministic: the same events give the same columns, bit for bit, which `digest` shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from heapq import heapify, heappush
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from engine.capacity.affinity import Company
+from engine.capacity.devices import closest
+from engine.capacity.index import Capacity
+from engine.capacity.task_shapes import Shape
+from engine.ledger.budgets import Budgets
+from engine.ledger.charges import Ledger
+from engine.model import events as ev
+from engine.model.specs import ArraySpec, NodeState, Policy, Settings, WorkloadSpec, WorkloadState
+from engine.queues.tree import DAY_MS, Charge, QueueTree, Vector
+from engine.state import bulk_allocations, downtime, intent_answers, intents
+from engine.state import workloads as wl
+from engine.state.accounting_runs import PastRuns
+from engine.state.allocations import NONE, Allocations
+from engine.state.class_requests import RequestColumns
+from engine.state.deadlines import turns_at
+from engine.state.downtime import Downtimes
+from engine.state.external_caps import Caps
+from engine.state.external_status import Outside
+from engine.state.folds import bulk_apply, external, money, resizing, rules
+from engine.state.folds import nodes as fold_nodes
+from engine.state.machine_orders import Orders
+from engine.state.node_bookings import Bookings
+from engine.state.node_failures import Failures
+from engine.state.pending_groups import STOPPED, Key, Pending
+from engine.state.pool_sizing import PoolSizing
+from engine.state.reconsider import Cause, Reconsider
+from engine.state.service_targets import Replicas
+from engine.state.timers import Timers
+from engine.state.usage import Usage, usage_of
+from engine.state.workloads import SoundRequests, Workloads
+from engine.tables.columns import Table, canonical, view
+
+BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
+"""States in which a workload holds capacity and quota."""
+
+
+def members(spec: ArraySpec) -> range:
+    """Indexes of the array's members."""
+    return range(spec.first, spec.last + 1, spec.step)
+
+
+class State(Table):
+    """Everything the engine knows, in tables and a few scalars."""
+
+    columns = ("cell", "policy", "version", "now_ms", "settings")
+
+    def __init__(self) -> None:
+        self.cell = "cell"
+        self.policy: Policy = "easy"
+        self.version = 0
+        """Events applied so far."""
+        self.now_ms = 0
+        self.settings = Settings()
+        self.capacity = Capacity()
+        self.queues = QueueTree()
+        self.workloads = Workloads()
+        self.allocations = Allocations()
+        self.bookings = Bookings()
+        self.orders = Orders()
+        self.sizing = PoolSizing()
+        self.replicas = Replicas()
+        self.ledger = Ledger()
+        self.budgets = Budgets()
+        self.failures = Failures()
+        self.intents = intents.Intents()
+        self.outside = Outside()
+        self.past = PastRuns()
+        self.caps = Caps()
+        self.downtimes = Downtimes()
+        self.derive_all()
+
+    def derive_all(self) -> None:
+        """Rebuild what spans several tables: compiled shapes, the pending order, the ends of running work."""
+        self.capacity.company = Company()
+        self.workloads.compile(self.capacity)
+        self.requests = RequestColumns()
+        """What the classes ask for, as columns, as far as somebody has looked."""
+        self.failures.suspects = self.capacity.state.count(NodeState.SUSPECT)
+        booting = np.flatnonzero(np.asarray(self.capacity.state) == NodeState.BOOTING)
+        for order in np.asarray(self.capacity.order)[booting].tolist():
+            self.orders.booting[order] += 1
+        self.rebuild_pending()
+        bound = [row for row, state in enumerate(self.workloads.state) if state in BOUND]
+        for row in bound:
+            self.shift_company(row, 1)
+        self.ends: list[tuple[int, int]] = [(self.workloads.expected_end(row, self.now_ms), row) for row in bound]
+        """Heap of (expected end ms, row); an entry is stale unless `ends_at` says otherwise."""
+        heapify(self.ends)
+        self.ended_together = 0
+        """Workloads that ended in batches since `ends` was last rid of what has ended."""
+        self.arrivals: list[int] = []
+        """Rows that became pending since the scheduler last looked."""
+        self.reconsider = Reconsider()
+        """Why it must look at everything again, besides room that nodes gained."""
+        w = self.workloads
+        self.stretched = {
+            row for row, state in enumerate(w.state)
+            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] > sum(self.counts_needed(row))
+        }  # fmt: skip
+        """Elastic workloads that run with more tasks than they must."""
+        self.short = {
+            row for row, state in enumerate(w.state)
+            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] < sum(self.counts_wanted(row))
+        }  # fmt: skip
+        """Elastic workloads that run with fewer tasks than they would like."""
+        self.replicas.running = {row for row in self.replicas.wanted if w.state[row] == WorkloadState.RUNNING}
+        self.usage: Usage = usage_of(self)
+        self.workloads_of_queue: list[dict[int, int]] = [{} for _ in self.queues.specs]
+        """For each queue: priority value -> workloads placed or running."""
+        self.tenant_use: dict[tuple[int, int], list[int]] = {}
+        """(queue, tenant) -> quantities its workloads there ask for that are placed or running."""
+        for row in bound:
+            self._count_bound(row, 1)
+        capacity = self.capacity
+        self.doomed = [(capacity.doomed[node], node) for node in capacity.row_of.values() if capacity.doomed[node] >= 0]
+        """Heap of (cell ms at which its provider takes it back, node row); stale where the node has another end, or is
+        gone."""
+        heapify(self.doomed)
+        self.timers = Timers()
+        self.timers.rebuild(self)
+        self.rules = 0
+        """Counts changes of what there is: pools, nodes, queues."""
+        self.found_sound = SoundRequests(self.rules, {}, set())
+
+    @property
+    def changes_mark(self) -> tuple[int, int]:
+        """Differs whenever something may let refused work start, or breaks a promise."""
+        return self.capacity.gains, self.reconsider.times
+
+    def is_strict(self, queue: int) -> bool:
+        """Whether nothing of the queue starts before what is ahead of it."""
+        return not self.pending.by_class or self.queues.specs[queue].order == "strict_fifo"
+
+    def rebuild_pending(self) -> None:
+        self.pending = Pending(by_class=self.policy != "fcfs")
+        w = self.workloads
+        rows = np.flatnonzero(view(w.state) == WorkloadState.QUEUED) if w.ids else np.zeros(0, np.int64)
+        if self.budgets.specs or self.caps.any:
+            for row in rows.tolist():
+                self.pending.add(self.pending_key(row), row)
+        elif len(rows):
+            # As `pending_key` has them, all at once.
+            queues, kinds, kept = view(w.queue)[rows], view(w.cls)[rows].astype(np.int64), view(w.kept)[rows]
+            fair = np.array([spec.order == "fair" for spec in self.queues.specs])[queues]
+            kinds = np.where(kept != 0, -1 - (kept << 32 | kinds), kinds)
+            tenants = np.where(fair, view(w.tenant)[rows], NONE)
+            self.pending.fill(rows, view(w.priority)[rows], queues, kinds, tenants)
+
+    # -- whole-state operations -------------------------------------------------------------------------------------
+
+    def _tables(self) -> tuple[tuple[str, Table], ...]:
+        return (
+            ("capacity", self.capacity),
+            ("queues", self.queues),
+            ("workloads", self.workloads),
+            ("allocations", self.allocations),
+            ("bookings", self.bookings),
+            ("orders", self.orders),
+            ("sizing", self.sizing),
+            ("replicas", self.replicas),
+            ("ledger", self.ledger),
+            ("budgets", self.budgets),
+            ("failures", self.failures),
+            ("intents", self.intents),
+            ("outside", self.outside),
+            ("past", self.past),
+            ("caps", self.caps),
+            ("downtimes", self.downtimes),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        scalars = super().dump() | {"settings": msgspec.to_builtins(self.settings)}
+        return {"scalars": scalars} | {name: table.dump() for name, table in self._tables()}
+
+    def load(self, data: dict[str, Any]) -> None:
+        super().load(data["scalars"])
+        self.settings = msgspec.convert(self.settings, Settings)
+        for name, table in self._tables():
+            if name in data:  # a snapshot of an earlier Muster has fewer
+                table.load(data[name])
+        self.queues.half_life_ms = self.settings.fair_half_life_ms or DAY_MS
+        self.derive_all()
+
+    def digest(self) -> str:
+        """SHA-256 over every column."""
+        return hashlib.sha256(canonical(self.dump())).hexdigest()
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def pending_key(self, row: int) -> Key:
+        """Where the row waits. One that kept work from an earlier attempt needs less time than its class: it is of a
+        kind with those that kept as much."""
+        w = self.workloads
+        queue, kind, kept = w.queue[row], w.cls[row], w.kept[row]
+        if self.budgets.specs and self.budgets.stopping(self, row) is not None:
+            tenant = STOPPED
+        else:
+            tenant = w.tenant[row] if self.queues.specs[queue].order == "fair" else NONE
+        if self.caps.any and (draws := self.caps.set_number(row)):
+            kind = -1 - (draws << 96 | kept << 32 | kind)
+        elif kept:
+            kind = -1 - (kept << 32 | kind)
+        return self.pending.key(w.priority[row], queue, kind, tenant)
+
+    def charge_of(self, row: int) -> Charge:
+        """What the placed tasks of the workload cost its queue."""
+        w, a = self.workloads, self.allocations
+        workload_class = w.class_at(row)
+        queue = w.queue[row]
+        if not self.queues.flavored(queue):
+            if w.tasks[row] == workload_class.tasks:
+                return workload_class.charge
+            return self.queues.total_charge(workload_class.request_of(self.placed_of(row)))
+        by_pool: dict[int, list[int]] = {}
+        for i in a.of_workload(w.first_allocation[row]):
+            counts = by_pool.setdefault(self.capacity.pool[a.node[i]], [0] * len(workload_class.counts))
+            counts[a.group[i]] += a.count[i]
+        pools = self.capacity.pools
+        return self.queues.charge_of(
+            (pools[pool].name, workload_class.request_of(counts)) for pool, counts in sorted(by_pool.items())
+        )
+
+    def placed_of(self, row: int) -> list[int]:
+        """Placed tasks of each group."""
+        w, a = self.workloads, self.allocations
+        placed = [0] * len(w.class_at(row).counts)
+        for i in a.of_workload(w.first_allocation[row]):
+            placed[a.group[i]] += a.count[i]
+        return placed
+
+    def counts_wanted(self, row: int) -> tuple[int, ...]:
+        """Tasks of each group that it would like to have: all, or what a service's load takes."""
+        workload_class = self.workloads.class_at(row)
+        wanted = self.replicas.wanted.get(row)
+        if wanted is None:
+            return workload_class.counts
+        return workload_class.least_and(wanted - sum(workload_class.least))
+
+    def counts_needed(self, row: int) -> tuple[int, ...]:
+        """Tasks of each group that others do not get it to give away."""
+        return self.counts_wanted(row) if row in self.replicas.wanted else self.workloads.class_at(row).least
+
+    def spare_tasks(self, row: int) -> list[tuple[int, int, int, int]]:
+        """(group, node, tasks, device mask) of what an elastic workload has above the fewest tasks it needs."""
+        w, a = self.workloads, self.allocations
+        workload_class = w.class_at(row)
+        spare = [have - least for have, least in zip(self.placed_of(row), self.counts_needed(row), strict=True)]
+        found = []
+        for i in a.of_workload(w.first_allocation[row]):
+            group = a.group[i]
+            count = min(spare[group], a.count[i])
+            if count:
+                spare[group] -= count
+                found.append((group, a.node[i], count, self._devices_of_tasks(i, workload_class.shapes[group], count)))
+        return found
+
+    def _devices_of_tasks(self, allocation: int, shape: Shape, count: int) -> int:
+        """What so many tasks of the allocation have: its share or instance, or devices of its own close together."""
+        held = self.allocations.devices[allocation]
+        if shape.part or not shape.gpus:
+            return held
+        size = self.capacity.pools[self.capacity.pool[self.allocations.node[allocation]]].nvlink_group
+        mask = 0
+        for _ in range(count):
+            mask |= closest(held & ~mask, shape.gpus, size)
+        return mask
+
+    def charge_if(self, row: int, shapes: tuple[Shape, ...], counts: Sequence[int]) -> Charge:
+        """What `counts[g]` tasks of each group would cost. In a tree with quotas by pool each shape has one pool."""
+        w = self.workloads
+        workload_class = w.class_at(row)
+        if not self.queues.flavored(w.queue[row]):
+            if counts is workload_class.counts:
+                return workload_class.charge
+            return self.queues.total_charge(workload_class.request_of(counts))
+        none = [0] * len(counts)
+        return self.queues.charge_of(
+            (self.capacity.pools[shape.home].name, workload_class.request_of([*none[:g], counts[g], *none[g + 1 :]]))
+            for g, shape in enumerate(shapes)
+        )
+
+    def _count_bound(self, row: int, sign: int) -> None:
+        w = self.workloads
+        self.count_bound(w.priority[row], w.queue[row], w.cls[row], w.tenant[row], sign)
+        if self.caps.any:
+            self.caps.count(row, sign)
+
+    def count_bound(self, priority: int, queue: int, cls: int, tenant: int, more: int) -> None:
+        """So many more workloads of the sort are placed or running; fewer, when negative."""
+        w = self.workloads
+        counts = self.workloads_of_queue[queue]
+        value = w.priority_value[priority]
+        counts[value] = counts.get(value, 0) + more
+        use = self.tenant_use.setdefault((queue, tenant), [0, 0, 0, 0])
+        for i, quantity in enumerate(w.classes[cls].request):
+            use[i] += more * quantity
+
+    def cell_share(self, request: Vector) -> int:
+        """Largest part of the cell's total of any resource that the request takes, in parts per million."""
+        return max((q * 1_000_000 // t for q, t in zip(request, self.capacity.totals, strict=True) if t), default=0)
+
+    def tenant_share(self, queue: int, tenant: int) -> int:
+        """Dominant share of the cell that the tenant's work of this queue holds, in parts per billion."""
+        use = self.tenant_use.get((queue, tenant))
+        if use is None:
+            return 0
+        return max((q * 10**9 // t for q, t in zip(use, self.capacity.totals, strict=True) if t), default=0)
+
+    def position(self, row: int) -> int:
+        """1 for the first of its queue."""
+        return self.pending.position(self.pending_key(row), row, self.workloads.priority_value)
+
+    def is_bound(self, row: int) -> bool:
+        return self.workloads.state[row] in BOUND
+
+    def ends_at(self, row: int, end_ms: int) -> bool:
+        """Whether an entry of `ends` is current."""
+        return self.is_bound(row) and self.workloads.expected_end(row, self.now_ms) == end_ms
+
+    # -- change -----------------------------------------------------------------------------------------------------
+
+    def apply(self, event: ev.AnyEvent) -> None:
+        """Fold one event in."""
+        self.version += event.versions
+        _APPLY[type(event)](self, event)
+
+    def apply_claimed(self, event: ev.Placed | ev.PlacedMany | ev.Grown) -> None:
+        """Bind tasks whose capacity the placement that led here has taken already."""
+        self.version += event.versions
+        if isinstance(event, ev.Placed):
+            self._placed(event, claimed=True)
+        elif isinstance(event, ev.PlacedMany):
+            bulk_apply.placed(self, event, claimed=True)
+        else:
+            resizing.resize(self, event.row, event.groups, claimed=True)
+
+    def _tick(self, event: ev.Tick) -> None:
+        self.now_ms = event.at_ms
+
+    def _submitted(self, event: ev.Submitted) -> None:
+        spec = event.workload
+        w = self.workloads
+        queue = self.queues.row_of[spec.queue]
+        self._name_constraints(spec)
+        if spec.array is None:
+            self._enter(w.add(spec, queue, self.now_ms, self.capacity))
+            return
+        w.add_array(spec.id, spec.array.max_running)
+        array_row = len(w.array_limits) - 1
+        for index in members(spec.array):
+            member = msgspec.structs.replace(spec, id=f"{spec.id}/{index}", array=None)
+            self._enter(w.add(member, queue, self.now_ms, self.capacity, array_row))
+
+    def _name_constraints(self, spec: WorkloadSpec) -> None:
+        """Have labels that the workload is the first to name divide nodes, and its bonds counted from now on."""
+        self.name_labels(spec)
+        if not (spec.near or spec.apart):
+            return
+        company, w = self.capacity.company, self.workloads
+        known = len(company.terms)
+        shunned = company.name(spec.near, spec.apart)
+        if known < len(company.terms):
+            for row in range(len(w.ids)):
+                if self.is_bound(row):
+                    new = tuple(term for term in w.marks(row, company)[0] if term >= known)
+                    company.shift(self.capacity, (new, ()), self._where(row))
+        split_up = [w.shun(term, self.capacity) for term in shunned]
+        if any(split_up):
+            self.rebuild_pending()
+            self.reconsider.ask(Cause.ORDER)
+
+    def name_labels(self, spec: WorkloadSpec) -> None:
+        """Have the labels that the workload asks for divide nodes."""
+        labels = [key for group in spec.groups for key in (*group.node_labels, *group.avoid_labels)]
+        if labels or spec.data:
+            self.capacity.name_labels([*labels, *(("zone",) if spec.data else ())])
+
+    def _where(self, row: int) -> list[tuple[int, int]]:
+        """(node, tasks) of what the workload has."""
+        a = self.allocations
+        return [(a.node[i], a.count[i]) for i in a.of_workload(self.workloads.first_allocation[row])]
+
+    def shift_company(self, row: int, sign: int, at: list[tuple[int, int]] | None = None) -> bool:
+        """Count the workload's tasks, or those `at` (node, tasks), in for others' bonds, or out when `sign` is -1.
+        Returns whether others who wait have got a place to be near to."""
+        company = self.capacity.company
+        if not company.terms:
+            return False
+        marks = self.workloads.marks(row, company)
+        if marks == ((), ()):
+            return False
+        placed = self._where(row) if at is None else at
+        return company.shift(self.capacity, marks, [(node, sign * tasks) for node, tasks in placed])
+
+    @contextmanager
+    def growing(self, row: int) -> Iterator[None]:
+        """Meanwhile its own tasks do not count for the workload's bonds, and do for its spread."""
+        a, company = self.allocations, self.capacity.company
+        self.shift_company(row, -1)
+        placed: tuple[dict[int, int], ...] = tuple({} for _ in self.workloads.class_at(row).counts)
+        for i in a.of_workload(self.workloads.first_allocation[row]):
+            on = placed[a.group[i]]
+            on[a.node[i]] = on.get(a.node[i], 0) + a.count[i]
+        company.placed = placed
+        yield
+        company.placed = ()
+        self.shift_company(row, 1)
+
+    def _enter(self, row: int) -> None:
+        """A new workload, in whatever state it begins."""
+        w = self.workloads
+        if w.terms[row] and (service := w.terms_at(row).service) is not None:
+            self.replicas.enter(row, service)
+        self.ledger.enter(1)
+        if w.state[row] == WorkloadState.QUEUED:
+            self.enqueue(row)
+        if w.terms[row] or w.wake[row] >= 0:
+            self.timers.watch(self, row)
+
+    def enqueue(self, row: int) -> None:
+        if self.workloads.terms[row]:
+            turn_ms = turns_at(self, row)
+            if turn_ms is not None and turn_ms <= self.now_ms:
+                resizing.turn_on_demand(self, row)
+        self.pending.add(self.pending_key(row), row)
+        self.arrivals.append(row)
+
+    def dequeue(self, row: int) -> None:
+        """It waits for a start no longer. It may have been first, or promised its time: look again behind it."""
+        self.pending.discard(self.pending_key(row), row)
+        self.reconsider.ask(Cause.LEFT)
+        clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
+        if clearing is not None:
+            rules.drop_clearing(self, clearing)
+
+    def _placed_in_replay(self, event: ev.Placed) -> None:
+        self._placed(event, claimed=False)
+
+    def _placed(self, event: ev.Placed, *, claimed: bool) -> None:
+        row = event.row
+        w = self.workloads
+        self.pending.discard(self.pending_key(row), row)
+        clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
+        tasks, on_nodes = self.bind(row, event.groups, claimed=claimed)
+        self.ledger.charge(self, row)
+        w.tasks[row] = tasks
+        w.started[row] = w.rated[row] = self.now_ms
+        w.done[row] = -w.terms_at(row).restore_ms if w.kept[row] else 0
+        w.flags[row] = event.flags
+        w.attempts[row] += 1
+        if w.array[row] != NONE:
+            w.array_running[w.array[row]] += 1
+        self.queues.charge(w.queue[row], self.charge_of(row), self.now_ms)
+        self._count_bound(row, 1)
+        self.queues.starts.note(self.queues, w.queue[row], self.now_ms - w.since[row], self.now_ms)
+        w.set_state(row, WorkloadState.PLACED, wl.PLACED, self.now_ms, on_nodes)
+        heappush(self.ends, (w.expected_end(row, self.now_ms), row))
+        if w.terms[row]:
+            self.usage.renew(self, row)
+        if clearing is not None:
+            rules.drop_clearing(self, clearing)
+
+    def bind(self, row: int, groups: tuple[ev.GroupPlacement, ...], *, claimed: bool) -> tuple[int, int]:
+        """Allocation rows for tasks in front of those the workload has. Returns (tasks, entries)."""
+        w = self.workloads
+        shapes = w.class_at(row).shapes
+        first = w.first_allocation[row]
+        tasks = entries = 0
+        for group in range(len(groups) - 1, -1, -1):
+            placement = groups[group]
+            shape = shapes[group]
+            nodes, counts = array("i", placement.nodes), array("i", placement.counts)
+            devices = array("q", placement.devices)
+            entries += len(nodes)
+            tasks += sum(counts)
+            if self.capacity.company.terms and self.shift_company(row, 1, list(zip(nodes, counts, strict=True))):
+                self.reconsider.ask(Cause.NEIGHBOURS)
+            on = view(nodes)
+            if bulk_allocations.worth_shifting(shape, on):
+                each, masks = view(counts).astype(np.int64), view(devices) if devices else 0
+                if not claimed:
+                    bulk_allocations.shift_many(self.capacity, shape, on, -each, masks)
+                first = bulk_allocations.add_many(self.allocations, row, group, on, each, first, masks)
+                continue
+            for i in range(len(nodes) - 1, -1, -1):
+                mask = devices[i] if devices else 0
+                if not claimed:
+                    self.capacity.take(nodes[i], shape, counts[i], mask)
+                first = self.allocations.add(row, group, nodes[i], counts[i], mask, first)
+        w.first_allocation[row] = first
+        return tasks, entries
+
+    def _started(self, event: ev.Started) -> None:
+        row = event.row
+        w = self.workloads
+        before = w.expected_end(row, self.now_ms)
+        w.started[row] = w.rated[row] = self.now_ms
+        w.confirmed[row] = 1
+        w.set_state(row, WorkloadState.RUNNING, wl.RUNNING, self.now_ms)
+        after = w.expected_end(row, self.now_ms)
+        if after != before:
+            heappush(self.ends, (after, row))
+        if row in self.replicas.wanted:
+            self.replicas.running.add(row)
+        resizing.stretch(self, row)
+        if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms or w.evicted_at[row] >= 0:
+            self.timers.watch(self, row)
+        self._tell_dependents(row)
+
+    def _tell_dependents(self, row: int) -> None:
+        w = self.workloads
+        if w.first_dependent[row] != NONE:
+            for waiter in w.note_progress(row):
+                if w.state[waiter] == WorkloadState.WAITING:
+                    if w.wake[waiter] <= self.now_ms:
+                        self._wake(waiter)
+                    else:
+                        self.timers.watch(self, waiter)
+
+    def _wake(self, row: int) -> None:
+        self.workloads.wake[row] = -1
+        self.workloads.set_state(row, WorkloadState.QUEUED, wl.WOKE, self.now_ms)
+        self.enqueue(row)
+
+    def _woke(self, event: ev.Woke) -> None:
+        self._wake(event.row)
+
+    def _finished(self, event: ev.Finished) -> None:
+        self.end(event.row, WorkloadState.FINISHED, wl.FINISHED)
+
+    def _failed(self, event: ev.Failed) -> None:
+        row = event.row
+        w = self.workloads
+        if event.cause == 0:
+            w.failures[row] += 1
+        if event.retry_at_ms < 0:
+            self.end(row, WorkloadState.FAILED, wl.FAILED, event.cause)
+            return
+        self.keep_work(row, saved=False)
+        self._leave_nodes(row)
+        w.started[row] = -1
+        w.record(row, wl.FAILED, self.now_ms, event.cause)
+        self._wait_until(row, event.retry_at_ms)
+
+    def _exited(self, event: ev.Exited) -> None:
+        self.workloads.record(event.row, wl.EXITED, self.now_ms, event.task << 16 | event.status)
+
+    def _wait_until(self, row: int, wake_at_ms: int) -> None:
+        self.workloads.wake[row] = wake_at_ms
+        self.workloads.set_state(row, WorkloadState.WAITING, wl.WAITING, self.now_ms)
+        self.timers.watch(self, row)
+
+    def _cancelled(self, event: ev.Cancelled) -> None:
+        self.end(event.row, WorkloadState.CANCELLED, wl.CANCELLED)
+
+    def end(self, row: int, state: WorkloadState, what: int, detail: int = 0) -> None:
+        w = self.workloads
+        if self.is_bound(row):
+            w.done[row] = w.work_done(row, self.now_ms) - w.kept[row]
+            if state == WorkloadState.FINISHED:
+                w.note_finished(row)
+            self._leave_nodes(row)
+        elif w.state[row] == WorkloadState.QUEUED:
+            self.dequeue(row)
+        if row in self.replicas.wanted:
+            self.replicas.leave(row)
+        w.ended[row] = self.now_ms
+        w.set_state(row, state, what, self.now_ms, detail)
+        self._tell_dependents(row)
+
+    def _leave_nodes(self, row: int) -> None:
+        """Return capacity and quota, once."""
+        w = self.workloads
+        charge = self.charge_of(row)
+        self.ledger.stop(self, row)
+        self.ledger.end_attempt(row)
+        rows = list(self.allocations.of_workload(w.first_allocation[row]))
+        self._unbind(row, rows)
+        w.first_allocation[row] = NONE
+        w.tasks[row] = 0
+        w.preempting[row] = NONE
+        self.stretched.discard(row)
+        self.short.discard(row)
+        if self.replicas.running or self.replicas.held_ms:
+            self.replicas.running.discard(row)
+            self.replicas.held_ms.pop(row, None)
+        if row in self.usage.of:
+            self.usage.forget(self, row)
+        if w.array[row] != NONE:
+            w.array_running[w.array[row]] -= 1
+        self.queues.give_back(w.queue[row], charge, self.now_ms)
+        self._count_bound(row, -1)
+
+    def _unbind(self, row: int, rows: list[int]) -> None:
+        for group, shape in enumerate(self.workloads.class_at(row).shapes):
+            mine = [a for a in rows if self.allocations.group[a] == group]
+            if bulk_allocations.worth_shifting(shape, view(self.allocations.node)[mine]):
+                self._free_many(shape, np.array(mine, np.int32))
+            else:
+                for a in mine:
+                    self.free_one(shape, a)
+
+    def free_one(self, shape: Shape, row: int) -> None:
+        a = self.allocations
+        node = a.node[row]
+        self.shift_company(a.workload[row], -1, [(node, a.count[row])])
+        self.capacity.give_back(node, shape, a.count[row], a.devices[row])
+        self.capacity.note_gains([node])
+        a.drop(row)
+
+    def _free_many(self, shape: Shape, rows: bulk_allocations.Rows) -> None:
+        nodes = view(self.allocations.node)[rows]
+        if self.capacity.company.terms:
+            tasks = view(self.allocations.count)[rows].tolist()
+            self.shift_company(self.allocations.workload[rows[0]], -1, list(zip(nodes.tolist(), tasks, strict=True)))
+        counts, devices = view(self.allocations.count)[rows].astype(np.int64), view(self.allocations.devices)[rows]
+        bulk_allocations.shift_many(self.capacity, shape, nodes, counts, devices)
+        self.capacity.note_gains(nodes.tolist())
+        bulk_allocations.drop_many(self.allocations, rows)
+
+    # -- elastic ------------------------------------------------------------------------------------------------------
+
+    def shift_charge(self, row: int, before: Charge) -> None:
+        """Charge what the workload costs now instead of what it cost before: the difference alone, because a new
+        charge could begin a burst."""
+        queue = self.workloads.queue[row]
+        change = dict(self.charge_of(row))
+        for slot, quantity in before:
+            change[slot] = change.get(slot, 0) - quantity
+        less = tuple((slot, -quantity) for slot, quantity in sorted(change.items()) if quantity < 0)
+        more = tuple((slot, quantity) for slot, quantity in sorted(change.items()) if quantity > 0)
+        self.queues.give_back(queue, less, self.now_ms, workloads=0)
+        self.queues.charge(queue, more, self.now_ms, workloads=0)
+
+    # -- stopped and started again ------------------------------------------------------------------------------------
+
+    def _held(self, event: ev.Held) -> None:
+        row = event.row
+        if self.workloads.state[row] == WorkloadState.QUEUED:
+            self.dequeue(row)
+        self.workloads.set_state(row, WorkloadState.HELD, wl.HELD, self.now_ms)
+        self.timers.watch(self, row)
+
+    def _released(self, event: ev.Released) -> None:
+        self._wait_or_queue(event.row, wl.RELEASED)
+
+    def _resumed(self, event: ev.Resumed) -> None:
+        self._wait_or_queue(event.row, wl.RESUMED)
+
+    def _wait_or_queue(self, row: int, what: int) -> None:
+        """Let it go on: into its queue, or back to waiting when its time or others have not come."""
+        w = self.workloads
+        if w.unmet[row] or w.wake[row] > self.now_ms:
+            w.set_state(row, WorkloadState.WAITING, what, self.now_ms)
+        else:
+            w.wake[row] = -1
+            w.set_state(row, WorkloadState.QUEUED, what, self.now_ms)
+            self.enqueue(row)
+        self.timers.watch(self, row)
+
+    def _requeued(self, event: ev.Requeued) -> None:
+        row = event.row
+        w = self.workloads
+        self.keep_work(row, saved=event.saved)
+        self._leave_nodes(row)
+        w.started[row] = -1
+        if event.cause in ev.PREEMPTIONS:
+            w.evictions[row] += 1
+            w.evicted_at[row] = self.now_ms
+        if event.cause in ev.DISRUPTIONS:
+            self.queues.note_disruption(w.queue[row], self.now_ms)
+            self.timers.watch_disruption(self, w.queue[row], self.now_ms)
+        detail = event.cause + ((event.by + 1) << 8)
+        if event.wake_at_ms > self.now_ms:
+            w.record(row, wl.REQUEUED, self.now_ms, detail)
+            self._wait_until(row, event.wake_at_ms)
+        else:
+            w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, detail)
+            self.enqueue(row)
+            if w.terms[row] or w.evicted_at[row] == self.now_ms:
+                self.timers.watch(self, row)
+
+    def keep_work(self, row: int, *, saved: bool) -> None:
+        """What stopping it now leaves done: up to the last checkpoint, or all when it wrote one."""
+        w = self.workloads
+        done = w.work_done(row, self.now_ms)
+        lost = 0 if saved else w.lost_if_stopped(row, self.now_ms)
+        self.ledger.lose(row, lost, done - w.kept[row], self.now_ms)
+        w.kept[row] = done - lost
+        w.done[row] = 0
+
+    def _suspended(self, event: ev.Suspended) -> None:
+        row = event.row
+        w = self.workloads
+        if self.is_bound(row):
+            self.keep_work(row, saved=event.saved)
+            self._leave_nodes(row)
+            w.started[row] = -1
+        elif w.state[row] == WorkloadState.QUEUED:
+            self.dequeue(row)
+        w.set_state(row, WorkloadState.SUSPENDED, wl.SUSPENDED, self.now_ms)
+        self.timers.watch(self, row)
+
+    # -- bookings -----------------------------------------------------------------------------------------------------
+
+    def book(self, nodes: Iterable[int], booking: int) -> None:
+        """Keep the nodes for a booking, or open them to all. What becomes of one that is down depends on it."""
+        rows = list(nodes)
+        self.capacity.book(rows, booking)
+        self.failures.touched += [node for node in rows if self.capacity.state[node] == NodeState.DOWN]
+
+    def _priority_set(self, event: ev.PrioritySet) -> None:
+        row = event.row
+        queued, bound = self.workloads.state[row] == WorkloadState.QUEUED, self.is_bound(row)
+        if queued:
+            self.pending.discard(self.pending_key(row), row)
+        if bound:
+            self._count_bound(row, -1)
+        self.workloads.priority[row] = event.priority_class
+        self.workloads.record(row, wl.PRIORITY, self.now_ms, event.priority_class)
+        if bound:
+            self._count_bound(row, 1)
+        if queued:
+            self.pending.add(self.pending_key(row), row)
+        self.reconsider.ask(Cause.ORDER)
+
+    def _audited(self, event: ev.Audited) -> None:
+        """The audit is read from the journal; it is no part of the cell's state."""
+
+
+_APPLY: dict[type[Any], Callable[[State, Any], None]] = {
+    ev.Tick: State._tick,
+    ev.CellNamed: rules.cell_named,
+    ev.PolicySet: rules.policy_set,
+    ev.PoolAdded: fold_nodes.pool_added,
+    ev.NodesAdded: fold_nodes.nodes_added,
+    ev.QueueAdded: rules.queue_added,
+    ev.PriorityClassAdded: rules.priority_class_added,
+    ev.Submitted: State._submitted,
+    ev.Placed: State._placed_in_replay,
+    ev.Started: State._started,
+    ev.Finished: State._finished,
+    ev.Failed: State._failed,
+    ev.Cancelled: State._cancelled,
+    ev.Held: State._held,
+    ev.Released: State._released,
+    ev.Requeued: State._requeued,
+    ev.NodesChanged: fold_nodes.nodes_changed,
+    ev.Watched: fold_nodes.watched,
+    ev.RepairStarted: fold_nodes.repair_started,
+    ev.NodesNoted: fold_nodes.nodes_noted,
+    ev.Audited: State._audited,
+    ev.QueueChanged: rules.queue_changed,
+    ev.QueueModeSet: rules.queue_mode_set,
+    ev.PriorityClassRemoved: rules.priority_class_removed,
+    ev.Grown: resizing.grown,
+    ev.Shrunk: resizing.shrunk,
+    ev.Swapped: resizing.swapped,
+    ev.Preempting: rules.preempting,
+    ev.PreemptionEnded: rules.preemption_ended,
+    ev.Suspended: State._suspended,
+    ev.Resumed: State._resumed,
+    ev.Woke: State._woke,
+    ev.Reserved: rules.reserved,
+    ev.Unreserved: rules.unreserved,
+    ev.SettingsSet: rules.settings_set,
+    ev.PrioritySet: State._priority_set,
+    ev.Ordered: fold_nodes.ordered,
+    ev.NodesGranted: fold_nodes.nodes_granted,
+    ev.OrderEnded: fold_nodes.order_ended,
+    ev.BackedOff: fold_nodes.backed_off,
+    ev.Interrupted: fold_nodes.interrupted,
+    ev.TurnedOnDemand: resizing.turned_on_demand,
+    ev.MachinesRefused: fold_nodes.machines_refused,
+    ev.TargetsSet: fold_nodes.targets_set,
+    ev.Unneeded: fold_nodes.unneeded,
+    ev.PoolScalingSet: fold_nodes.pool_scaling_set,
+    ev.DemandNoted: fold_nodes.demand_noted,
+    ev.PriceSet: money.price_set,
+    ev.BudgetSet: money.budget_set,
+    ev.BudgetRemoved: money.budget_removed,
+    ev.BudgetStaged: money.budget_staged,
+    ev.SpendingApproved: money.spending_approved,
+    ev.Wanted: resizing.wanted,
+    ev.Reclassed: resizing.reclassed,
+    ev.Moved: resizing.moved,
+    ev.Exited: State._exited,
+    ev.Dated: external.dated,
+    ev.Parked: external.parked,
+    ev.Vanished: external.vanished,
+    ev.OutsideSaid: external.outside_said,
+    ev.Reestimated: external.reestimated,
+    ev.BootsTold: external.boots_told,
+    ev.RunsTold: external.runs_told,
+    ev.CapsTold: external.caps_told,
+    ev.Intended: intents.intended,
+    ev.IntentAccepted: intents.accepted,
+    ev.IntentSent: intents.sent,
+    ev.IntentReopened: intents.reopened,
+    ev.IntentSettled: intents.settled,
+    ev.IntentAnswered: intent_answers.answered,
+    ev.DowntimeBegan: downtime.began,
+    ev.DowntimeEnded: downtime.ended,
+    ev.ClockHeld: downtime.clock_held,
+    ev.SubmittedMany: bulk_apply.submitted,
+    ev.PlacedMany: lambda state, event: bulk_apply.placed(state, event, claimed=False),
+    ev.StartedMany: bulk_apply.started,
+    ev.FinishedMany: bulk_apply.finished,
+}

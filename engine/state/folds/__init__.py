@@ -1,0 +1,1 @@
+"""How events change the state, by subject. Imports the state's tables. Start at `nodes`."""

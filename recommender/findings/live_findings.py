@@ -1,0 +1,466 @@
+"""From what is seen to what might be done: findings in the pages that an engine answers.
+
+Pure functions. A finding whose evidence is weaker than it looks says why; what cannot be judged is said to be so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from engine.model.errors import SpecError
+from engine.model.queries import NodeDetail, Overview, Page
+from engine.model.specs import QueueSpec
+from recommender.findings.suggestions import (
+    CPUS_OF_A_GPU,
+    MAX_TARGETS,
+    Advice,
+    Benefit,
+    Evidence,
+    Expected,
+    ModelSkill,
+    Suggestion,
+    span,
+    whole,
+)
+from recommender.history.metrics import kind_of
+
+QUOTA_WAIT_MS = FRAGMENTED_WAIT_MS = 30 * 60_000
+"""A wait for quota longer than this is a finding when neighbours leave theirs unused; and one for room that is there,
+but in pieces."""
+CORDONED_MS = 60 * 60_000
+"""A node that is cordoned and empty for longer than this may have been forgotten."""
+CHECK_MS = 2 * 3_600_000
+"""What is promised is looked at after so long, where nothing else says when."""
+DAY_MS = 24 * 3_600_000
+OVERRUN = 2
+"""A run past this many times the p90 of its likes is a finding."""
+CALIBRATED_PERMILLE = (800, 980)
+"""A p90 that covered fewer, or more, of the past runs than this is not to be leaned on."""
+CLOSE = ("name", "request")
+"""What likes have to share, one or the other: a service and a test of one tenant and size are not alike."""
+MIN_LIKES = 20
+"""Finished likes below which their p90 says little."""
+MIN_SCORED = 30
+"""Scored runs below which a measured skill says little."""
+
+Row = dict[str, Any]
+
+
+class RunTimeOpinion(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model says of how long a run of its kind takes."""
+
+    p90_ms: int
+    samples: int
+    """Finished runs that it rests on."""
+    level: str
+    """What makes them its likes."""
+
+
+class Late(NamedTuple):
+    """A run that is past what its likes take."""
+
+    row: Row
+    likely: RunTimeOpinion
+
+
+class QuantileCoverage(msgspec.Struct, frozen=True, kw_only=True):
+    """How often such a p90 held."""
+
+    scored: int
+    p90_coverage_permille: int
+    """900 is perfect."""
+
+
+def advise(
+    overview: Overview,
+    *,
+    waiting: Page,
+    queues: Page,
+    cordoned: Sequence[NodeDetail],
+    running: Page,
+    likely: Mapping[str, RunTimeOpinion],
+    covered: QuantileCoverage | None,
+    specs: Mapping[str, QueueSpec] = MappingProxyType({}),
+) -> Advice:
+    """All findings. `waiting` are queued workloads, `running` running ones, `cordoned` nodes in that state; `likely`
+    how long those that run should, by id, where their likes tell; `covered` how well such figures have held; `specs`
+    those of the queues.
+
+    Raises SpecError naming a column that a page lacks.
+    """
+    late, unknown = overruns(running, likely, covered)
+    found = [
+        *quota_beside_idle(waiting, queues, specs),
+        *fragmented_gangs(overview, waiting),
+        *forgotten_cordons(overview, cordoned, waiting),
+        *late,
+    ]
+    return Advice(
+        version=max(overview.version, waiting.version, queues.version, running.version),
+        suggestions=tuple(found),
+        unknown=unknown,
+    )
+
+
+# -- waits for quota while neighbours are idle ------------------------------------------------------------------------
+
+
+def quota_beside_idle(
+    waiting: Page, queues: Page, specs: Mapping[str, QueueSpec] = MappingProxyType({})
+) -> list[Suggestion]:
+    """One suggestion for each queue with long quota waits whose siblings have quota and neither use nor want it.
+    `specs` of the queues tell which limit keeps it from borrowing; without them people are only told."""
+    by_name = {
+        row["name"]: row for row in rows(queues, "name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal")
+    }
+    stuck: dict[str, list[Row]] = defaultdict(list)
+    for row in rows(waiting, "id", "queue", "state", "reason", "wait"):
+        if row["state"] == "queued" and row["reason"] == "WaitingForQuota" and row["wait"] > QUOTA_WAIT_MS:
+            stuck[row["queue"]].append(row)
+    found = []
+    for name, late in sorted(stuck.items()):
+        idle = idle_siblings(by_name.get(name), by_name)
+        if idle:
+            found.append(quota_suggestion(by_name[name], late, idle, specs, partial(waiting)))
+    return found
+
+
+def idle_siblings(queue: Row | None, by_name: dict[str, Row]) -> list[Row]:
+    """Queues under the same parent that have a quota of their own, and nothing running or queued."""
+    if queue is None:
+        return []
+    return [
+        other
+        for other in by_name.values()
+        if other["parent"] == queue["parent"]
+        and other["name"] != queue["name"]
+        and not other["running"]
+        and not other["queued"]
+        and (other["gpu_nominal"] or other["cpu_nominal"])
+    ]
+
+
+def quota_suggestion(
+    queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec], thin: tuple[str, ...]
+) -> Suggestion:
+    name, longest = queue["name"], max(row["wait"] for row in late)
+    change = limit_to_raise(queue, late, idle, specs)
+    neighbours = ", ".join(f"{row['name']} ({quota(row)})" for row in idle)
+    wait, idles = "waits" if len(late) == 1 else "wait", "is idle" if len(idle) == 1 else "are idle"
+    return Suggestion(
+        kind="quota_beside_idle",
+        about=name,
+        severity=longest / 3_600_000,
+        finding=f"{len(late)} in queue {name} {wait} for quota while {neighbours} {idles}",
+        action="notify" if change is None else "set_quota",
+        targets=ids(late) if change is None else (change.queue,),
+        parameters=() if change is None else (change.flag, change.quantity),
+        trial=() if change is None else (change.trial,),
+        benefit=Benefit(waiting_gpu_milli_h=sum(waited(row) for row in late)),
+        expected=Expected(
+            metric="waiting",
+            of="queue",
+            subject=name,
+            was=queue["queued"],
+            to=max(queue["queued"] - len(late), 0),
+            within_ms=CHECK_MS,
+        ),
+        evidence=(
+            Evidence(metric="longest wait for quota", window="now", rows=len(late), value=span(longest)),
+            Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
+        ),
+        counterfactual=f"No suggestion if none had waited over {span(QUOTA_WAIT_MS)}, or no sibling were idle",
+        alternatives=(
+            f"Raise the quota of {name}, or lower that of an idle sibling: that is for longer than today",
+            "Do nothing: they start when work of their own queue ends",
+        ),
+        thin=("one moment only: the siblings may be idle just now", *thin),
+    )
+
+
+class QueueLimit(NamedTuple):
+    """A limit that, raised, lets a queue borrow what its siblings leave."""
+
+    queue: str
+    flag: str
+    quantity: str
+    """As the shell takes it."""
+    trial: str
+    """The twin has no edit for limits of borrowing: a nominal quota that is larger by as much starts the same work."""
+
+
+def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec]) -> QueueLimit | None:
+    """The borrowing limit of the queue, or the lending limit of the idle sibling that has most; None where neither is
+    what keeps it from borrowing, or where that is not known."""
+    resource, word = ("gpu_milli", "gpu") if any(row.get("gpu") for row in late) else ("cpu_milli", "cpu")
+    asked = sum(row.get(word) or 0 for row in late)
+    spec, spare = specs.get(queue["name"]), max(idle, key=lambda row: (row[f"{word}_nominal"] or 0, row["name"]))
+    lender = specs.get(spare["name"])
+    more = -(-min(asked, sum(row[f"{word}_nominal"] or 0 for row in idle)) // 1000)
+    if spec is None or lender is None or not more:
+        return None
+    trial = f"quota {queue['name']} {word}={spec.nominal.get(resource, 0) // 1000 + more}"
+    if resource in spec.borrowing_limit:
+        raised = f"{word}={spec.borrowing_limit[resource] // 1000 + more}"
+        return QueueLimit(queue["name"], "--borrowing-limit", raised, trial)
+    if resource in lender.lending_limit:
+        raised = f"{word}={min(lender.lending_limit[resource] // 1000 + more, lender.nominal.get(resource, 0) // 1000)}"
+        return QueueLimit(lender.name, "--lending-limit", raised, trial)
+    return None
+
+
+def waited(row: Row) -> int:
+    """What one that waits is counted as, in GPU milli-hours: what has waited for so long waits as long again, as is the
+    median of waits without a scale; at most a day is counted."""
+    return gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, min(row["wait"], DAY_MS))
+
+
+def quota(row: Row) -> str:
+    """The nominal quota people count in: GPU where there is any, else CPU."""
+    return f"{whole(row['gpu_nominal'])} GPU" if row["gpu_nominal"] else f"{whole(row['cpu_nominal'])} CPU"
+
+
+# -- waits for room that is there, but in pieces ----------------------------------------------------------------------
+
+
+def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
+    """One suggestion for all that fragmentation has held up for long: to make room for the largest of them."""
+    late = [
+        row
+        for row in rows(waiting, "id", "queue", "state", "reason", "wait")
+        if row["state"] == "queued" and row["reason"] == "Fragmented" and row["wait"] > FRAGMENTED_WAIT_MS
+    ]
+    if not late:
+        return []
+    first = max(late, key=lambda row: (row.get("gpu") or 0, row["wait"]))
+    longest = max(row["wait"] for row in late)
+    asked_gpu = sum(row.get("gpu") or 0 for row in late)
+    evidence = [Evidence(metric="longest wait for whole pieces", window="now", rows=len(late), value=span(longest))]
+    if asked_gpu:
+        evidence.append(Evidence(metric="asked for", window="now", rows=len(late), value=f"{whole(asked_gpu)} GPU"))
+    if overview.fragmentation_ppm is not None:
+        share = f"{overview.fragmentation_ppm / 10_000:.1f} % of the free GPU"
+        evidence.append(Evidence(metric="fragmentation for the live mix", window="now", rows=1, value=share))
+    held_up = "1 workload waits" if len(late) == 1 else f"{len(late)} workloads wait"
+    return [
+        Suggestion(
+            kind="fragmented_gangs",
+            about="cell",
+            severity=longest / 3_600_000,
+            parameters=("--unblock", first["id"]),
+            benefit=Benefit(waiting_gpu_milli_h=waited(first)),
+            finding=f"{held_up} for room that is free, but in pieces; the largest is {first['id']}",
+            action="consolidate",
+            targets=(first["id"],),
+            evidence=tuple(evidence),
+            counterfactual=f"No suggestion if none had waited over {span(FRAGMENTED_WAIT_MS)} because of fragmentation",
+            alternatives=(
+                "Uncordon or add nodes, where there are any: nothing is stopped for that",
+                "Do nothing: it starts when enough of what runs ends on the same nodes",
+            ),
+            thin=(
+                "whether moves are found that make room, and at what cost, is known once they are planned",
+                *partial(waiting),
+            ),
+        )
+    ]
+
+
+# -- nodes left cordoned ----------------------------------------------------------------------------------------------
+
+
+def forgotten_cordons(
+    overview: Overview, cordoned: Sequence[NodeDetail], waiting: Page | None = None
+) -> list[Suggestion]:
+    """One suggestion for all nodes that were cordoned long ago and are empty. Down and draining nodes are not meant."""
+    idle = [
+        node
+        for node in cordoned
+        if node.state == "cordoned" and not node.workloads and node.now_ms - node.since_ms > CORDONED_MS
+    ]
+    if not idle:
+        return []
+    shortest = min(node.now_ms - node.since_ms for node in idle)
+    capacity = sum(node.capacity.get("gpu_milli", 0) for node in idle)
+    unit = "GPU" if capacity else "CPU"
+    capacity = capacity or sum(node.capacity.get("cpu_milli", 0) for node in idle)
+    resource = unit.lower()
+    useful = 0 if waiting is None else min(capacity, sum(row.get(resource) or 0 for row in rows(waiting)))
+    empty = "1 cordoned node is empty" if len(idle) == 1 else f"{len(idle)} cordoned nodes are empty"
+    # Nodes of a pool are alike.
+    taken = sum(pool.capacity.get(f"{resource}_milli", 0) * pool.ready // max(pool.nodes, 1) for pool in overview.pools)
+    queued = overview.states.get("queued", 0)
+    return [
+        Suggestion(
+            kind="forgotten_cordons",
+            about="cell",
+            severity=capacity / 1000,
+            benefit=Benefit(
+                waiting_gpu_milli_h=gpu_milli_h(useful if unit == "GPU" else useful // CPUS_OF_A_GPU, 0, DAY_MS)
+            ),
+            cost_delta_microusd_hour=0,
+            expected=Expected(
+                metric=f"capacity_{resource}",
+                of="cell",
+                subject="",
+                was=taken,
+                to=taken + capacity,
+                within_ms=CHECK_MS,
+            ),
+            finding=f"{empty}, the newest cordon {span(shortest)} old",
+            action="uncordon",
+            targets=tuple(node.id for node in idle[:MAX_TARGETS]),
+            evidence=(
+                Evidence(
+                    metric="time cordoned, at least", window="since the cordon", rows=len(idle), value=span(shortest)
+                ),
+                Evidence(metric="capacity out of use", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"),
+                Evidence(metric="workloads queued", window="now", rows=queued, value=f"{queued:,}"),
+            ),
+            counterfactual=f"No suggestion if they had been cordoned for less than {span(CORDONED_MS)} or had work",
+            alternatives=(
+                "Ask who cordoned them, and why, before returning them",
+                f"Do nothing: {whole(capacity)} {unit} stay out of use"
+                + ("" if queued else "; nothing waits for them"),
+            ),
+            thin=("why they were cordoned is not recorded, and there are no device health readings to check",),
+        )
+    ]
+
+
+# -- runs far past their likes ----------------------------------------------------------------------------------------
+
+
+def overruns(
+    running: Page, likely: Mapping[str, RunTimeOpinion], covered: QuantileCoverage | None
+) -> tuple[list[Suggestion], tuple[str, ...]]:
+    """One suggestion for each kind of work of which runs are past OVERRUN x p90 of their likes, and lines on those that
+    cannot be judged: without likes, or with few while their owner asked for longer."""
+    late: dict[str, list[Late]] = defaultdict(list)
+    judged = silent = early = 0
+    for row in rows(running, "id", "name", "tenant", "state", "gpu", "run", "estimate"):
+        if row["state"] != "running" or row["run"] is None:
+            continue
+        judged += 1
+        its = likely.get(row["id"])
+        if its is None or not any(word in its.level for word in CLOSE):
+            silent += 1
+        elif row["run"] <= OVERRUN * its.p90_ms:
+            continue
+        elif its.samples < MIN_LIKES and (row["estimate"] or 0) > row["run"]:
+            early += 1
+        else:
+            late[kind_of(row["tenant"], row["name"]) or row["id"]].append(Late(row, its))
+    unknown = list(partial(running))
+    if silent:
+        unknown.append(
+            f"{silent} of {judged} running workloads have too few finished likes to say how long they should run"
+        )
+    if early:
+        unknown.append(
+            f"{early} of {judged} running workloads are past {OVERRUN} x their likes' p90, but fewer than "
+            f"{MIN_LIKES} of those have finished, and what their owners asked for is not over"
+        )
+    return [overrun_suggestion(kind, sorted(its, key=by_excess), covered) for kind, its in late.items()], tuple(unknown)
+
+
+def by_excess(late: Late) -> tuple[float, str]:
+    return -late.row["run"] / late.likely.p90_ms, late.row["id"]
+
+
+def overrun_suggestion(kind: str, late: Sequence[Late], covered: QuantileCoverage | None) -> Suggestion:
+    """`late`: of one kind, the worst first."""
+    row, likely = late[0]
+    limit = OVERRUN * likely.p90_ms
+    others = f"{len(late)} of {kind}: " if len(late) > 1 else ""
+    evidence = [
+        Evidence(
+            metric="run so far",
+            window="this attempt, the furthest past" if others else "this attempt",
+            rows=len(late),
+            value=span(row["run"]),
+        ),
+        Evidence(
+            metric=f"p90 run time of likes ({likely.level})",
+            window=f"last {likely.samples} finished",
+            rows=likely.samples,
+            value=span(likely.p90_ms),
+        ),
+    ]
+    risk = sum(
+        gpu_milli_h(each["gpu"] or 0, each.get("cpu") or 0, each["run"] - OVERRUN * its.p90_ms) for each, its in late
+    )
+    return Suggestion(
+        kind="overrun",
+        about=kind,
+        finding=f"{others}{row['id']} has run {span(row['run'])}, over {OVERRUN} x its likes' p90 "
+        f"({span(likely.p90_ms)})",
+        action="notify",
+        targets=tuple(each["id"] for each, _ in late[:MAX_TARGETS]),
+        evidence=tuple(evidence),
+        counterfactual=f"No suggestion if {'none' if others else 'it'} had run {'more' if others else 'less'} than "
+        f"{f'{OVERRUN} x the p90 of its likes' if others else span(limit)}",
+        alternatives=(
+            f"Requeue {'those' if others else 'it'}, if the owner finds {'them' if others else 'it'} stuck: work since "
+            "the last checkpoint is lost",
+            f"Do nothing: {'they keep their' if others else 'it keeps its'} capacity until the end",
+        ),
+        thin=doubts(row, likely, covered),
+        severity=row["run"] / likely.p90_ms,
+        benefit=Benefit(at_risk_gpu_milli_h=risk),
+        skill=None
+        if covered is None
+        else ModelSkill(
+            model="run times",
+            measure="runs within their p90 (900 of 1,000 is perfect)",
+            value=f"{covered.p90_coverage_permille:,} of 1,000",
+            scored=covered.scored,
+        ),
+    )
+
+
+def doubts(row: Row, likely: RunTimeOpinion, covered: QuantileCoverage | None) -> tuple[str, ...]:
+    """What weakens a finding that rests on the estimated run time."""
+    found = []
+    if likely.samples < MIN_LIKES:
+        found.append(f"only {likely.samples} of its likes have finished")
+    if (row["estimate"] or 0) > row["run"]:
+        found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
+    if covered is None or covered.scored < MIN_SCORED:
+        found.append(f"fewer than {MIN_SCORED} estimates have been scored so far")
+    elif not CALIBRATED_PERMILLE[0] <= covered.p90_coverage_permille <= CALIBRATED_PERMILLE[1]:
+        found.append(
+            f"the estimates are off: p90 held for {covered.p90_coverage_permille / 10:.1f} % of past runs, not 90 %"
+        )
+    return tuple(found)
+
+
+# -- reading pages ----------------------------------------------------------------------------------------------------
+
+
+def rows(page: Page, *needed: str) -> Iterator[Row]:
+    """The page's rows by column name. Raises SpecError naming columns it lacks."""
+    missing = [name for name in needed if name not in page.columns]
+    if missing:
+        raise SpecError("columns", f"the page lacks {', '.join(missing)}", f"Ask for {', '.join(needed)}")
+    return (dict(zip(page.columns, row, strict=True)) for row in page.rows)
+
+
+def partial(page: Page) -> tuple[str, ...]:
+    """A line when the page is a window onto more rows than it holds."""
+    seen = len(page.rows)
+    return (f"looked at {seen:,} of {page.matched:,} workloads",) if seen < page.matched else ()
+
+
+def gpu_milli_h(gpu_milli: int, cpu_milli: int, ms: int) -> int:
+    """What so much capacity is for so long, in thousandths of GPU-hours; cores count where there are no GPUs."""
+    return (gpu_milli or cpu_milli // CPUS_OF_A_GPU) * max(ms, 0) // 3_600_000
+
+
+def ids(found: list[Row]) -> tuple[str, ...]:
+    return tuple(row["id"] for row in found[:MAX_TARGETS])

@@ -1,0 +1,211 @@
+"""Measurements as arrays: samples summed up over steps of time, and their compact form on disk.
+
+All functions are pure. Times are Unix milliseconds.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from recommender.history.retention import MINUTE_MS
+
+Times = np.ndarray[Any, np.dtype[np.int64]]
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class SampleBuckets:
+    """[bucket] What was measured in each, ascending in time. A bucket of one sample is the sample itself."""
+
+    at_ms: Times
+    """Begin of the bucket, or time of the sample."""
+    count: Times
+    """Samples in it."""
+    total: Values
+    """Their sum."""
+    least: Values
+    most: Values
+    last: Values
+    """The value of the latest."""
+
+    def __len__(self) -> int:
+        return len(self.at_ms)
+
+    def where(self, chosen: Any) -> SampleBuckets:
+        """Those that a mask, slice or array of indexes chooses."""
+        return SampleBuckets(*(getattr(self, name)[chosen] for name in _COLUMNS))
+
+
+_COLUMNS = ("at_ms", "count", "total", "least", "most", "last")
+
+
+@dataclass(frozen=True)
+class SeriesPoints:
+    """[step] A window of a series in steps of equal length, without holes: a step in which nothing was measured has
+    count 0 and NaN."""
+
+    at_ms: Times
+    """Begin of the step."""
+    mean: Values
+    least: Values
+    most: Values
+    total: Values
+    last: Values
+    count: Times
+    step_ms: int
+
+
+def of_samples(at_ms: Times, value: Values) -> SampleBuckets:
+    """Each sample a bucket, in their order of time; of those at one time the order stays."""
+    order = np.argsort(at_ms, kind="stable")
+    at, values = np.asarray(at_ms, np.int64)[order], np.asarray(value, np.float64)[order]
+    return SampleBuckets(at, np.ones(len(at), np.int64), values, values, values, values)
+
+
+def latest_of_minutes(samples: SampleBuckets) -> SampleBuckets:
+    """The latest sample of each minute; of two at the same time the one further back in the array."""
+    minute = samples.at_ms // MINUTE_MS
+    return samples.where(np.flatnonzero(np.diff(minute, append=minute[-1:] + 1))) if len(samples) else samples
+
+
+def joined(parts: list[SampleBuckets]) -> SampleBuckets:
+    """All of them, in order of time; of those that begin at one time the order of `parts` stays."""
+    if not parts:
+        return _NOTHING
+    columns: list[Any] = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
+    order = np.argsort(columns[0], kind="stable")
+    return SampleBuckets(*(column[order] for column in columns))
+
+
+_NOTHING = SampleBuckets(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
+)
+
+
+def together(parts: list[tuple[Times, Times, Values]]) -> tuple[Times, Times, Values]:
+    """(series, time, value) of all parts, of which there is at least one."""
+    ids, times, values = zip(*parts, strict=True)
+    return np.concatenate(ids), np.concatenate(times), np.concatenate(values)
+
+
+def folded(buckets: SampleBuckets, step_ms: int) -> SampleBuckets:
+    """Summed up over whole steps. Counts and sums are conserved, sums to rounding: exactly while they are whole
+    numbers below 2^53."""
+    if not len(buckets):
+        return buckets
+    start = buckets.at_ms // step_ms * step_ms
+    first = np.flatnonzero(np.diff(start, prepend=start[0] - 1))
+    last = np.append(first[1:], len(start)) - 1
+    return SampleBuckets(
+        start[first],
+        np.add.reduceat(buckets.count, first),
+        np.add.reduceat(buckets.total, first),
+        np.minimum.reduceat(buckets.least, first),
+        np.maximum.reduceat(buckets.most, first),
+        buckets.last[last],
+    )
+
+
+def points(buckets: SampleBuckets, start_ms: int, steps: int, step_ms: int) -> SeriesPoints:
+    """The steps from `start_ms` on. Buckets outside of them are left out."""
+    if start_ms % step_ms:
+        raise ValueError(f"{start_ms} is no multiple of {step_ms}")
+    inside = (buckets.at_ms >= start_ms) & (buckets.at_ms < start_ms + steps * step_ms)
+    chosen = folded(buckets.where(inside), step_ms)
+    at = (chosen.at_ms - start_ms) // step_ms
+
+    def spread(values: Values) -> Values:
+        column = np.full(steps, np.nan)
+        column[at] = values
+        return column
+
+    count = np.zeros(steps, np.int64)
+    count[at] = chosen.count
+    return SeriesPoints(
+        at_ms=np.arange(steps, dtype=np.int64) * step_ms + start_ms,
+        mean=spread(chosen.total / np.maximum(chosen.count, 1)),
+        least=spread(chosen.least),
+        most=spread(chosen.most),
+        total=spread(chosen.total),
+        last=spread(chosen.last),
+        count=count,
+        step_ms=step_ms,
+    )
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+# Columns one after the other, each with the first bytes of all its values first, then the second bytes...: neighbours
+# are alike then, and zlib makes them small.
+
+_SAMPLE = (np.dtype("<i4"), np.dtype("<f8"))
+"""Milliseconds since the chunk's begin, value."""
+_BUCKET = (np.dtype("<i4"), np.dtype("<i4"), *(np.dtype("<f8"),) * 4)
+"""Number of the bucket in the chunk, count, total, least, most, last."""
+MAX_BYTES = 64 * 2**20
+"""Of one piece, unpacked: more is none of ours."""
+_LOGGED = (np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f8"))
+"""Series, time, value."""
+
+
+def pack_samples(samples: SampleBuckets, base_ms: int) -> bytes:
+    return _packed((samples.at_ms - base_ms, samples.last), _SAMPLE)
+
+
+def unpack_samples(body: bytes, base_ms: int) -> SampleBuckets:
+    """Raises ValueError when the bytes are not what `pack_samples` makes."""
+    offset, value = _unpacked(body, _SAMPLE)
+    return of_samples(offset.astype(np.int64) + base_ms, value)
+
+
+def pack_buckets(buckets: SampleBuckets, base_ms: int, step_ms: int) -> bytes:
+    columns = ((buckets.at_ms - base_ms) // step_ms, *(getattr(buckets, name) for name in _COLUMNS[1:]))
+    return _packed(columns, _BUCKET)
+
+
+def unpack_buckets(body: bytes, base_ms: int, step_ms: int) -> SampleBuckets:
+    """Raises ValueError when the bytes are not what `pack_buckets` makes."""
+    number, count, *sums = _unpacked(body, _BUCKET)
+    return SampleBuckets(number.astype(np.int64) * step_ms + base_ms, count.astype(np.int64), *sums)
+
+
+def pack_log(series: Times, at_ms: Times, value: Values) -> bytes:
+    return _packed((series, at_ms, value), _LOGGED, level=1)
+
+
+def unpack_log(body: bytes) -> tuple[Times, Times, Values]:
+    """(series, time, value) as logged. Raises ValueError when the bytes are not what `pack_log` makes."""
+    series, at_ms, value = _unpacked(body, _LOGGED)
+    return series.astype(np.int64), at_ms, value
+
+
+def _packed(columns: Any, dtypes: tuple[np.dtype[Any], ...], level: int = 6) -> bytes:
+    parts = [
+        np.ascontiguousarray(column.astype(dtype)).view(np.uint8).reshape(-1, dtype.itemsize).T.tobytes()
+        for column, dtype in zip(columns, dtypes, strict=True)
+    ]
+    return zlib.compress(b"".join(parts), level)
+
+
+def _unpacked(body: bytes, dtypes: tuple[np.dtype[Any], ...]) -> list[Any]:
+    width = sum(dtype.itemsize for dtype in dtypes)
+    unpacker = zlib.decompressobj()
+    try:
+        raw = unpacker.decompress(body, MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"damaged measurements: {error}") from None
+    if not unpacker.eof:
+        raise ValueError(f"damaged measurements: cut off, or more than {MAX_BYTES:,} bytes")
+    rows, rest = divmod(len(raw), width)
+    if rest:
+        raise ValueError(f"damaged measurements: {len(raw)} bytes are no whole rows of {width}")
+    columns, at = [], 0
+    for dtype in dtypes:
+        size = rows * dtype.itemsize
+        shuffled = np.frombuffer(raw, np.uint8, size, at).reshape(dtype.itemsize, rows)
+        columns.append(np.ascontiguousarray(shuffled.T).view(dtype).reshape(-1))
+        at += size
+    return columns

@@ -1,0 +1,693 @@
+"""The gate: the only way an action reaches the engine. Propose shows what would happen; votes make it allowed; the
+executor makes it so, once.
+
+A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Votes name that digest
+(`runbooks.gate.votes`). Who may vote, how many must, and how much may be touched in an hour is the approval policy's;
+how proposals live is `runbooks.plans.proposal_states`'s; what is done with an approved one is
+`runbooks.gate.executor`'s. Nothing is simulated on, or written to, the live engine until then.
+
+One thread at a time, like the engine. Everything is kept in the journal's database: a restart forgets nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, get_args
+
+import msgspec
+from sqlalchemy import Connection, func, insert, select
+
+from engine.model.errors import JournalError, MusterError, RefusedError, SpecError
+from runbooks.actions import target_readings
+from runbooks.audit.log import Audit
+from runbooks.audit.row_digests import kept
+from runbooks.gate import store
+from runbooks.gate.authority import facts_of
+from runbooks.gate.break_glass import BreakGlassHandler
+from runbooks.gate.composition import Composed, compose, scope_of
+from runbooks.gate.executor import PlanExecutor
+from runbooks.gate.outbox import Outbox
+from runbooks.gate.policy_versions import Policies
+from runbooks.gate.proposal_status import ProposalStatus
+from runbooks.gate.store import PROPOSAL, REVISION, ProposalRow
+from runbooks.gate.votes import Voting
+from runbooks.people.identity import SYSTEM, WHOLE, Actor, Scope, Signed
+from runbooks.plans import proposal_states
+from runbooks.plans.typed_plan import (
+    Outcome,
+    Party,
+    Plan,
+    Proposal,
+    Request,
+    Review,
+    RunbookRef,
+    Sealed,
+    Source,
+    StepStanding,
+)
+from runbooks.policy import approval_policy
+from runbooks.policy.approval_policy import Policy, Verdict
+from runbooks.policy.freezes import Freeze, holds
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+MAX_OPEN = 64
+"""Open proposals of one author: the oldest gives way, because refusing the new one would let a flood of them lock out
+the person on call."""
+MAX_REVISIONS = 50
+"""Of one proposal: they count against no limit of the policy."""
+CLOCK_TOLERANCE_MS = 1_000
+"""A wall clock that falls back further than this expires what is open: it could otherwise revive a proposal."""
+MIN_COMMENT = 10
+"""Characters in which the review of a break-glass must say what was found."""
+
+
+def wall_ms() -> int:
+    """Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Gate:
+    """Proposals for one engine. `clock` gives wall time in Unix milliseconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        policies: Policies | None = None,
+        audit: Audit | None = None,
+        clock: Callable[[], int] = wall_ms,
+        outbox: Outbox | None = None,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self.audit = audit or Audit(engine, clock)
+        self.policies = policies or Policies(engine, self.audit, clock)
+        self.outbox = outbox or Outbox(engine, self.audit, clock)
+        self._standing = ProposalStatus(engine, self.audit, self.policies)
+        self._voting = Voting(self.audit, self.policies, self._standing)
+        self._glass = BreakGlassHandler(self.audit, self.policies, self._standing, self.outbox)
+        self._executor = PlanExecutor(engine, self.audit, self.policies, self._standing, self.outbox, self._now)
+        self._latest_ms = 0
+        self._ready = False
+        self._open()
+
+    def _open(self) -> None:
+        """Where nothing can be written nothing can be done, but everything can be looked at: each use tries again."""
+        with contextlib.suppress(JournalError):
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Tables, the clock, and what the last process left under way. Raises JournalError."""
+        if self._ready:
+            return
+        self._engine.record(store.create)
+        newest = select(func.max(PROPOSAL.c.since_ms))
+        self._latest_ms = self._engine.recorded(lambda connection: connection.execute(newest).scalar()) or 0
+        self._ready = True
+        try:
+            self._executor.recover(started=True)
+        except JournalError:
+            self._ready = False
+            raise
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def preview(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
+        """What proposing it would show; in its note the rules of the policy that would deny it, or why a rollback needs
+        votes of its own. Nothing is kept. Errors as `propose`."""
+        now_ms = self._now()
+        composed, why_votes = self._composed(request)
+        shown = self._engine.recorded(
+            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
+        )
+        if not request.rolls_back:
+            return shown
+        return msgspec.structs.replace(shown, covered=not why_votes, note=shown.note or why_votes)
+
+    def _composed(self, request: Request) -> tuple[Composed, str]:
+        """What it would do now; and of a rollback, why it needs votes of its own."""
+        return self._executor.way_back.asked(request) if request.rolls_back else (compose(self._engine, request), "")
+
+    def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
+        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell.
+
+        Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
+        RefusedError naming every target the action does not apply to, who may not propose it, and the rules of the
+        policy that it breaks.
+        """
+        now_ms = self._now()
+        self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
+        composed, _ = self._composed(request)
+        shown = self._engine.record(
+            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
+        )
+        if shown.state == "denied":
+            raise RefusedError(
+                f"{shown.id} is denied by policy: {shown.note}", "muster policy show says what may be done"
+            )
+        return shown
+
+    def revise(self, actor: Actor, proposal_id: str, request: Request) -> Proposal:
+        """Another plan under the same id: a new revision, on which nobody has voted. For its author alone, so that
+        nobody's name stands under what others wrote. Errors as `propose`."""
+        now_ms = self._now()
+        self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
+        composed, _ = self._composed(request)
+
+        def write(connection: Connection) -> Proposal:
+            row = store.found(connection, proposal_id)
+            if row.author != actor.subject:
+                raise RefusedError(f"{row.id} is {row.author}'s", "Propose your own")
+            if row.revision >= MAX_REVISIONS:
+                raise RefusedError(f"{row.id} was revised {row.revision - 1} times", "Propose it anew")
+            before = store.plan_of(connection, row)[0].source
+            row = store.move(connection, self.audit, row, "revised", actor, now_ms, revision=row.revision + 1)
+            # What somebody writes in place of a runbook's steps is no longer what was approved as that runbook.
+            asked = request
+            if asked.source is None and before is not None and before.origin in approval_policy.MACHINES:
+                # An edit does not make a machine's draft the editor's own.
+                asked = msgspec.structs.replace(asked, source=before)
+            return self._submit(connection, row, actor, asked, None, composed, now_ms)
+
+        return self._engine.record(write)
+
+    def _draft(
+        self,
+        connection: Connection,
+        actor: Actor,
+        request: Request,
+        runbook: RunbookRef | None,
+        composed: Composed,
+        now_ms: int,
+        *,
+        keep: bool,
+    ) -> Proposal:
+        in_force, source = self.policies.current(connection), source_of(actor, request, runbook)
+        if not keep:
+            return self._shown_only(connection, actor, request, runbook, composed, now_ms)
+        row = store.add(
+            connection,
+            {
+                "revision": 1, "serial": 0, "state": "drafted", "since_ms": now_ms, "created_ms": now_ms,
+                "author": actor.subject, "origin": source.origin, "tier": composed.tier, "digest": "",
+                "policy": in_force.digest(), "blast": b"{}", "expires_ms": now_ms,
+            },
+        )  # fmt: skip
+        self.audit.append(
+            connection, "proposal.drafted", actor, proposal=row.id, revision=1, policy_digest=row.policy,
+            data={
+                "actions": [step.act.action for step in composed.steps], "origin": row.origin, "source": source.words(),
+            },
+            rows=store.on_record(row),
+        )  # fmt: skip
+        shown = self._submit(connection, row, actor, request, runbook, composed, now_ms)
+        if shown.state == "awaiting":
+            self._make_room(connection, actor, request, now_ms, row.number)
+        return shown
+
+    def _submit(
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        actor: Actor,
+        request: Request,
+        runbook: RunbookRef | None,
+        composed: Composed,
+        now_ms: int,
+    ) -> Proposal:
+        """From drafted to awaiting, or to denied."""
+        in_force = self.policies.current(connection)
+        sealed = self.audit.seal(connection, request.reason) if request.reason else None
+        plan = plan_of(row, actor, request, runbook, composed, in_force, sealed, now_ms)
+        digest = plan.digest()
+        values = {
+            "number": row.number, "revision": row.revision, "digest": digest, "plan": plan.canonical(),
+            "request": msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted"),
+            "words": msgspec.json.encode(composed.words),
+        }  # fmt: skip
+        connection.execute(insert(REVISION).values(**values))
+        rows = kept(REVISION, values)
+        for i, step in enumerate(plan.steps):
+            rows |= store.set_standing(connection, self.audit, row, i, StepStanding(id=step.id))
+        row = store.move(
+            connection, self.audit, row, "simulated", actor, now_ms,
+            data={
+                "tier": plan.tier, "steps": len(plan.steps), "version": plan.simulated.version, "of": facts_of(plan),
+            },
+            private=(sealed,) if sealed else (), rows=rows,
+            digest=digest, policy=plan.policy_digest, tier=plan.tier, blast=msgspec.json.encode(plan.blast),
+            expires_ms=plan.expires_ms, origin=plan.origin,
+            cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False, note="", stale=b"[]",
+        )  # fmt: skip
+        rules = self._broken(connection, actor, row, plan, now_ms)
+        if rules:
+            note = "; ".join(rules)
+            row = store.move(
+                connection, self.audit, row, "denied", actor, now_ms, data={"rules": list(rules)}, note=note
+            )
+        else:
+            row = store.move(connection, self.audit, row, "submitted", actor, now_ms)
+        return self._standing.proposal(connection, row)
+
+    def _broken(
+        self, connection: Connection, actor: Actor, row: ProposalRow, plan: Plan, now_ms: int
+    ) -> tuple[str, ...]:
+        """The rules of the policy that proposing it breaks."""
+        in_force = self.policies.current(connection)
+        rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
+        why_not = approval_policy.may(
+            in_force, actor, "propose", plan.tier, scope_of(plan.steps), owner=self.policies.owner
+        )
+        return (*((why_not,) if why_not else ()), *rules, *unknown_channels(in_force, plan))
+
+    def _shown_only(
+        self,
+        connection: Connection,
+        actor: Actor,
+        request: Request,
+        runbook: RunbookRef | None,
+        composed: Composed,
+        now_ms: int,
+    ) -> Proposal:
+        in_force = self.policies.current(connection)
+        row = ProposalRow(
+            number=0, revision=0, serial=0, state="simulated", since_ms=now_ms, created_ms=now_ms,
+            author=actor.subject, origin=source_of(actor, request, runbook).origin, tier=composed.tier, digest="",
+            policy=in_force.digest(), blast=b"{}", expires_ms=now_ms, cursor=0, verify_by_ms=0, executed_ms=0,
+            breakglass=False, note="", stale=b"[]",
+        )  # fmt: skip
+        plan = plan_of(row, actor, request, runbook, composed, in_force, None, now_ms)
+        note = "; ".join(self._broken(connection, actor, row, plan, now_ms))
+        row = msgspec.structs.replace(row, digest=plan.digest(), note=note)
+        return self._standing.shown(connection, row, plan, composed.words, request.reason)
+
+    def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int, newest: int) -> None:
+        """The same asked for again replaces what was asked for before; and a flood of one author its own oldest."""
+        others = (PROPOSAL.c.author == actor.subject) & (PROPOSAL.c.number != newest)
+        is_open = PROPOSAL.c.state.in_(tuple(proposal_states.OPEN))
+        query = select(PROPOSAL).where(others & is_open).order_by(PROPOSAL.c.number.desc())
+        kept = 0
+        asked = msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted")
+        for row in [ProposalRow(**values) for values in connection.execute(query).mappings()]:
+            where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
+            same = connection.execute(select(REVISION.c.request).where(where)).scalar() == asked
+            kept += not same
+            if (same or kept >= MAX_OPEN) and not (same and row.state == "approved"):
+                store.move(connection, self.audit, row, "superseded", actor, now_ms, note="replaced by a newer one")
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def vote(
+        self,
+        actor: Actor,
+        proposal_id: str,
+        digest: str,
+        verdict: Verdict,
+        comment: str = "",
+        signed: Signed | None = None,
+    ) -> Proposal:
+        """Say yes, no or nothing to exactly the plan whose digest was shown. The last yes that is needed approves it;
+        any no of somebody who might have said yes ends it.
+
+        Raises NotFoundError, and RefusedError for another digest, a proposal that is not open, and a vote that does not
+        count: the refusal is in the audit.
+        """
+        now_ms = self._now()
+        if verdict not in get_args(Verdict):
+            raise SpecError("verdict", f"is none of {', '.join(get_args(Verdict))}", "Give one of them")
+        target_readings.check_text(comment, "comment", target_readings.MAX_COMMENT)
+        row, refused = self._engine.record(
+            lambda connection: self._voting.take(
+                connection,
+                self._found(connection, proposal_id, now_ms),
+                actor,
+                digest,
+                verdict,
+                comment,
+                signed,
+                now_ms,
+            )
+        )
+        if refused is not None:
+            raise refused
+        self.audit.after(at_once=row.state == "approved")
+        return self.proposal(proposal_id)
+
+    def approve(
+        self, actor: Actor, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None
+    ) -> Outcome:
+        """Vote yes; and when that was the last vote needed, and the plan is to start then, carry it out and read back
+        what it did. Errors as `vote` and `execute`: one that keeps the plan from being carried out, such as a freeze,
+        says that the vote is kept."""
+        not_for = approval_policy.why_not_token(actor, "vote", None)
+        if not_for:
+            raise RefusedError(f"you may not approve {proposal_id}: {not_for}", "Use another token")
+        now_ms = self._now()
+        kept, refused = self._engine.record(
+            lambda connection: self._voting.kept(
+                connection, store.found(connection, proposal_id), actor, digest, signed, now_ms
+            )
+        )
+        if refused is not None:
+            raise refused
+        if not kept:
+            self.vote(actor, proposal_id, digest, "approve", comment, signed)
+        shown = self.proposal(proposal_id)
+        if shown.state == "awaiting":
+            return outcome_of(shown, shown.need)
+        if shown.plan.start == "asked":
+            return outcome_of(shown, "somebody to execute it")
+        try:
+            return self.execute(actor, proposal_id, by_vote=True)
+        except RefusedError as error:
+            if kept or self.proposal(proposal_id).state != "approved":
+                raise
+            problem = f"your vote is kept and {proposal_id} is approved, but nothing is done: {error.problem}"
+            raise RefusedError(problem, error.remedy) from error
+
+    def break_glass(
+        self, actor: Actor, proposal_id: str, digest: str, reason: str, signed: Signed | None = None
+    ) -> Outcome:
+        """Carry out at once what others would have had to approve. It is simulated, limited, revalidated and recorded
+        like everything else. Raises RefusedError."""
+        now_ms = self._now()
+        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        refused = self._engine.record(
+            lambda connection: self._glass.use(
+                connection, self._found(connection, proposal_id, now_ms), actor, digest, reason, signed, now_ms
+            )
+        )
+        if refused is not None:
+            raise refused
+        self.audit.after(at_once=True)
+        return self.execute(actor, proposal_id, by_vote=True)
+
+    def close_review(self, actor: Actor, review: int, comment: str) -> None:
+        """Say that it was looked at. For a person other than the one it is about. Raises RefusedError."""
+        now_ms = self._now()
+        target_readings.check_text(comment, "comment", target_readings.MAX_COMMENT)
+        if len(comment.strip()) < MIN_COMMENT:
+            raise SpecError("comment", "is too short", f"Say what was found, in {MIN_COMMENT} characters or more")
+        self._engine.record(lambda connection: self._glass.close_review(connection, actor, review, comment, now_ms))
+
+    # -- doing --------------------------------------------------------------------------------------------------------
+
+    def execute(self, actor: Actor, proposal_id: str, *, by_vote: bool = False) -> Outcome:
+        """Carry out what is approved, or go on with what was interrupted. `by_vote`: the last vote asks for it, and
+        whoever gave it need not be one who may ask. Raises RefusedError with the reason, and JournalError when nothing
+        can be recorded: then nothing has happened."""
+        self._now()
+        if not by_vote:
+            self._refuse_for(actor, "execute", proposal_id)
+        return self._executor.execute(actor, proposal_id)
+
+    def pause(self, actor: Actor, proposal_id: str, reason: str = "") -> Proposal:
+        """Do no further step until somebody resumes it."""
+        self._refuse_for(actor, "pause", proposal_id)
+        self._executor.pause(actor, proposal_id, reason)
+        return self.proposal(proposal_id)
+
+    def resume(self, actor: Actor, proposal_id: str, *, accept: bool = False) -> Outcome:
+        """Go on. `accept`: although the last step could not be verified."""
+        self._refuse_for(actor, "vote" if accept else "execute", proposal_id)
+        return self._executor.resume(actor, proposal_id, accept=accept)
+
+    def confirm(self, actor: Actor, proposal_id: str, step: str) -> Outcome:
+        """Say go to a step that waits for it."""
+        self._now()
+        return self._executor.confirm(actor, proposal_id, step)
+
+    def rollback(self, actor: Actor, proposal_id: str, reason: str = "") -> Outcome:
+        """Take back what it did, the last step first, by the way back that was approved with it; while the votes on it
+        cover what that does now. Else it is proposed, with `rolls_back`."""
+        self._refuse_for(actor, "rollback", proposal_id)
+        return self._executor.roll_back(actor, proposal_id, reason)
+
+    def cancel(self, actor: Actor, proposal_id: str, reason: str = "") -> Proposal:
+        """Withdraw it before it is executed: its author may, and who may reject it."""
+        now_ms = self._now()
+        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+
+        def write(connection: Connection) -> Proposal:
+            row = store.found(connection, proposal_id)
+            if row.author != actor.subject:
+                plan, _, _ = store.plan_of(connection, row)
+                in_force = self.policies.current(connection)
+                why_not = approval_policy.may(
+                    in_force, actor, "cancel", plan.tier, scope_of(plan.steps), owner=self.policies.owner
+                )
+                if why_not:
+                    raise RefusedError(f"you may not withdraw {row.id}: {why_not}", "Ask its author, or reject it")
+            elif not_for := approval_policy.why_not_token(actor, "cancel", None):
+                raise RefusedError(f"you may not withdraw {row.id}: {not_for}", "Use another token")
+            sealed = (self.audit.seal(connection, reason),) if reason else ()
+            row = store.move(
+                connection, self.audit, row, "cancelled", actor, now_ms, data={"reason": [s.ref for s in sealed]},
+                private=sealed, note=f"withdrawn by {actor.subject}",
+            )  # fmt: skip
+            return self._standing.proposal(connection, row)
+
+        return self._engine.record(write)
+
+    def tick(self) -> None:
+        """What time brings: expiry, verification of what takes long, messages that wait, and what a failure to record
+        left under way. Called about once a second."""
+        now_ms = self._now()
+        is_due = PROPOSAL.c.state.in_(tuple(proposal_states.OPEN)) & (PROPOSAL.c.expires_ms <= now_ms)
+        due = select(PROPOSAL).where(is_due)
+
+        def look(connection: Connection) -> tuple[bool, list[ProposalRow]]:
+            return connection.execute(due).first() is not None, store.in_states(connection, ("verifying",))
+
+        def expire(connection: Connection) -> None:
+            for values in connection.execute(due).mappings().all():
+                self._expired(connection, ProposalRow(**values), now_ms)
+
+        # Most seconds bring nothing, and then nothing is written.
+        anything, verifying = self._engine.recorded(look)
+        if anything:
+            self._engine.record(expire)
+        for row in verifying:
+            try:
+                self._executor.look_again(row.id)
+            except JournalError:
+                raise
+            except MusterError:
+                continue  # It was said on record where it was met; the others must not wait for it.
+        self._executor.recover()
+        self.outbox.deliver()
+        self.audit.after()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def proposal(self, proposal_id: str) -> Proposal:
+        """As it stands now. Raises NotFoundError."""
+
+        def read(connection: Connection) -> Proposal:
+            if not self._any(connection):
+                raise store.unknown(proposal_id)
+            return self._standing.proposal(connection, store.found(connection, proposal_id))
+
+        return self._engine.recorded(read)
+
+    def proposals(self, states: Sequence[str] = (), limit: int = 200) -> tuple[Proposal, ...]:
+        """Those in these states, or all, newest first."""
+        wanted = tuple(states) or tuple(set(proposal_states.EDGES.values()))
+
+        def read(connection: Connection) -> tuple[Proposal, ...]:
+            rows = store.in_states(connection, wanted, limit) if self._any(connection) else []
+            return tuple(self._standing.listed(connection, row) for row in rows)
+
+        return self._engine.recorded(read)
+
+    def _any(self, connection: Connection) -> bool:
+        """Whether there are books to read: a journal that could never be written by a gate has none."""
+        return self._ready or store.exist(connection)
+
+    def reviews(self, limit: int = 200) -> tuple[Review, ...]:
+        """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
+        return self._engine.recorded(lambda connection: self._glass.reviews(connection, limit))
+
+    def mode(self) -> str:
+        """ "team" or "solo", as the policy in force has it; empty while nothing can be read."""
+        try:
+            return self._engine.recorded(self.policies.current).mode
+        except MusterError:
+            return ""
+
+    def pending(self) -> tuple[int, int]:
+        """How many proposals wait for votes, and how many got stuck under way; zeros while nothing can be read."""
+
+        def read(connection: Connection) -> tuple[int, int]:
+            if not self._any(connection):
+                return 0, 0
+            return store.count(connection, ("awaiting",)), store.count(connection, ("paused", "rollback_failed"))
+
+        try:
+            return self._engine.recorded(read)
+        except MusterError:
+            return 0, 0
+
+    def channels(self) -> dict[str, str]:
+        """Where the channels of the policy in force lead."""
+        return dict(self._engine.recorded(self.policies.current).channels)
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        """Those of the policy, and those that were set by hand; each with whether it stops plans now."""
+        now_ms = self._now()
+
+        def read(connection: Connection) -> tuple[Freeze, ...]:
+            of_policy = [(spec, "") for spec in self.policies.current(connection).freezes]
+            return tuple(
+                Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
+                for spec, by in (*of_policy, *self.policies.freezes_by(connection))
+            )
+
+        return self._engine.recorded(read)
+
+    # -- ground -------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        """Wall time that never goes back further than CLOCK_TOLERANCE_MS without ending what is open."""
+        self._prepare()
+        now_ms = self._clock()
+        if now_ms < self._latest_ms - CLOCK_TOLERANCE_MS:
+            self._engine.record(lambda connection: self._expire_all(connection, now_ms))
+            self._latest_ms = now_ms
+        self._latest_ms = max(self._latest_ms, now_ms)
+        return self._latest_ms
+
+    def _expire_all(self, connection: Connection, now_ms: int) -> None:
+        for row in store.in_states(connection, tuple(proposal_states.OPEN)):
+            store.move(connection, self.audit, row, "expired", SYSTEM, now_ms, note="the wall clock was set back")
+
+    def _found(self, connection: Connection, proposal_id: str, now_ms: int) -> ProposalRow:
+        return self._expired(connection, store.found(connection, proposal_id), now_ms)
+
+    def _expired(self, connection: Connection, row: ProposalRow, now_ms: int) -> ProposalRow:
+        if row.state in proposal_states.OPEN and now_ms >= row.expires_ms:
+            return store.move(connection, self.audit, row, "expired", SYSTEM, now_ms)
+        return row
+
+    def refuse_unless(self, actor: Actor, deed: approval_policy.Deed, scope: Scope | None = WHOLE) -> None:
+        """Raises RefusedError, on record, for somebody who may not do such a thing in all of `scope`; None: anywhere
+        at all."""
+
+        def read(connection: Connection) -> str:
+            now = self.policies.current(connection)
+            return approval_policy.may(now, actor, deed, scope=scope, owner=self.policies.owner)
+
+        why_not = self._engine.recorded(read)
+        if why_not:
+            data = {"deed": deed, "why": why_not}
+            self._engine.record(lambda connection: self.audit.append(connection, "command.refused", actor, data=data))
+            raise RefusedError(f"you may not {deed}: {why_not}", "Ask somebody who may")
+
+    def _refuse_for(self, actor: Actor, deed: approval_policy.Deed, proposal_id: str) -> None:
+        """Raises RefusedError, on record, for somebody who may not do this to this proposal."""
+        now_ms = self._now()
+
+        def write(connection: Connection) -> str:
+            row = self._found(connection, proposal_id, now_ms)
+            plan, _, _ = store.plan_of(connection, row)
+            in_force = self.policies.current(connection)
+            why_not = approval_policy.may(
+                in_force, actor, deed, plan.tier, scope_of(plan.steps), owner=self.policies.owner
+            )
+            if why_not:
+                self.audit.append(
+                    connection, "command.refused", actor, proposal=row.id, revision=row.revision,
+                    plan_digest=row.digest, data={"deed": deed, "why": why_not},
+                )  # fmt: skip
+            return why_not
+
+        why_not = self._engine.record(write)
+        if why_not:
+            raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
+
+
+def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Source:
+    """Where a plan comes from. A request may say that a machine drafted it; it cannot make a machine's plan a person's,
+    a model's a rule's, nor anything a runbook that is approved."""
+    said = request.source
+    if said is not None and said.kind in (("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")):
+        return said
+    name = actor.subject.rpartition(":")[2]
+    if actor.kind == "llm":
+        return Source(kind="agent", id=name)
+    if actor.kind != "human":
+        return Source(kind="service", id=name)
+    if runbook is not None:
+        return Source(kind="runbook", id=runbook.id, by=f"version {runbook.version}")
+    return Source(kind="operator")
+
+
+def requester_of(in_force: Policy, requester: str) -> str:
+    """The subject for whom it is written. Raises SpecError for somebody whom a policy that names people does not know:
+    they do not count as a voter, so it must be clear who they are."""
+    named = f"person:{requester}"
+    if any(person.subject == named for person in in_force.people):
+        return named
+    known = {person.subject for person in in_force.people} | {service.subject for service in in_force.services}
+    known |= {account for person in in_force.people for account in person.accounts}
+    if not requester or not in_force.people or requester in known:
+        return requester
+    raise SpecError("requester", f"{requester!a} is nobody in the policy", "Give a person of it, or leave it out")
+
+
+def unknown_channels(in_force: approval_policy.Policy, plan: Plan) -> tuple[str, ...]:
+    """Why its messages could not go out: they go to channels that the policy names, and nowhere else."""
+    known = {name for name, _ in in_force.channels}
+    named = {id_: None for step in plan.steps if step.act.action == "notify" for id_ in step.act.targets}
+    return tuple(
+        f"the policy names no channel {id_} (it names {', '.join(sorted(known)) or 'none'})"
+        for id_ in named
+        if id_ not in known
+    )
+
+
+def plan_of(
+    row: ProposalRow,
+    actor: Actor,
+    request: Request,
+    runbook: RunbookRef | None,
+    composed: Composed,
+    in_force: Policy,
+    reason: Sealed | None,
+    now_ms: int,
+) -> Plan:
+    """The plan of a revision."""
+    source = source_of(actor, request, runbook)
+    need = approval_policy.need(in_force, composed.tier, source.origin, composed.scope, author=actor.kind)
+    return Plan(
+        proposal=row.id,
+        revision=row.revision,
+        author=Party(subject=actor.subject, kind=actor.kind, account=actor.account, signed=actor.signed),
+        requester=requester_of(in_force, request.requester),
+        origin=source.origin,
+        source=source,
+        reason=reason,
+        steps=composed.steps,
+        tier=composed.tier,
+        blast=composed.blast,
+        limits=request.limits,
+        rollback_tier=composed.rollback_tier,
+        rolls_back=request.rolls_back,
+        simulated=composed.simulated,
+        evidence=request.evidence,
+        policy_digest=in_force.digest(),
+        runbook=runbook,
+        start=request.start,
+        expires_ms=now_ms + need.expiry_ms,
+    )
+
+
+def outcome_of(shown: Proposal, waits_for: str) -> Outcome:
+    """Of a proposal of which nothing is done yet."""
+    return Outcome(
+        proposal=shown.id, digest=shown.digest, version=shown.version, changed=(), verified=(), state=shown.state,
+        waits_for=waits_for,
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""How a proposal stands: what it still needs, which votes count today, which rules it breaks, and how all of that
+reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from sqlalchemy import Connection, func, or_, select
+
+from engine.model.errors import RefusedError
+from runbooks.actions import blast_radius, external_actions, target_readings
+from runbooks.audit.log import Audit
+from runbooks.gate import composition, store
+from runbooks.gate.policy_versions import Policies
+from runbooks.gate.store import PROPOSAL, VOTE, ProposalRow, RevisionText
+from runbooks.people.identity import Signed
+from runbooks.plans import proposal_states
+from runbooks.plans.amounts import utc
+from runbooks.plans.typed_plan import TIERS, Blast, Party, Plan, Proposal, Sealed, Simulated, VoteLine
+from runbooks.policy import approval_policy, limits
+from runbooks.policy.approval_policy import ApprovalNeed, Policy, Vote, VoteTally
+from runbooks.policy.limits import ByTier, LimitUsage, Size
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from runbooks.plans.typed_plan import Origin
+
+HOUR_MS = 3_600_000
+MAX_REMEMBERED = 1_000
+"""Proposals that have ended, kept as they are shown."""
+
+
+class ProposalStatus:
+    """Answers about proposals, from inside a transaction."""
+
+    def __init__(self, engine: Engine, audit: Audit, policies: Policies) -> None:
+        self._engine = engine
+        self._audit = audit
+        self._policies = policies
+        self._ended: dict[int, tuple[tuple[int, int], Proposal]] = {}
+
+    def need(self, connection: Connection, plan: Plan) -> ApprovalNeed:
+        """What the stricter of the policy in force and that of the plan asks for."""
+        return self._need(connection, plan, self._policies.current(connection))
+
+    def _need(self, connection: Connection, plan: Plan, in_force: Policy) -> ApprovalNeed:
+        scope = composition.scope_of(plan.steps)
+        found = approval_policy.need(in_force, plan.tier, plan.origin, scope, author=plan.author.kind)
+        if plan.policy_digest == in_force.digest():
+            return found
+        was = self._policies.get(connection, plan.policy_digest)
+        return approval_policy.stricter(
+            found, approval_policy.need(was, plan.tier, plan.origin, scope, author=plan.author.kind)
+        )
+
+    def votes(self, connection: Connection, row: ProposalRow) -> list[Vote]:
+        """Of the present revision, in the order given. Those on another plan are none."""
+        return [vote for vote, _ in self._votes(connection, row)]
+
+    def _votes(self, connection: Connection, row: ProposalRow) -> list[tuple[Vote, Sealed | None]]:
+        where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.digest == row.digest)
+        found: list[tuple[Vote, Sealed | None]] = []
+        for values in connection.execute(select(VOTE).where(where).order_by(VOTE.c.id)).mappings():
+            vote = Vote(
+                subject=values["subject"], kind="human", account=values["account"],
+                key=self._key(connection, row, values), verdict=values["verdict"], at_ms=values["at_ms"],
+            )  # fmt: skip
+            comment = values["comment"]
+            found.append((vote, msgspec.json.decode(comment, type=Sealed) if comment else None))
+        return found
+
+    def _key(self, connection: Connection, row: ProposalRow, values: Mapping[Any, Any]) -> str:
+        """The key that signed a vote, if the signature that is kept with it holds."""
+        key: str = values["key"]
+        if not key:
+            return ""
+        kept = values["signed"]
+        signed = msgspec.json.decode(kept, type=Signed) if kept else None
+        if signed is None or signed.subject != values["subject"]:
+            return ""
+        return key if self._policies.still_holds(connection, signed, key, row, values["verdict"]) else ""
+
+    def tally(self, connection: Connection, row: ProposalRow, plan: Plan) -> VoteTally:
+        """How the votes add up by the roles and keys of now, not of when they were given."""
+        in_force = self._policies.current(connection)
+        need = self._need(connection, plan, in_force)
+        return self._tally(in_force, self.votes(connection, row), plan, need)
+
+    def _tally(self, in_force: Policy, votes: list[Vote], plan: Plan, need: ApprovalNeed) -> VoteTally:
+        scope = composition.scope_of(plan.steps)
+        owner = self._policies.owner
+        return approval_policy.tally(in_force, votes, plan.author, plan.requester, need, scope, owner=owner)
+
+    def _line(self, connection: Connection, plan: Plan, vote: Vote, sealed: Sealed | None, why_not: str) -> VoteLine:
+        return VoteLine(
+            subject=vote.subject,
+            verdict=vote.verdict,
+            at_ms=vote.at_ms,
+            comment="" if sealed is None else self._audit.reveal(connection, sealed.ref) or "(erased)",
+            counts=why_not,
+            one_account=vote.account == plan.author.account and vote.subject != plan.author.subject,
+        )
+
+    def too_late(self, connection: Connection, row: ProposalRow) -> RefusedError:
+        """Why nobody can vote on it any more: what has become of it."""
+        if row.executed_ms:
+            return RefusedError(
+                f"{row.id} was executed at {utc(row.executed_ms)}, approved by {self._approvers(connection, row)}",
+                "Propose it again if it is wanted once more",
+            )
+        if row.state == "expired":
+            return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
+        state = row.state.replace("_", " ")
+        why = f": {row.note}" if row.note else ""
+        if row.state == "approved":
+            why = f", approved by {self._approvers(connection, row)}"
+        return RefusedError(
+            f"{row.id} is {state} since {utc(row.since_ms)}{why}", proposal_states.WHAT_THEN.get(row.state, "")
+        )
+
+    def _approvers(self, connection: Connection, row: ProposalRow) -> str:
+        votes = self.votes(connection, row)
+        return ", ".join(vote.subject for vote in votes if vote.verdict == "approve") or "nobody"
+
+    # -- rules --------------------------------------------------------------------------------------------------------
+
+    def broken_rules(
+        self, connection: Connection, row: ProposalRow, plan: Plan, now_ms: int, *, of_author: bool = False
+    ) -> tuple[str, ...]:
+        """The limits that it would exceed, counted over what runs, what is approved and what was executed within the
+        hour, by the tighter of the policy in force and its own; each with the rule's name. `of_author`: also how much
+        one may propose."""
+        in_force = self._policies.current(connection)
+        most = in_force.limits
+        if plan.policy_digest != in_force.digest():
+            most = limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)
+        factor = in_force.break_glass.factor if row.breakglass else 1
+        used = self._usage(connection, row, now_ms)
+        broken = limits.over(most, used, plan.tier, plan.blast, self._size(), factor=factor)
+        rules = [f"{one.words} ({one.rule})" for one in broken]
+        if of_author:
+            proposed = self._proposed(connection, row, now_ms)
+            if proposed >= most.proposals_per_author_hour:
+                rules.append(f"{proposed:,} proposals of {row.author} this hour (limits.proposals_per_author_hour)")
+        return tuple(rules)
+
+    def _usage(self, connection: Connection, row: ProposalRow, now_ms: int) -> LimitUsage:
+        """What counts against the limits besides this proposal. What was done and taken back has disturbed all the
+        same."""
+        counts = or_(
+            PROPOSAL.c.state.in_((*proposal_states.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS
+        )
+        query = select(PROPOSAL.c.tier, PROPOSAL.c.blast).where(counts & (PROPOSAL.c.number != row.number))
+        executions = dict.fromkeys(TIERS, 0)
+        blasts = []
+        for tier, kept in connection.execute(query):
+            executions[tier] += 1
+            blasts.append(msgspec.json.decode(kept, type=Blast))
+        whole = blast_radius.total(blasts)
+        return LimitUsage(
+            executions=ByTier(**executions),
+            gpu_milli=whole.gpu_milli,
+            nodes=whole.nodes,
+            workloads=whole.workloads,
+            cost_microusd_hour=sum(one.cost_microusd_hour for one in blasts),
+        )
+
+    def _size(self) -> Size:
+        return Size(nodes=target_readings.pool_nodes(self._engine), gpu_milli=self._engine.state.capacity.totals[2])
+
+    def _proposed(self, connection: Connection, row: ProposalRow, now_ms: int) -> int:
+        """By its author within the hour, without this one."""
+        where = (
+            (PROPOSAL.c.author == row.author)
+            & (PROPOSAL.c.created_ms > now_ms - HOUR_MS)
+            & (PROPOSAL.c.number != row.number)
+        )
+        return connection.execute(select(func.count()).select_from(PROPOSAL).where(where)).scalar_one()
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def listed(self, connection: Connection, row: ProposalRow) -> Proposal:
+        """As `proposal`, for lists: what has ended is remembered, until it is changed or a text is erased. One whose
+        stored plan was changed hides none of the others: it is shown without its plan."""
+        try:
+            return self._listed(connection, row)
+        except (RefusedError, msgspec.MsgspecError) as error:
+            return unreadable(row, error.problem if isinstance(error, RefusedError) else str(error))
+
+    def _listed(self, connection: Connection, row: ProposalRow) -> Proposal:
+        if row.state not in proposal_states.ENDED:
+            return self.proposal(connection, row)
+        stamp = (row.serial, self._audit.erased)
+        known = self._ended.get(row.number)
+        if known is None or known[0] != stamp:
+            if len(self._ended) >= MAX_REMEMBERED:
+                self._ended.clear()
+            known = self._ended[row.number] = (stamp, self.proposal(connection, row))
+        return known[1]
+
+    def proposal(self, connection: Connection, row: ProposalRow) -> Proposal:
+        """As it is shown. Raises RefusedError when the stored plan is not the one that was voted on."""
+        plan, words, _ = store.plan_of(connection, row)
+        reason = ""
+        if plan.reason is not None:
+            reason = self._audit.reveal(connection, plan.reason.ref) or "(erased)"
+        return self.shown(connection, row, plan, words, reason)
+
+    def shown(self, connection: Connection, row: ProposalRow, plan: Plan, words: RevisionText, reason: str) -> Proposal:
+        in_force = self._policies.current(connection)
+        need, votes = self._need(connection, plan, in_force), self._votes(connection, row)
+        tally = self._tally(in_force, [vote for vote, _ in votes], plan, need)
+        kept = store.standing(connection, row)
+        is_open = row.state in proposal_states.OPEN
+        return Proposal(
+            id=row.id,
+            plan=plan,
+            digest=row.digest,
+            tier=plan.tier,
+            title=words.title,
+            steps=words.steps,
+            effects=plan.simulated.effects,
+            inverse=words.inverse,
+            version=plan.simulated.version,
+            expires_ms=row.expires_ms,
+            revision=row.revision,
+            state=row.state,
+            reason=reason,
+            created_ms=row.created_ms,
+            needs=tally.missing if is_open else 0,
+            need=tally.wanted if is_open else "",
+            self_approvable=need.self_ok,
+            signed=need.signed,
+            typed=need.typed,
+            wants_reason=need.reason,
+            why_tier=words.why_tier,
+            votes=tuple(
+                self._line(connection, plan, vote, sealed, why_not)
+                for (vote, sealed), why_not in zip(votes, tally.why_not, strict=True)
+            ),
+            standing=tuple(kept[i] for i in sorted(kept)),
+            stale=store.stale_of(row),
+            note=row.note,
+            breakglass=row.breakglass,
+            carried=()
+            if row.state in proposal_states.ENDED
+            else external_actions.carried(self._engine, (s.act for s in plan.steps)),
+        )
+
+
+def unreadable(row: ProposalRow, why: str) -> Proposal:
+    """A proposal whose plan cannot be shown: how it stands is all that is known. It can be neither voted on nor carried
+    out."""
+    plan = Plan(
+        proposal=row.id, revision=row.revision, author=Party(subject=row.author, kind="system", account=""),
+        origin=cast("Origin", row.origin), steps=(), tier="T3", blast=Blast(),
+        simulated=Simulated(version=0, at_ms=0, effects=()), policy_digest=row.policy, expires_ms=row.expires_ms,
+    )  # fmt: skip
+    return Proposal(
+        id=row.id, plan=plan, digest=row.digest, tier="T3", title="cannot be read", steps=(), effects=(),
+        inverse="not known", version=0, expires_ms=row.expires_ms, revision=row.revision, state=row.state,
+        created_ms=row.created_ms, note=why, breakglass=row.breakglass,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The typed plan, its states and its checks. Imports `engine.model`. Start at `typed_plan`."""

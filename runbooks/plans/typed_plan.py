@@ -1,0 +1,538 @@
+"""A plan: exactly what would be executed, in a canonical form whose digest a person approves.
+
+Acts are what the catalogue knows; a step is an act with what was shown of its targets, its checks and its way back; a
+plan is steps with everything a vote is about. No floats, no clocks of the reader, no text of models: what is not in the
+plan is not approved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from engine.elasticity.scaling_report import PoolSize
+from engine.model.autoscaling import Autoscaling
+from engine.model.specs import BudgetSpec, Policy, QueueSpec, ReservationSpec
+from runbooks.people.identity import Kind
+from runbooks.plans.checks import Check
+
+ActionName = Literal[
+    "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
+    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "consolidate", "interrupt",
+    "resize",
+    "set_price", "set_budget", "remove_budget", "approve_spending",
+    "set_scaling", "set_targets", "set_autoscaling",
+    "preempt", "move", "set_priority", "scale_pool", "canary", "notify", "open_review",
+    "set_qos", "set_job_priority", "power_up", "power_down",
+]  # fmt: skip
+Tier = Literal["T0", "T1", "T2", "T3"]
+"""T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
+DIGEST_TYPED = 6
+"""Characters of a digest that a person types who means just that plan."""
+Origin = Literal["person", "runbook", "recommender", "model"]
+"""Who drafted it, as far as a policy tells drafters apart. What a machine did needs another person's vote."""
+SourceKind = Literal["operator", "runbook", "suggestion", "rule", "model", "service", "agent"]
+ORIGINS: dict[SourceKind, Origin] = {
+    "operator": "person",
+    "runbook": "runbook",
+    "suggestion": "recommender",
+    "rule": "recommender",
+    "service": "recommender",
+    "model": "model",
+    "agent": "model",
+}
+"""What each way in counts as for a policy. A new way in, such as a chat, is one line here."""
+OnFail = Literal["rollback", "pause", "abort"]
+Confirm = Literal["none", "operator", "approver"]
+Start = Literal["approved", "asked"]
+"""When it is carried out: with the last vote that is needed, or when somebody executes it after that."""
+CATALOGUE_VERSION = 1
+
+
+class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another spec for a queue: quota, weight, order, burst."""
+
+    was: QueueSpec
+    """What it has when the change is thought out. The way back; and when it has something else by then, the change is
+    refused instead of undoing what somebody else did meanwhile."""
+    to: QueueSpec
+    over: Literal["refuse", "keep", "evict"] = "refuse"
+    """If more is in use than `to` allows: change nothing and name what would have to go; let it run out; or requeue
+    the least costly of it."""
+
+
+class RequestChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another request for the tasks of workloads."""
+
+    group: str = ""
+    """May be left out where each has one group."""
+    request: dict[str, int]
+    """Resource name -> quantity; a resource that is not named keeps its own."""
+    evidence: str = ""
+    """What it rests on, for the history of the workload: one line."""
+
+
+class MoneyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another price of a pool, or another spec of a budget."""
+
+    price_microusd_hour: int | None = None
+    """What a node costs from now on."""
+    budget: BudgetSpec | None = None
+
+
+class ScalingChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a pool grows and shrinks, what it shall have at times to come, or when the autoscaler acts. What is not
+    given stays."""
+
+    least: int | None = None
+    most: int | None = None
+    headroom: int | None = None
+    priority: int | None = None
+    targets: tuple[tuple[int, int], ...] = ()
+    """(cell ms, nodes); given for set_targets alone, in place of what was set."""
+    preset: str = ""
+    """Of the autoscaler's settings; empty: as they are."""
+    settings: dict[str, int | bool | tuple[str, ...]] = {}
+    """Field of Autoscaling -> value."""
+
+
+class WorkloadMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A running workload that is stopped and goes on elsewhere in the same turn, whole."""
+
+    id: str
+    was: tuple[str, ...]
+    """Nodes it is on when the move is thought out. When it is on others by then, the move is refused."""
+    to: tuple[str, ...]
+    """Nodes it goes to, in the order in which they are filled."""
+
+
+class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another order within some queues, or another policy, measured against what was, then kept or taken back."""
+
+    order: Literal["best_effort", "strict_fifo", "fair"] | None = None
+    """For the queues that are the targets. Exactly one of this and `policy` is given."""
+    policy: Policy | None = None
+    """For the whole cell, whose name is the target."""
+    window_ms: int
+    """Cell time after which is measured."""
+    worst_permille: int = 1100
+    """Wait p95 of what starts in the window, in permille of what it was before, above which it is taken back."""
+    least_starts: int = 20
+    """Starts in the window below which nothing is concluded."""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Words for people, one printable line: data, never a template."""
+
+    text: str
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One action of the catalogue on explicit targets."""
+
+    action: ActionName
+    targets: tuple[str, ...]
+    """Ids, in the order they are acted on: of workloads, nodes, queues, pools; the policy's name for set_policy; ids of
+    channels for notify."""
+    queue: QueueChange | None = None
+    """Given exactly for set_quota."""
+    reservation: ReservationSpec | None = None
+    """Given exactly for reserve."""
+    moves: tuple[WorkloadMove, ...] = ()
+    """Given exactly for consolidate: one for each target, in that order."""
+    resize: RequestChange | None = None
+    """Given exactly for resize."""
+    money: MoneyChange | None = None
+    """Given exactly for set_price, with the price, and set_budget, with the budget."""
+    scaling: ScalingChange | None = None
+    """Given exactly for set_scaling, set_targets and set_autoscaling, whose target is `autoscaler`."""
+    to: str = ""
+    """Given exactly for set_priority, a priority class, move, a queue, set_qos, a QOS of Slurm, and set_job_priority, a
+    number."""
+    nodes: int | None = None
+    """Given exactly for scale_pool: how many it shall have."""
+    canary: Canary | None = None
+    """Given exactly for canary."""
+    note: Note | None = None
+    """Given exactly for notify and open_review."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """One target as the engine's state has it at the moment it was read."""
+
+    id: str
+    """Id of a workload or node, name of a queue or reservation; for `set_policy` the name of the policy asked for."""
+    state: str
+    """Label of its state; for `set_policy` the policy in force, for a reservation "made" or "not made"."""
+    attempts: int = 0
+    """How often a workload was started: tells a restarted one from the run that was shown."""
+    tenant: str = ""
+    gpu_milli: int = 0
+    """That a workload asks for, or a node has, or one node of a pool."""
+    cpu_milli: int = 0
+    unsaved_ms: int = 0
+    """Time a bound workload has run since its last checkpoint, or its start; else 0."""
+    worked_ms: int = 0
+    """Time a workload has run in all its attempts."""
+    pool: str = ""
+    work: tuple[str, ...] = ()
+    """Workloads with a task on a node; of a queue, those that the action stops."""
+    queue: QueueSpec | None = None
+    """What a queue has."""
+    reservation: ReservationSpec | None = None
+    """What a reservation that is made keeps."""
+    nodes: tuple[str, ...] = ()
+    """Nodes that a bound workload is on, as many as the engine tells."""
+    holds: tuple[tuple[str, int], ...] = ()
+    """(node, milli-GPU) that a bound workload holds there, of `nodes`."""
+    asks: tuple[tuple[str, dict[str, int]], ...] = ()
+    """(group, request of one task) of a workload."""
+    price_microusd_hour: int = 0
+    """Of a node of a pool."""
+    budget: BudgetSpec | None = None
+    """What a budget that is set says."""
+    approved: bool = False
+    """Somebody approved the spending of a workload."""
+    size: PoolSize | None = None
+    """What a pool's size goes by, and is."""
+    autoscaling: Autoscaling | None = None
+    """The autoscaler's settings."""
+    was: str = ""
+    """The priority class or the queue of a workload, where that is what changes."""
+    keeps: tuple[tuple[str, str, int], ...] = ()
+    """(node, pool, milli-GPU) that a reservation, once made, keeps from everyone else."""
+    count: int = 0
+    """Nodes of a pool, where its price is what changes."""
+
+
+class Blast(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is touched: what limits are counted in."""
+
+    gpu_milli: int = 0
+    """Of the work that is stopped and of the nodes that are taken out of use."""
+    nodes: tuple[tuple[str, int], ...] = ()
+    """(pool, nodes taken out of use), by name."""
+    workloads: int = 0
+    """Stopped, or moved elsewhere."""
+    tenants: tuple[str, ...] = ()
+    """Whose work that is, by name."""
+    cost_microusd_hour: int = 0
+    """By how much the cell may cost more."""
+    named_nodes: tuple[tuple[str, str, int], ...] = ()
+    """(node, pool, milli-GPU) of those among `nodes` whose names are known, so that none is counted twice."""
+    named_work: tuple[tuple[str, int], ...] = ()
+    """(workload, milli-GPU counted for it)."""
+    named_holds: tuple[tuple[str, str, int], ...] = ()
+    """(workload, node, milli-GPU) that stopped work holds there: where the node counts, that does not count again."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One act inside a plan."""
+
+    id: str
+    act: Act
+    shown: tuple[Target, ...]
+    """The targets as they were when it was simulated, after the steps before it."""
+    stops: tuple[Target, ...] = ()
+    """Workloads that it stops besides its targets."""
+    tier: Tier
+    blast: Blast
+    pre: tuple[Check, ...] = ()
+    """What must hold before it is done."""
+    verify: tuple[Check, ...] = ()
+    """What must hold afterwards, besides what the catalogue reads back."""
+    rollback: tuple[Act, ...] = ()
+    """How it is taken back; empty: it cannot be."""
+    on_fail: OnFail = "pause"
+    confirm: Confirm = "none"
+    """Who must say go before it is done, besides the votes on the whole."""
+    timeout_ms: int
+    """Wall time within which its effect must be seen."""
+
+
+class Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    """Personal or secret text, kept apart so that it can be erased: what is signed holds this commitment alone."""
+
+    ref: str
+    mac: str
+    """HMAC-SHA-256 of the text under a key of its own, hex."""
+
+
+class RunbookRef(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    version: int
+    sha256: str
+    """Of the file."""
+
+
+class EvidenceRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    sha256: str
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a plan comes from. `runbooks.gate.approval_gate.source_of` alone decides it; what a request says can only
+    lower it."""
+
+    kind: SourceKind
+    id: str = ""
+    """Of the suggestion (R-k3vq7), the draft (D-3), the runbook, the service or the agent."""
+    by: str = ""
+    """What drafted it: the kind of the finding, the rule, the model."""
+
+    @property
+    def origin(self) -> Origin:
+        return ORIGINS[self.kind]
+
+    def words(self) -> str:
+        """As in "suggestion R-k3vq7 (quota_beside_idle)"."""
+        kind = {"rule": "draft by rule", "model": "draft by a model"}.get(self.kind, self.kind)
+        return " ".join(part for part in (kind, self.id, f"({self.by})" if self.by else "") if part)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Most that the plan as a whole may touch; None: as the policy says."""
+
+    nodes: int | None = None
+    gpus: int | None = None
+    workloads: int | None = None
+    duration_ms: int | None = None
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of before/after, measured on a fork."""
+
+    label: str
+    before: str
+    after: str
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fork showed."""
+
+    version: int
+    """State version of the cell it was forked from."""
+    at_ms: int
+    """Cell time."""
+    effects: tuple[Effect, ...]
+
+
+class Party(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor as a plan names one: for good."""
+
+    subject: str
+    kind: Kind
+    account: str
+    signed: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is voted on. Never edited: an edit is a new revision, which nobody has voted on."""
+
+    v: int = 1
+    proposal: str
+    revision: int
+    author: Party
+    requester: str = ""
+    """Subject for whom a machine or another person wrote it; empty: the author."""
+    origin: Origin
+    source: Source | None = None
+    """None: of a plan that was made before it was recorded; `origin` is all that is known."""
+    reason: Sealed | None = None
+    steps: tuple[Step, ...]
+    tier: Tier
+    """The highest of the steps, or higher for their sum. Only rises."""
+    blast: Blast
+    """Of all steps together."""
+    limits: Limits = Limits()
+    simulated: Simulated
+    evidence: tuple[EvidenceRef, ...] = ()
+    policy_digest: str
+    catalogue: int = CATALOGUE_VERSION
+    runbook: RunbookRef | None = None
+    rollback_tier: Tier = "T0"
+    """Of taking it back right after it was done, as the fork had it."""
+    rolls_back: str = ""
+    """Id of the proposal whose effects it takes back; empty: none."""
+    start: Start = "approved"
+    expires_ms: int
+    """Wall clock (Unix ms) after which it must be proposed again."""
+
+    def canonical(self) -> bytes:
+        """The bytes that are signed and hashed: JSON with sorted keys and no spaces, as RFC 8785 has it for values
+        without floats."""
+        return msgspec.json.encode(self, order="sorted")
+
+    def digest(self) -> str:
+        return plan_digest(self.canonical())
+
+
+def plan_digest(canonical: bytes) -> str:
+    """SHA-256, hex, in a domain of its own: no other kind of text can have a plan's digest."""
+    return hashlib.sha256(b"muster/plan/v1\n" + canonical).hexdigest()
+
+
+# -- what is asked for ------------------------------------------------------------------------------------------------
+
+
+class StepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A step as somebody writes it."""
+
+    act: Act
+    id: str = ""
+    """Empty: its number."""
+    pre: tuple[Check, ...] = ()
+    verify: tuple[Check, ...] = ()
+    rollback: tuple[Act, ...] | None = None
+    """None: the inverse that the catalogue knows. Anything else must be an inverse."""
+    on_fail: OnFail = "pause"
+    confirm: Confirm = "none"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody wants proposed. Tier, votes and expiry cannot be asked for."""
+
+    steps: tuple[StepRequest, ...] = ()
+    rolls_back: str = ""
+    """Id of a proposal that was carried out: its effects are to be taken back. Given instead of steps, which the engine
+    then makes from what is left of them."""
+    reason: str = ""
+    requester: str = ""
+    source: Source | None = None
+    """What drafted it, where that was not whoever asks: a suggestion, a draft. None: whoever asks."""
+    limits: Limits = Limits()
+    evidence: tuple[EvidenceRef, ...] = ()
+    start: Start = "approved"
+
+
+def asks(action: ActionName, targets: Iterable[str], reason: str = "", **parameters: Any) -> Request:
+    """One act, as an operator asks for it; `parameters` are fields of Act."""
+    act = Act(action=action, targets=tuple(targets), **parameters)
+    return Request(steps=(StepRequest(act=act),), reason=reason)
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+class VoteLine(msgspec.Struct, frozen=True, kw_only=True):
+    subject: str
+    verdict: Literal["approve", "reject", "abstain"]
+    at_ms: int
+    comment: str = ""
+    counts: str = ""
+    """Empty when it counts; else why not."""
+    one_account: bool = False
+    """It came from the OS account of the author: two keys, but one who has the account may have both."""
+
+
+class StepStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a step is."""
+
+    id: str
+    state: Literal["waiting", "done", "verified", "failed", "inconclusive", "rolled_back"] = "waiting"
+    at_ms: int = 0
+    version: int = 0
+    """State version with its effect."""
+    cell_ms: int = 0
+    """Cell time at which it was done."""
+    changed: tuple[str, ...] = ()
+    verified: tuple[str, ...] = ()
+    """What was read back, one line per check."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a plan is stale: what was shown, against what is now."""
+
+    what: str
+    shown: str
+    now: str
+    text: str
+    """Both in a sentence."""
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan shown to a person: what, on what, with which effect, how to take it back, until when, and how it stands.
+    All words are rendered from the typed plan."""
+
+    id: str
+    plan: Plan
+    digest: str
+    tier: Tier
+    title: str
+    """Rendered from the typed plan, for example "Drain 2 nodes"."""
+    steps: tuple[str, ...]
+    """One line per target, resolved against the live state: "cancel wl-17 (running, 64 GPU, 3.2 h of work lost)". What
+    acts on queues has a line more for every workload it stops."""
+    effects: tuple[Effect, ...]
+    inverse: str
+    """How it can be taken back, or "cannot be undone"."""
+    version: int
+    """State version the effects were simulated on."""
+    expires_ms: int
+    """Wall clock (Unix ms) after which it must be proposed again."""
+    revision: int = 1
+    state: str = "awaiting"
+    """A state of `runbooks.plans.proposal_states`."""
+    reason: str = ""
+    created_ms: int = 0
+    needs: int = 0
+    """Votes that are still missing."""
+    need: str = ""
+    """Who may give them, in words; empty when nobody need."""
+    self_approvable: bool = False
+    """The author may approve it alone."""
+    signed: bool = False
+    """Votes must be signed with the voter's own key."""
+    typed: Literal["key", "digest"] = "key"
+    """How a yes is confirmed: with one key, or by typing the beginning of the digest."""
+    wants_reason: bool = False
+    """A yes must say why."""
+    why_tier: tuple[str, ...] = ()
+    """What raised the tier above that of the action."""
+    votes: tuple[VoteLine, ...] = ()
+    standing: tuple[StepStanding, ...] = ()
+    stale: tuple[Difference, ...] = ()
+    note: str = ""
+    """Why it is in this state, where that needs words: what failed, who rejected it, what it waits for."""
+    breakglass: bool = False
+    covered: bool = False
+    """Of a rollback that is looked at beforehand: the votes that the proposal it takes back has got are enough."""
+    carried: tuple[str, ...] = ()
+    """How it is carried to another scheduler, as that is reached now, and what is read back; nothing where Muster
+    decides, and of what has ended. No part of the plan."""
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a person is to look at, and to say what was found."""
+
+    id: int
+    about: str
+    """What it is about: a proposal, or what a plan names."""
+    subject: str
+    """Whom it is about: somebody else must close it, if it is forced."""
+    forced: bool
+    """The glass was broken."""
+    text: str
+    proposal: str = ""
+    opened_ms: int
+    closed_ms: int = 0
+    """0: it is open."""
+    closed_by: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What approving or executing a plan has led to."""
+
+    proposal: str
+    digest: str
+    version: int
+    changed: tuple[str, ...]
+    verified: tuple[str, ...]
+    """What was read back after execution, one line per check."""
+    state: str = "verified"
+    waits_for: str = ""
+    """What must happen before anything is done, or done further; empty when it is done."""

@@ -1,0 +1,399 @@
+"""The shelf: which runbooks there are, and which version of which people have approved for use here.
+
+Files are read when they are looked at. A runbook is run for real only while the SHA-256 of its exact bytes is approved,
+by as many people as the policy in force asks for plans of tier T2, none of them its owner or of the OS account that
+its file belongs to; and by the roles and keys that they have now. Anything else may be looked at and tried on a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, insert
+
+from engine.journal.database import create_tables
+from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
+from runbooks.actions.target_readings import MAX_COMMENT, check_text
+from runbooks.audit.row_digests import reread
+from runbooks.gate.approval_gate import wall_ms
+from runbooks.gate.policy_versions import kept_signature, used_nonce
+from runbooks.gate.runbook_approvals import METADATA, VOTE, Deed, Votes, authors, missing, need
+from runbooks.gate.store import new_id
+from runbooks.people.identity import Actor, AuthRefused
+from runbooks.plans.amounts import utc
+from runbooks.plans.typed_plan import RunbookRef
+from runbooks.policy import approval_policy
+from runbooks.policy.approval_policy import Policy, Vote
+from runbooks.procedures.compiler import compile_runbook
+from runbooks.procedures.files import LIBRARY, RunbookFile, files_of
+from runbooks.procedures.input_values import near
+from runbooks.procedures.linter import lint_file
+from runbooks.procedures.program import Runbook, parse
+from runbooks.procedures.queries import (
+    FileProblem,
+    RunbookAsk,
+    RunbookLine,
+    RunbookRun,
+    RunbookView,
+    RunbookVote,
+    Status,
+)
+from runbooks.procedures.wording import rollback_of, verifications_of, view_of
+from runbooks.untrusted.confusable_names import skeleton
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from runbooks.gate.approval_gate import Gate
+
+T = TypeVar("T")
+
+
+class EngineCall(Protocol):
+    """How something is asked of the engine, on its thread."""
+
+    def __call__(self, ask: Callable[[Engine], T], /) -> T: ...
+
+
+VERDICTS: dict[Deed, approval_policy.Verdict] = {"approve": "approve", "retire": "reject"}
+"""How a signature over the deed calls it."""
+
+
+class ParsedRunbook(NamedTuple):
+    """A file and what it says."""
+
+    file: RunbookFile
+    sha256: str
+    runbook: Runbook | None
+    problems: tuple[FileProblem, ...]
+
+    @property
+    def id(self) -> str:
+        return self.runbook.front.id if self.runbook is not None else self.file.name.removesuffix(".md")
+
+
+class RunbookVoteSubject(NamedTuple):
+    """What a vote on a runbook is about, as signatures name it."""
+
+    id: str
+    revision: int
+    digest: str
+
+
+class RunbookRegistry:
+    """Of one engine. `gate` is what runs are proposed to; its policies and its audit are the shelf's too."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        gate: Gate,
+        folders: tuple[Path, ...] = (),
+        clock: Callable[[], int] = wall_ms,
+        call: EngineCall | None = None,
+    ) -> None:
+        """`call` runs something on the engine's thread; None: where it is asked. Files are read and checked before
+        that, on the asker's own."""
+        self._engine = engine
+        self._gate = gate
+        self._audit = gate.audit
+        self._policies = gate.policies
+        self._clock = clock
+        self._folders = folders
+        self._call = call or (lambda ask: ask(engine))
+        self._ready = False
+
+    def _open(self) -> None:
+        """Where nothing can be written nothing was approved; each use tries again."""
+        if not self._ready:
+            with contextlib.suppress(JournalError):
+                self._engine.record(lambda connection: create_tables(connection, METADATA))
+                self._ready = True
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def lines(self) -> tuple[RunbookLine, ...]:
+        """Every file, those with problems too."""
+        found = self._read_all()
+
+        def look(connection: Connection) -> tuple[RunbookLine, ...]:
+            votes, in_force = Votes(connection), self._policies.current(connection)
+            return tuple(self._line(votes, in_force, read) for read in found)
+
+        return self._call(lambda engine: engine.recorded(look))
+
+    def view(self, id_: str) -> RunbookView:
+        """Raises NotFoundError with what may have been meant."""
+        read = self._find(id_)
+
+        def look(connection: Connection) -> RunbookView:
+            votes = Votes(connection)
+            line = self._line(votes, self._policies.current(connection), read)
+            told = tuple(self._told(one.vote, one.deed) for one in votes.on(read.sha256))
+            return view_of(line, read.runbook, read.problems, told, read.file.data)
+
+        return self._call(lambda engine: engine.recorded(look))
+
+    def text(self, id_: str) -> str:
+        """What the file says. Raises NotFoundError with what may have been meant."""
+        return self._find(id_).file.data.decode("utf-8", "replace")
+
+    def run(self, actor: Actor, ask: RunbookAsk) -> RunbookRun:
+        """Compile it for the cell as it is, and show what it would do; unless it is a dry run, propose that.
+
+        Raises SpecError and NotFoundError for inputs, and RefusedError for a runbook that is not approved or does not
+        apply now, unless it is a dry run, which tells what it can.
+        """
+        read = self._find(ask.id)
+        if ask.sha256 and ask.sha256 != read.sha256:
+            raise RefusedError(f"{ask.id} is not the file any more that was shown", "Look at it again")
+        runbook = self._sound(read)
+        return self._call(lambda _: self._run(actor, ask, read, runbook))
+
+    def _run(self, actor: Actor, ask: RunbookAsk, read: ParsedRunbook, runbook: Runbook) -> RunbookRun:
+        dry_run = ask.dry_run
+        line = self._engine.recorded(lambda connection: self._line_of(connection, read))
+        if not dry_run and line.status != "approved":
+            raise RefusedError(
+                f"{ask.id} version {line.version} is not approved for use: {line.note}",
+                f"Try it with --dry-run; `muster runbook approve {ask.id}` by somebody else than who wrote it",
+            )
+        made = compile_runbook(self._engine, runbook, ask.inputs, reason=ask.reason)
+        shown = RunbookRun(
+            line=line, when=made.when, applies=made.applies, inputs=made.inputs, skipped=made.skipped, dry_run=dry_run
+        )
+        ref = RunbookRef(id=runbook.front.id, version=runbook.front.version, sha256=read.sha256)
+        if not dry_run:
+            if not made.applies:
+                found = "; ".join(finding.found for finding in made.when if finding.verdict != "success")
+                raise RefusedError(
+                    f"{ask.id} does not apply now: {found}", "See the runbook's evidence, or act directly"
+                )
+            proposal = self._gate.propose(actor, made.request, runbook=ref)
+        else:
+            request = made.request if made.applies else made.without_when()
+            try:
+                proposal = self._gate.preview(actor, request, runbook=ref)
+            except (RefusedError, NotFoundError, SpecError) as error:
+                return msgspec.structs.replace(shown, refused=str(error))
+        return msgspec.structs.replace(
+            shown,
+            proposal=proposal,
+            rollback=rollback_of(proposal.plan),
+            checks=verifications_of(proposal.plan),
+        )
+
+    # -- deciding ---------------------------------------------------------------------------------------------------
+
+    def approve(self, actor: Actor, vote: RunbookVote) -> RunbookLine:
+        """A person's yes to exactly the bytes with that SHA-256. Raises RefusedError, on record, for a vote that does
+        not count, for another file, and for a version that is not above those approved before."""
+        read = self._find(vote.id)
+        check_text(vote.comment, "comment", MAX_COMMENT)
+        self._sound(read)
+        return self._call(lambda _: self._decide(actor, read, "approve", vote))
+
+    def retire(self, actor: Actor, vote: RunbookVote) -> RunbookLine:
+        """End what was approved, for good: these bytes are never approved again. Raises RefusedError, on record."""
+        read = self._find(vote.id)
+        check_text(vote.comment, "comment", MAX_COMMENT)
+        if not vote.comment.strip():
+            raise SpecError("reason", "is empty", "Say why it must not be used any more")
+        return self._call(lambda _: self._decide(actor, read, "retire", vote))
+
+    def _decide(self, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote) -> RunbookLine:
+        now_ms = self._clock()
+        self._open()
+
+        def write(connection: Connection) -> RefusedError | None:
+            refused, who = self._why_not(connection, actor, read, deed, given, now_ms)
+            about = {"runbook": read.id, "version": version_of(read), "sha256": read.sha256, "deed": deed}
+            if refused is not None:
+                data = {**about, "why": refused.problem[:500]}
+                rows = used_nonce(connection, given.signed)
+                self._audit.append(connection, "runbook.refused", actor, data=data, rows=rows)
+                return refused
+            vote = Vote(subject=who.subject, kind=who.kind, account=who.account, key=who.key, verdict="approve",
+                        at_ms=now_ms)  # fmt: skip
+            made = connection.execute(
+                insert(VOTE).values(
+                    runbook=read.id, version=version_of(read), sha256=read.sha256, deed=deed, owner=owner_of(read),
+                    file_account=read.file.account, vote=msgspec.json.encode(vote), at_ms=now_ms,
+                )
+            )  # fmt: skip
+            rows = reread(connection, VOTE, VOTE.c.id == new_id(made)) | used_nonce(connection, given.signed)
+            sealed = self._audit.seal(connection, given.comment) if given.comment else None
+            private = (sealed,) if sealed else ()
+            if deed == "retire":
+                self._audit.append(connection, "runbook.retired", who, data=about, private=private, rows=rows)
+                return None
+            data = {**about, "key": who.key, **kept_signature(given.signed)}
+            self._audit.append(connection, "runbook.vote", who, data=data, private=private, rows=rows)
+            if self._line_of(connection, read).status == "approved":
+                self._audit.append(connection, "runbook.approved", who, data=about)
+            return None
+
+        refused = self._engine.record(write)
+        if refused is not None:
+            raise refused
+        self._audit.after(at_once=True)
+        return self._engine.recorded(lambda connection: self._line_of(connection, read))
+
+    def _why_not(
+        self, connection: Connection, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote, now_ms: int
+    ) -> tuple[RefusedError | None, Actor]:
+        """Why the decision is refused, and who it is by. A refusal is recorded, so it is not raised here."""
+        in_force, version = self._policies.current(connection), version_of(read)
+        if given.sha256 != read.sha256 and not (deed == "retire" and not given.sha256):
+            text = f"the SHA-256 given is not that of {read.id}, which is {read.sha256[:12]}… now"
+            return RefusedError(text, "Look at the file again and approve what it says"), actor
+        try:
+            about, verdict = RunbookVoteSubject(f"runbook:{read.id}", version, read.sha256), VERDICTS[deed]
+            actor = self._policies.proved(connection, actor, given.signed, "vote", about, verdict, now_ms)
+        except AuthRefused as error:
+            return error, actor
+        why_not = approval_policy.may(in_force, actor, "runbook", owner=self._policies.owner)
+        if why_not:
+            return RefusedError(f"you may not {deed} a runbook: {why_not}", "Ask an approver"), actor
+        all_votes = Votes(connection)
+        votes = all_votes.on(read.sha256)
+        if any(one.deed == "retire" for one in votes):
+            return RefusedError(f"{read.id} version {version} was retired", "Raise its version"), actor
+        if deed == "retire":
+            return None, actor
+        above = all_votes.newest_version(read.id, read.sha256)
+        if version <= above:
+            text = f"{read.id} version {above} was approved with other bytes"
+            return RefusedError(text, f"Raise its version above {above}"), actor
+        vote = Vote(subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict="approve",
+                    at_ms=now_ms)  # fmt: skip
+        for author, requester in authors(in_force, owner_of(read), read.file.account):
+            why_not = approval_policy.why_not_counted(
+                in_force, vote, author, requester, need(in_force), owner=self._policies.owner
+            )
+            if why_not:
+                return RefusedError(f"your vote on {read.id} does not count: it {why_not}", "Ask an approver"), actor
+        if any(one.deed == "approve" and one.vote.subject == actor.subject for one in votes):
+            return RefusedError(f"{actor.subject} has approved it already", "One vote each"), actor
+        return None, actor
+
+    # -- standing ---------------------------------------------------------------------------------------------------
+
+    def _status(self, all_votes: Votes, in_force: Policy, read: ParsedRunbook) -> tuple[Status, str]:
+        if read.problems:
+            first = read.problems[0]
+            return "faulty", f"{first.where}: {first.problem}"
+        votes = all_votes.on(read.sha256)
+        retired = next((one.vote for one in votes if one.deed == "retire"), None)
+        if retired is not None:
+            return "retired", f"by {retired.subject} on {utc(retired.at_ms)}"
+        owner = (owner_of(read), read.file.account)
+        short, wanted = missing(self._policies, in_force, votes, (owner,))
+        if not short:
+            newer = all_votes.newest_version(read.id, read.sha256)
+            if newer > version_of(read):
+                return "retired", f"version {newer} took its place"
+            names = ", ".join(dict.fromkeys(one.vote.subject for one in votes if one.deed == "approve"))
+            return "approved", f"by {names}"
+        lacking = f"needs {short} more vote{'s' if short > 1 else ''}: {wanted}"
+        before = all_votes.newest_version(read.id, read.sha256)
+        if before:
+            return "changed", f"version {before} was approved, this is another file; {lacking}"
+        return "draft", lacking
+
+    def _line_of(self, connection: Connection, read: ParsedRunbook) -> RunbookLine:
+        return self._line(Votes(connection), self._policies.current(connection), read)
+
+    def _line(self, votes: Votes, in_force: Policy, read: ParsedRunbook) -> RunbookLine:
+        status, note = self._status(votes, in_force, read)
+        front = read.runbook.front if read.runbook is not None else None
+        return RunbookLine(
+            id=read.id,
+            version=version_of(read),
+            title=front.title if front is not None else "",
+            owner=owner_of(read),
+            status=status,
+            note=note,
+            source=read.file.source,
+            sha256=read.sha256,
+            problems=len(read.problems),
+            signed=need(in_force).signed,
+        )
+
+    @staticmethod
+    def _told(vote: Vote, deed: str) -> str:
+        signed = f", signed with {vote.key}" if vote.key else ""
+        return f"{'approved' if deed == 'approve' else 'retired'} by {vote.subject} on {utc(vote.at_ms)}{signed}"
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def _find(self, id_: str) -> ParsedRunbook:
+        found = self._read_all()
+        for read in found:
+            if read.id == id_:
+                return read
+        shown = ascii(id_)[:64]
+        raise NotFoundError(f"there is no runbook {shown}", near(id_, tuple(read.id for read in found)))
+
+    @staticmethod
+    def _sound(read: ParsedRunbook) -> Runbook:
+        """Raises SpecError for one that has problems."""
+        if read.runbook is None or read.problems:
+            first = read.problems[0]
+            more = f"; {len(read.problems) - 1} more" if len(read.problems) > 1 else ""
+            raise SpecError(first.where, f"{first.rule}: {first.problem}{more}", first.remedy)
+        return read.runbook
+
+    def _read_all(self) -> list[ParsedRunbook]:
+        """Built-in first; then folder by folder, by name. A second file of an id, or of one that looks like it, is
+        faulty."""
+        found: list[ParsedRunbook] = []
+        taken: dict[str, ParsedRunbook] = {}
+        for file in (*files_of(LIBRARY, built_in=True), *(f for folder in self._folders for f in files_of(folder))):
+            read = self._read(file)
+            other = taken.setdefault(skeleton(read.id), read)
+            if other is not read and read.runbook is not None:
+                place = read.runbook.place("id")
+                text = f"the id {read.id} {'is' if read.id == other.id else 'looks like ' + other.id + ','} that of"
+                problem = FileProblem(where=place, rule="taken", problem=f"{text} another file: {other.file.source}",
+                                  remedy="Give it another id")  # fmt: skip
+                read = read._replace(problems=(problem, *read.problems))
+            found.append(read)
+        return found
+
+    def _read(self, file: RunbookFile) -> ParsedRunbook:
+        sha256 = hashlib.sha256(file.data).hexdigest()
+        if file.unreadable:
+            return ParsedRunbook(
+                file,
+                "",
+                None,
+                (
+                    FileProblem(
+                        where=file.source, rule="unreadable", problem=file.unreadable, remedy="Mend or remove the file"
+                    ),
+                ),
+            )
+        return ParsedRunbook(file, sha256, *said(file.data, file.name))
+
+
+@lru_cache(maxsize=256)
+def said(data: bytes, name: str) -> tuple[Runbook | None, tuple[FileProblem, ...]]:
+    """What a file says, and its problems: files change seldom and are looked at often."""
+    problems = lint_file(data, name)
+    try:
+        return parse(data, name), problems
+    except SpecError:
+        return None, problems
+
+
+def version_of(read: ParsedRunbook) -> int:
+    return read.runbook.front.version if read.runbook is not None else 0
+
+
+def owner_of(read: ParsedRunbook) -> str:
+    return read.runbook.front.owner if read.runbook is not None else ""

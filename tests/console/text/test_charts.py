@@ -1,0 +1,197 @@
+"""Charts of text: every value in its row, nothing longer than its width, nothing told by colour alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from console.text import charts
+from console.text.terminal_text import printable
+
+WIDTHS = st.integers(1, 200)
+HEIGHTS = st.integers(1, 24)
+AMOUNTS = st.one_of(st.integers(0, 20), st.integers(0, 10**30))
+GAPPY = st.lists(st.one_of(st.none(), AMOUNTS), max_size=60)
+LINE = set("─╭╰▴")
+HOUR_MS = 3_600_000
+
+
+def texts(lines: Sequence[charts.Spans]) -> list[str]:
+    return ["".join(text for text, _ in spans) for spans in lines]
+
+
+@given(GAPPY, WIDTHS, HEIGHTS, AMOUNTS)
+def test_the_line_of_a_ribbon_is_in_the_row_of_each_value(
+    values: list[int | None], width: int, height: int, top: int
+) -> None:
+    drawn = texts(charts.ribbon(values, values, values, width, height, top))
+    assert [len(line) for line in drawn] == [width] * height
+    for column, value in enumerate(charts.spread(values, width)):
+        here = [line[column] for line in reversed(drawn)]
+        if value is None:
+            assert set(here) == {" "}
+            continue
+        row = charts.row_of(value, top, height)
+        assert here[row] in LINE
+        assert (here[row] == charts.BEYOND) == (value > max(1, top))
+        others = {sign for other, sign in enumerate(here) if other != row}
+        assert not others & LINE, "one end in a column"
+
+
+@given(st.integers(0, 10**30), st.integers(1, 10**30), st.integers(2, 50))
+def test_a_value_is_drawn_in_the_nearest_row(value: int, top: int, height: int) -> None:
+    row = charts.row_of(value, top, height)
+    distances = [abs(value * (height - 1) - each * top) for each in range(height)]
+    assert distances[row] == min(distances)
+
+
+@given(st.lists(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS), min_size=1, max_size=40), WIDTHS, HEIGHTS, AMOUNTS)
+def test_the_band_holds_every_value_that_falls_into_its_column(
+    quantiles: list[tuple[int, int, int]], width: int, height: int, limit: int
+) -> None:
+    low, mid, high = (list(each) for each in zip(*(sorted(three) for three in quantiles), strict=True))
+    top = max(1, *high)
+    drawn = texts(charts.ribbon(low, mid, high, width, height, top, limit=limit))
+    for column in range(width):
+        first = column * len(low) // width
+        part = slice(first, max((column + 1) * len(low) // width, first + 1))
+        here = [line[column] for line in reversed(drawn)]
+        rows = range(charts.row_of(min(low[part]), top, height), charts.row_of(max(high[part]), top, height) + 1)
+        edge = charts.row_of(limit, top, height)
+        for row in range(height):
+            if here[row] in (charts.BAND, charts.ABOVE):
+                assert row in rows
+                assert (here[row] == charts.ABOVE) == (row > edge)
+            elif row in rows and min(low[part]) != max(high[part]):
+                assert here[row] != " "
+
+
+def test_a_ribbon_tells_without_colour_what_is_what() -> None:
+    drawn = texts(charts.ribbon([2] * 8, [4] * 8, [8] * 8, 8, 9, 8, mark=6, now=1, limit=6))
+    assert drawn == [
+        "▒│▒▒▒▒┊▒",
+        "▒│▒▒▒▒┊▒",
+        "═│════┊═",
+        "░│░░░░┊░",
+        "────────",
+        "░│░░░░┊░",
+        "░│░░░░┊░",
+        " │    ┊ ",
+        " │    ┊ ",
+    ]
+
+
+def test_a_line_goes_up_and_down_in_the_column_of_the_later_value() -> None:
+    values = [0, 3, 3, 0]
+    assert texts(charts.ribbon(values, values, values, 4, 4, 3)) == [" ╭─╮", " │ │", " │ │", "─╯ ╰"]
+
+
+@given(GAPPY, st.integers(-2, 120))
+def test_a_spark_never_is_longer_than_its_width_and_shows_zero_gap_and_most(
+    values: list[int | None], width: int
+) -> None:
+    line = charts.spark(values, width)
+    assert len(line) == max(0, min(width, len(values)))
+    shown = charts.spread(values, len(line))
+    for sign, value in zip(line, shown, strict=True):
+        assert (sign == " ") == (value is None)
+        assert value != 0 or sign == "▁"
+    most = max((value for value in shown if value), default=0)
+    assert not most or "█" in line
+
+
+@given(
+    st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(AMOUNTS, min_size=n, max_size=n), max_size=40)),
+    WIDTHS,
+    HEIGHTS,
+)
+def test_stacks_are_as_high_as_their_parts_come_to(columns: list[list[int]], width: int, height: int) -> None:
+    top = charts.stack_top(columns, width)
+    drawn = texts(charts.stack(columns, width, height, top))
+    assert all(len(line) <= width for line in drawn)
+    if len(columns) > width or not columns:
+        return
+    step = len(drawn[0]) // len(columns)
+    for index, parts in enumerate(columns):
+        here = "".join(line[index * step] for line in reversed(drawn))
+        total = sum(parts)
+        assert len(here.rstrip()) == (2 * total * height + max(1, top)) // (2 * max(1, top))
+        assert sorted(here.rstrip(), key=charts.FILLS.index) == list(here.rstrip()), "the first part is the lowest"
+
+
+@given(st.lists(st.lists(AMOUNTS, min_size=2, max_size=2), min_size=2, max_size=99), st.integers(1, 30))
+def test_columns_that_have_no_room_are_added_up_and_none_is_lost(columns: list[list[int]], width: int) -> None:
+    merged = charts._neighbours(columns, width)
+    assert [sum(each) for each in zip(*merged, strict=True)] == [sum(each) for each in zip(*columns, strict=True)]
+
+
+@given(st.lists(AMOUNTS, min_size=1, max_size=9), WIDTHS)
+def test_shares_fill_the_bar_and_differ_by_less_than_a_cell_from_what_they_are(parts: list[int], width: int) -> None:
+    bar = charts.shares(parts, width)
+    assert len(bar) == width
+    total = sum(parts)
+    for index, part in enumerate(parts if total else []):
+        assert abs(bar.count(charts.FILLS[index]) * total - part * width) <= total
+
+
+@given(AMOUNTS, AMOUNTS, AMOUNTS, WIDTHS, st.booleans())
+def test_an_interval_shows_its_quantiles_where_they_are(a: int, b: int, c: int, width: int, known: bool) -> None:
+    low, mid, high = sorted((a, b, c))
+    line = charts.interval(low, mid, high if known else None, width, c)
+    assert len(line) == width
+    assert line[charts.row_of(mid, c, width)] == "●"
+    end = charts.row_of(high, c, width) if known else width - 1
+    assert line.rstrip() == line[: end + 1]
+    assert len(line) - len(line.lstrip()) == charts.row_of(low, c, width)
+
+
+def test_what_did_not_start_in_time_is_an_open_interval() -> None:
+    assert charts.interval(2, 5, None, 10, 9) == "  ├──●───▸"
+    assert charts.interval(None, None, None, 4, 9) == "    "
+
+
+@given(st.integers(0, 10**30))
+def test_a_round_top_is_round_and_near(value: int) -> None:
+    top = charts.round_top(value)
+    assert value <= top <= max(1, 2 * value)
+    assert str(top).rstrip("0") in {"1", "12", "15", "2", "25", "3", "4", "5", "6", "8"}
+
+
+@given(st.integers(0, 4 * 10**12), st.integers(1, 3 * 365 * 24 * HOUR_MS), st.integers(1, 220), st.integers(0, 12))
+def test_labels_of_the_time_axis_stand_below_their_ticks(begin: int, span: int, width: int, indent: int) -> None:
+    ticks, labels = texts(charts.time_axis(begin, begin + span, width, indent))
+    assert len(ticks) == len(labels) == width + indent
+    assert set(ticks[indent:]) <= {"─", "┬"}
+    for start in [i for i in range(indent, len(labels)) if labels[i] != " " and (labels[i - 1] == " " or i == indent)]:
+        assert ticks[start] == "┬"
+        at = labels[start : start + 5]
+        assert at[2] in ":-"
+
+
+def test_a_day_has_its_hours_and_the_next_its_date() -> None:
+    begin = 20_000 * 24 * HOUR_MS + 18 * HOUR_MS
+    _, labels = texts(charts.time_axis(begin, begin + 24 * HOUR_MS, 48, 6))
+    assert labels.split() == ["UTC", "18:00", "10-05", "06:00", "12:00"]
+
+
+@given(st.lists(AMOUNTS, min_size=1, max_size=50), st.integers(20, 120), st.integers(1, 15))
+def test_a_chart_with_axes_is_never_wider_than_its_page(values: list[int], width: int, height: int) -> None:
+    top = charts.round_top(max(values))
+
+    def text(value: int) -> str:
+        return f"{value:.0e}"
+
+    plot = width - charts.gutter(top, text)
+    lines = charts.framed(charts.ribbon(values, values, values, plot, height, top), top, text)
+    lines += charts.time_axis(0, 48 * HOUR_MS, plot, charts.gutter(top, text))
+    assert [cell_len(line) for line in texts(lines)] == [width] * (height + 2)
+    assert texts(lines[:1])[0].startswith(text(top) if height > 1 else " ") or text(top) in texts(lines[:1])[0]
+
+
+def test_nothing_in_a_chart_is_rewritten_on_its_way_to_the_screen() -> None:
+    for sign in charts._EIGHTHS + charts.FILLS + "░▒═│┊▴─╭╮╰╯├●┤▸┬└━":
+        assert printable(sign) == sign
+        assert cell_len(sign) == 1
