@@ -285,12 +285,12 @@ def new_page(name: ScreenName, argument: str, connect: Connect, log: EventLog) -
 
 
 _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
-    "workloads": ("workloads", "WorkloadsPane", ""),
-    "queues": ("queues", "QueuesPane", ""),
-    "nodes": ("nodes", "NodesPane", ""),
-    "pools": ("pools", "PoolsPane", ""),
-    "orders": ("orders", "OrdersPane", ""),
-    "reservations": ("reservations", "ReservationsPane", ""),
+    "workloads": ("lists.workloads", "WorkloadsPane", ""),
+    "queues": ("lists.queues", "QueuesPane", ""),
+    "nodes": ("lists.nodes", "NodesPane", ""),
+    "pools": ("lists.pools", "PoolsPane", ""),
+    "orders": ("lists.orders", "OrdersPane", ""),
+    "reservations": ("lists.reservations", "ReservationsPane", ""),
     "bookmarks": ("bookmarks", "BookmarksPane", "argument"),
     "events": ("events", "EventsPane", "log"),
     "whatif": ("whatif", "WhatIfPane", ""),

@@ -51,7 +51,9 @@ class Violation(NamedTuple):
     what: str
 
 
-def violations(folder: Path, *, segments_in: str = "theme.py", raw_in: str = "guarded.py") -> list[Violation]:
+def violations(
+    folder: Path, *, segments_in: str = "text/tones.py", raw_in: str = "text/guarded_streams.py"
+) -> list[Violation]:
     """Of every module below the folder. Segments are made in one of them, and raw streams written to in another."""
     found: list[Violation] = []
     for path in sorted(folder.rglob("*.py")):
@@ -66,7 +68,7 @@ def _of(tree: ast.Module, name: str, segments: bool, raw: bool) -> Iterator[tupl
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from _import(node)
         elif isinstance(node, ast.Call):
-            yield from _call(node, segments=segments, made_here=raw or name == "show.py")
+            yield from _call(node, segments=segments, made_here=raw or name == "cli/show.py")
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             yield from _assign(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

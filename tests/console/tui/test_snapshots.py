@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from console.fleet.screen import FleetPane
 from console.tui.app import MusterApp
+from console.tui.screens.fleet import FleetPane
 from console.tui.screens.mirror import MirrorPane
 from console.tui.widgets.detail_pane import DetailPane
 from console.tui.widgets.log_view import LogView

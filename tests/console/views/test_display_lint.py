@@ -105,7 +105,8 @@ def test_what_passes_the_door_is_fine(tmp_path: Path, form: str) -> None:
 
 def test_what_a_module_may_do_it_may_do_alone(tmp_path: Path) -> None:
     """Segments are made where `drawn` is, and streams opened up where they are guarded."""
-    for name, form in (("theme.py", "x = Segment(text, style)"), ("guarded.py", "print('\\x1b[K')")):
+    (tmp_path / "text").mkdir()
+    for name, form in (("text/tones.py", "x = Segment(text, style)"), ("text/guarded_streams.py", "print('\\x1b[K')")):
         (tmp_path / name).write_text(form)
         assert violations(tmp_path) == []
         (tmp_path / "screens").mkdir(exist_ok=True)
