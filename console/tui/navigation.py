@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output", "intent")
 """Pages of one thing, whose id stands behind their name."""
-NARROWED = ("forecast", "topology", "cost", "settings", "tasks", "proposals", "audit", "bookmarks", "events", "fleet")
+NARROWED = ("forecast", "topology", "cost", "settings", "proposals", "audit", "bookmarks", "events", "fleet")
 """Pages that may be narrowed down by what stands behind their name."""
 ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
 """Pages whose chosen one a draft may be about."""

@@ -74,7 +74,7 @@ def kill(mutant: Mutant, folder: Path, *, quick: bool) -> str:
     path.write_text(original.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
         likely = existing(mutant.tests, folder)
-        rest = sorted(str(p.relative_to(folder)) for p in (folder / mutant.suite).glob("test_*.py"))
+        rest = sorted(str(p.relative_to(folder)) for p in (folder / mutant.suite).rglob("test_*.py"))
         found = failure(folder, likely) if likely else ""
         if found or quick:
             return found

@@ -69,8 +69,8 @@ def test_where_a_killed_console_was_is_taken_over_once(tmp_path: Path) -> None:
     code = f"""
         import os, signal
         from pathlib import Path
-        from console.forms.session_state import Session
-        session = Session(Path({str(tmp_path)!r}))
+        from console.forms.session_state import SessionState
+        session = SessionState(Path({str(tmp_path)!r}))
         session.note_place({{"trail": [["nodes", "state:down and more words", {{}}]]}})
         session.note_place({{"trail": [["pools", "", {{}}]]}})
         os.kill(os.getpid(), signal.SIGKILL)

@@ -26,7 +26,7 @@ EMPTY = re.compile(
     r"(?:\b(?:none|nothing|nobody|no(?! connection))\b|(?<![\w.,:/+-])0(?![\w.,:/%-]))(?: [\w-]+){0,3}", re.IGNORECASE
 )
 """What says that there is nothing."""
-OWN = frozenset(("tasks", "bookmarks", "settings", "events"))
+OWN = frozenset(("bookmarks", "settings", "events"))
 """Pages of what this console itself keeps."""
 
 

@@ -110,6 +110,7 @@ def test_what_a_module_may_do_it_may_do_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_text(form)
         assert violations(tmp_path) == []
         (tmp_path / "screens").mkdir(exist_ok=True)
-        (tmp_path / "screens" / name).write_text(form)
+        misplaced = tmp_path / "screens" / Path(name).name
+        misplaced.write_text(form)
         assert violations(tmp_path)
-        (tmp_path / "screens" / name).unlink()
+        misplaced.unlink()

@@ -150,13 +150,13 @@ def test_a_copy_that_hangs_holds_nobody_up_for_long_and_is_ended(
 
 SERVED = """
 import sys, time
-from engine import copies
+from engine import read_replica
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.queries import Query
 from tests.support.cells import small_cell
 import threading
-copies.LARGE = 1
+read_replica.LARGE = 1
 def fairness(engine):
     print("searching", flush=True, file=sys.stderr)
     time.sleep(600)
