@@ -62,7 +62,7 @@ def fleet_commands(commands: Any) -> None:
 
 
 def _command(kinds: Any, name: str, text: str, *, json: bool = True) -> argparse.ArgumentParser:
-    made = command(kinds, name, f"console.fleet.commands:{name}", text)
+    made = command(kinds, name, f"console.cli.fleet:{name}", text)
     group = made.add_argument_group("which fleet")
     group.add_argument("--fleet", metavar="DIR", help="folder of its journal and socket (default: the user's)")
     if name in ("submit", "withdraw", "close", "open", "stop"):
