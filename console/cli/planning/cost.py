@@ -16,8 +16,8 @@ from console.forms.datetimes import moment_ms
 from console.processes.attach import connect
 from console.text.plain_tables import table
 from console.text.terminal_text import duration, money, printable, timestamp, wrap
+from console.views.advice.quote import asked_words, estimate_words, option_names, option_notes, start_words, thin_starts
 from engine.model.base import HOUR_MS
-from engine.model.distributions import MIN_RUNS
 from engine.model.errors import SpecError
 from engine.model.quantity_parsing import cpu_milli, duration_ms, memory_mib, shown
 from engine.model.queries import Query
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from console.client.protocol import Client
-    from recommender.quotes.queries import Quantiles, Quote, QuoteOption
+    from recommender.quotes.queries import Quote
 
 WIDTH = 80
 MINUTE_MS = 60_000
@@ -195,11 +195,6 @@ def _types_of(client: Client, model: str, gpus: int | None) -> list[str]:
     ]
 
 
-def thin_starts(found: Quote) -> bool:
-    """Whether the start of an option of the cell is not known, or from too few runs for quantiles."""
-    return any(option.seeds and option.start_ms.p50 is None for option in found.options)
-
-
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
@@ -224,92 +219,9 @@ def quote_lines(found: Quote, request: QuoteRequest) -> list[str]:
     return lines
 
 
-def asked_words(found: Quote, request: QuoteRequest) -> str:
-    """What is asked for, and when."""
-    devices = "" if request.gpus == 0 else f"{'all' if request.gpus is None else request.gpus} "
-    of = f" with {devices}{printable(request.model) or 'GPU'}" if request.model or request.gpus else ""
-    run = found.run_time
-    lasts = duration(run.p50_ms) if run.told else f"about {duration(run.p50_ms)}"
-    nodes = f"{request.nodes:,} node{'s' if request.nodes != 1 else ''}"
-    return f"{nodes}{of} for {lasts}, asked at {timestamp(found.at_ms)} UTC (v{found.version:,})"
-
-
-def option_names(option: QuoteOption) -> tuple[str, str]:
-    """What the option is called, and where it is."""
-    when = {"now": "now", "later": f"at {timestamp(option.asked_start_ms)[5:16]}"}.get(option.label, option.label)
-    kind = f"{when}, spot" if option.spot else when
-    place = printable(option.pool or option.machine_type)
-    if option.kind == "pool":
-        place += f" ({printable(option.gpu_model)})"
-    return kind, f"{place} {printable(option.region)}".rstrip()
-
-
-def start_words(option: QuoteOption, now_ms: int) -> str:
-    """When it starts, from now; where no run reached its start, how far ahead they looked."""
-
-    def text(at_ms: int) -> str:
-        return "now" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
-
-    if not option.seeds:
-        assumed = "if it can be bought at once" if option.basis == "list price" else option.basis
-        return f"{estimate_words(option.start_ms, text)}, {assumed}"
-    asked_in_ms = option.asked_start_ms - now_ms
-    if option.looked_ms <= asked_in_ms:
-        return (
-            f"not known: looked {duration(option.looked_ms)} ahead, and it is asked for {text(option.asked_start_ms)}"
-        )
-    looked = duration(option.looked_ms)
-    return estimate_words(option.start_ms, text, f"over {looked}", f"not within {looked}")
-
-
-def estimate_words(
-    values: Quantiles, text: Callable[[int], str], beyond: str = "not known", never: str = "not known"
-) -> str:
-    """p50 with p10 and p90; what single runs say where they are too few for that. `beyond`: in place of a value that is
-    not known; `never`: where none is."""
-
-    def words(*marks: int | None) -> str:
-        """From one to the other."""
-        return "..".join(dict.fromkeys(beyond if each is None else text(each) for each in marks))
-
-    if not values.runs:
-        return words(values.least)
-    of = "one run" if values.runs == 1 else f"{values.runs:,} runs"
-    if values.least is None and values.p10 is None:
-        return f"{never} ({of})"
-    if values.runs < MIN_RUNS:
-        return f"{of}: {words(values.least, values.most)}"
-    spread = words(values.p10, values.p90)
-    middle = words(values.p50)
-    return f"{middle} ({of})" if spread == middle else f"{middle} ({spread}; {of})"
-
-
-def option_notes(option: QuoteOption) -> list[str]:
-    """What it costs an hour, odds, why not at once, and what else there is to say."""
-    chance = ""
-    if 0 < option.started < option.seeds:
-        chance = f"starts within {duration(option.looked_ms)} in {option.started:,} of {option.seeds:,} runs"
-    odds = "not known" if option.interruption_permille is None else f"{option.interruption_permille / 10:g}%"
-    texts = [
-        f"{money(option.rate_microusd_hour)} an hour while it runs; {_runs(option)}",
-        chance,
-        f"not now: {option.reason}" if option.reason else "",
-        f"interrupted in its {duration(option.interruption_over_ms)}: {odds} ({option.interruption_basis})",
-        *option.notes,
-    ]
-    return [text for text in texts if text]
-
-
 def _wrapped(texts: Sequence[str]) -> list[str]:
     lines = []
     for text in texts:
         first, *rest = wrap(printable(text), WIDTH - 4)
         lines += [f"  {first}", *(f"    {line}" for line in rest)]
     return lines
-
-
-def _runs(option: QuoteOption) -> str:
-    if not option.seeds:
-        return option.basis
-    basis = option.basis if option.started else f"run {duration(option.looked_ms)} ahead"
-    return f"{basis} in {option.seeds:,} run{'s' if option.seeds != 1 else ''}"

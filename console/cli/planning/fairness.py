@@ -12,12 +12,13 @@ import msgspec
 from console.cli.show import write_json, write_lines
 from console.processes.attach import connect
 from console.text.plain_tables import quantity, table
-from console.text.terminal_text import NONE, duration, printable, timestamp
+from console.text.terminal_text import NONE, duration, printable
+from console.views.work.queue import decision_line, share
 from engine.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from engine.external.slurm.accounting import Share
-    from engine.model.queries import BurstReport, DecisionReport, FairnessReport, VertexReport
+    from engine.model.queries import BurstReport, FairnessReport, VertexReport
 
 SHOWN_DECISIONS = 10
 _TITLES = ("QUEUE", "WEIGHT", "USED", "QUOTA", "BORROWED", "LENT", "DESERVES", "SHARE", "PAST", "BURST")
@@ -110,40 +111,7 @@ def _amount(quantities: dict[str, int], name: str) -> str:
     return quantity(name, quantities[name]) if quantities.get(name) else NONE
 
 
-def share(ppb: int) -> str:
-    """Parts per billion as percent, with as many digits as tell small shares apart: "12.5%", "0.031%", "0%"."""
-    percent = ppb / 10_000_000
-    return f"{percent:.3g}%"
-
-
 def _burst(burst: BurstReport | None) -> str:
     if burst is None:
         return ""
     return burst.state if burst.state == "idle" else f"{burst.state}, {duration(burst.ends_in_ms)} left"
-
-
-def decision_line(made: DecisionReport) -> str:
-    first = f"{timestamp(made.at_ms, date=False)} {printable(made.workload)} of {printable(made.queue)}"
-    if made.rule == "alone":
-        return f"  {first}: nothing else could start"
-    other = f"{printable(made.next_workload)} of {printable(made.next_queue)}"
-    return f"  {first} before {other}: {_rule(made)}"
-
-
-def _rule(made: DecisionReport) -> str:
-    match made.rule:
-        case "band":
-            return f"higher band, {made.band:,} and {made.next_band:,}"
-        case "waited":
-            return "one has waited so long that shares no longer count"
-        case "share":
-            return f"smaller share, {_path(made.shares_ppb)} and {_path(made.next_shares_ppb)}"
-        case "priority":
-            return f"higher priority, {made.priority:,} and {made.next_priority:,}"
-        case _:
-            return "it is older"
-
-
-def _path(shares: Sequence[int]) -> str:
-    """Shares from the root of the tree down to the queue."""
-    return " > ".join(map(share, shares))

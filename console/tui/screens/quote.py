@@ -14,12 +14,12 @@ import msgspec
 
 from console.actions.request_builder import LineParser
 from console.arguments.quotes import quote_arguments
-from console.cli.planning.cost import ON_MS, request_of, thin_starts
+from console.cli.planning.cost import ON_MS, request_of
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
 from console.tui.widgets.chart_pane import ChartPane
 from console.tui.widgets.pane import AsOf, Connect
-from console.views.advice.quote import asking, compared, pages
+from console.views.advice.quote import asking, compared, pages, thin_starts
 from console.views.sections import Section
 from engine.model.errors import MusterError, SpecError
 from engine.model.twin_queries import AskOptions

@@ -3,18 +3,17 @@ Textual in here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from console.cli.planning.fairness import decision_line
 from console.forms.filters import quoted
-from console.text.terminal_text import NONE, cut, duration, fit, milli, permille, printable, wrap
+from console.text.terminal_text import NONE, cut, duration, fit, milli, permille, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.overview.findings import times
 from console.views.overview.queues import burn_tone
 from console.views.quota_bars import BORROWED, BURST, IDLE, LENT, USED, bar, legend, quota_parts
 from console.views.sections import Line, Section, fact, plural, quantity, text_line
-from engine.model.queries import BurstReport, FairnessReport, Page, QueueDetail, VertexReport
+from engine.model.queries import BurstReport, DecisionReport, FairnessReport, Page, QueueDetail, VertexReport
 
 if TYPE_CHECKING:
     from engine.model.queries import BurnWindow
@@ -319,3 +318,39 @@ def _decisions(report: FairnessReport, detail: QueueDetail, width: int) -> Secti
         lines = [text_line("no start of late was its own, or before its own", "dim")]
     more = len(made) - MAX_DECISIONS
     return Section("Who went first", tuple(lines), f"{more} more {plural('start', more)}" if more > 0 else "")
+
+
+# -- who went first, in words -----------------------------------------------------------------------------------------
+
+
+def share(ppb: int) -> str:
+    """Parts per billion as percent, with as many digits as tell small shares apart: "12.5%", "0.031%", "0%"."""
+    percent = ppb / 10_000_000
+    return f"{percent:.3g}%"
+
+
+def decision_line(made: DecisionReport) -> str:
+    first = f"{timestamp(made.at_ms, date=False)} {printable(made.workload)} of {printable(made.queue)}"
+    if made.rule == "alone":
+        return f"  {first}: nothing else could start"
+    other = f"{printable(made.next_workload)} of {printable(made.next_queue)}"
+    return f"  {first} before {other}: {_rule(made)}"
+
+
+def _rule(made: DecisionReport) -> str:
+    match made.rule:
+        case "band":
+            return f"higher band, {made.band:,} and {made.next_band:,}"
+        case "waited":
+            return "one has waited so long that shares no longer count"
+        case "share":
+            return f"smaller share, {_path(made.shares_ppb)} and {_path(made.next_shares_ppb)}"
+        case "priority":
+            return f"higher priority, {made.priority:,} and {made.next_priority:,}"
+        case _:
+            return "it is older"
+
+
+def _path(shares: Sequence[int]) -> str:
+    """Shares from the root of the tree down to the queue."""
+    return " > ".join(map(share, shares))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from console.cli.planning.fairness import fairness_lines, only, share, slurm_lines
+from console.cli.planning.fairness import fairness_lines, only, slurm_lines
+from console.views.work.queue import share
 from engine.external.slurm.accounting import Share
 from engine.model.errors import NotFoundError
 from tests.console.fake_client import FakeClient
