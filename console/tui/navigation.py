@@ -430,7 +430,8 @@ class Navigation:
 
     def _propose(self, action: Action, line: str) -> None:
         """Raises SpecError for a line that the action's command would not take."""
-        from console.actions.request_builder import finish, parse, propose
+        from console.actions.request_builder import parse, propose
+        from console.tui.handlers.decisions import finish
 
         name = action.commands[0]
         arguments = parse(name, line)

@@ -5,8 +5,11 @@ Each deed is about the bytes that were on the screen: the digest goes with it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from console.client.change_feed import in_thread
@@ -21,16 +24,19 @@ from console.views.decisions.proposal_needs import (
     what_moved,
 )
 from console.views.sections import Line, Section, text_line
-from engine.model.errors import RefusedError, UnreachableError
+from engine.model.errors import MusterError, RefusedError, UnreachableError
 from runbooks.plans import proposal_states
 from runbooks.plans.typed_plan import Outcome, Proposal, Request
 
 if TYPE_CHECKING:
+    from console.actions.action_types import Action
     from console.tui.app import MusterApp
     from console.tui.dialogs.decision import Ending
     from runbooks.people.identity import Signed
     from runbooks.people.keys import DecisionKind
 
+LAST_WORD_S = 1.0
+"""How long the end of the console waits for a withdrawal to arrive."""
 MAX_STEPS = 40
 """Lines of a rollback that are shown before it is done."""
 MIN_REASON = 3
@@ -55,6 +61,47 @@ WARNING = (
     "Everybody who could have voted is told. A review of what you did stays open until another person closes it, and "
     "until then you cannot break the glass again. The audit keeps your name and your reason.",
 )
+
+
+async def finish(
+    app: MusterApp,
+    action: Action,
+    ask: Callable[[], Proposal],
+    shell: str,
+    *,
+    found: Callable[[int], Sequence[Line]] | None = None,
+    follow: bool = False,
+) -> str:
+    """Have the engine's plan confirmed and done; or put to the vote, where the policy wants others than who asks. What
+    was not wanted is withdrawn. `found`: what led to it. `follow`: go to its page, which shows how far it is and how to
+    take it back. Gives what to tell the person in the end. Raises MusterError."""
+    from console.tui.dialogs.confirmation import ConfirmDialog
+
+    def withdraw() -> None:
+        # Whether or not the engine can be told: what nobody votes on expires.
+        with suppress(MusterError):
+            app.client().cancel(proposal.id)
+
+    proposal = await in_thread(ask)
+    dialog = ConfirmDialog(proposal, shell, app.clock, found=found)
+    try:
+        wanted = await app.push_screen_wait(dialog)
+        yes = await own_yes(app, proposal, dialog.plan_width) if wanted and dialog.alone else None
+    except asyncio.CancelledError:
+        # The console ends while it asks: nothing can be awaited any more.
+        telling = threading.Thread(target=withdraw, daemon=True, name="muster-withdraw")
+        telling.start()
+        telling.join(LAST_WORD_S)
+        raise
+    except MusterError:
+        await in_thread(withdraw)
+        raise
+    if not wanted or (dialog.alone and yes is None):
+        await in_thread(withdraw)
+        return f"{action.title}: nothing was changed"
+    if follow:
+        app.navigator.drill("proposal", proposal.id)
+    return put_to_vote(proposal) if yes is None else await approve_own(app, proposal, *yes)
 
 
 async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
@@ -150,8 +197,6 @@ async def say_go(app: MusterApp, proposal: Proposal) -> str:
 
 async def roll_back(app: MusterApp, proposal: Proposal) -> str:
     """Show what that does now. Where the votes on it cover that, do it; else put it to the vote, as any other act."""
-    from console.actions.request_builder import finish
-
     asked = Request(rolls_back=proposal.id)
     now = await in_thread(lambda: app.client().preview(asked))
     if not now.covered:

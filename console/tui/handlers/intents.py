@@ -51,7 +51,7 @@ def _chosen(app: MusterApp, argument: str) -> int:
 
 
 async def _retry(app: MusterApp, number: int) -> str:
-    from console.actions.request_builder import finish
+    from console.tui.handlers.decisions import finish
 
     detail = await in_thread(lambda: app.client().intent(number))
     if detail.act is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from console.actions.request_builder import finish
+from console.tui.handlers.decisions import finish
 from runbooks.plans.typed_plan import asks
 
 if TYPE_CHECKING:

@@ -164,8 +164,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
     async def act(self, app: MusterApp) -> str:
         """Have the action of the chosen one planned, confirmed and done. Gives what to tell. Raises MusterError."""
-        from console.actions.request_builder import finish, parse, propose
+        from console.actions.request_builder import parse, propose
         from console.arguments.actions import declared, metavar_of
+        from console.tui.handlers.decisions import finish
 
         chosen = self.chosen()
         if chosen is None:
