@@ -270,7 +270,7 @@ def test_a_fault_of_the_console_restores_the_terminal_and_says_where_to_read_on(
     program = (
         "import console.tui.navigation, console.cli.main\n"
         "def fault(self): raise RuntimeError('planted')\n"
-        "console.tui.navigation.Steering.refresh = fault\n"
+        "console.tui.navigation.Navigation.refresh = fault\n"
         "console.cli.main.main(['--demo'])"
     )
     with console_in(lab, sys.executable, "-c", program) as terminal:

@@ -34,9 +34,9 @@ pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()),
 SUPPORT = Path(postgres.__file__).parent
 SLEEPER = """
 import os, signal, sys
-from engine import lease
+from engine.journal import cell_lease
 from engine.journal.cell_lease import Holder
-lease.this_process = lambda: Holder(host="elsewhere", pid=os.getpid(), boot="another")
+cell_lease.this_process = lambda: Holder(host="elsewhere", pid=os.getpid(), boot="another")
 from sqlalchemy import insert
 from cells import submit, workload
 from database_chaos_worker import NOTES

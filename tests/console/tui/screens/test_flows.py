@@ -33,10 +33,11 @@ from engine.model.specs import WorkloadSpec
 from runbooks.gate.approval_gate import Gate
 from runbooks.plans.typed_plan import DIGEST_TYPED, Source, asks
 from runbooks.policy.approval_policy import Person
-from tests.console.tui.screens.test_proposal_pages import (
+from tests.console.tui.screens.test_proposal_pages import (  # noqa: F401
     cell,
     decide,
     give_passphrase,
+    keyed,
     on_screen,
     page,
     shown,
@@ -178,7 +179,7 @@ def effects(loop: EngineLoop, client: LocalClient) -> int:
 
 @pytest.mark.thorough
 async def test_of_two_who_decide_at_once_the_second_is_told_who_was_first_and_nothing_is_done_twice(
-    keyed: tuple[Person, ConsoleSettings],
+    keyed: tuple[Person, ConsoleSettings],  # noqa: F811
 ) -> None:
     bob, settings = keyed
     with cell(ALICE, bob, CAROL) as made:
@@ -220,7 +221,7 @@ async def test_a_no_takes_as_many_keys_as_a_yes_and_ends_it_for_both() -> None:
 
 
 @pytest.mark.thorough
-async def test_the_glass_is_broken_and_another_person_closes_the_review(keyed: tuple[Person, ConsoleSettings]) -> None:
+async def test_the_glass_is_broken_and_another_person_closes_the_review(keyed: tuple[Person, ConsoleSettings]) -> None:  # noqa: F811
     bob, settings = keyed
     oncall = msgspec.structs.replace(bob, on_call=True)
     with cell(ALICE, oncall, CAROL) as made:
