@@ -318,5 +318,5 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "reviews": ("policy", "ReviewsPane", ""),
     "fleet": ("fleet", "FleetPane", "argument"),
 }
-"""Module of `console.tui.screens`, class, and what it takes beside the connection. A page is imported when first shown: the
-first frame waits for none of them."""
+"""Module of `console.tui.screens`, class, and what it takes beside the connection. A page is imported when first shown:
+the first frame waits for none of them."""
