@@ -6,15 +6,20 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from engine.admission import autoscaling_changes as sc
-from engine.admission import definitions as df
-from engine.admission import queue_changes as qc
-from engine.admission.definitions import Checked
-from engine.admission.id_lookup import ids_of, listed, nodes_of, rows_of
-from engine.admission.prices_and_budgets import approve_spending, remove_budgets, set_budgets, set_price
-from engine.admission.queue_moves import move_to_queue
-from engine.admission.resizing import resize
+from engine.admission import definitions as sc
+from engine.admission.definitions import (
+    Checked,
+    approve_spending,
+    ids_of,
+    listed,
+    nodes_of,
+    remove_budgets,
+    rows_of,
+    set_budgets,
+    set_price,
+)
 from engine.admission.submissions import check_submission
+from engine.admission.workload_changes import move_to_queue, resize
 from engine.capacity.index import OPEN
 from engine.elasticity.pool_resizing import scale_pool
 from engine.elasticity.spot_interruptions import interrupt
@@ -22,12 +27,10 @@ from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import NodeState, WorkloadState, check_id
-from engine.placement.hot_swap import after_loss
-from engine.scheduling.manual_preemption import preempt
-from engine.scheduling.migration import migrate
+from engine.placement.gang_placement import after_loss
+from engine.scheduling.migration import migrate, preempt
 from engine.state.cell_state import State
-from engine.state.intent_answers import answer
-from engine.state.intents import settle
+from engine.state.intents import answer, settle
 
 
 def check(state: State, command: cmd.AnyCommand, now_ms: int) -> Checked:
@@ -279,11 +282,11 @@ def _unreserve(state: State, command: cmd.Unreserve) -> Checked:
 
 
 _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
-    cmd.Define: df.define,
-    cmd.AddPools: df.add_pools,
-    cmd.AddNodes: df.add_nodes,
-    cmd.AddQueues: df.add_queues,
-    cmd.AddPriorityClasses: df.add_priority_classes,
+    cmd.Define: sc.define,
+    cmd.AddPools: sc.add_pools,
+    cmd.AddNodes: sc.add_nodes,
+    cmd.AddQueues: sc.add_queues,
+    cmd.AddPriorityClasses: sc.add_priority_classes,
     cmd.Cancel: _cancel,
     cmd.Hold: _hold,
     cmd.Release: _release,
@@ -291,11 +294,11 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.Cordon: _cordon,
     cmd.Uncordon: _uncordon,
     cmd.Drain: _drain,
-    cmd.SetPolicy: df.set_policy,
-    cmd.RemovePriorityClasses: df.remove_priority_classes,
-    cmd.HoldQueues: qc.hold_queues,
-    cmd.DrainQueues: qc.drain_queues,
-    cmd.OpenQueues: qc.open_queues,
+    cmd.SetPolicy: sc.set_policy,
+    cmd.RemovePriorityClasses: sc.remove_priority_classes,
+    cmd.HoldQueues: sc.hold_queues,
+    cmd.DrainQueues: sc.drain_queues,
+    cmd.OpenQueues: sc.open_queues,
     cmd.Suspend: _suspend,
     cmd.Resume: _resume,
     cmd.Unreserve: _unreserve,
@@ -303,7 +306,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.SetBudgets: set_budgets,
     cmd.RemoveBudgets: remove_budgets,
     cmd.ApproveSpending: approve_spending,
-    cmd.SetSettings: df.set_settings,
+    cmd.SetSettings: sc.set_settings,
     cmd.SetScaling: sc.set_scaling,
     cmd.SetTargets: sc.set_targets,
     cmd.SetAutoscaling: sc.set_autoscaling,
@@ -314,7 +317,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.UnwatchNodes: _unwatch_nodes,
     cmd.SetPriority: _set_priority,
     cmd.MoveToQueue: move_to_queue,
-    cmd.OrderQueues: qc.order_queues,
+    cmd.OrderQueues: sc.order_queues,
     cmd.Migrate: migrate,
     cmd.Resize: resize,
     cmd.SettleIntents: settle,
@@ -325,7 +328,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.PowerDown: _power_down,
 }
 _TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
-    cmd.ChangeQueue: qc.change_queue,
+    cmd.ChangeQueue: sc.change_queue,
     cmd.Submit: check_submission,
     cmd.Reserve: _reserve,
     cmd.Interrupt: interrupt,

@@ -17,27 +17,26 @@ from typing import TypeVar
 import numpy as np
 from sqlalchemy import Connection
 
-from engine.admission.resizing import RequestRecommender, recommended
+from engine.admission.workload_changes import RequestRecommender, recommended
 from engine.command_checks import check
 from engine.controllers import Controller, controllers_of
 from engine.elasticity import scaling_report
 from engine.elasticity.providers import ProviderFaults
 from engine.elasticity.scaling_report import ScalingReport
+from engine.executors.agent_reports import Agents
 from engine.executors.protocol import Confirmations, Executor, ExecutorReport, ReportKind, ReportOutcome
 from engine.executors.simulated_executor import Faults, SimulatedExecutor
-from engine.external.intent_checks import intend
-from engine.external.observed_changes import ObservationFold
-from engine.health.agent_reports import Agents
-from engine.journal.cell_lease import Lease
+from engine.external.observed_changes import ObservationFold, intend
 from engine.journal.database import Place
 from engine.journal.event_journal import Beside, Journal, Memory
+from engine.journal.postgres_store import Lease
 from engine.journal.standby import StandbyResult
 from engine.journal.tables import Estimate
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.commands import AnyCommand, Command, Define, Observe, Receipt, Submit
-from engine.model.demand_forecast import Forecaster
 from engine.model.errors import JournalError, MusterError, RefusedError
-from engine.model.intent_reports import IntentsReport
+from engine.model.external_cells import IntentsReport
 from engine.model.queries import (
     Changes,
     FairnessReport,
@@ -52,7 +51,7 @@ from engine.model.queries import (
     QueueDetail,
     WorkloadDetail,
 )
-from engine.model.run_spec import TIME_LIMIT
+from engine.model.spec_parts import TIME_LIMIT
 from engine.model.specs import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
 from engine.reads import answers as read
 from engine.reads import goodput
@@ -62,12 +61,11 @@ from engine.reads.recent_activity import Recent
 from engine.scheduling.cycle import Scheduler
 from engine.state import objectives
 from engine.state.cell_state import State
-from engine.state.downtime import MIN_DOWNTIME_MS
-from engine.state.reconsider import Cause
-from engine.state.timers import Entry, Timer
+from engine.state.demand import Forecaster
+from engine.state.pending_groups import Cause
+from engine.state.timers import MIN_DOWNTIME_MS, Entry, Timer
 from engine.state.usage import UsageSample
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 T = TypeVar("T")
 Answers = list[Receipt | MusterError]

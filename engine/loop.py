@@ -15,13 +15,13 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from engine.control import Engine
-from engine.forks.memory_pages import Pages
-from engine.journal.cell_lease import awake_or_asleep_s
+from engine.journal.postgres_store import awake_or_asleep_s
 from engine.model.commands import AnyCommand, Submit
 from engine.model.errors import JournalError, MusterError, UnreachableError
 from engine.model.specs import WorkloadSpec
 from engine.read_replica import Copies
-from engine.state.downtime import MIN_DOWNTIME_MS
+from engine.state.timers import MIN_DOWNTIME_MS
+from engine.twin.forks import Pages
 from engine.twin.live_twin import Twins
 
 T = TypeVar("T")

@@ -28,7 +28,6 @@ import msgspec
 
 from engine.control import Engine
 from engine.elasticity.scaling_report import ScalingReport
-from engine.forks import child_process
 from engine.model.errors import MusterError, RefusedError, of_code
 from engine.model.queries import (
     Changes,
@@ -48,6 +47,7 @@ from engine.model.queries import (
     WorkloadDetail,
 )
 from engine.reads.cost_reports import BudgetReport, GoodputReport, Showback, ShowbackRequest
+from engine.twin import forks
 
 LARGE = 20_000
 """Nodes and workloads from which on a cell is read beside its engine."""
@@ -222,7 +222,7 @@ class Copy:
         self.many = OpenLane()
         lanes = [self.many.theirs.detach(), *(lane.theirs.detach() for lane in self.lanes.values())]
         try:
-            self._worker = child_process.start(
+            self._worker = forks.start(
                 lambda report: _serve(engine, lanes, ahead, report), _LIFE_S, keep=tuple(lanes), niceness=0
             )
         finally:
@@ -465,7 +465,7 @@ class Copies:
 # -- in the child -----------------------------------------------------------------------------------------------------
 
 
-def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...], report: child_process.Report) -> None:
+def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...], report: forks.Report) -> None:
     """Answer until nobody can ask any more. `fds`: what many ask at once, then a lane for each urgency. What is not for
     a screen goes to a copy of this copy, one for each urgency, as soon as there is any; what was asked of the last copy
     is answered before anybody asks again, and then that is reported. None of them outlives the engine's thread."""
@@ -507,9 +507,9 @@ def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...], report: chi
 
 def _answer_beside(answers: Answers, lane: socket.socket, urgency: Urgency, others: list[socket.socket]) -> None:
     """The life of a copy of the copy, which answers what comes over one lane."""
-    child_process.die_with_parent()
+    forks.die_with_parent()
     if urgency == Urgency.SEARCH:
-        os.nice(child_process.NICENESS)
+        os.nice(forks.NICENESS)
     for other in others:
         other.close()
     while _answer_in_time(answers, lane):

@@ -21,9 +21,9 @@ HOSTILE = {
 }  # fmt: skip
 REPRESENTATIVE = (
     "tests/console/cli/test_telemetry.py::test_a_prometheus_is_imported_once_and_goes_on",
-    "tests/console/auth/test_identity.py::test_the_shell_makes_a_key_that_only_its_owner_reads",
-    "tests/console/cli/linear/test_linear.py::test_over_a_pipe_it_says_what_the_pages_show",
-    "tests/console/tui/handlers/test_looks.py::test_the_overview_paints_in_the_theme_that_is_asked_for",
+    "tests/console/client/test_identity.py::test_the_shell_makes_a_key_that_only_its_owner_reads",
+    "tests/console/cli/test_linear.py::test_over_a_pipe_it_says_what_the_pages_show",
+    "tests/console/tui/test_looks.py::test_the_overview_paints_in_the_theme_that_is_asked_for",
     "tests/test_isolation.py::test_what_a_test_starts_sees_nothing_of_the_person",
 )
 

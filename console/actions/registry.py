@@ -1,17 +1,150 @@
-"""Every action a person can take, one row each: footer, `?`, palette, `:` bar and bindings all read this table. Those
+"""Every action a person can take: its names and keys, where it is possible, and the line or key that names it.
+
+What an action is: its names and keys, where it is possible, what it acts on, and what does it from the shell.
+
+Every action a person can take, one row each: footer, `?`, palette, `:` bar and bindings all read this table. Those
 that act on the cluster are declared in `runbooks.actions`.
 
 Capital letters act on the cluster, and always ask first; everything else only looks.
+
+The line of the `:` bar, read: which action it names, and what stands behind the name.
+
+Keys behind `g`: `gg` to the first row, `g` and a letter to a page, `gu` to the page before.
+
+The prefix waits as long as it takes; Esc, or a key that leads nowhere, ends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Literal, NamedTuple, get_args
 
-from console.actions.action_types import LISTS, SCREENS, Action, Context, ScreenName, TargetKind, Why
+from console.text.terminal_text import printable
+from engine.model.errors import SpecError
+from engine.model.queries import Kind as ListKind
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import Action as Declared
 from runbooks.actions.declaration import Kind
+
+ScreenName = Literal[
+    "overview",
+    "queues",
+    "workloads",
+    "nodes",
+    "events",
+    "whatif",
+    "mirror",
+    "intents",
+    "intent",
+    "workload",
+    "node",
+    "pools",
+    "orders",
+    "recommendations",
+    "forecast",
+    "proposals",
+    "proposal",
+    "runbooks",
+    "runbook",
+    "audit",
+    "record",
+    "draft",
+    "drafts",
+    "queue",
+    "topology",
+    "cost",
+    "settings",
+    "tasks",
+    "bookmarks",
+    "reservations",
+    "policy",
+    "reviews",
+    "fleet",
+    "output",
+]
+TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review", "intent"]
+SCREENS: tuple[ScreenName, ...] = get_args(ScreenName)
+LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "reservations")
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTarget:
+    """Something an action would act on, in the state the screen shows."""
+
+    id: str
+    state: str
+    unverified: bool = False
+    """Of a proposal: its last step could not be verified."""
+    waits_for_word: bool = False
+    """Of a proposal: its next step is done once somebody says go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where a person is and what is selected there."""
+
+    screen: ScreenName = "overview"
+    kind: TargetKind = ""
+    targets: tuple[ActionTarget, ...] = ()
+    connected: bool = True
+    depth: int = 1
+    """How many pages Back could leave, counting this one."""
+
+
+Why = Callable[[Context], str]
+"""Why an action is not possible here; empty when it is."""
+
+
+def _always(_context: Context) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing a person can do."""
+
+    id: str
+    title: str
+    keys: tuple[str, ...] = ()
+    screens: tuple[ScreenName, ...] = SCREENS
+    tier: Literal["", "T0", "T1", "T2", "T3"] = ""
+    """The least tier a proposal of this action can have; empty for what only looks."""
+    targets: TargetKind = ""
+    shell: str = ""
+    """What does the same from the shell; `{ids}` stands for the targets."""
+    commands: tuple[str, ...] = ()
+    """Names in the `:` bar."""
+    argument: Literal["", "filter", "id", "ids", "flags", "columns", "edit", "words"] = ""
+    """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
+    footer: bool = False
+    why_not: Why = field(default=_always)
+    changes: bool = False
+    """It leads to a change though it has no plan of its own: not for a session that only reads."""
+    fleeting: bool = False
+    """In the footer only while it is possible."""
+    jump: str = ""
+    """The key that leads here behind `g`, from any page."""
+
+    @property
+    def mutates(self) -> bool:
+        return bool(self.tier)
+
+    def disabled_reason(self, context: Context) -> str:
+        """Why it cannot be done now, in words for the footer, help and palette; empty when it can."""
+        if context.screen not in self.screens:
+            return f"only on {', '.join(self.screens)}"
+        if self.targets and not context.targets:
+            return "nothing is selected"
+        if self.targets and self.mutates and context.kind != self.targets:
+            return f"acts on {self.targets}s"
+        if (self.mutates or self.changes) and not context.connected:
+            return "no connection to the engine"
+        return self.why_not(context)
+
+    def shell_line(self, ids: Sequence[str]) -> str:
+        return self.shell.format(ids=" ".join(printable(name) for name in ids))
 
 
 def _needs_state(verb: str, *states: str) -> Why:
@@ -368,3 +501,87 @@ def by_key(available: Sequence[Action], key: str, screen: ScreenName) -> Action 
     what it means elsewhere tells why not."""
     meant = [action for action in available if key in action.keys]
     return next((action for action in meant if screen in action.screens), meant[0] if meant else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCommand:
+    """One line of the `:` bar, understood."""
+
+    action: Action
+    argument: str = ""
+
+
+class CommandError(SpecError):
+    """A line of the `:` bar that cannot be understood. `start` and `end` bound the offending characters."""
+
+    def __init__(self, start: int, end: int, problem: str, remedy: str = "", near: bool = False) -> None:
+        super().__init__("", problem, remedy)
+        self.start = start
+        self.end = end
+        self.near = near
+        """A command has a name much like it."""
+
+
+def parse_command(line: str, available: Sequence[Action]) -> ParsedCommand:
+    """Read a line of the `:` bar. Raises SpecError naming the nearest command, or why one is not `available`."""
+    name, _, argument = line.strip().partition(" ")
+    argument = argument.strip()
+    for action in available:
+        if name in action.commands:
+            if argument and not action.argument:
+                at = len(name) + 1
+                raise CommandError(at, at + len(argument), f":{name} takes nothing behind it")
+            if not argument and action.argument == "id":
+                raise CommandError(len(name) + 1, len(name) + 2, f":{name} needs an id")
+            return ParsedCommand(action, argument)
+    if any(name in action.commands for action in ACTIONS):
+        raise CommandError(0, len(name), f":{name} is not possible here: {READ_ONLY}")
+    names = [command for action in available for command in action.commands]
+    near = get_close_matches(name, names, 1)
+    hint = f"Did you mean :{near[0]}?" if near else ":help lists them all"
+    raise CommandError(0, len(name), f"there is no command '{printable(name)[:40]}'", hint, bool(near))
+
+
+def kind_of(action: Action) -> ListKind:
+    """What the list lists that an action leads to."""
+    kinds: dict[str, ListKind] = {
+        "nodes": "nodes", "queues": "queues", "pools": "pools", "orders": "orders", "reservations": "reservations",
+    }  # fmt: skip
+    return kinds.get(action.id, "workloads")
+
+
+PREFIX, FIRST, BEFORE = "g", "g", "u"
+
+
+class Jump(NamedTuple):
+    """What a key behind the prefix means."""
+
+    kind: Literal["first", "before", "page", "nothing"]
+    action: str = ""
+    """Id of the action of a page."""
+
+
+class Jumps:
+    """Whether the prefix waits for its second key, and what that may be."""
+
+    def __init__(self, actions: Iterable[Action]) -> None:
+        self.pages = {action.jump: action for action in actions if action.jump}
+        self.waiting = False
+
+    def begin(self) -> None:
+        self.waiting = True
+
+    def end(self, key: str, character: str | None) -> Jump:
+        """The second key. Whatever it is, the prefix no longer waits."""
+        self.waiting = False
+        if key == FIRST:
+            return Jump("first")
+        if key == BEFORE:
+            return Jump("before")
+        action = self.pages.get(character or key) or self.pages.get(key)
+        return Jump("page", action.id) if action is not None else Jump("nothing")
+
+    def offers(self) -> list[tuple[str, str, str]]:
+        """(key, title, id of the action) for the footer."""
+        pages = [(key, action.title.lower(), action.id) for key, action in sorted(self.pages.items())]
+        return [(FIRST, "first row", ""), *pages, (BEFORE, "the page before", "page_before"), ("esc", "no", "")]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from console.arguments.actions import action_arguments, declared, typed
-from console.arguments.parsing import ShellParser
-from console.forms.datetimes import clock_of
+from console.forms.action_arguments import action_arguments, declared, typed
+from console.forms.engine_arguments import ShellParser
+from console.forms.fields import clock_of
 from engine.model.errors import SpecError
 from runbooks.plans.typed_plan import Proposal, Request, Source, StepRequest
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from engine.model.money import BudgetSpec
     from engine.model.queries import Consolidation, ConsolidationRequest
+    from engine.model.spec_parts import BudgetSpec
     from engine.model.specs import QueueSpec
 
 

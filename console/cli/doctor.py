@@ -14,9 +14,9 @@ from typing import Literal
 
 import msgspec
 
-from console.cli.show import write_json, write_lines
+from console.client.attach import connect, settings_of, settings_with_cell
+from console.commands.show import write_json, write_lines
 from console.forms.settings import CellPaths, ConsoleSettings, cell_paths, config_file, unknown_environment
-from console.processes.attach import connect, settings_of, settings_with_cell
 from console.text.terminal_text import printable
 from console.version import VERSION
 from engine.model.errors import JournalBusy, JournalError, MusterError
@@ -143,21 +143,21 @@ def _journal(paths: CellPaths) -> DoctorFinding:
 
 def _database(settings: ConsoleSettings) -> DoctorFinding:
     """Whether the server answers and keeps the cell, in a shape that is known here. Its events are not read."""
-    from engine.journal import schema_migrations
+    from engine.journal import tables
     from engine.journal.database import Schema, place_of, schema_for
     from engine.journal.database_reading import read
+    from engine.journal.event_journal import head_of
     from engine.journal.postgres_store import exists
-    from engine.journal.reader import head_of
 
     try:
         place = place_of(settings.database, schema_for(settings.cell))
         if isinstance(place, Schema) and not exists(place):
             return DoctorFinding("database", "ok", f"{place}: answers, and has no such cell yet")
         head = read(place, lambda connection: head_of(connection, place))
-        had = read(place, lambda connection: schema_migrations.refuse_other(connection, place, head))
+        had = read(place, lambda connection: tables.refuse_other(connection, place, head))
     except MusterError as error:
         return DoctorFinding("database", "fail", error.problem, error.remedy)
-    lacks = len(schema_migrations.MIGRATIONS) - had
+    lacks = len(tables.MIGRATIONS) - had
     found = f"{place}: version {head['last_version']:,}" + (f", lacks {lacks} migrations" if lacks else "")
     return DoctorFinding("database", "ok", found, "The next engine that is started makes them" if lacks else "")
 

@@ -14,15 +14,25 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
-from console.arguments.database import database_commands
-from console.arguments.fleet import fleet_commands
-from console.arguments.gate import audit_commands, policy_commands, proposal_commands, runbook_commands
-from console.arguments.intents import intent_commands
-from console.arguments.parsing import ShellParser, as_json, command, count, positive, reach
-from console.arguments.quotes import quote_arguments
-from console.arguments.submissions import submit_arguments
-from console.arguments.this_machine import here_commands
-from console.arguments.tokens import token_commands
+from console.forms.engine_arguments import (
+    ShellParser,
+    as_json,
+    command,
+    count,
+    database_commands,
+    here_commands,
+    positive,
+    reach,
+    token_commands,
+)
+from console.forms.gate_arguments import (
+    audit_commands,
+    intent_commands,
+    policy_commands,
+    proposal_commands,
+    runbook_commands,
+)
+from console.forms.work_arguments import fleet_commands, quote_arguments, submit_arguments
 from console.version import VERSION
 
 EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -146,51 +156,55 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _show_commands(commands: Any) -> None:
-    overview = command(commands, "overview", "console.cli.show:overview", "the state of the cell in 15 lines of text")
+    overview = command(
+        commands, "overview", "console.commands.show:overview", "the state of the cell in 15 lines of text"
+    )
     reach(overview, sub=True)
-    get = command(commands, "get", "console.cli.show:get", "list workloads, nodes or queues, or show one")
+    get = command(commands, "get", "console.commands.show:get", "list workloads, nodes or queues, or show one")
     get.add_argument("kind", choices=KINDS)
     _list_arguments(get)
     for kind, text in (
         ("pools", "pools of nodes: how large, what boots, what they cost, which are left alone"),
         ("orders", "orders of nodes: what was asked for, and what has come of it"),
     ):
-        short = command(commands, kind, "console.cli.show:get", text)
+        short = command(commands, kind, "console.commands.show:get", text)
         short.set_defaults(kind=kind)
         _list_arguments(short)
-    why = command(commands, "why", "console.cli.show:why", "why a workload waits, and what would let it start")
+    why = command(commands, "why", "console.commands.show:why", "why a workload waits, and what would let it start")
     why.add_argument("id")
     reach(why, sub=True)
     fairness = command(
-        commands, "fairness", "console.cli.planning.fairness:fairness", "shares of the queues, and who went first why"
+        commands, "fairness", "console.commands.capacity:fairness", "shares of the queues, and who went first why"
     )
     fairness.add_argument("queue", nargs="?", help="only this queue and its starts")
     reach(fairness, sub=True)
     told = "what finished work has cost, how much of that was of use, and what providers took back"
-    reach(command(commands, "spot", "console.cli.planning.spot:spot", told), sub=True)
+    reach(command(commands, "spot", "console.commands.money:spot", told), sub=True)
     showback = command(
-        commands, "showback", "console.cli.planning.spending:showback", "who was charged what, and what was idle"
+        commands, "showback", "console.commands.money:showback", "who was charged what, and what was idle"
     )
     showback.add_argument("--by", default="tenant", metavar="GROUP", help="tenant, team, queue, pool or tag:KEY")
     showback.add_argument("--days", type=positive, default=30, metavar="N", help="the last so many days (30)")
     showback.add_argument("--since", metavar="DAY", help="instead: from this day (UTC) on, such as 2026-03-01")
     showback.add_argument("--until", metavar="DAY", help="with --since: up to the end of this day")
     reach(showback, sub=True)
-    mirror = command(commands, "mirror", "console.cli.mirror:mirror", "how the mirror of a Slurm cluster does")
+    mirror = command(commands, "mirror", "console.commands.slurm:mirror", "how the mirror of a Slurm cluster does")
     reach(mirror, sub=True)
     intents = command(
-        commands, "intents", "console.cli.approvals.intents:intents", "what is under way to Slurm, and what came of it"
+        commands, "intents", "console.commands.slurm:intents", "what is under way to Slurm, and what came of it"
     )
     intents.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (50)")
     reach(intents, sub=True)
     intent_commands(intents)
-    scaling = command(commands, "scaling", "console.cli.planning.scaling:scaling", "how large pools are and should be")
+    scaling = command(commands, "scaling", "console.commands.capacity:scaling", "how large pools are and should be")
     reach(scaling, sub=True)
     budgets = command(
-        commands, "budgets", "console.cli.planning.spending:budgets", "what budgets have left, and when they are spent"
+        commands, "budgets", "console.commands.money:budgets", "what budgets have left, and when they are spent"
     )
     reach(budgets, sub=True)
-    whatif = command(commands, "whatif", "console.cli.whatif:whatif", "what would change, tried on a fork of the cell")
+    whatif = command(
+        commands, "whatif", "console.commands.advice:whatif", "what would change, tried on a fork of the cell"
+    )
     whatif.add_argument(
         "--edit",
         action="append",
@@ -201,13 +215,15 @@ def _show_commands(commands: Any) -> None:
     whatif.add_argument("--watch", nargs="+", default=(), metavar="ID", help="workloads whose starts are told")
     _ahead(whatif)
     reach(whatif, sub=True)
-    eta = command(commands, "eta", "console.cli.whatif:eta", "when a workload starts, and how good such estimates were")
+    eta = command(
+        commands, "eta", "console.commands.advice:eta", "when a workload starts, and how good such estimates were"
+    )
     eta.add_argument("id", nargs="?")
     eta.add_argument("--score", action="store_true", help="estimates that were shown against what happened")
     _ahead(eta, arrivals=True)
     reach(eta, sub=True)
     told = "how much of the free GPU is of no use, and to whom"
-    fragmented = command(commands, "fragmentation", "console.cli.planning.fragmentation:fragmentation", told)
+    fragmented = command(commands, "fragmentation", "console.commands.capacity:fragmentation", told)
     reach(fragmented, sub=True)
 
 
@@ -222,30 +238,34 @@ def _list_arguments(get: argparse.ArgumentParser) -> None:
 
 
 def _change_commands(commands: Any) -> None:
-    define = command(commands, "define", "console.cli.acting:define", "give an empty cell its pools, nodes and queues")
+    define = command(
+        commands, "define", "console.commands.acting:define", "give an empty cell its pools, nodes and queues"
+    )
     define.add_argument("file", help="YAML or JSON that defines the cell")
     define.add_argument("--prices", metavar="FILE", help="CSV that prices its pools by machine type")
     reach(define, sub=True)
-    submit = command(commands, "submit", "console.cli.acting:submit", "submit workloads of a file, or one from flags")
+    submit = command(
+        commands, "submit", "console.commands.acting:submit", "submit workloads of a file, or one from flags"
+    )
     submit_arguments(submit)
     submit.add_argument(
         "--dry-run", action="store_true", help="say when it would start and what it costs; submit nothing"
     )
     reach(submit, sub=True)
-    table = command(commands, "actions", "console.cli.action_list:run", "what can be done to a cell, how risky it is")
+    table = command(commands, "actions", "console.cli.reference:run", "what can be done to a cell, how risky it is")
     table.add_argument("--markdown", action="store_true", help="as a table for documents")
     as_json(table)
     _action_commands(commands)
 
 
 def _action_commands(commands: Any) -> None:
-    from console.arguments.actions import action_arguments  # `--version` does without the declarations
+    from console.forms.action_arguments import action_arguments  # `--version` does without the declarations
     from runbooks.actions.catalogue import CATALOG
 
     for declared in CATALOG.values():
         name, text = declared.shell, declared.summary
-        runs = "console.cli.planning.fragmentation:consolidate" if name == "consolidate" else "console.cli.acting:act"
-        runs = "console.cli.approvals.proposals:resume" if name == "resume" else runs
+        runs = "console.commands.capacity:consolidate" if name == "consolidate" else "console.commands.acting:act"
+        runs = "console.commands.proposals:resume" if name == "resume" else runs
         action = command(commands, name, runs, text if name != "resume" else f"{text}; or a proposal such as P-3")
         action_arguments(action, declared)
         if name == "resume":
@@ -266,7 +286,7 @@ def _engine_commands(commands: Any) -> None:
     browser.add_argument("--demo", action="store_true", default=argparse.SUPPRESS, help="of the demo cluster")
     reach(browser, sub=True)
     replay = command(
-        commands, "replay", "console.cli.benchmarks.replay:replay", "replay a trace and measure what its jobs met"
+        commands, "replay", "console.evals.engine_runs:replay", "replay a trace and measure what its jobs met"
     )
     replay.add_argument("file")
     replay.add_argument("--format", required=True, choices=FORMATS)
@@ -285,9 +305,7 @@ def _engine_commands(commands: Any) -> None:
     replay.add_argument("--live", action="store_true", help="show it on the console")
     _speed(replay)
     _long(replay)
-    bench = command(
-        commands, "bench", "console.cli.benchmarks.bench:run", "run a published benchmark's load and measure it"
-    )
+    bench = command(commands, "bench", "console.evals.bench:run", "run a published benchmark's load and measure it")
     bench.add_argument("scenario", choices=(*BENCHMARKS, "list"))
     bench.add_argument("--estimates", choices=("none", "known"), default="none", help="run times told beforehand")
     bench.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of arrivals at one instant")
@@ -304,14 +322,16 @@ def _engine_commands(commands: Any) -> None:
     cuts = ("jobsets", "one", "singles")
     gke.add_argument("--training", choices=cuts, default="jobsets", help="of gke-130k: 8 gangs, one, or tasks alone")
     _long(bench)
-    drill = command(commands, "drill", "console.cli.benchmarks.drill:run", "lose nodes of a large cell in virtual time")
+    drill = command(
+        commands, "drill", "console.evals.engine_runs:run_drill", "lose nodes of a large cell in virtual time"
+    )
     drill.add_argument("--nodes", type=positive, metavar="N", help="so many, a multiple of 650 (default 65,000)")
     drill.add_argument("--seed", type=int, default=1, metavar="N", help="of which spot nodes are lost, and run times")
     _long(drill)
     pack = command(
         commands,
         "pack",
-        "console.cli.benchmarks.pack:run",
+        "console.evals.engine_runs:run",
         "place a trace's GPU pods on its nodes, to compare policies",
     )
     pack.add_argument("--format", required=True, choices=("openb",))
@@ -324,7 +344,7 @@ def _engine_commands(commands: Any) -> None:
     _long(pack)
     _backtest_commands(commands)
     _eval_commands(commands)
-    events = command(commands, "events", "console.cli.event_tail:events", "what happens in the cell, line by line")
+    events = command(commands, "events", "console.commands.history:events", "what happens in the cell, line by line")
     events.add_argument("filter", nargs="*", metavar="TERM", help="filter: what:failed subject:train-* since:10m")
     events.add_argument("-f", "--follow", action="store_true", help="and what happens from now on, until interrupted")
     events.add_argument("--limit", type=count, default=50, metavar="N", help="so many of the newest (50)")
@@ -359,7 +379,7 @@ def _engine_commands(commands: Any) -> None:
     serve.add_argument("--cell", metavar="NAME", default=silent, help="name of the cell and of its state folder")
     _speed(serve)
     agent = command(
-        commands, "agent", "console.cli.agent:agent", "tell a cell that nodes are alive, until it is stopped"
+        commands, "agent", "console.commands.agent:agent", "tell a cell that nodes are alive, until it is stopped"
     )
     agent.add_argument("--node", metavar="ID", action="append", required=True, help="a node; may be given again")
     agent.add_argument("--leave", action="store_true", help="say that no agent will call for it any more, and end")
@@ -369,7 +389,7 @@ def _engine_commands(commands: Any) -> None:
     reach(stop, sub=True)
     doctor = command(commands, "doctor", "console.cli.doctor:doctor", "check this machine and the cell")
     reach(doctor, sub=True)
-    completion = command(commands, "completion", "console.cli.completion:completion", "print a completion script")
+    completion = command(commands, "completion", "console.cli.reference:completion", "print a completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
@@ -378,39 +398,29 @@ def _backtest_commands(commands: Any) -> None:
     kinds = commands.add_parser("backtest", help=told, description=told, allow_abbrev=False).add_subparsers(
         title="what is estimated", metavar="WHAT", required=True
     )
-    runtime = command(
-        kinds, "runtime", "console.cli.benchmarks.backtest_run_times:runtime", "how long jobs of a trace run"
-    )
+    runtime = command(kinds, "runtime", "console.evals.backtest:runtime", "how long jobs of a trace run")
     runtime.add_argument("files", nargs="+", metavar="FILE", help="a trace, plain or gzip; several are one trace")
     runtime.add_argument("--format", required=True, choices=(*FORMATS, "genai", "dlrm"))
     runtime.add_argument("--strict", action="store_true", help="stop at the first bad line")
     _long(runtime)
-    demand = command(
-        kinds, "demand", "console.cli.benchmarks.backtest_demand:demand", "demand hour by hour, up to a day ahead"
-    )
+    demand = command(kinds, "demand", "console.evals.backtest:demand", "demand hour by hour, up to a day ahead")
     demand.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns time and value, plain or gzip")
     _long(demand)
-    scaling = command(
-        kinds, "scaling", "console.cli.benchmarks.backtest_scaling:scaling", "capacity ordered ahead of demand"
-    )
+    scaling = command(kinds, "scaling", "console.evals.backtest:scaling", "capacity ordered ahead of demand")
     scaling.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns time and value, plain or gzip")
     scaling.add_argument("--lead", type=positive, required=True, metavar="HOURS", help="how long nodes take, as 1 or 6")
     _long(scaling)
-    spot = command(kinds, "spot", "console.cli.benchmarks.backtest_scaling:spot", "spot prices of the next day")
+    spot = command(kinds, "spot", "console.evals.backtest:spot", "spot prices of the next day")
     spot.add_argument("files", nargs="+", metavar="FILE", help="changes of one price: CSV, plain or gzip")
     _long(spot)
-    queueing = command(
-        kinds, "queueing", "console.cli.benchmarks.backtest_queueing:queueing", "waits when estimates order backfill"
-    )
+    queueing = command(kinds, "queueing", "console.evals.engine_runs:queueing", "waits when estimates order backfill")
     queueing.add_argument("file", metavar="FILE", help="a trace, plain or gzip")
     queueing.add_argument("--format", required=True, choices=("swf", "itp"))
     queueing.add_argument("--nodes", type=positive, required=True, metavar="N", help="processors (or GPUs)")
     queueing.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
     queueing.add_argument("--every", action="store_true", help="with rows that take as long again")
     _long(queueing)
-    anomaly = command(
-        kinds, "anomaly", "console.cli.benchmarks.backtest_anomalies:anomaly", "what is out of the ordinary in a series"
-    )
+    anomaly = command(kinds, "anomaly", "console.evals.backtest:anomaly", "what is out of the ordinary in a series")
     anomaly.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns timestamp and value")
     anomaly.add_argument("--labels", metavar="FILE", help="JSON: file name -> windows that are anomalous, as in NAB")
     _long(anomaly)
@@ -434,35 +444,33 @@ def _eval_commands(commands: Any) -> None:
 
 def _advice_commands(commands: Any) -> None:
     recommend = command(
-        commands, "recommend", "console.cli.planning.recommend:recommend", "what stands out, and what might be done"
+        commands, "recommend", "console.commands.advice:recommend", "what stands out, and what might be done"
     )
     recommend.add_argument("--all", action="store_true", help="also what is worth little")
     recommend.add_argument("--reject", metavar="REC", help="do not show this one again until things change")
     recommend.add_argument("--reason", default="", help="with --reject: kept with it")
     reach(recommend, sub=True)
-    explain = command(
-        commands, "explain", "console.cli.planning.recommend:explain", "one recommendation with all it rests on"
-    )
+    explain = command(commands, "explain", "console.commands.advice:explain", "one recommendation with all it rests on")
     explain.add_argument("id", metavar="REC")
     explain.add_argument("--wait", action="store_true", help="until it has been tried on the twin")
     reach(explain, sub=True)
-    forecast = command(commands, "forecast", "console.cli.planning.recommend:forecast", "demand of the next 48 hours")
+    forecast = command(commands, "forecast", "console.commands.advice:forecast", "demand of the next 48 hours")
     forecast.add_argument("subject", nargs="?", default="", metavar="SUBJECT", help="as queue:research, pool:h100")
     forecast.add_argument("--metric", default="", metavar="METRIC", help="demand_gpu (default) or another of `history`")
     forecast.add_argument("--hours", type=positive, default=48, metavar="N", help="so many ahead (48)")
     reach(forecast, sub=True)
     cost = command(
-        commands, "cost", "console.cli.planning.cost:cost", "when it would start and what it would cost, by option"
+        commands, "cost", "console.commands.money:cost", "when it would start and what it would cost, by option"
     )
     quote_arguments(cost)
     reach(cost, sub=True)
-    history = command(commands, "history", "console.cli.telemetry:history", "what was measured, by window")
+    history = command(commands, "history", "console.commands.history:history", "what was measured, by window")
     history.add_argument("metric", nargs="?", default="", help="such as demand_gpu; without: what there is")
     history.add_argument("subject", nargs="?", default="", metavar="SUBJECT", help="as queue:research")
     history.add_argument("--since", default="24h", metavar="TIME", help="so far back (24h)")
     history.add_argument("--step", default="", metavar="TIME", help="one line for each so long")
     reach(history, sub=True)
-    brought = command(commands, "import", "console.cli.telemetry:import_history", "bring history from elsewhere")
+    brought = command(commands, "import", "console.commands.history:import_history", "bring history from elsewhere")
     brought.add_argument("source", choices=("prometheus", *FORMATS, "genai", "dlrm"))
     brought.add_argument("where", nargs="+", metavar="URL|FILE")
     brought.add_argument("--since", default="7d", metavar="TIME", help="prometheus: so far back (7d)")
@@ -470,18 +478,18 @@ def _advice_commands(commands: Any) -> None:
         "--step", default="1m", metavar="TIME", help="prometheus: between samples, at least as long as it scrapes (1m)"
     )
     reach(brought, sub=True)
-    size = command(commands, "size", "console.cli.planning.sizing:size", "what work asks for against what it uses")
+    size = command(commands, "size", "console.commands.advice:size", "what work asks for against what it uses")
     size.add_argument("id", nargs="?", help="only work like this workload")
     size.add_argument("--all", action="store_true", help="every kind of work, not only a screen of them")
     reach(size, sub=True)
-    advise = command(commands, "advise", "console.cli.planning.sizing:advise", "where a workload would do best")
+    advise = command(commands, "advise", "console.commands.advice:advise", "where a workload would do best")
     advise.add_argument("id")
     reach(advise, sub=True)
 
 
 def _draft_commands(commands: Any) -> None:
     told = "what to do about a question or a finding, by rule and by a model; nothing is done"
-    draft = command(commands, "draft", "console.cli.approvals.drafts:draft", told)
+    draft = command(commands, "draft", "console.commands.drafts:draft", told)
     draft.add_argument("question", nargs="?", default="", metavar="QUESTION", help="in your words; or a draft as D-3")
     _drafted_from(draft)
     draft.add_argument(
@@ -504,10 +512,10 @@ def _draft_commands(commands: Any) -> None:
     draft.add_argument(
         "--out", default="", metavar="FILE", help="write the drafted runbook there; a file that is there already stays"
     )
-    handover = command(commands, "handover", "console.cli.approvals.drafts:handover", "what the next shift must know")
+    handover = command(commands, "handover", "console.commands.drafts:handover", "what the next shift must know")
     handover.add_argument("--since", default="", metavar="TIME", help="so far back (8h)")
     handover.set_defaults(question="")
-    incident = command(commands, "incident", "console.cli.approvals.drafts:incident", "a summary of an incident")
+    incident = command(commands, "incident", "console.commands.drafts:incident", "a summary of an incident")
     incident.add_argument("question", nargs="?", default="", metavar="TEXT", help="what it was, in your words")
     incident.add_argument("--since", default="", metavar="TIME", help="so far back (2h)")
     for report in (handover, incident):
@@ -515,11 +523,11 @@ def _draft_commands(commands: Any) -> None:
     for one in (draft, handover, incident):
         reach(one, sub=True)
     reach(
-        command(commands, "drafts", "console.cli.approvals.drafts:drafts", "the drafts that are kept, newest first"),
+        command(commands, "drafts", "console.commands.drafts:drafts", "the drafts that are kept, newest first"),
         sub=True,
     )
     reach(
-        command(commands, "model", "console.cli.approvals.drafts:model", "which model is asked, and what it has cost"),
+        command(commands, "model", "console.commands.drafts:model", "which model is asked, and what it has cost"),
         sub=True,
     )
 

@@ -1,20 +1,34 @@
-"""The commands that start and stop: `muster` (the console), `muster serve`, `muster stop`.
+"""The commands that start and stop: `muster` (the console), `muster serve`, `muster stop`, and the demo.
+
+The commands that start and stop: `muster` (the console), `muster serve`, `muster stop`.
 
 The console's part is loaded before first paint: it imports Textual and nothing else that is heavy.
+
+The demo: a generated AI cell whose days follow each other, so that its load never ends and survives restarts.
+
+One thing in it is set wrong, as it often is: a new team may borrow nothing, so that its second training waits beside
+the unused quota of a team that has not begun. Nothing says so but what the engine and the recommender find by
+themselves, after the half hour that such a wait must last.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import heapq
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
+from console.client import garbage_collection
+from console.client.attach import only_running, running_paths, settings_of, settings_with_cell
 from console.forms.settings import (
     DEFAULT_CELL,
     DEMO_CELL,
@@ -27,24 +41,28 @@ from console.forms.settings import (
     check_speed,
     paths_in,
 )
-from console.processes import garbage_collection
-from console.processes.attach import only_running, running_paths, settings_of, settings_with_cell
 from console.service.this_machine import RUNS, new_cell
 from console.text.terminal_text import printable
-from engine.model.errors import RefusedError, SpecError, UnreachableError
+from engine.control import Engine
+from engine.model.commands import AnyCommand
+from engine.model.errors import NotFoundError, RefusedError, SpecError, UnreachableError
+from engine.model.spec_parts import MICROUSD
+from engine.model.specs import BudgetSpec, CellSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
+from engine.traces.demand_series import DAY_MS, HOUR_MS, MINUTE_MS, ai_cell, ai_day
 
 if TYPE_CHECKING:
-    from console.actions.action_types import ScreenName
-    from console.auth.identity import Identity
-    from console.auth.tls import Tls
+    from console.actions.registry import ScreenName
+    from console.client.identity import Identity
     from console.client.protocol import Client
+    from console.client.sockets import Tls
     from console.forms.session_state import SessionState
     from console.server.engine_process import ServeOptions
     from console.service.slurm_cell import SlurmAt
     from console.service.this_machine import LocalExecution
     from engine.journal.database import Schema
     from engine.model.specs import CellSpec
-    from recommender.history.retention import Retention
+    from recommender.history.metrics import Retention
+
 
 FRAMES_S = "250"
 """Frames in a second, at most."""
@@ -74,20 +92,20 @@ def open_console(arguments: argparse.Namespace) -> int:
         # Read when Textual is loaded: a page takes several frames, and each would wait for its turn.
         os.environ.setdefault("TEXTUAL_FPS", FRAMES_S)
         if sys.stdout.isatty():
-            from console.tui.terminal.restore import watched
+            from console.tui.terminal_guard import watched
 
             ended = watched()
             if ended is not None:
                 return ended
     if arguments.speed is not None:
         check_speed(arguments.speed, "--speed")
-    from console.auth.identity import Identity
+    from console.client.identity import Identity
 
     identity = Identity(settings)
     identity.unlock()
     connect, title, folder = _connector(arguments, settings, identity)
     if linear:
-        from console.cli.linear.conversation import run as converse
+        from console.cli.linear_conversation import run as converse
 
         status = converse(connect, identity, read_only=settings.readonly)
     else:
@@ -129,7 +147,7 @@ def _session(settings: ConsoleSettings, folder: Path, *, fresh: bool) -> Session
 
 def _tell_what_goes_on(folder: Path, cell: str) -> None:
     """The engine outlives its console: say so, and how to end it."""
-    from console.processes.engine_record import read_record
+    from console.client.launch import read_record
 
     record = read_record(paths_in(folder).record)
     if record is not None and not record.has_ended:
@@ -178,8 +196,7 @@ def stop_running(paths: CellPaths) -> int:
     """Stops the engine that listens on the cell's socket. Returns its process id; raises UnreachableError."""
     import signal
 
-    from console.processes.engine_record import alive
-    from console.processes.launch import running
+    from console.client.launch import alive, running
 
     peer = running(paths.socket)
     pid = peer.pid if peer is not None and peer.pid > 0 else _written_pid(paths)
@@ -210,8 +227,7 @@ def _connector(
     def start() -> Client:
         """Also called after every loss; only the first call may forget, and start what was stopped: never a cell that
         nobody named. An engine that died is started as it was, unless this console was asked for something else."""
-        from console.processes.engine_record import read_record
-        from console.processes.launch import engine_again, ensure_engine
+        from console.client.launch import engine_again, ensure_engine, read_record
 
         nonlocal answered
         if arguments.fresh:
@@ -247,7 +263,7 @@ def _cell_name(arguments: argparse.Namespace, settings: ConsoleSettings) -> str:
 
 def forget(paths: CellPaths) -> None:
     """Stops the cell's engine and removes its journal. Only ever called for a demo, on request."""
-    from console.processes.launch import running
+    from console.client.launch import running
 
     if running(paths.socket) is not None:
         stop_running(paths)
@@ -263,7 +279,7 @@ def _remote(where: str, settings: ConsoleSettings, identity: Identity) -> Client
 
 def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> ServeOptions:
     from console.server.engine_process import ServeOptions
-    from runbooks.audit.anchors import anchors_of
+    from runbooks.audit.witnesses import anchors_of
 
     settings = settings_of(arguments)
     name = _cell_name(arguments, settings)
@@ -298,19 +314,17 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "settings": settings,
     }
     if arguments.demo:
-        from console.cli import demo_cell
-
         seed = arguments.seed
         if arguments.scenario:
             return _playing(arguments, shared)
-        speed = demo_cell.SPEED if arguments.speed is None else arguments.speed
+        speed = SPEED if arguments.speed is None else arguments.speed
         check_speed(speed, "--speed")
         return ServeOptions(
             **shared,
             speed=speed,
-            start_ms=demo_cell.START_MS,
-            cell=demo_cell.cell(arguments.nodes or demo_cell.NODES),
-            feed=lambda engine: demo_cell.feed(engine, seed),
+            start_ms=START_MS,
+            cell=demo_cell(arguments.nodes or NODES),
+            feed=lambda engine: feed(engine, seed),
         )
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
@@ -326,7 +340,7 @@ def _here(arguments: argparse.Namespace, paths: CellPaths) -> LocalExecution | N
     """How work runs on this machine, where it does: a cell that was begun so goes on so. Raises SpecError."""
     from console.service.this_machine import LocalExecution
     from engine.executors.task_files import Bounds
-    from engine.model.quantity_parsing import memory_mib
+    from engine.model.quantities import memory_mib
 
     runs = paths.folder / RUNS
     given = [flag for flag in ("for_others", "output_limit") if getattr(arguments, flag)]
@@ -394,7 +408,7 @@ def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, 
     if arguments.standby:
         raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")
     if place is None and not arguments.demo:
-        from console.processes.last_database import refuse_file
+        from console.client.launch import refuse_file
 
         refuse_file(cell, paths.folder, paths.journal)
     return paths.journal if place is None else place.path
@@ -402,7 +416,7 @@ def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, 
 
 def _tls(arguments: argparse.Namespace) -> Tls | None:
     """The certificate of the TCP port; None: there is none."""
-    from console.auth.tls import Tls
+    from console.client.sockets import Tls
 
     given = {name: getattr(arguments, name) for name in ("tls_cert", "tls_key", "tls_client_ca")}
     if not any(given.values()):
@@ -424,8 +438,8 @@ def folders_of(settings: ConsoleSettings) -> tuple[Path, ...]:
 
 def _retention(settings: ConsoleSettings) -> Retention:
     """How long history is kept. Raises SpecError when the times do not go together."""
-    from engine.model.quantity_parsing import duration_ms
-    from recommender.history.retention import Retention
+    from engine.model.quantities import duration_ms
+    from recommender.history.metrics import Retention
 
     return Retention(
         minutes_ms=duration_ms(settings.keep_minutes),
@@ -438,7 +452,6 @@ def _retention(settings: ConsoleSettings) -> Retention:
 
 def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> ServeOptions:
     """A scenario instead of the demo's days."""
-    from console.cli import demo_cell
     from console.server.engine_process import ServeOptions
     from engine.scenarios.live_scenarios import scenario
 
@@ -449,9 +462,9 @@ def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> ServeOpti
     return ServeOptions(
         **shared,
         speed=speed,
-        start_ms=demo_cell.START_MS,
-        cell=played.cell(nodes, demo_cell.START_MS),
-        feed=lambda engine: demo_cell.ahead(engine, played.feed(nodes, arguments.seed, demo_cell.START_MS)),
+        start_ms=START_MS,
+        cell=played.cell(nodes, START_MS),
+        feed=lambda engine: ahead(engine, played.feed(nodes, arguments.seed, START_MS)),
     )
 
 
@@ -479,9 +492,111 @@ def cannot_place_a_cursor() -> bool:
 
 
 def _written_pid(paths: CellPaths) -> int:
-    from console.processes.engine_record import read_record
+    from console.client.launch import read_record
 
     record = read_record(paths.record)
     if record is None:
         raise UnreachableError("the engine's process id is not known", f"Look for it with `ps`; see {paths.log}")
     return record.process.pid
+
+
+Happening = tuple[int, WorkloadSpec | AnyCommand]
+"""(cell ms, workload to submit or what is commanded)"""
+NODES = 400
+SPEED = 60.0
+"""A day passes in 24 minutes: something happens every second, and nothing too fast to follow."""
+_FIRST_MIDNIGHT_MS = 1_776_038_400_000
+"""2026-04-13 00:00 UTC: the generator's first day."""
+START_MS = _FIRST_MIDNIGHT_MS + 9 * HOUR_MS + 30 * MINUTE_MS
+"""Cell time at which a demo begins: when people come to work, so that queues form while somebody watches."""
+
+LABS, AGENTS, ROBOTICS = "labs", "labs/agents", "labs/robotics"
+_AGENT_NODE = Resources(gpu_milli=8000, cpu_milli=176_000, memory_mib=1600 * 1024)
+_OBJECTIVES = {
+    "product": {"start_within_ms": 5 * MINUTE_MS, "objective_permille": 990},
+    "research/vision": {"start_within_ms": 60 * MINUTE_MS, "objective_permille": 900},
+    "platform/ci": {"start_within_ms": 15 * MINUTE_MS},
+}
+_NODE_DAYS = {"research": 310 * MICROUSD, "product": 150 * MICROUSD}
+"""Queue -> what it may spend in a day for each node of the cell."""
+_AGENT_RUNS = (("agent-rl-32b", 6 * HOUR_MS), ("agent-rl-8b", 4 * HOUR_MS))
+"""What the new team submits every morning, in this order: the first is all that its own quota holds."""
+
+
+def demo_cell(nodes: int = NODES) -> CellSpec:
+    """The generated cell, and a department of two teams: one has begun and may borrow nothing, the other has not."""
+    generated = ai_cell(nodes)
+    gpus = _AGENT_NODE.gpu_milli * _gang(nodes)
+    cpus = 2 * _AGENT_NODE.cpu_milli * _gang(nodes)
+    labs = (
+        QueueSpec(name=LABS),
+        QueueSpec(
+            name=AGENTS, parent=LABS, nominal={"gpu_milli": gpus, "cpu_milli": cpus}, borrowing_limit={"gpu_milli": 0}
+        ),
+        QueueSpec(name=ROBOTICS, parent=LABS, nominal={"gpu_milli": 2 * gpus, "cpu_milli": cpus}),
+    )
+    queues = tuple(msgspec.structs.replace(queue, **_OBJECTIVES.get(queue.name, {})) for queue in generated.queues)
+    budgets = tuple(
+        BudgetSpec(name=queue, scope="queue", of=queue, limit_microusd=per_node * nodes, window_ms=DAY_MS)
+        for queue, per_node in _NODE_DAYS.items()
+    )
+    return msgspec.structs.replace(generated, queues=(*queues, *labs), budgets=budgets)
+
+
+def feed(engine: Engine, seed: int) -> Iterator[Happening]:
+    """What comes from the engine's present time on, day after day, for the nodes the engine has."""
+    overview = engine.overview()
+    nodes = sum(pool.nodes for pool in overview.pools)
+    after_ms = _until(engine)
+    days = _days(seed, nodes, after_ms)
+    if not _has_labs(engine):
+        return ahead(engine, days)
+    return ahead(engine, heapq.merge(days, _mornings(nodes, after_ms), key=lambda happening: happening[0]))
+
+
+def _has_labs(engine: Engine) -> bool:
+    """Not a cell that was begun before there was such a team, or another one."""
+    try:
+        engine.queue(AGENTS)
+    except NotFoundError:
+        return False
+    return True
+
+
+def ahead(engine: Engine, happenings: Iterator[Happening]) -> Iterator[Happening]:
+    """Of a load that goes by cell time, what has not happened to the engine yet."""
+    after_ms = _until(engine)
+    return (happening for happening in happenings if happening[0] > after_ms)
+
+
+def _until(engine: Engine) -> int:
+    """What comes at this very moment has been submitted already, unless nothing has."""
+    return engine.now_ms if any(engine.overview().states.values()) else engine.now_ms - 1
+
+
+def _days(seed: int, nodes: int, after_ms: int) -> Iterator[Happening]:
+    for day in count(max(0, after_ms - _FIRST_MIDNIGHT_MS) // DAY_MS):
+        midnight = _FIRST_MIDNIGHT_MS + day * DAY_MS
+        for offset_ms, spec in ai_day(seed, nodes=nodes, day=day)[1]:
+            # What is there when the first day begins is there when the demo does.
+            yield (START_MS if day == 0 and offset_ms == 0 else midnight + offset_ms), spec
+
+
+def _mornings(nodes: int, after_ms: int) -> Iterator[Happening]:
+    """What the team of AGENTS submits, at the same time every day."""
+    for day in count(max(0, after_ms - START_MS) // DAY_MS):
+        for number, (name, run_ms) in enumerate(_AGENT_RUNS, 1):
+            yield (
+                START_MS + day * DAY_MS,
+                WorkloadSpec(
+                    id=f"agents-{day * len(_AGENT_RUNS) + number:04d}", name=name, queue=AGENTS, tenant="lumen",
+                    team="agents", tags={"kind": "training"}, priority_class="normal",
+                    groups=(TaskGroup(count=_gang(nodes), request=_AGENT_NODE, gpu_models=("H100",)),),
+                    estimate_ms=run_ms, checkpoint_interval_ms=30 * MINUTE_MS, simulated_runtime_ms=run_ms,
+                ),
+            )  # fmt: skip
+
+
+def _gang(nodes: int) -> int:
+    """Whole nodes that one of their trainings takes."""
+    return max(1, nodes // 100)

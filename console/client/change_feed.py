@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from console.client.health import Health
-    from console.client.protocol import Client
+    from console.client.protocol import Client, Health
     from engine.model.queries import Changes
 
 T = TypeVar("T")

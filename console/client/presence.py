@@ -16,7 +16,7 @@ import msgspec
 from engine.model.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
-    from runbooks.people.identity import Actor
+    from runbooks.plans.identity import Actor
 
 Doing = Literal["looks", "decides"]
 GONE_S = 12.0

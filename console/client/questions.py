@@ -1,4 +1,6 @@
-"""Questions that a service answers, each declared once: a method with its types, its route and what it needs.
+"""Questions that a service answers, each declared once, and decoders of their answers.
+
+Questions that a service answers, each declared once: a method with its types, its route and what it needs.
 
     class Client(Asking):
         @asks("GET", "/v1/queues/{name:path}", copied=True)
@@ -6,20 +8,28 @@
             '''A queue, its quota and who waits.'''
 
 From it come the method of the remote client, the route (`console.server.operations`) and its description
-(`console.server.openapi`). Whoever answers has a method of that name (`wrap_answers`).
+(`console.server.application`). Whoever answers has a method of that name (`wrap_answers`).
 
 The leading parameters go where the path has a place for them. The others of a GET or DELETE are its query; a struct
 among them goes field by field. A POST has one struct as its body, or with `body` an object with a field for each
 parameter: `proposal_id` is `proposal` there. `msgspec.Meta` gives a parameter bounds and a description.
+
+Decoders of JSON, made one at a time. What msgspec 0.22 knows of a struct it fills in while it first makes a decoder
+that needs it: another thread that meets it half filled ends the process by a segmentation fault.
+
+A process that decodes on several threads calls `know_structs` before the first of them starts; what is decoded on
+threads of the console, which cannot wait for all modules, goes through `decoder`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
+import threading
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import quote
@@ -69,7 +79,7 @@ class Question:
     changes: bool | Callable[..., bool] = False
     """It changes something: refused when read-only, made in the asker's name, seen in what they ask next."""
     needs: str = ""
-    """The right (`runbooks.policy.approval_policy.Deed`) that the policy must give the asker, where the gate does not
+    """The right (`runbooks.gate.approval_policy.Deed`) that the policy must give the asker, where the gate does not
     decide by what the change is about. Everybody who asks needs `read`."""
     keyed: bool = True
     """A change: an Idempotency-Key goes with it, by which it takes effect once."""
@@ -285,3 +295,32 @@ def _placed(part: Part, text: str) -> Any:
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
         raise SpecError(part.name, f"{text[:40]!a} is not a whole number", "")
     return int(text)
+
+
+_MAKING = threading.Lock()
+_MADE: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """The decoder for a type, whole. Safe to call from any thread."""
+    found = _MADE.get(kind)
+    if found is None:
+        with _MAKING:
+            found = _MADE.get(kind) or msgspec.json.Decoder(kind)
+            _MADE[kind] = found
+    return found
+
+
+def know_structs() -> None:
+    """Has msgspec fill in every struct of the modules loaded so far: some 40 ms for those of an engine. Those that hold
+    what cannot be decoded, or what is imported only for types, are never decoded and are left alone."""
+    with _MAKING:
+        for kind in _below(msgspec.Struct):
+            with contextlib.suppress(TypeError, NameError):
+                msgspec.json.Decoder(kind)
+
+
+def _below(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)

@@ -1,47 +1,64 @@
-"""The command `muster eval drafts`: scripted incidents are brought about on engines in memory, a drafter is asked about
+"""`muster eval drafts`: scripted incidents on engines in memory, and the drafter that is scored.
+
+The command `muster eval drafts`: scripted incidents are brought about on engines in memory, a drafter is asked about
 each as an operator would, and what it drafts is scored. Nothing is ever proposed, and no running cell is touched.
 
 Drafts come the way they do in production, through `console.service.drafting`: the rules', or with `--llm` those of the
 configured model, over its real connection.
+
+The model that `muster eval drafts` asks: the configured one, or one that plays a part in a process of its own.
+
+One child asks for all incidents. Each incident has an engine of its own, so what was spent on those before is taken off
+the limits of the next: the budgets of the settings hold for the whole evaluation.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import subprocess
+import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from console.cli.show import write_json, write_lines
+from console.commands.show import write_json, write_lines
 from console.evals.incident_replay import PlayedIncident
 from console.evals.incidents import FOLDER, Incident, load
 from console.evals.scores import IncidentScore, score
+from console.forms.settings import ConsoleSettings
 from console.forms.settings import load as load_settings
 from console.service.advisor import Advisor
 from console.service.drafting import Drafting
+from console.service.model_setup import key_source, setup_of
 from console.service.recommendations import Recommender
 from console.text.plain_tables import table
 from console.text.terminal_text import printable
+from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.errors import RefusedError, SpecError
 from engine.traces.progress import counted
 from recommender.findings.suggestions import Evidence, Suggestion
+from runbooks.actions.catalogue import find
 from runbooks.audit.log import Audit
 from runbooks.drafts.typed_draft import Draft, DraftAsk, Drafter, DraftRun
 from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.approval_policy import TEAM
 from runbooks.gate.policy_versions import Policies
-from runbooks.people.identity import THIS_ACCOUNT
-from runbooks.policy.approval_policy import TEAM
-from runbooks.policy.limits import PolicyLimits
-
-if TYPE_CHECKING:
-    from console.evals.eval_model import EvaluatedModel
+from runbooks.gate.run_limits import PolicyLimits
+from runbooks.models.calls import ModelWorker
+from runbooks.models.drafter import ModelDrafter, ModelSetup
+from runbooks.models.endpoint import Egress, endpoint_of
+from runbooks.models.prompt import TARGETS, PromptNames
+from runbooks.models.prompt import key_of as names_key_of
+from runbooks.plans.identity import THIS_ACCOUNT
 
 RIGHT_PERMILLE = 800
 """Share of faults that a drafter is expected to answer rightly, at once or once a choice of its is picked; with no
@@ -114,11 +131,10 @@ def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManag
     """The model that is asked; None where the rules are. Raises RefusedError where there is none to ask."""
     if not arguments.llm and not arguments.scripted:
         return nullcontext()
-    from console.evals import eval_model
 
     if arguments.scripted:
-        return eval_model.scripted(arguments.scripted, folder)
-    return eval_model.configured(load_settings({}))
+        return scripted(arguments.scripted, folder)
+    return configured(load_settings({}))
 
 
 def evaluate(
@@ -317,3 +333,132 @@ def _listed(one: Incident) -> dict[str, object]:
 def _list_lines(incidents: Sequence[Incident]) -> list[str]:
     rows = [[one.id, "nothing" if one.control else "act", "held" if one.held else "open"] for one in incidents]
     return table(("INCIDENT", "SHOULD", "PART"), rows, (False,) * 3)
+
+
+DEADLINE_MS = {"perfect": 10_000, "hostile": 1_500}
+"""Of one that plays a part."""
+MINUTE_S = 60.0
+Told = Callable[[Incident, dict[str, str]], None]
+
+
+class _Kept(ModelWorker):
+    """Outlives the drafters that use it."""
+
+    def close(self) -> None:
+        """It is ended by `end`."""
+
+    def end(self) -> None:
+        super().close()
+
+
+class EvaluatedModel:
+    """Where a model sits that is asked about one incident after the other."""
+
+    def __init__(self, setup: ModelSetup, key: Callable[[], str], told: Told | None = None) -> None:
+        """`told`: called before each question with what it is about, and names as they go out. Raises RefusedError,
+        which says what to do, where no model can be asked."""
+        if setup.endpoint is None:
+            raise RefusedError(
+                setup.problem or "no model is configured",
+                "Set model_url and model in muster.toml, or MUSTER_MODEL_URL and MUSTER_MODEL; see docs/drafts.md",
+            )
+        self.name = f"{setup.endpoint.model} at {setup.endpoint.origin}"
+        self._setup = setup
+        self._key = key
+        self._told = told
+        self._worker = _Kept(setup.endpoint, key)
+        self._worker.warm()
+        self._hides_all = setup.endpoint.egress == "external"
+        self._spent_microusd = 0
+        self._asked_s = 0.0
+
+    def drafter(self, gate: Gate, loop: EngineLoop, incident: Incident) -> ModelDrafter:
+        """Who is asked about one incident. Waits as long as the limit of calls a minute makes it."""
+        if self._told is not None:
+            self._told(incident, _names(incident, PromptNames(names_key_of(loop.call), hide_all=self._hides_all)))
+        else:
+            time.sleep(max(0.0, self._asked_s + MINUTE_S / self._setup.calls_minute - time.monotonic()))
+        self._asked_s = time.monotonic()
+        limits = self._setup.limits
+        left = msgspec.structs.replace(
+            limits, hour=limits.hour - self._spent_microusd, day=limits.day - self._spent_microusd
+        )
+        setup = msgspec.structs.replace(self._setup, limits=left, tenants=loop.call(_tenants))
+        return ModelDrafter(
+            setup, self._key, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock, worker=self._worker
+        )
+
+    def note(self, drafter: ModelDrafter) -> None:
+        """What it has spent counts for those that follow."""
+        self._spent_microusd += drafter.standing().spent_day_microusd
+
+    @property
+    def spent_microusd(self) -> int:
+        return self._spent_microusd
+
+    def close(self) -> None:
+        self._worker.end()
+
+
+@contextlib.contextmanager
+def configured(settings: ConsoleSettings) -> Iterator[EvaluatedModel]:
+    """The model of the settings. Raises RefusedError where there is none."""
+    setup = setup_of(settings)
+    seat = EvaluatedModel(setup, key_source(setup.endpoint, settings.model_key_file))
+    try:
+        yield seat
+    finally:
+        seat.close()
+
+
+@contextlib.contextmanager
+def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iterator[EvaluatedModel]:
+    """A model that plays a part of `console.evals.scripted_model`, on this machine, told as an endpoint of that class
+    is."""
+    command = [sys.executable, "-m", "console.evals.scripted_model", part, str(folder)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        said = server.stdout.readline().strip()
+        if not said.isdigit():
+            raise RefusedError("the scripted model did not start", "See what it wrote above")
+        port = int(said)
+        endpoint = endpoint_of(
+            f"http://127.0.0.1:{port}/v1", f"scripted-{part}", egress=egress, deadline_ms=DEADLINE_MS[part]
+        )
+        setup = ModelSetup(endpoint=endpoint, model=endpoint.model, calls_minute=1_000)
+        seat = EvaluatedModel(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
+        try:
+            yield seat
+        finally:
+            seat.close()
+    finally:
+        server.communicate()
+
+
+def _tenants(engine: Engine) -> tuple[str, ...]:
+    """All of them: those of an incident are made up, so that even a stranger may be told of them."""
+    return tuple(name for name in engine.state.workloads.tenants.names if name)
+
+
+def _names(incident: Incident, names: PromptNames) -> dict[str, str]:
+    """What the answer of the incident names -> as it goes out."""
+    found: dict[str, str] = {}
+    kinds = {type_: kind for kind, type_ in TARGETS.items()}
+    for action, given in incident.perfect:
+        for name, value in given.items():
+            type_ = find(action).parameters[name].type
+            if type_ in kinds:
+                for id_ in value if isinstance(value, tuple) else (value,):
+                    found[f"{type_} {id_}"] = names.shown(kinds[type_], id_)
+    return found
+
+
+def _tell(port: int, incident: Incident, names: dict[str, str]) -> None:
+    body = msgspec.json.encode({"incident": incident.id, "names": names})
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("PUT", "/incident", body=body)
+        connection.getresponse().read()
+    finally:
+        connection.close()

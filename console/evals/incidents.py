@@ -20,7 +20,7 @@ from console.forms.work_files import cell_of
 from console.text.terminal_text import read_value
 from engine.elasticity.providers import ProviderFaults
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.quantity_parsing import duration_ms, shown
+from engine.model.quantities import duration_ms, shown
 from engine.model.specs import CellSpec
 from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import ReportedFinding

@@ -12,16 +12,14 @@ from typing import Any
 
 import msgspec
 
-from console.evals.accepted_answers import acts_of, budgets_of, line, matches
-from console.evals.incident_replay import PlayedIncident
+from console.evals.incident_replay import PlayedIncident, acts_of, budgets_of, line, matches
 from console.evals.incidents import Incident, IncidentLimits, expanded
 from engine.control import Engine
-from engine.model.autoscaling import Autoscaling, ScalingSpec
 from engine.model.commands import AnyCommand
 from engine.model.errors import MusterError
-from engine.model.money import MICROUSD, usd
-from engine.model.quantity_parsing import duration_ms
+from engine.model.quantities import duration_ms
 from engine.model.queries import Query, Term
+from engine.model.spec_parts import MICROUSD, Autoscaling, ScalingSpec, usd
 from engine.model.specs import BudgetSpec, NodeState, QueueSpec, ReservationSpec, WorkloadState
 from runbooks.actions import catalogue
 from runbooks.drafts.typed_draft import Draft

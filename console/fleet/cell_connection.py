@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from engine.fleet.routing_policy import FLEET_TAG, CellClock, CellFacts, CellOffer, as_of_cell, offer_of
-from engine.model.base import HOUR_MS
+from engine.admission.fleet_routing import FLEET_TAG, CellClock, CellFacts, CellOffer, as_of_cell, offer_of
 from engine.model.commands import Submit
 from engine.model.errors import (
     BusyError,
@@ -29,13 +28,13 @@ from engine.model.errors import (
     UnreachableError,
 )
 from engine.model.queries import Query, Term
+from engine.model.spec_parts import HOUR_MS
 from engine.model.twin_queries import AskOptions, Options
 
 if TYPE_CHECKING:
-    from console.client.health import Health
-    from console.client.protocol import Client
-    from engine.external.slurm.mirror.report import MirrorReport
-    from engine.fleet.fleet_spec import CellLink
+    from console.client.protocol import Client, Health
+    from engine.admission.fleet_routing import CellLink
+    from engine.external.mirror_report import MirrorReport
     from engine.model.queries import Overview
     from engine.model.specs import WorkloadSpec
 

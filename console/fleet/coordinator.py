@@ -1,4 +1,8 @@
-"""A fleet: cells that are engines of their own, what was submitted to all of them together, and where it went.
+"""A fleet: cells that are engines of their own, what was submitted to all, and what is shown of them.
+
+What a fleet shows of its cells and of its tenants, made of what was last seen.
+
+A fleet: cells that are engines of their own, what was submitted to all of them together, and where it went.
 
 It holds no state of the cells. What it remembers is in its journal: every submission, before it is sent and after it
 was acknowledged. A submission is sent to one cell at a time. It goes to another only when it is certain that the first
@@ -12,20 +16,104 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
-from console.fleet.cell_connection import ASKED, DOUBT, CellLine, Connect, RemoteWorkload
-from console.fleet.cell_views import Held, cell_view, tenant_views
+from console.fleet.cell_connection import ASKED, DOUBT, NOT_ASKED, CellLine, Connect, RemoteWorkload
 from console.fleet.journal import FleetJournal
-from console.fleet.queries import FleetEvent, FleetSubmission, FleetView, State, SubmissionsPage
+from console.fleet.queries import CellView, FleetEvent, FleetSubmission, FleetView, State, SubmissionsPage, TenantView
 from console.version import VERSION
-from engine.fleet.fleet_spec import FleetSpec, check_fleet
-from engine.fleet.routing_policy import RoutingTerms, WaitingSubmission, asked_of, fair_order, over_quota, terms_of
+from engine.admission.fleet_routing import (
+    FleetSpec,
+    RoutingTerms,
+    TenantShare,
+    WaitingSubmission,
+    asked_of,
+    check_fleet,
+    fair_order,
+    over_quota,
+    share_ppm,
+    terms_of,
+)
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import RESOURCES, WorkloadSpec, check_workload
+
+Held = dict[str, dict[str, int]]
+"""Tenant -> resource -> quantity."""
+
+
+def cell_view(line: CellLine, closed: str | None, here: Sequence[FleetSubmission], spec: FleetSpec) -> CellView:
+    """`closed`: why a person has closed it, None: nobody has; `here`: what the fleet has there."""
+    seen = line.seen
+    view = CellView(
+        name=line.link.name,
+        state="down" if line.error else "closed" if closed is not None else "up",
+        why=line.error or closed or "",
+        connect=line.link.connect,
+        region=line.link.region,
+        residency=line.link.residency,
+        datasets=tuple(data.name for data in spec.datasets if line.link.name in data.cells),
+        fleet_open=len(here),
+        unsettled=sum(each.state == "sending" for each in here),
+    )
+    if seen is None:
+        return msgspec.structs.replace(view, state="unknown" if line.error in ("", NOT_ASKED) else "down")
+    of = seen.overview
+    return msgspec.structs.replace(
+        view,
+        state="down" if view.state == "up" and seen.shut else view.state,
+        why=view.why or seen.shut,
+        decided_by="" if seen.mirror.state == "none" else "slurm",
+        seen_ms=seen.wall_ms,
+        version=of.version,
+        capacity=of.capacity,
+        used=of.used,
+        nodes=sum(pool.nodes for pool in of.pools),
+        ready=sum(pool.ready for pool in of.pools),
+        running=of.states.get("running", 0) + of.states.get("placed", 0),
+        queued=of.states.get("queued", 0),
+        wait_p95_ms=of.wait_p95_ms,
+        cost_microusd_hour=of.cost_microusd_hour,
+    )
+
+
+def tenant_views(
+    spec: FleetSpec,
+    held: Held,
+    capacity: Mapping[str, int],
+    waiting: Sequence[FleetSubmission],
+    lines: Mapping[str, CellLine],
+) -> tuple[TenantView, ...]:
+    """Those of the fleet's file, then others that hold something."""
+    known = {tenant.name: tenant for tenant in spec.tenants}
+    names = [*known, *sorted(name for name in held if name not in known)]
+    return tuple(_tenant(known.get(name, TenantShare(name=name)), held, capacity, waiting, lines) for name in names)
+
+
+def _tenant(
+    tenant: TenantShare,
+    held: Held,
+    capacity: Mapping[str, int],
+    waiting: Sequence[FleetSubmission],
+    lines: Mapping[str, CellLine],
+) -> TenantView:
+    holds = held.get(tenant.name, {})
+    return TenantView(
+        name=tenant.name,
+        weight=tenant.weight,
+        quota=tenant.quota,
+        held=holds,
+        share_ppm=share_ppm(holds, capacity, tenant.weight),
+        waiting=sum(each.tenant == tenant.name for each in waiting),
+        by_cell={
+            cell: line.seen.overview.tenants[tenant.name]
+            for cell, line in lines.items()
+            if line.seen is not None and tenant.name in line.seen.overview.tenants
+        },
+    )
+
 
 MAX_SHOWN = 100
 """Waiting submissions, and events, of one view."""
@@ -102,7 +190,7 @@ class Fleet:
 
     def check(self, spec: WorkloadSpec, cells: tuple[str, ...], where: str) -> None:
         """Raises SpecError for what is malformed and for what no cell can ever be given."""
-        from engine.fleet.routing_policy import barred
+        from engine.admission.fleet_routing import barred
 
         check_workload(spec, where)
         terms = terms_of(spec, self.spec, cells, where=where)

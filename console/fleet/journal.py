@@ -26,8 +26,7 @@ from engine.journal.tables import OF_A_FLEET, DatabaseKind, Head, table_of
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError
 
 if TYPE_CHECKING:
-    from engine.journal.cell_lease import Lease
-    from engine.journal.postgres_store import PostgresStore
+    from engine.journal.postgres_store import Lease, PostgresStore
 
 T = TypeVar("T")
 FORMAT = 1

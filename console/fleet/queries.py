@@ -1,19 +1,29 @@
-# mypy: disable-error-code="empty-body"
-"""What a fleet shows of itself, and what it can be asked: its process, its client and every face use it.
+"""What a fleet can be asked, where its process is found, and the client that asks it.
+
+What a fleet shows of itself, and what it can be asked: its process, its client and every face use it.
 
 Times are Unix milliseconds of the fleet's clock, delays and durations milliseconds, money micro-USD.
+
+Where a fleet keeps its files, and so where its process is found.
+
+The client of a fleet: HTTP over its Unix socket. Safe to use from several threads.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+import httpx
 import msgspec
 from msgspec import Meta
 
-from console.client.questions import Asking, asks
-from engine.fleet.routing_policy import RoutingDecision, Wait
+from console.client.questions import Arguments, Asking, Question, asks, decoder, refuse_read_only
+from console.forms.settings import ConsoleSettings, cells_folder, paths_in
+from engine.admission.fleet_routing import RoutingDecision, Wait
+from engine.model.errors import MusterError, NotSentError, UnreachableError, of_code
 from engine.model.specs import WorkloadSpec
 
 State = Literal["waiting", "sending", "routed", "ended", "withdrawn"]
@@ -190,3 +200,79 @@ class FleetQuestions(Asking):
     @asks("POST", "/v1/fleet/cell", changes=True, body="CellAsk")
     def set_closed(self, cell: str, *, closed: bool, reason: str = "") -> FleetView:
         """Send nothing more to a cell, or send again."""
+
+
+FOLDER = "fleet"
+"""Among the folders of the cells, when no other is named."""
+
+
+class FleetPaths(NamedTuple):
+    folder: Path
+    journal: Path
+    socket: Path
+    pid: Path
+
+
+def fleet_paths(settings: ConsoleSettings) -> FleetPaths:
+    """Paths of a fleet's files; nothing is created."""
+    at = Path(settings.fleet).expanduser().absolute() if settings.fleet else cells_folder(settings) / FOLDER
+    socket = paths_in(at).socket
+    # The short stand-in for a path that is too long for a socket is told apart from that of a cell.
+    in_folder = socket.parent == Path(os.path.realpath(at))
+    socket = socket.with_name("fleet.sock") if in_folder else socket.with_suffix(".fleet")
+    return FleetPaths(at, at / "fleet.db", socket, at / "fleet.pid")
+
+
+T = TypeVar("T")
+PATIENCE_S = 90.0
+"""Longest wait for an answer: cells may take a minute to be asked, at the most."""
+
+
+class FleetClient(FleetQuestions):
+    """Asks a fleet what `console.fleet.queries` declares."""
+
+    def __init__(self, where: Path, *, read_only: bool = False, patience_s: float = PATIENCE_S) -> None:
+        self.read_only = read_only
+        self._where = where
+        self._http = httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(where), verify=False),
+            base_url="http://muster",
+            timeout=httpx.Timeout(patience_s, connect=2.0),
+            headers={"Content-Type": "application/json"},
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+        if self.read_only and question.changes_with(arguments):
+            raise refuse_read_only()
+        path, query, body = question.sent(arguments)
+        content = None if body is None else msgspec.json.encode(body)
+        return self._ask(question.method, path, question.gives, params=query, content=content)
+
+    def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        try:
+            if not self._where.exists():
+                raise httpx.ConnectError("there is no such socket")
+            answer = self._http.request(method, path, **request)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise NotSentError(
+                f"no fleet answers at {self._where}", "Start one: muster fleet serve --file fleet.yaml"
+            ) from None
+        except (httpx.TransportError, RuntimeError):
+            raise UnreachableError(
+                f"the fleet at {self._where} did not answer",
+                "See `muster fleet status`; the same submission again is safe",
+            ) from None
+        try:
+            if answer.status_code == 200:
+                found: T = decoder(kind).decode(answer.content)
+                return found
+            told = msgspec.json.decode(answer.content, type=dict[str, str])
+            raise of_code(told["code"], told["problem"], told.get("remedy", ""))
+        except (msgspec.MsgspecError, KeyError):
+            raise MusterError(
+                f"the answer of the fleet at {self._where} is not understood", "Use the same version of Muster"
+            ) from None

@@ -27,11 +27,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from console.auth.identity import Identity
-from console.auth.sockets import bind_unix, private_folder, remove_unix, socket_folder
-from console.client.decoders import know_structs
-from console.client.questions import Question, questions_of, wrap_answers
+from console.client.identity import Identity
+from console.client.launch import note
+from console.client.questions import Question, know_structs, questions_of, wrap_answers
 from console.client.remote import RemoteClient
+from console.client.sockets import bind_unix, private_folder, remove_unix, socket_folder
 from console.fleet.coordinator import Fleet
 from console.fleet.journal import FleetJournal
 from console.fleet.queries import (
@@ -45,24 +45,22 @@ from console.fleet.queries import (
 )
 from console.fleet.routing import Router
 from console.forms.settings import TOKEN, ConsoleSettings
-from console.processes.last_database import note
 from console.server.authentication import BrowserGuard
-from console.server.connections import DoorwayServer, OpenConnections, WatchedConnection
-from console.server.operations import Operation, asked_by
+from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
+from console.server.operations import DEFECT, Forbidden, Operation, answer, asked_by, refusal
 from console.server.request_handler import read_arguments
-from console.server.responses import DEFECT, Forbidden, answer, refusal
 from console.text.terminal_text import printable
-from engine.fleet.routing_policy import BY_TAG, RoutingDecision
+from engine.admission.fleet_routing import BY_TAG, RoutingDecision
 from engine.journal.database import Place, Schema, SqliteFile
 from engine.model.errors import MusterError, NotFoundError, SpecError
 from engine.model.specs import WorkloadSpec
-from runbooks.people.identity import OWNER
-from runbooks.policy.local_commands import ROOT
+from runbooks.gate.decisions import ROOT
+from runbooks.plans.identity import OWNER
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from console.fleet.paths import FleetPaths
-    from engine.fleet.fleet_spec import CellLink, FleetSpec
+    from console.fleet.queries import FleetPaths
+    from engine.admission.fleet_routing import CellLink, FleetSpec
 
 AWAITED = 50
 """Of so many workloads at most a submission waits to tell where they went."""

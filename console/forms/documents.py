@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import yaml
 
 from engine.model.errors import SpecError
-from engine.model.quantity_parsing import shown
-from runbooks.untrusted.strict_yaml import yaml_fault
+from engine.model.quantities import shown
+from runbooks.untrusted.strict_formats import yaml_fault
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 50

@@ -1,4 +1,8 @@
-"""How people write fields of `engine.model.specs` in files and flags: `cpu: 4`, `estimate: 6h`, `apart: app=db:rack`.
+"""How people write fields and points in time in files and flags: `cpu: 4`, `estimate: 6h`, `+6h`.
+
+Points in time as people write them in files and flags: `now`, `+6h`, `2026-03-01T14:30` (UTC).
+
+How people write fields of `engine.model.specs` in files and flags: `cpu: 4`, `estimate: 6h`, `apart: app=db:rack`.
 
 The raw fields are accepted as well. Where a word is none of both, the nearest right one is looked for.
 """
@@ -9,13 +13,38 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from console.forms.datetimes import Now, moment_ms
-from engine.model.quantity_parsing import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
+from console.text.terminal_text import read_value
+from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
 from engine.model.specs import LEVELS, PROFILES, Autoscaling, HealthSettings, PoolSpec, ScalingSpec, WorkloadSpec
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+
+
+Now = Callable[[], int]
+"""Cell time in Unix milliseconds, asked for only where a time is given relative to it."""
+
+
+def clock_of(client: Client) -> Now:
+    """The cell's clock as it stands when first asked for, so that times given together are relative to the same."""
+    return cache(lambda: client.health().now_ms)
+
+
+def moment_ms(value: Any, now: Now) -> int:
+    """Unix milliseconds of cell time. Raises ValueError saying what was expected."""
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a time; write for example +6h or 2026-03-01T14:30 (UTC)")
+    if value == "now":
+        return now()
+    if value.startswith("+"):
+        return now() + duration_ms(value[1:])
+    return read_value("time", value)
+
 
 Forms = dict[str, tuple[str, Callable[[Any], Any]]]
 """Key as people write it -> raw field, and how its value becomes the raw one. Both keys are the same where only the

@@ -317,7 +317,7 @@ def checked(key: str, value: Any, where: str) -> Any:
         raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(choices)}")
     _check_model(key, value, where)
     if key in DURATIONS:
-        from engine.model.quantity_parsing import duration_ms
+        from engine.model.quantities import duration_ms
 
         try:
             duration_ms(value)

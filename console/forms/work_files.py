@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from console.forms.datetimes import Now
 from console.forms.documents import LocatedDocument, read_document
 from console.forms.fields import (
     AUTOSCALING_FORMS,
@@ -37,16 +36,16 @@ from console.forms.fields import (
     SERVICE_FORMS,
     SETTINGS_FORMS,
     Forms,
+    Now,
     did_you_mean,
     remedy_of,
     tasks_of,
     workload_forms,
 )
-from engine.model.autoscaling import PRESETS
 from engine.model.errors import SpecError
-from engine.model.gpu_models import MEMORY_MIB, memory_by_name
-from engine.model.quantity_parsing import shown
-from engine.model.specs import CellSpec, WorkloadSpec, check_workload
+from engine.model.quantities import shown
+from engine.model.spec_parts import PRESETS
+from engine.model.specs import MEMORY_MIB, CellSpec, WorkloadSpec, check_workload, memory_by_name
 
 MAX_POOL_NODES = 1_000_000
 WORKLOAD_EXAMPLE = """\

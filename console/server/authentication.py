@@ -24,15 +24,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.auth.identity import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
-from console.server.rate_limits import TokenBuckets, network_of, too_many
-from console.server.responses import Forbidden, body, refusal
+from console.client.identity import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
+from console.server.load_limits import TokenBuckets, network_of, too_many
+from console.server.operations import Forbidden, body, refusal
 from engine.model.errors import MusterError
-from runbooks.people.identity import TCP, TOKEN, Actor, AuthRefused, Unauthenticated, stands_for
+from runbooks.plans.identity import TCP, TOKEN, Actor, AuthRefused, Unauthenticated, stands_for
 
 if TYPE_CHECKING:
-    from console.auth.token_store import PresentedToken
     from console.service.local_client import LocalClient
+    from console.service.token_store import PresentedToken
 
 OPEN_PATHS = ("/healthz", "/readyz")
 """Served to whoever can connect: they say whether the server is up, and nothing else."""

@@ -1,4 +1,9 @@
-"""The engine as a process of its own: opens the journal, runs the loop, serves clients until it is told to stop."""
+"""The engine as a process of its own: opens the journal, runs the loop, serves clients on its sockets.
+
+The sockets served: HTTP/1.1 by uvicorn, in the clear on this machine's own sockets and with TLS on a TCP port.
+
+The engine as a process of its own: opens the journal, runs the loop, serves clients until it is told to stop.
+"""
 
 from __future__ import annotations
 
@@ -6,61 +11,170 @@ import asyncio
 import contextlib
 import functools
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from console.auth.oidc import OpenIdProvider
-from console.auth.sockets import bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
-from console.auth.tls import Tls
-from console.client.decoders import know_structs
+from console.client.garbage_collection import keep_state
+from console.client.launch import note, read_record, write_record
+from console.client.oidc import OpenIdProvider
+from console.client.questions import know_structs
+from console.client.sockets import LOOK_EVERY_S, Tls, bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
 from console.forms.settings import ConsoleSettings, paths_in
-from console.processes.engine_record import read_record, write_record
-from console.processes.garbage_collection import keep_state
-from console.processes.last_database import note
-from console.server.listeners import new_event_loop, run_server
+from console.server.application import ControlPlane, build_service
+from console.server.authentication import Doors, guarded_ports
+from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
+from console.server.operations import SaysVersion
 from console.service.advisor import Advisor
-from console.service.collector import Collector, kept_by
 from console.service.drafting import Drafting
-from console.service.forecasts import Forecasts
-from console.service.gate_ticker import GateTicker
-from console.service.history_findings import HistoryFindings
+from console.service.forecasts import Forecasts, HistoryFindings
+from console.service.gate_watch import GateTicker, Notifier
 from console.service.insights import Insights
 from console.service.local_client import LocalClient
 from console.service.model_setup import key_source, setup_of
-from console.service.notifier import Notifier
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
 from console.service.standby import after_loss, end_when_taken, wait_for_lease
-from console.service.telemetry_archive import Archive
+from console.service.telemetry import Archive, Collector, kept_by
 from console.service.this_machine import LocalExecution, check_here, usage_of
 from console.text.terminal_text import printable
 from console.version import VERSION
 from engine.control import Engine
+from engine.executors.this_machine import more_files
 from engine.journal.database import Schema
 from engine.journal.side_tables import Records
 from engine.loop import EngineLoop, Feed
 from engine.model.commands import Define
 from engine.model.errors import JournalBusy, JournalError, MusterError
 from engine.model.specs import CellSpec
-from engine.state.downtime import resume
-from recommender.findings.tables import SuggestionRows
-from recommender.forecasts.capacity_ahead import CapacityForecaster
-from recommender.history.retention import Retention
+from engine.state.timers import resume
+from recommender.estimates.capacity_ahead import CapacityForecaster
+from recommender.findings.suggestion_store import SuggestionRows
+from recommender.history.metrics import Retention
 from recommender.history.telemetry import Telemetry, clock_of
-from runbooks.audit.anchors import Anchor
 from runbooks.audit.log import Audit, signer_at
+from runbooks.audit.witnesses import Anchor
+from runbooks.gate.aftermath import frozen, recorded_again
 from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.approval_policy import SOLO, TEAM
 from runbooks.gate.policy_versions import Policies
-from runbooks.gate.unverified_steps import frozen, recorded_again
 from runbooks.models.drafter import ModelDrafter
-from runbooks.people.identity import SYSTEM
-from runbooks.policy.approval_policy import SOLO, TEAM
+from runbooks.plans.identity import SYSTEM
 from runbooks.procedures.registry import RunbookRegistry
+
+new_event_loop = uvloop.new_event_loop
+"""The loop that the server runs on, in an engine's process and in tests."""
+KEEP_ALIVE_S = 75
+"""Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
+STOP_S = 5
+"""Longest wait for requests under way when stopping."""
+PART_S = 0.5
+"""Longest wait for the other end of a connection that is idle."""
+BACKLOG = 2_048
+
+
+async def run_server(
+    client: LocalClient,
+    loop: EngineLoop,
+    sockets: Sequence[socket.socket],
+    on_ready: Callable[[], None],
+    stop: asyncio.Event | None = None,
+    *,
+    secured: Sequence[socket.socket] = (),
+    tls: Tls | None = None,
+    provider: OpenIdProvider | None = None,
+) -> None:
+    """Serves on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are not
+    ours to take, `stop` is set. Then nothing new is taken, and what is under way is answered. `provider` says who
+    people are that come over the network, where there is one."""
+    doors = Doors(guarded=guarded_ports(sockets, secured))
+    service = build_service(client, loop, doors=doors, provider=provider)
+    if doors.guarded:
+        more_files()
+    connections = OpenConnections()
+    serving = [_serving(service, sockets, connections)] if sockets else []
+    if tls is not None:
+        context = tls.open()
+        serving.append(_serving(service, secured, connections, ssl_context_factory=lambda config, default: context))
+    stopping = stop or _stop_on_signals()
+    stopped = asyncio.create_task(stopping.wait())
+    renewing = asyncio.create_task(_renew(tls)) if tls is not None else None
+    tasks = [task for _, task in serving]
+    while not all(server.started or task.done() for server, task in serving):
+        await asyncio.sleep(0.005)
+    on_ready()
+    await asyncio.wait((*tasks, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if renewing is not None:
+        renewing.cancel()
+    service.stop()
+    await asyncio.to_thread(client.break_off)
+    for server, _ in serving:
+        server.should_exit = True
+    await asyncio.gather(*tasks)
+
+
+def _serving(
+    service: ControlPlane, sockets: Sequence[socket.socket], connections: OpenConnections, **options: Any
+) -> tuple[uvicorn.Server, asyncio.Task[None]]:
+    server = DoorwayServer(uvicorn.Config(service.app, **_UVICORN, **options), connections)
+    return server, asyncio.create_task(server.serve(sockets=list(sockets)))
+
+
+async def _renew(tls: Tls) -> None:
+    """Certificates are replaced while we serve. One that cannot be used is told, and the last one is used on."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        try:
+            if tls.renew():
+                print("the certificate was renewed", file=sys.stderr, flush=True)
+        except MusterError as error:
+            print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
+    return stop
+
+
+class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
+    """With an eye on who connects and how."""
+
+    def shutdown(self) -> None:
+        """What is under way is answered. Who waits for nothing need not agree to part, as TLS would have it."""
+        super().shutdown()
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(PART_S, self._part)
+
+    def _part(self) -> None:
+        if not self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+
+_UVICORN: dict[str, Any] = {
+    "http": _Protocol,
+    "lifespan": "off",
+    "log_level": "error",
+    "access_log": False,
+    "server_header": False,
+    "timeout_keep_alive": KEEP_ALIVE_S,
+    "timeout_graceful_shutdown": STOP_S,
+    "backlog": BACKLOG,
+    "ws": "none",
+    "proxy_headers": False,
+}
+
 
 SWITCH_S = 0.0005
 """How long the engine's thread may keep the interpreter when a request waits for it; each needs it several times."""
@@ -92,7 +206,7 @@ class ServeOptions:
     start_ms: int = 0
     """Cell time at which a new cell begins, Unix milliseconds."""
     keep_up: bool = False
-    """The cell is in real time: restarted it goes on at `start_ms` too (`engine.state.downtime.resume`)."""
+    """The cell is in real time: restarted it goes on at `start_ms` too (`engine.state.timers.resume`)."""
     catch_up: bool = False
     """With `keep_up`: also where the cell had a time of its own, or was away for long."""
     cell: CellSpec | None = None

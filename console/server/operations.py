@@ -1,24 +1,43 @@
-"""What is served over HTTP, one row each. The routes of the server and its OpenAPI description
-(`console.server.openapi`) are made of the same rows, so neither can say what the other does not.
+"""What is served over HTTP, one row each, and what all of it does: bodies read, answers encoded.
+
+What is served over HTTP, one row each. The routes of the server and its OpenAPI description
+(`console.server.application`) are made of the same rows, so neither can say what the other does not.
 
 Most rows are questions of `console.client.protocol` (`asked_by`): they are answered on a worker thread in the name of
 whoever asks. What needs no thread, or answers in a way of its own, brings a `handler` instead.
+
+What every HTTP route does: bodies read within bounds, answers encoded beside the event loop, errors as answers.
+
+Every answer says a state version, also a refusal, a probe, and what is no HTTP at all. One that shows the cell says
+itself which that is (`console.server.request_handler`); `Versioned` puts into all others the version that readers are
+shown at that moment, which is a number in memory, and waits for nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.questions import Method, Part, Question
-from engine.model.errors import SpecError
+from console.client.questions import Method, Part, Question, decoder
+from engine.model.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError
+from runbooks.plans.identity import AuthRefused, Unauthenticated
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -128,3 +147,164 @@ def _parameter(part: Part) -> Parameter:
     assert meta.ge is not None
     assert meta.le is not None
     return Number(part.name, default, meta.ge, meta.le, says, whole=kind is int)
+
+
+T = TypeVar("T")
+MAX_BODY_BYTES = 64 * 2**20
+LONGEST_WAIT_S = 60.0
+"""For what a long poll waits for."""
+PATIENCE_S = 30.0
+"""For what the engine is asked for."""
+
+STATUS = {
+    "invalid": 400,
+    "not_found": 404,
+    "refused": 409,
+    "journal": 503,
+    "journal_corrupt": 503,
+    "journal_busy": 503,
+    "busy": 503,
+    "unreachable": 502,
+}
+"""HTTP status of an error code; anything else is 500."""
+
+VERSION = "muster-version"
+"""Header: up to which state version, at least, an answer shows what happened."""
+_VERSION_NAME = VERSION.encode()
+_NO_HTTP = msgspec.json.encode(
+    {"code": "invalid", "problem": "the request is no HTTP/1.1", "remedy": "Send one request after the other, whole"}
+)
+DEFECT = MusterError("the engine failed on this request", "Its log has the details; this is a defect of Muster")
+LOG = logging.getLogger("muster.server")
+
+
+class Forbidden(RefusedError):
+    """Refused whatever the state of the cell: answered with 403 instead of 409."""
+
+
+class TooLarge(SpecError):
+    """A body above MAX_BODY_BYTES: answered with 413."""
+
+
+class Crowded(BusyError):
+    """Too much at once: answered with 503, or 429 where it is the caller's own, and when to come again."""
+
+    def __init__(self, problem: str, remedy: str, retry_s: int, *, by_caller: bool = False) -> None:
+        super().__init__(problem, remedy)
+        self.retry_s = retry_s
+        self.by_caller = by_caller
+
+
+async def answer(ask: Callable[[], object]) -> Response:
+    """Asks on a worker thread, because asking blocks, and encodes the answer there too."""
+    try:
+        content = await run_in_threadpool(lambda: msgspec.json.encode(ask()))
+    except MusterError as error:
+        return refusal(error)
+    except Exception:
+        LOG.exception("a request met a defect")
+        return refusal(DEFECT)
+    return Response(content, media_type="application/json")
+
+
+async def on_engine(loop: EngineLoop, ask: Callable[[Engine], T]) -> T:
+    """Wait for the engine's thread without keeping one of ours. Raises what `ask` does, and UnreachableError."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.wrap_future(loop.post(ask))
+    except TimeoutError:
+        raise UnreachableError(f"the engine did not answer within {PATIENCE_S:g} s", "It may be overloaded") from None
+
+
+async def body(request: Request, most: int = 0) -> bytes:
+    """The whole body. Raises TooLarge as soon as more than `most` bytes, or else MAX_BODY_BYTES, are announced or have
+    come."""
+    most = most or MAX_BODY_BYTES
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > most:
+        raise _too_large(most)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > most:
+            raise _too_large(most)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def decoded(content: bytes, kind: Any) -> Any:
+    """The body as `kind`. Raises SpecError naming the field or the byte."""
+    try:
+        return decoder(kind).decode(content)
+    except msgspec.ValidationError as error:
+        problem, _, at = str(error).partition(" - at `$")
+        raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SpecError("body", f"is not JSON ({error})", "Send one JSON value") from None
+    except RecursionError:
+        raise SpecError("body", "is nested too deeply", "Flatten it") from None
+
+
+def refusal(error: MusterError) -> Response:
+    """An error as an answer."""
+    content = msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
+    answer = Response(content, status_code=_status(error), media_type="application/json")
+    if isinstance(error, Crowded):
+        answer.headers["retry-after"] = str(error.retry_s)
+    if isinstance(error, Unauthenticated):
+        answer.headers["www-authenticate"] = 'Bearer realm="muster"'
+    return answer
+
+
+def _status(error: MusterError) -> int:
+    match error:
+        case Crowded():
+            return 429 if error.by_caller else 503
+        case Unauthenticated():
+            return 401
+        case Forbidden() | AuthRefused():
+            return 403
+        case TooLarge():
+            return 413
+        case _:
+            return STATUS.get(error.code, 500)
+
+
+def _too_large(most: int) -> TooLarge:
+    told = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB"
+    return TooLarge("body", f"is larger than {told}", "Split it")
+
+
+class Versioned:
+    """The whole service as it is served. `shown` gives the version that readers are shown; on any thread."""
+
+    def __init__(self, app: ASGIApp, shown: Callable[[], int]) -> None:
+        self._app = app
+        self._shown = shown
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def saying(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message.setdefault("headers", [])
+                if not any(name == _VERSION_NAME for name, _ in headers):
+                    headers.append((_VERSION_NAME, b"%d" % self._shown()))
+            await send(message)
+
+        await self._app(scope, receive, saying)
+
+    def no_http(self) -> bytes:
+        """All that is sent to who sends what cannot be read as a request."""
+        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        head += f"content-length: {len(_NO_HTTP)}\r\n{VERSION}: {self._shown()}\r\n\r\n"
+        return head.encode() + _NO_HTTP
+
+
+class SaysVersion:
+    """Mixed into one of uvicorn's HTTP protocols, before it in the order of bases: what it answers by itself."""
+
+    app: Any
+    transport: Any
+
+    def send_400_response(self, msg: str) -> None:
+        self.transport.write(self.app.no_http())
+        self.transport.close()

@@ -1,25 +1,243 @@
-"""What the recommender says of the live cell. Lives beside the gate in the engine's process, and only reads.
+"""What the recommender says of the live cell: how long work runs, what it costs, when it starts.
+
+How long the live cell's work runs: what its engine's pages tell is fed to the model, and the model is asked.
+
+It asks on the engine's own thread, one bounded window at a time, and what it has looked at it does not ask for again.
+Nothing is stored: after a restart it learns the latest ends anew from the engine's state, each at its own moment, and
+says what it said before, with three exceptions. Ends older than the last LOOKBACK are not learnt again. What was
+stopped and began anew leaves no trace. And trees, which are fitted on a thread of their own once there is enough to
+fit while whoever asks gets what was known before, are then fitted once to all that ended, not step by step.
+
+What the recommender says of the live cell. Lives beside the gate in the engine's process, and only reads.
 
 It asks on the engine's own thread, one bounded window at a time.
+
+What work would cost and when it would start. Lives beside the gate in the engine's process, and only reads.
+
+The options are made up on the engine's thread, tried by the twin beside it, and merged on the thread that asks.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import threading
+import time
 from typing import TYPE_CHECKING
 
-from console.client.cell_questions import RuntimeEstimate
-from console.service.run_times import LearnedRunTimes
+import msgspec
+
+from console.client.protocol import RuntimeEstimate
+from console.text.terminal_text import duration, timestamp
+from engine.model.errors import RefusedError, SpecError, of_code
+from engine.model.quantities import MIN_RUNS
 from engine.model.queries import Page, Query, Term
+from engine.model.twin_queries import MAX_HORIZON_MS, MAX_STRETCH, AskOptions, Options
+from recommender.estimates.cell_runs import (
+    COLUMNS,
+    LEVELS,
+    LIVE,
+    MAX_OPEN,
+    CellRuns,
+    Skill,
+    WorkloadFeatures,
+    WorkloadRow,
+)
+from recommender.estimates.queries import AHEAD_MS, Quote, QuoteOption, QuoteRequest, RunTime
+from recommender.estimates.run_time_model import Floats, Forest, RunTimeQuantiles
 from recommender.findings.failing_nodes import failing_nodes
 from recommender.findings.live_findings import QUOTA_WAIT_MS, QuantileCoverage, RunTimeOpinion, advise
 from recommender.findings.suggestions import MAX_TARGETS, Advice
-from recommender.runtimes.cell_runs import LEVELS, WorkloadFeatures
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from engine.control import Engine
     from engine.loop import EngineLoop
-    from engine.model.queries import NodeDetail
+    from engine.model.external_cells import PastRun
+    from engine.model.queries import NodeDetail, WorkloadDetail
     from engine.model.specs import QueueSpec
+    from recommender.estimates.cell_runs import WorkloadFeatures
+    from recommender.estimates.quotes import QuoteCandidate, QuotePlan
+
+
+PAGE = 1_000
+"""Workloads in one answer of the engine: a few milliseconds of its time."""
+LOOKBACK = 5_000
+"""Most ends learnt at once, in about a second. With more since the last question, as after a restart, all that was
+learnt is dropped for the latest."""
+
+
+class LearnedRunTimes:
+    """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._runs = CellRuns()
+        self._looked_ms = 0
+        """What happened before this cell time has been looked at."""
+        self._past_ms = 0
+        """Up to when what an outside scheduler remembers has been learnt."""
+        self._lock = threading.Lock()
+        """Held to learn and to ask what was learnt."""
+        self._fitting: threading.Thread | None = None
+
+    def estimate(self, workload_id: str) -> RuntimeEstimate | None:
+        """Of a workload, from what is known now; of one that runs, given how long it has. Raises NotFoundError."""
+        workload = self._loop.call(lambda engine: engine.workload(workload_id))
+        return self._ask(asked_of(workload), elapsed_ms(workload))
+
+    def about(self, asked: WorkloadFeatures) -> RuntimeEstimate | None:
+        """Of work that is not there yet; None while nothing is known that is like it."""
+        return self._ask(asked, 0)
+
+    def usual(self, running: Page) -> tuple[dict[str, RunTimeQuantiles], Skill | None]:
+        """How long each on a page of workloads should run, where likes of its own tell; and how good that has been."""
+        found = {}
+        with self._lock:
+            self._catch_up()
+            for values in running.rows:
+                row = dict(zip(running.columns, values, strict=True))
+                asked = WorkloadFeatures(
+                    name=row["name"],
+                    tenant=row["tenant"],
+                    queue=row["queue"],
+                    tasks=row["tasks"],
+                    gpu_milli=row["gpu"],
+                    estimate_ms=row["estimate"] or 0,
+                )
+                if said := self._runs.usual(row["id"], asked, self._looked_ms):
+                    found[row["id"]] = said
+            return found, self._runs.skill()
+
+    def settle(self) -> None:
+        """Returns when trees that are being fitted have been."""
+        if self._fitting is not None:
+            self._fitting.join()
+
+    def _ask(self, asked: WorkloadFeatures, elapsed_ms: int) -> RuntimeEstimate | None:
+        with self._lock:
+            self._catch_up()
+            said, skill = self._runs.about(asked, self._looked_ms, elapsed_ms), self._runs.skill()
+        if said is None:
+            return None
+        return RuntimeEstimate(
+            p10_ms=said.p10_ms,
+            p50_ms=said.p50_ms,
+            p90_ms=said.p90_ms,
+            samples=said.nearest_runs,
+            level=LEVELS.get(said.nearest, ""),
+            scored=skill.scored if skill else 0,
+            p90_coverage_permille=skill.p90_coverage_permille if skill else None,
+            median_abs_log_error=skill.median_abs_log_error if skill else None,
+            basis=said.basis,
+            learnt=said.samples,
+            within2x_permille=skill.within2x_permille if skill else None,
+            elapsed_ms=elapsed_ms,
+        )
+
+    def _catch_up(self) -> None:
+        """Learn what has happened since. All of it is read before any is learnt: a failure costs none."""
+        anew, from_ms, until_ms = self._loop.call(self._unlearnt)
+        since_ms = 0 if anew else from_ms
+        rows = self._all(window("ended", from_ms, until_ms), LOOKBACK)
+        submitted = window("submitted", since_ms, until_ms, LIVE)
+        rows += self._all(submitted, MAX_OPEN)
+        if since_ms:
+            rows += self._all(window("started", since_ms, until_ms, ("placed", "running")), MAX_OPEN)
+        if anew:
+            self._runs = CellRuns()
+            rows += self._loop.call(lambda engine: past_rows(engine.state.past.runs))
+        self._runs.feed(rows, since_ms, until_ms)
+        self._looked_ms = until_ms
+        self._fit_beside()
+
+    def _unlearnt(self, engine: Engine) -> tuple[bool, int, int]:
+        """Whether to learn anew, and the cell times from and up to before which ends are to be learnt.
+
+        What ends from now on ends at the present millisecond or later, so nothing is added to a time before it.
+        """
+        told_ms = engine.state.past.until_ms
+        from_ms, until_ms = self._looked_ms if told_ms == self._past_ms else 0, engine.now_ms
+        self._past_ms = told_ms
+        older = engine.query(page_of(window("-ended", from_ms, until_ms), LOOKBACK, 1)).rows
+        if older:
+            return True, older[0][COLUMNS.index("ended")] + 1, until_ms
+        return from_ms == 0, from_ms, until_ms
+
+    def _all(self, query: Query, most: int) -> list[WorkloadRow]:
+        rows: list[WorkloadRow] = []
+        while len(rows) < most:
+            page = self._page(page_of(query, len(rows), PAGE))
+            rows += (WorkloadRow(*values) for values in page.rows)
+            if not page.rows or len(rows) >= page.matched:
+                break
+        return rows
+
+    def _page(self, query: Query) -> Page:
+        return self._loop.call(lambda engine: engine.query(query))
+
+    def _fit_beside(self) -> None:
+        """Starts to fit new trees when they are due, and none are being fitted, and the learner is installed."""
+        if self._fitting is not None and self._fitting.is_alive():
+            return
+        rows = self._runs.training()
+        if rows is not None and importlib.util.find_spec("sklearn") is not None:
+            self._fitting = threading.Thread(target=self._fit, args=(self._runs, rows), name="run-times", daemon=True)
+            self._fitting.start()
+
+    def _fit(self, runs: CellRuns, rows: tuple[Floats, Floats]) -> None:
+        trees = Forest(*rows)
+        with self._lock:
+            runs.adopt(trees)
+
+
+def past_rows(runs: list[PastRun]) -> list[WorkloadRow]:
+    """Runs from before the cell, as if it had seen those that finished. No workload has such an id."""
+    return [
+        WorkloadRow(
+            id=f"//{number}", name=run.name, tenant=run.tenant, queue=run.queue, tasks=run.tasks,
+            gpu_milli=run.gpu_milli, estimate_ms=run.limit_ms or None, state="finished", attempts=1, run_ms=run.run_ms,
+            submitted_ms=run.submitted_ms, started_ms=run.started_ms, ended_ms=run.ended_ms,
+        )
+        for number, run in enumerate(runs)
+        if run.finished
+    ]  # fmt: skip
+
+
+def window(sort: str, from_ms: int, until_ms: int, states: tuple[str, ...] = ()) -> Query:
+    """Workloads for which the time of this column lies in [from, until)."""
+    column = sort.removeprefix("-")
+    times = (Term(column, ">=", from_ms), Term(column, "<", until_ms))
+    return Query(
+        kind="workloads",
+        columns=COLUMNS,
+        where=(*times, *(Term("state", "=", state) for state in states)),
+        sort=(sort,),
+    )
+
+
+def page_of(query: Query, offset: int, limit: int) -> Query:
+    return Query(kind=query.kind, columns=query.columns, where=query.where, sort=query.sort, offset=offset, limit=limit)
+
+
+def asked_of(workload: WorkloadDetail) -> WorkloadFeatures:
+    """What was known of a workload before it ran."""
+    return WorkloadFeatures(
+        name=workload.name,
+        tenant=workload.tenant,
+        queue=workload.queue,
+        tasks=sum(group.count for group in workload.groups),
+        gpu_milli=sum(group.count * group.gpu_milli for group in workload.groups),
+        estimate_ms=workload.estimate_ms,
+    )
+
+
+def elapsed_ms(workload: WorkloadDetail) -> int:
+    """How much of its work is behind a workload that runs."""
+    if workload.state != "running" or workload.started_ms is None:
+        return 0
+    return workload.kept_ms + workload.now_ms - workload.started_ms
+
 
 WINDOW = 2_000
 """Workloads, or queues, that advice looks at: those that wait or run longest."""
@@ -115,3 +333,169 @@ def cordoned_nodes(engine: Engine) -> tuple[list[NodeDetail], int]:
     """Up to MAX_TARGETS cordoned nodes, and how many more there are."""
     page = engine.query(CORDONED)
     return [engine.node(node_id) for (node_id,) in page.rows], page.matched - len(page.rows)
+
+
+MAX_SEEDS = 8
+"""When there is time for so many."""
+WAIT_S = 600.0
+"""Longest wait for all seeds that were asked for."""
+LATEST_ANSWER_S = 30.0
+
+
+class Quotes:
+    """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own."""
+
+    def __init__(self, loop: EngineLoop, advisor: Advisor) -> None:
+        self._loop = loop
+        self._advisor = advisor
+
+    def quote(self, request: QuoteRequest) -> Quote:
+        """Raises SpecError naming what is wrong, RefusedError when the twin is busy or cannot run."""
+        from recommender.estimates.quotes import as_if_free, likely_of, listed, plan, priced
+
+        begun = time.monotonic()
+        made = self._loop.call(lambda engine: plan(engine.state, request, engine.now_ms))
+        run = self._run_time(request, made)
+        likely = likely_of(run)
+        near = [each for each in made.candidates if each.asked_start_ms - made.at_ms + AHEAD_MS <= MAX_HORIZON_MS]
+        found = self._tried(request, near, likely, run, begun) if near else None
+        options: list[QuoteOption] = []
+        by_id = {trial.id: trial for trial in found.trials} if found is not None else {}
+        for candidate in made.candidates:
+            trial = by_id.get(candidate.spec.id)
+            if trial is None or found is None:
+                options.append(as_if_free(candidate, run))
+            else:
+                options.append(priced(candidate, trial, found, run))
+        at_ms = made.at_ms if found is None else found.at_ms
+        asked_ms = max(request.start_ms or at_ms, at_ms)
+        options += [listed(offer, request.nodes, request.model, asked_ms, run) for offer in request.offers]
+        return Quote(
+            version=made.version if found is None else found.version,
+            at_ms=at_ms,
+            nodes=request.nodes,
+            queue=made.queue,
+            run_time=run,
+            options=tuple(options),
+            assumptions=tuple(_assumptions(request, made, run, found, at_ms)),
+            warnings=made.warnings,
+            took_ms=round((time.monotonic() - begun) * 1000),
+        )
+
+    def _run_time(self, request: QuoteRequest, made: QuotePlan) -> RunTime:
+        if request.run_ms:
+            ms = request.run_ms
+            return RunTime(p10_ms=ms, p50_ms=ms, p90_ms=ms, told=True, samples=0, level="", p90_coverage_permille=None)
+        found = self._advisor.run_time_of(_asked(request, made)) if made.candidates else None
+        if found is None:
+            raise SpecError(
+                "hours",
+                "is not given, and too little of such work has finished to know how long it runs",
+                "Say how long it runs, such as --hours 6, or name work like it with --tenant and --name",
+            )
+        return RunTime(
+            p10_ms=found.p10_ms,
+            p50_ms=found.p50_ms,
+            p90_ms=found.p90_ms,
+            told=False,
+            samples=found.samples,
+            level=found.level,
+            p90_coverage_permille=found.p90_coverage_permille,
+        )
+
+    def _tried(
+        self, request: QuoteRequest, near: Sequence[QuoteCandidate], likely: tuple[int, ...], run: RunTime, begun: float
+    ) -> Options:
+        """What the twin says of the options."""
+        # Whoever does not know gives the time that is hardly ever passed.
+        estimate_ms = run.p90_ms
+        ahead_ms = max(candidate.asked_start_ms for candidate in near) - self._loop.engine.now_ms
+        horizon_ms = max(ahead_ms, 0) + AHEAD_MS + (2 * run.p90_ms if request.seeds else 0)
+        spent_ms = round((time.monotonic() - begun) * 1000)
+        ask = AskOptions(
+            workloads=tuple(msgspec.structs.replace(each.spec, estimate_ms=estimate_ms) for each in near),
+            run_ms=(likely,) * len(near),
+            horizon_ms=min(horizon_ms, MAX_HORIZON_MS),
+            seeds=request.seeds or MAX_SEEDS,
+            seed=request.seed,
+            arrivals=request.arrivals,
+            until="ended" if request.seeds else "started",
+            within_ms=0 if request.seeds else max(request.within_ms - spent_ms, request.within_ms // 2),
+        )
+        run_id = self._loop.call(lambda _: self._loop.twins.start(ask)).id
+        wait_s = WAIT_S if request.seeds else LATEST_ANSWER_S + MAX_STRETCH * request.within_ms / 1000
+        status = self._loop.twins.finish(run_id, wait_s)
+        if status.state == "running":
+            self._loop.twins.cancel(run_id)
+            raise RefusedError(f"running ahead took more than {wait_s:g} s", "Ask for fewer seeds")
+        if status.error is not None:
+            raise of_code(status.error.code, status.error.problem, status.error.remedy)
+        if not isinstance(status.answer, Options):
+            raise RefusedError("the run was stopped before it was done", "Ask again")
+        return status.answer
+
+
+def _asked(request: QuoteRequest, made: QuotePlan) -> WorkloadFeatures:
+    """What is known of the work before it is there."""
+    from recommender.estimates.cell_runs import WorkloadFeatures
+
+    group = made.candidates[0].spec.groups[0]
+    return WorkloadFeatures(
+        name=request.name,
+        tenant=request.tenant,
+        queue=made.queue,
+        tasks=group.count,
+        gpu_milli=group.count * group.request.gpu_milli,
+    )
+
+
+def _assumptions(request: QuoteRequest, made: QuotePlan, run: RunTime, found: Options | None, at_ms: int) -> list[str]:
+    texts = []
+    if found is not None:
+        until = "its end" if found.until == "ended" else "its start"
+        full = sum(trial.arrivals for trial in found.trials)
+        part = f" ({full} of {len(found.trials)} options)" if 0 < full < len(found.trials) else ""
+        arrivals = f"with arrivals like of late{part}" if full else "without new arrivals"
+        texts.append(
+            f"starts: the cell as of {timestamp(at_ms)} UTC (v{found.version:,}), run ahead {arrivals} until {until}, "
+            f"each option alone, {_runs(found)}"
+        )
+        if not request.seeds:
+            texts.append(
+                f"runs: as many as there was time for, and {MIN_RUNS} make quantiles; --within 20s looks further ahead "
+                "in more of them, --seeds N takes the time it needs and runs on to the end"
+            )
+    if made.queue:
+        chosen = ", the largest leaf it fits into; --queue names another" if made.queue_chosen else ""
+        texts.append(f"queue: {made.queue}{chosen}")
+    if made.candidates:
+        texts.append(f"each task: {_task(made.candidates[0])}")
+    if run.told:
+        texts.append(f"run time: {duration(run.p50_ms)}, as told")
+    else:
+        held = "" if run.p90_coverage_permille is None else f", p90 held for {run.p90_coverage_permille / 10:g}%"
+        texts.append(
+            f"run time: {duration(run.p10_ms)} / {duration(run.p50_ms)} / {duration(run.p90_ms)} from "
+            f"{run.samples:,} finished runs of {run.level}{held}"
+        )
+    if made.candidates:
+        texts.append(f"prices: the pools', as of {timestamp(at_ms)} UTC, unchanged until it ends")
+    texts.append(
+        "cost: rate x time it holds its nodes, as the ledger charges it; nodes that boot or idle are not in it"
+    )
+    return texts
+
+
+def _runs(found: Options) -> str:
+    """How many of each option."""
+    counts = [len(trial.attempts) for trial in found.trials]
+    few, many = min(counts), max(counts)
+    return f"{many} run{'s' if many != 1 else ''}" if few == many else f"{few} to {many} runs"
+
+
+def _task(candidate: QuoteCandidate) -> str:
+    asked = candidate.spec.groups[0].request
+    parts = [f"{asked.cpu_milli / 1000:g} CPU", f"{asked.memory_mib / 1024:,.0f} GiB"]
+    if asked.gpu_milli:
+        parts.insert(0, f"{asked.gpu_milli / 1000:g} GPU")
+    return f"{', '.join(parts)} of a node of pool {candidate.pool}"

@@ -14,30 +14,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from engine.admission.clone_spec import spec_of
+from engine.admission.workload_changes import spec_of
 from engine.capacity.task_shapes import accepts
-from engine.ledger.charges import share
+from engine.model.columns import view
 from engine.model.errors import MusterError
 from engine.model.specs import WorkloadState
-from engine.tables.columns import view
+from engine.state.ledger import share
+from recommender.estimates.queries import SizingReport, SizingRequest
+from recommender.estimates.request_sizing import Sizer, TaskGroupUse, sized, sizing_findings
 from recommender.history.metrics import CELL, kind_of
-from recommender.runtimes.request_sizing import Sizer, TaskGroupUse, sized, sizing_findings
-from recommender.runtimes.sizing_queries import SizingReport, SizingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from console.service.telemetry_archive import Archive
+    from console.service.telemetry import Archive
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model.specs import TaskGroup
     from engine.state.cell_state import State
+    from recommender.estimates.machine_choice import CandidatePool, ColocatedRun, Fingerprint, Slowdown, SpeedModel
+    from recommender.estimates.queries import PlacementAdvice
+    from recommender.estimates.request_sizing import UsageModel
     from recommender.findings.suggestions import Suggestion
     from recommender.history.metrics import RunRecord
-    from recommender.runtimes.interference import ColocatedRun, Slowdown
-    from recommender.runtimes.machine_choice import CandidatePool, Fingerprint, SpeedModel
-    from recommender.runtimes.placement_queries import PlacementAdvice
-    from recommender.runtimes.usage_model import UsageModel
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 EVERY_S = 25.0
@@ -129,7 +128,7 @@ class Insights:
 
     def advice_on(self, workload_id: str) -> PlacementAdvice:
         """Where it would do best. Raises NotFoundError, and RecordsError while the disk fails."""
-        from recommender.runtimes.machine_choice import advised
+        from recommender.estimates.machine_choice import advised
 
         asked = self._loop.call(lambda engine: asked_of(engine, workload_id))
         places = [self._watched(place, asked.now_ms) for place in asked.places]
@@ -146,7 +145,7 @@ class Insights:
 
     def findings(self) -> list[Suggestion]:
         """Kinds of the wrong size, and such as are slowed down by neighbours."""
-        from recommender.runtimes.interference import interference_findings, slowdowns
+        from recommender.estimates.machine_choice import interference_findings, slowdowns
 
         with self._lock:
             usage = self._learn()
@@ -173,7 +172,7 @@ class Insights:
 
     def _learn(self) -> UsageModel:
         """What kinds use, by all that is in the history."""
-        from recommender.runtimes.usage_model import UsageModel
+        from recommender.estimates.request_sizing import UsageModel
 
         now_s = time.monotonic()
         if self._usage is not None and now_s - self._learnt_s < FRESH_S:
@@ -205,7 +204,7 @@ class Insights:
         return usage
 
     def _speeds(self) -> SpeedModel:
-        from recommender.runtimes.machine_choice import SpeedModel
+        from recommender.estimates.machine_choice import SpeedModel
 
         now_s = time.monotonic()
         if self._speed is None or now_s - self._fitted_s >= FRESH_S:
@@ -256,7 +255,7 @@ class Insights:
 
     def _join(self, ended: Sequence[RunRecord]) -> None:
         """Ended runs with what was seen beside them."""
-        from recommender.runtimes.interference import beside
+        from recommender.estimates.machine_choice import beside
 
         for run in ended:
             seen = self._shares.pop(run.id, []) if run.source == CELL else []
@@ -330,7 +329,7 @@ def asked_of(engine: Engine, workload_id: str) -> AdviceRequest:
 
     import numpy as np
 
-    from recommender.runtimes.machine_choice import CandidatePool, fingerprint
+    from recommender.estimates.machine_choice import CandidatePool, fingerprint
 
     state = engine.state
     detail = engine.workload(workload_id)

@@ -1,4 +1,13 @@
-"""The client of an engine in this process. The server answers through one too, so both faces share one behaviour."""
+"""The client of an engine in this process: it answers what is asked, also of the audit and by id.
+
+What a face may ask of the audit, answered beside the engine: reading holds nobody up.
+
+The client of an engine in this process. The server answers through one too, so both faces share one behaviour.
+
+Whatever has an id, of the cell and of what stands beside it: proposals, runbooks, drafts, advice, what-ifs, records.
+
+Ids of things beside the cell say what they are by how they begin, so that nothing is asked that cannot have the answer.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +15,163 @@ import contextlib
 import copy
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from console.auth.token_store import Tokens
-from console.client.health import Health
 from console.client.presence import Presence, PresenceAsk, Present
-from console.client.protocol import Client
+from console.client.protocol import Client, Health
 from console.client.questions import Arguments, Question, refuse_read_only, wrap_answers
-from console.service.audit_queries import Auditing
+from console.service.advisor import Quotes
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts
-from console.service.gate_figures import GateFigures
+from console.service.gate_watch import GateFigures
 from console.service.insights import Insights
-from console.service.quotes import Quotes
 from console.service.recommendations import Recommender
-from console.service.run_output import RunOutput
 from console.service.slurm_cell import SlurmCell
-from console.service.telemetry_archive import Archive
+from console.service.telemetry import Archive
+from console.service.this_machine import RunOutput
+from console.service.token_store import Tokens
 from console.version import VERSION
-from engine.model.errors import UnreachableError
-from runbooks.gate import unverified_steps
-from runbooks.people.identity import OWNER, THIS_ACCOUNT, Actor
-from runbooks.policy import wording
-from runbooks.policy.direct_requests import admit
+from engine.model.errors import MusterError, UnreachableError
+from engine.model.queries import Named
+from runbooks.audit import reader as reading
+from runbooks.gate import aftermath, policy_changes
+from runbooks.gate.decisions import admit
+from runbooks.plans.identity import OWNER, THIS_ACCOUNT, Actor
+from runbooks.plans.queries import AuditErased, AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
 from runbooks.procedures.registry import RunbookRegistry
 
 if TYPE_CHECKING:
-    from console.auth.identity import IdentityClaim
-    from console.auth.token_queries import NewToken, TokenAsk, TokenLine
-    from console.client.cell_questions import RuntimeEstimate
+    from sqlalchemy import Connection
+
+    from console.client.identity import IdentityClaim
+    from console.client.protocol import RuntimeEstimate
+    from console.client.tokens import NewToken, TokenAsk, TokenLine
     from console.service.advisor import Advisor
-    from console.service.gate_ticker import GateTicker
+    from console.service.gate_watch import GateTicker
     from engine.control import Engine
-    from engine.executors.process_queries import OutputPart, OutputRequest, ProcessReport
-    from engine.external.slurm.mirror.report import Mirrored, MirrorReport
+    from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
+    from engine.external.mirror_report import Mirrored, MirrorReport
     from engine.loop import EngineLoop
     from engine.model.commands import AnyCommand, Receipt
-    from engine.model.intent_reports import IntentsReport
+    from engine.model.external_cells import IntentsReport
     from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Query, Unblocking
     from engine.model.twin_queries import Ask, RunStatus, ScoreReport
-    from recommender.findings.queries import Recommendation, Recommendations
-    from recommender.forecasts.queries import Forecast, ForecastRequest
-    from recommender.history.queries import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
-    from recommender.quotes.queries import Quote, QuoteRequest
-    from recommender.runtimes.placement_queries import PlacementAdvice
-    from recommender.runtimes.sizing_queries import SizingReport, SizingRequest
-    from runbooks.audit.queries import AuditErased, AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
+    from recommender.estimates.queries import (
+        Forecast,
+        ForecastRequest,
+        PlacementAdvice,
+        Quote,
+        QuoteRequest,
+        SizingReport,
+        SizingRequest,
+    )
+    from recommender.findings.suggestions import Recommendation, Recommendations
+    from recommender.history.metrics import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
     from runbooks.gate.approval_gate import Gate
-    from runbooks.people.identity import AuthRefused, Signed
-    from runbooks.plans.intent_queries import IntentAnswer, IntentDetail
+    from runbooks.gate.approval_policy import (
+        Caller,
+        Candidate,
+        Deed,
+        PolicyChange,
+        PolicyCheck,
+        PolicyView,
+        PolicyVote,
+        Verdict,
+    )
+    from runbooks.gate.run_limits import Freeze, FreezeSpec
+    from runbooks.plans.identity import Actor, AuthRefused, Signed
+    from runbooks.plans.queries import (
+        AuditErased,
+        AuditPage,
+        AuditPart,
+        AuditQuery,
+        AuditRange,
+        AuditState,
+        IntentAnswer,
+        IntentDetail,
+        RunbookAsk,
+        RunbookLine,
+        RunbookRun,
+        RunbookView,
+        RunbookVote,
+    )
     from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
-    from runbooks.policy.approval_policy import Deed, Verdict
-    from runbooks.policy.freezes import Freeze, FreezeSpec
-    from runbooks.policy.queries import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
-    from runbooks.procedures.queries import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+
+
+class Auditing:
+    """The audit of one cell. `actor` is in whose name is asked; who may not is refused, on record."""
+
+    def __init__(self, loop: EngineLoop, gate: Gate) -> None:
+        self._loop = loop
+        self._gate = gate
+        self._reader = reading.AuditReader(
+            loop.engine.place, lambda ask: loop.call(lambda engine: engine.recorded(ask))
+        )
+
+    def state(self) -> AuditState:
+        audit = self._gate.audit
+        return self._reader.read(lambda connection: reading.state(connection, audit))
+
+    def page(self, query: AuditQuery) -> AuditPage:
+        return self._reader.read(lambda connection: reading.page(connection, query))
+
+    def part(self, actor: Actor, wanted: AuditRange) -> AuditPart:
+        """The first part is a record of its own, which the export has too."""
+        self._loop.call(lambda engine: self._begin_export(engine, actor, wanted))
+        return self._reader.read(lambda connection: reading.part(connection, wanted, f"muster {VERSION}"))
+
+    def _begin_export(self, engine: Engine, actor: Actor, wanted: AuditRange) -> None:
+        self._gate.refuse_unless(actor, "export")
+        if wanted.after:
+            return
+        audit = self._gate.audit
+
+        def write(connection: Connection) -> None:
+            first, last = reading.bounds(connection, wanted)
+            data = {"first": first, "last": last if wanted.last else 0, "private": wanted.private}
+            audit.append(connection, "audit.exported", actor, data=data)
+
+        engine.record(write)
+        audit.after(at_once=True)
+
+    def anchor(self, actor: Actor) -> AuditState:
+        """A checkpoint now, at all anchors."""
+
+        def change(_engine: Engine) -> None:
+            self._gate.refuse_unless(actor, "export")
+            self._gate.audit.publish()
+
+        self._loop.call(change)
+        return self.state()
+
+    def rotate(self, actor: Actor) -> AuditState:
+        """Another key signs from now on."""
+
+        def change(_engine: Engine) -> None:
+            self._gate.refuse_unless(actor, "key")
+            self._gate.audit.rotate_file(actor)
+
+        self._loop.call(change)
+        return self.state()
+
+    def redact(self, actor: Actor, ref: str, reason: str) -> AuditErased:
+        audit = self._gate.audit
+
+        def change(engine: Engine) -> int:
+            self._gate.refuse_unless(actor, "redact")
+            seq = engine.record(lambda connection: audit.redact(connection, actor, ref, reason))
+            audit.after(at_once=True)
+            return seq
+
+        seq = self._loop.call(change)
+        return AuditErased(ref=ref, record=seq, scrubbed=self._loop.call(lambda _: audit.scrub()))
 
 
 MAX_ON_A_SCREEN = 256
@@ -185,7 +293,6 @@ class LocalClient(Client):
                 self._slurm.shown([row[at] for row in found.rows])
 
     def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
-        from console.service.id_lookup import beside
 
         hits: tuple[Named, ...] = (*self._read("find", name, kinds, limit), *beside(self, name, kinds, limit))
         return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]
@@ -333,7 +440,7 @@ class LocalClient(Client):
         self._loop.call(lambda _: self._gate.close_review(self._actor, review, comment))
 
     def whoami(self, proved: bool = False) -> Caller:
-        return self._loop.call(lambda _: wording.caller_of(self._gate.policies, self._actor))
+        return self._loop.call(lambda _: policy_changes.caller_of(self._gate.policies, self._actor))
 
     def present(self, ask: PresenceAsk) -> Present:
         return self.presence.wait(self._actor, ask)
@@ -348,10 +455,10 @@ class LocalClient(Client):
         return self.tokens_kept.revoke(self._actor, id)
 
     def policy(self) -> PolicyView:
-        return self._loop.call(lambda _: wording.view_of(self._gate.policies))
+        return self._loop.call(lambda _: policy_changes.view_of(self._gate.policies))
 
     def check_policy(self, text: str) -> PolicyCheck:
-        return self._loop.call(lambda _: wording.check(self._gate.policies, self._actor, text))
+        return self._loop.call(lambda _: policy_changes.check(self._gate.policies, self._actor, text))
 
     def propose_policy(self, change: PolicyChange) -> Candidate:
         return self._loop.call(lambda _: self._gate.policies.propose(self._actor, change))
@@ -439,11 +546,11 @@ class LocalClient(Client):
         return self._loop.call(lambda engine: engine.intents(limit))
 
     def intent(self, number: int) -> IntentDetail:
-        found, intent = self._loop.call(lambda engine: unverified_steps.detail(engine, self._gate, number))
+        found, intent = self._loop.call(lambda engine: aftermath.detail(engine, self._gate, number))
         return msgspec.structs.replace(found, far=self._slurm.evidence(intent))
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
-        return self._loop.call(lambda engine: unverified_steps.answer(engine, self._gate, self._actor, said))
+        return self._loop.call(lambda engine: aftermath.answer(engine, self._gate, self._actor, said))
 
     def processes(self, workload_id: str) -> ProcessReport:
         return self._output.report(workload_id)
@@ -533,3 +640,69 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"uid-{os.getuid()}"
+
+
+MAX_PROPOSALS = 200
+"""The newest, among which is looked for those whose id begins so."""
+
+
+def beside(client: LocalClient, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
+    """What is called `name`, then what begins so. What cannot be asked at present is left out: it is not found."""
+    found: dict[Named, None] = {}
+    for kind, begins, hits in _KINDS:
+        if (not kinds or kind in kinds) and _may_begin(begins, name):
+            with suppress(MusterError):
+                found |= dict.fromkeys(islice(hits(client, name), limit))
+    return tuple(sorted(found, key=lambda hit: hit.id != name))[:limit]
+
+
+def _may_begin(pattern: str, name: str) -> bool:
+    """Whether an id of that form may begin so; all that a form says is its first letters."""
+    return name.upper().startswith(pattern) or pattern.startswith(name.upper())
+
+
+def _proposals(client: LocalClient, name: str) -> Iterator[Named]:
+    if re.fullmatch(r"P-[1-9][0-9]{0,10}", name):
+        with suppress(MusterError):
+            one = client.proposal(name)
+            yield Named("proposal", one.id, f"{one.state}: {one.title}")
+    for each in client.proposals((), MAX_PROPOSALS):
+        if each.id.startswith(name):
+            yield Named("proposal", each.id, f"{each.state}: {each.title}")
+
+
+def _drafts(client: LocalClient, name: str) -> Iterator[Named]:
+    return (Named("draft", each.id, each.rule_state) for each in client.draft_runs() if each.id.startswith(name))
+
+
+def _runs(client: LocalClient, name: str) -> Iterator[Named]:
+    return (Named("run", each.id, each.state) for each in client.runs() if each.id.startswith(name))
+
+
+def _advice(client: LocalClient, name: str) -> Iterator[Named]:
+    from recommender.findings.suggestions import same_id
+
+    for each in client.recommendations().open:
+        if each.suggestion.id.startswith(name) or each.suggestion.id == same_id(name):
+            yield Named("recommendation", each.suggestion.id, each.suggestion.finding)
+
+
+def _runbooks(client: LocalClient, name: str) -> Iterator[Named]:
+    return (Named("runbook", each.id, each.status) for each in client.runbooks() if each.id.startswith(name))
+
+
+def _records(client: LocalClient, name: str) -> Iterator[Named]:
+    """Of the audit, by number."""
+    if name.isascii() and name.isdigit() and len(name) < 16 and 0 < int(name) <= client.audit_state().last:
+        yield Named("record", str(int(name)))
+
+
+_KINDS: tuple[tuple[str, str, Callable[[LocalClient, str], Iterator[Named]]], ...] = (
+    ("proposal", "P-", _proposals),
+    ("draft", "D-", _drafts),
+    ("run", "T-", _runs),
+    ("recommendation", "R-", _advice),
+    ("runbook", "", _runbooks),
+    ("record", "", _records),
+)
+"""Kind, how its ids begin, and what finds them."""

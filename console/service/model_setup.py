@@ -14,12 +14,12 @@ from pathlib import Path
 
 from console.forms.settings import MODEL_KEY, ConsoleSettings, microusd
 from engine.model.errors import SpecError
-from engine.model.quantity_parsing import duration_ms
+from engine.model.quantities import duration_ms
 from runbooks.drafts.typed_draft import DraftRejected
 from runbooks.models.drafter import ModelSetup
 from runbooks.models.endpoint import Endpoint, endpoint_of
 from runbooks.models.limits import SpendingLimits, TokenPrices
-from runbooks.people.key_files import read_secret
+from runbooks.plans.keys import read_secret
 
 KEYRING = "muster"
 """Service under which a keyring may hold the key; the user is the origin of the URL."""

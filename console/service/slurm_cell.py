@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.external.slurm.errors import SlurmRefused, SlurmUnavailable
-from engine.external.slurm.mirror.report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.model.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.external.slurm.accounting import JobStep
-    from engine.external.slurm.carrying.threads import Forbidden, IntentDriver, Recorded
-    from engine.external.slurm.client.connection import SlurmConnection
-    from engine.external.slurm.mirror.mirror_passes import Mirror
-    from engine.external.slurm.mirror.watch import Watcher
-    from engine.external.slurm.records import Job
+    from engine.external.change_carrier import Forbidden, IntentDriver, Recorded
+    from engine.external.mirror_passes import Mirror
+    from engine.external.mirror_watch import Watcher
+    from engine.external.slurm.connection import SlurmConnection
+    from engine.external.slurm.records import Job, JobStep
     from engine.loop import EngineLoop
-    from engine.model.intent_reports import FarLook
+    from engine.model.external_cells import FarLook
     from engine.state.intents import Intent
 
 
@@ -104,15 +103,15 @@ class SlurmCell:
         """Where Muster may act on the cluster."""
         if at is None:
             return
-        from engine.external.slurm.client.connection import SlurmConnection
-        from engine.external.slurm.mirror.mirror_passes import Mirror
-        from engine.external.slurm.mirror.watch import Watcher
+        from engine.external.mirror_passes import Mirror
+        from engine.external.mirror_watch import Watcher
+        from engine.external.slurm.connection import SlurmConnection
 
         self.connection = SlurmConnection(at.where, user=at.user or None, token_file=at.token_file)
         self.mirror = Mirror(self.connection, loop.call)
         self.watcher = Watcher(self.connection, self.mirror, where=at.where, user=at.user, acts=at.acts)
         if at.acts:
-            from engine.external.slurm.carrying.threads import IntentDriver
+            from engine.external.change_carrier import IntentDriver
 
             loop.engine.acts = True
             self.driver = IntentDriver(
@@ -142,7 +141,7 @@ class SlurmCell:
 
     def trouble(self) -> str:
         """Why what is shown of the cluster is old; empty while it is fresh, or nothing is mirrored."""
-        from console.views.external.mirror import mirror_trouble
+        from console.views.mirror import mirror_trouble
 
         return mirror_trouble(self.report(), time.time())
 
@@ -164,7 +163,7 @@ class SlurmCell:
         if self.connection is None or self.mirror is None:
             return None
         if not self._looking.acquire(timeout=EVIDENCE_WAIT_S):
-            from engine.model.intent_reports import FarLook
+            from engine.model.external_cells import FarLook
 
             return FarLook(at_ms=time.time_ns() // 1_000_000, error="it is asked of another intent, and takes long")
         try:
@@ -173,7 +172,7 @@ class SlurmCell:
             self._looking.release()
 
     def _looked(self, connection: SlurmConnection, mirror: Mirror, intent: Intent) -> FarLook:
-        from engine.external.slurm.carrying.evidence import look
+        from engine.external.intent_evidence import look
 
         kept = self._evidence.get(intent.number)
         if kept is not None and time.monotonic() < kept[0]:
@@ -190,7 +189,7 @@ class SlurmCell:
     def shown(self, ids: Sequence[str]) -> None:
         """A list of workloads is on somebody's screen: they are kept fresh for a while."""
         if self.watcher is not None:
-            from engine.external.slurm.mirror.watch import VISIBLE_S
+            from engine.external.mirror_watch import VISIBLE_S
 
             self.watcher.track(*ids, for_s=VISIBLE_S)
 

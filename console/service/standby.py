@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from console.text.terminal_text import printable
-from engine.journal.cell_lease import Lease
 from engine.journal.database import Schema
+from engine.journal.postgres_store import Lease
 from engine.journal.standby import StandbyResult, stand_by, wait_for
 from engine.model.errors import JournalTaken
 

@@ -1,17 +1,50 @@
-"""Plain text for pipes and incident notes: aligned tables and the overview. Foreign text passes `printable`."""
+"""Plain text for pipes and incident notes: aligned tables, figures of the twin, and rows as CSV, TSV and JSON.
+
+Plain text for pipes and incident notes: aligned tables and the overview. Foreign text passes `printable`.
+
+Figures of the twin in words, for shell and screens. Loads nothing of Textual: the shell answers at once.
+
+A figure is its median over the runs, with p10 and p90 behind it where they differ. A change is called better or worse
+only where p10 and p90 of the differences agree; otherwise the runs do not tell. Of too few runs for quantiles it is the
+least and the most, and no change is called either.
+
+Rows as data for other programs: CSV, TSV and JSON, the same from the console and from the shell.
+
+In CSV and TSV quantities are in units that a spreadsheet adds up (GPU, CPU, MiB, seconds, USD, percent), times ISO 8601
+in UTC; JSON has the engine's own integers. A text that a spreadsheet would take for a formula gets an apostrophe in
+front, and what could act on a terminal is an escape.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from console.text.terminal_text import NONE, duration, mebibytes, milli, money, permille, printable, show, timestamp
-from engine.model.queries import COLUMNS, Kind
+from console.text.terminal_text import (
+    LONGEST,
+    NONE,
+    duration,
+    mebibytes,
+    milli,
+    money,
+    permille,
+    printable,
+    show,
+    timestamp,
+    visible,
+)
+from engine.model.queries import COLUMNS, Column, Kind
 
 if TYPE_CHECKING:
-    from console.client.cell_questions import RuntimeEstimate
+    from collections.abc import Callable, Sequence
+
+    from console.client.protocol import RuntimeEstimate
     from engine.model.queries import (
         GroupDetail,
         MigInstance,
@@ -26,6 +59,8 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.model.specs import Affinity
+    from engine.model.twin_queries import Figure, Interval
+
 
 OVERVIEW_POOLS = 3
 OVERVIEW_REASONS = 4
@@ -390,3 +425,147 @@ def _held(likely: RuntimeEstimate) -> str:
         return "no such estimate has been scored yet"
     within = f", p50 within 2x in {permille(likely.within2x_permille)}" if likely.within2x_permille is not None else ""
     return f"p90 held in {permille(likely.p90_coverage_permille)}{within} of {likely.scored:,} scored"
+
+
+DEVICE_HOUR_MS = 3_600_000
+WHOLE_DOLLARS_MICROUSD = 100_000_000
+"""From here on cents tell nothing."""
+UNCHANGED = "the same"
+
+
+def amount(unit: str, value: int) -> str:
+    """A figure for people, by its unit."""
+    match unit:
+        case "duration":
+            return duration(value)
+        case "permille":
+            return f"{value / 10:.1f}%"
+        case "money":
+            return money(value) if abs(value) < WHOLE_DOLLARS_MICROUSD else money(value)[:-3]
+        case "device_time":
+            return f"{value / DEVICE_HOUR_MS:,.1f} dev-h"
+        case _:
+            return f"{value:,}"
+
+
+def spread(unit: str, over: Interval) -> str:
+    """The median, and p10 to p90 where they differ: `12m (8m..15m)`; of few runs the least and the most: `8m..15m`."""
+    return _spread(over, lambda value: amount(unit, value))
+
+
+def middle(unit: str, over: Interval) -> str:
+    """The median alone; of few runs the least and the most."""
+    return spread(unit, over) if over.p50 is None else amount(unit, over.p50)
+
+
+def heads(figures: Sequence[Figure]) -> tuple[str, str, str, str]:
+    """Titles above rows of figures: what they are, before, after, and what spread the change has."""
+    if any(figure.change.p50 is None for figure in figures):
+        return "LEAST..MOST", "BEFORE", "AFTER", "CHANGE"
+    return "MEDIANS", "BEFORE", "AFTER", "CHANGE (P10..P90)"
+
+
+def signed_spread(unit: str, over: Interval) -> str:
+    """The same of a change."""
+    return _spread(over, lambda value: signed(unit, value))
+
+
+def _spread(over: Interval, text: Callable[[int], str]) -> str:
+    if over.p10 is None or over.p50 is None or over.p90 is None:
+        return text(over.least) if over.least == over.most else f"{text(over.least)}..{text(over.most)}"
+    return text(over.p50) if over.p10 == over.p90 else f"{text(over.p50)} ({text(over.p10)}..{text(over.p90)})"
+
+
+def change(figure: Figure) -> tuple[str, str]:
+    """The change in words, and the tone it deserves."""
+    over = figure.change
+    low, high = (over.least, over.most) if over.p10 is None or over.p90 is None else (over.p10, over.p90)
+    if low == high == 0:
+        return UNCHANGED, "dim"
+    text = signed_spread(figure.unit, over)
+    if not figure.better or over.p50 is None:
+        return text, ""
+    if low <= 0 <= high:
+        return f"{text} unclear", "dim"
+    better = (over.p50 < 0) == (figure.better == "lower")
+    return (f"{text} better", "ok") if better else (f"{text} worse", "bad")
+
+
+def signed(unit: str, value: int) -> str:
+    return f"{'+' if value > 0 else ''}{amount(unit, value)}"
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a formula of a spreadsheet begins with, in both widths."""
+PART = LONGEST // 10  # an escape takes up to ten characters
+_UNITS = {"memory": "mib", "disk": "mib", "duration": "s", "permille": "percent", "money": "usd"}
+_SCALES = {"cpu": 1_000, "gpu": 1_000, "duration": 1_000, "permille": 10, "money": 1_000_000}
+
+
+def pasteable(text: str) -> str:
+    """Text of any length that does nothing to a terminal it is pasted into but stand there: only its own line ends and
+    tabs stay, and none at the end."""
+    lines = text.rstrip("\r\n").split("\n")
+    return "\n".join("\t".join(harmless(cell) for cell in line.split("\t")) for line in lines)
+
+
+def harmless(text: str) -> str:
+    """One line of any length in which whatever could act on a terminal is an escape."""
+    if len(text) <= PART:
+        return visible(text)
+    return "".join(visible(text[at : at + PART]) for at in range(0, len(text), PART))
+
+
+def title(column: Column) -> str:
+    """Name of a column with the unit its numbers are in: `wait_s`."""
+    unit = _UNITS.get(column.unit)
+    return f"{column.name}_{unit}" if unit else column.name
+
+
+def plain(column: Column, value: Any) -> str:
+    """A value for a spreadsheet; empty where it does not apply."""
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, int):
+        return unformed(harmless(str(value)))
+    if column.unit == "time":
+        return iso(value)
+    return decimal(value, _SCALES.get(column.unit, 1))
+
+
+def unformed(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.lstrip(" ").startswith(FORMULA) else text
+
+
+def decimal(value: int, scale: int) -> str:
+    """`value / scale`, exactly: 250 of 1000 is 0.25."""
+    if scale == 1:
+        return str(value)
+    whole, rest = divmod(abs(value), scale)
+    digits = f"{rest:0{len(str(scale)) - 1}d}".rstrip("0")
+    return f"{'-' if value < 0 else ''}{whole}{'.' + digits if digits else ''}"
+
+
+def iso(at_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, OSError, ValueError):
+        return str(at_ms)
+
+
+def csv_text(rows: Iterable[Sequence[str]]) -> str:
+    """Lines of CSV, each with its end."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def tsv_text(rows: Iterable[Sequence[str]]) -> str:
+    """Lines between which there are line ends, cells between which there are tabs: none is within a cell."""
+    return "\n".join("\t".join(row) for row in rows)
+
+
+def json_text(value: Any) -> str:
+    """One line of JSON, in ASCII."""
+    return json.dumps(value, separators=(",", ":"))

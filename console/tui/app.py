@@ -25,38 +25,30 @@ from textual.message import Message
 from textual.widgets import Static
 
 from console.actions import registry
-from console.actions.action_types import Action, Context, ScreenName
+from console.actions.registry import Action, Context, ScreenName
+from console.client import garbage_collection
 from console.client.change_feed import Arrived, Connected, Feed, Lost, in_thread
 from console.forms.session_state import SessionState
 from console.forms.settings import ConsoleSettings
-from console.processes import garbage_collection
 from console.text.guarded_streams import draw_on_what_may_vanish, inert
 from console.text.terminal_text import printable
-from console.text.themes import PLAIN, THEMES, theme_for
-from console.tui.connection_state import ConnectionState
-from console.tui.frame_content import FrameDrawing
-from console.tui.input_bars import Bars
-from console.tui.key_queue import KeyQueue
+from console.text.tones import PLAIN, THEMES, theme_for
+from console.tui.connection import ConnectionState, Others, PresenceReporter, RefreshThrottle, place_of
+from console.tui.input_bars import Bars, KeyQueue
 from console.tui.navigation import Navigation
-from console.tui.navigator import Navigator, trail_of
-from console.tui.preloading import AFTER_S, load_ahead
-from console.tui.presence import Others, PresenceReporter, place_of
-from console.tui.refresh_throttle import RefreshThrottle
-from console.tui.terminal.driver import TerminalDriver
-from console.tui.widgets.cached_screen import PageScreen
-from console.tui.widgets.frame import CRUMB, Frame
-from console.tui.widgets.line_widget import Toned
-from console.tui.widgets.one_line import OneLine
+from console.tui.navigator import AFTER_S, Navigator, load_ahead, trail_of
+from console.tui.terminal_driver import TerminalDriver
+from console.tui.widgets.drawing import OneLine, PageScreen, Toned
+from console.tui.widgets.frame import CRUMB, Frame, FrameDrawing, since_boot
 from console.tui.widgets.pane import Pane
-from console.views.event_log import EventLog
-from console.views.frame import since_boot
+from console.views.lists import EventLog
 from engine.model.errors import MusterError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
     from textual.command import Provider
     from textual.timer import Timer
 
-    from console.auth.identity import Identity
+    from console.client.identity import Identity
     from console.client.protocol import Client
     from console.tui.widgets.prompt_bar import PromptBar
 
@@ -73,7 +65,7 @@ _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
 
 def _palette() -> type[Provider]:
     """Loaded when ctrl+p is first pressed."""
-    from console.tui.command_palette import ActionProvider
+    from console.tui.dialog_frames import ActionProvider
 
     return ActionProvider
 
@@ -382,7 +374,7 @@ class MusterApp(App[None]):
     @work(group="propose", exclusive=True)
     async def propose(self, action: Action, ids: tuple[str, ...]) -> None:
         """Ask the engine for a plan, the person for a yes, and the engine to do exactly that plan."""
-        from console.tui.handlers.proposing import propose
+        from console.tui.proposal_steps import propose
 
         try:
             self.say(await propose(self, action, ids))
@@ -393,10 +385,10 @@ class MusterApp(App[None]):
     @property
     def identity(self) -> Identity:
         """What signs in this person's name, once something is to be signed; a passphrase is asked for here."""
-        from console.tui.handlers.decisions import ask_passphrase
+        from console.tui.proposal_steps import ask_passphrase
 
         if self._identity is None:
-            from console.auth.identity import Identity
+            from console.client.identity import Identity
 
             self._identity = Identity(ConsoleSettings())
         self._identity.ask_by(ask_passphrase(self))

@@ -1,17 +1,24 @@
-"""The `:` and `/` bars of the console: opened at once, typed ahead, completed, remembered."""
+"""What is typed: the `:` and `/` bars, completed and remembered, and the order in which keys are taken.
+
+The `:` and `/` bars of the console: opened at once, typed ahead, completed, remembered.
+
+The order of keys: what is typed at once after a jump, a bar or a new page goes to where it was meant for.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from console.actions.registry import ACTIONS
+from textual.events import Key
+from textual.widgets import Input
+
+from console.actions.registry import ACTIONS, PREFIX, Jumps
 from console.client.change_feed import in_thread
-from console.forms.filters import FilterError, complete
-from console.forms.row_filters import PAGE_COLUMNS
+from console.forms.filters import PAGE_COLUMNS, FilterError, complete
 from console.tui.widgets.list_pane import ListPane
 from engine.model.errors import MusterError, SpecError
 
@@ -20,10 +27,10 @@ if TYPE_CHECKING:
     from textual.timer import Timer
     from textual.worker import Worker
 
-    from console.actions.completion_values import WantedValue
-    from console.actions.line_completion import CompletionRequest
+    from console.actions.line_completion import CompletionRequest, WantedValue
     from console.tui.app import MusterApp
     from console.tui.widgets.prompt_bar import PromptBar
+
 
 DEBOUNCE_S = 0.12
 """A filter is applied, and candidates are asked for, when the fingers rest this long."""
@@ -156,7 +163,7 @@ class Bars:
     # --- candidates
 
     def _filter_candidates(self, page: str, text: str, cursor: int) -> list[str]:
-        from console.actions.completion_values import wanted_value
+        from console.actions.line_completion import wanted_value
 
         self._wanted = wanted_value(page, text, cursor)
         return complete(page, text, cursor)
@@ -164,7 +171,7 @@ class Bars:
     def _command_candidates(self, line: str, cursor: int) -> list[str]:
         """What is known at once. What is to be asked for besides is noted for when the fingers rest."""
         from console.actions.line_completion import complete_line
-        from console.tui.bookmarks import names
+        from console.tui.navigator import names
 
         pane = self._app.navigator.current
         kind = pane.KIND if isinstance(pane, ListPane) else "workloads"
@@ -245,8 +252,8 @@ class Bars:
     def _may_be_an_id(self, text: str, error: SpecError) -> bool:
         """A word that is no command: the engine is asked whether something is called so. If not, the bar still says
         what it would have said."""
-        from console.actions.command_line import CommandError
-        from console.tui.open_by_id import looks_like_an_id, open_by_id
+        from console.actions.registry import CommandError
+        from console.tui.navigation import looks_like_an_id, open_by_id
 
         word, bar, opened = text.strip(), self.bar, self._opened
         known = any(word.partition(" ")[0] in action.commands for action in ACTIONS)
@@ -286,8 +293,7 @@ class Bars:
 
 
 def _looked_up(app: MusterApp, wanted: CompletionRequest | WantedValue) -> list[str]:
-    from console.actions.completion_values import WantedValue, values
-    from console.actions.line_completion import paths
+    from console.actions.line_completion import WantedValue, paths, values
     from console.forms.filters import quoted
 
     if isinstance(wanted, WantedValue):
@@ -313,3 +319,90 @@ def _place(text: str, error: SpecError) -> tuple[int, int]:
         if found >= 0:
             return found, found + len(word)
     return at, max(at + 1, len(text.rstrip()))
+
+
+AT_ONCE = ("ctrl+c",)
+"""Keys that never wait."""
+MAX_HELD = 200
+"""Keys that wait for a page. Nobody types so many: a paste or a stuck key."""
+AWAY = "the engine does not answer: nothing can be done until it is back. esc leaves"
+
+
+class KeyQueue:
+    """Sees every key before any widget does. One per app."""
+
+    def __init__(self, app: MusterApp) -> None:
+        self._app = app
+        self._held: list[Key] = []
+        """Pressed while the page they are for is being put up."""
+        self._replaying = False
+        self.jumps = Jumps(app.actions.values())
+
+    def passes(self, event: Key) -> Key | None:
+        """The key that widgets are to see; None where it has been dealt with."""
+        app = self._app
+        if event.key in AT_ONCE:
+            return event
+        if app.screen is not app.screen_stack[0]:
+            return self._over_the_page(event)
+        if app.bars.typing:
+            return None if app.bars.takes(event) else event
+        if app.navigator.landing or app.navigator.current is None or (self._held and not self._replaying):
+            if len(self._held) < MAX_HELD:
+                self._held.append(event)
+            return None
+        if self.jumps.waiting:
+            return self._second(event)
+        if event.key == PREFIX and not isinstance(app.focused, Input):
+            self.jumps.begin()
+            app.drawing.jumps()
+            return None
+        return None if app.bars.takes(event) else event
+
+    @property
+    def on_page(self) -> bool:
+        """Whether a key is for the page that is shown, and not text for an input on it."""
+        app = self._app
+        return app.screen is app.screen_stack[0] and not isinstance(app.focused, Input)
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """Keys for the page that is being put up; for the one that is shown, if none is."""
+        self._held.extend(keys)
+        if not self._app.navigator.landing:
+            self._app.call_later(self.replay)
+
+    async def replay(self) -> None:
+        """The page is there: what was typed for it. A key that opens another page leaves the rest to that."""
+        self._replaying = True
+        try:
+            while self._held and not self._app.navigator.landing:
+                await self._app.on_event(self._held.pop(0))
+        finally:
+            self._replaying = False
+
+    def _second(self, event: Key) -> Key | None:
+        jump = self.jumps.end(event.key, event.character)
+        app = self._app
+        if jump.kind == "page":
+            app.action_act(jump.action)
+        elif jump.kind == "before":
+            app.action_act("page_before")
+        app.drawing.jumps()
+        return Key("home", None) if jump.kind == "first" else None
+
+    def _over_the_page(self, event: Key) -> Key | None:
+        from console.tui.dialog_frames import Dialog
+
+        dialog = self._app.screen
+        if isinstance(dialog, Dialog) and dialog.refuses(event):
+            self._app.say(AWAY)
+            return None
+        if isinstance(self._app.focused, Input):
+            return event
+        if self.jumps.waiting:
+            # Over a page there is nowhere to go but to the top.
+            return Key("home", None) if self.jumps.end(event.key, event.character).kind == "first" else event
+        if event.key == PREFIX:
+            self.jumps.begin()
+            return None
+        return event

@@ -1,37 +1,127 @@
-"""What the actions that only look do, and what a line of the `:` or `/` bar does."""
+"""What the actions that only look do, what a line of a bar does, and what opens whatever has an id.
+
+Whatever has an id is opened by it, from anywhere: one question to the engine; of several, the person chooses.
+
+What actions do that are neither a page nor a page's own affair: each is a function of a module of its own.
+
+What the actions that only look do, and what a line of the `:` or `/` bar does.
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from console.actions.action_types import Action, Context
-from console.actions.command_line import parse_command
-from console.actions.registry import key_label
+from console.actions.registry import Action, Context, key_label, parse_command
 from console.client.change_feed import in_thread
-from console.tui import open_by_id
-from console.tui.bookmarks import kept
-from console.tui.handlers.dispatch import DEEDS
-from console.tui.page_lines import page_command
+from console.text.terminal_text import printable
+from console.tui.navigator import kept, page_command
 from console.tui.widgets.list_pane import ListPane
 from console.views.lists import ListView
-from engine.model.errors import MusterError, SpecError
+from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.queries import Named
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from console.actions.action_types import ScreenName
-    from console.actions.command_line import ParsedCommand
+    from console.actions.registry import ParsedCommand, ScreenName
     from console.tui.app import MusterApp
     from console.tui.screens.draft import DraftPane
-    from console.tui.screens.proposal import ProposalPane
-    from console.tui.screens.proposals import ProposalsPane
-    from console.tui.screens.recommendations import RecommendationsPane
-    from console.tui.screens.whatif import WhatIfPane
+    from console.tui.screens.forecast import WhatIfPane
+    from console.tui.screens.proposals import ProposalPane, ProposalsPane, RecommendationsPane
     from engine.model.queries import Kind
     from engine.model.specs import WorkloadSpec
     from runbooks.drafts.typed_draft import DraftAsk, Drafter
+
+
+PAGES = {
+    "workload": "workload {}", "node": "node {}", "queue": "queue {}", "pool": "pools name:{}", "order": "orders id:{}",
+    "reservation": "reservations name:{}", "zone": "nodes zone:{}", "block": "nodes block:{}", "rack": "nodes rack:{}",
+    "proposal": "proposal {}", "runbook": "runbook {}", "draft": "draft {}", "recommendation": "recommendations",
+    "run": "whatif", "record": "record {}",
+}  # fmt: skip
+"""The line that leads to something of a kind."""
+_LIKE_AN_ID = re.compile(r"[0-9/_.:-]")
+
+
+def looks_like_an_id(word: str) -> bool:
+    """Whether a word that is no command may be meant as an id rather than be a slip of the fingers."""
+    return _LIKE_AN_ID.search(word) is not None
+
+
+def line_to(hit: Named) -> str:
+    """The `:` line that leads there."""
+    name = f'"{hit.id}"' if re.search(r"\s", hit.id) and ":{}" in PAGES.get(hit.kind, "") else hit.id
+    return PAGES[hit.kind].format(name)
+
+
+async def open_by_id(app: MusterApp, name: str) -> None:
+    """To the page of what has this id. Raises MusterError: NotFoundError, with what is called much like it."""
+    hits = await in_thread(lambda: app.client().find(name, (), 12))
+    exact = [hit for hit in hits if hit.id == name and hit.kind in PAGES]
+    if not exact:
+        near = ", ".join(dict.fromkeys(printable(hit.id) for hit in hits[:4]))
+        raise NotFoundError(f"nothing is called '{printable(name)[:80]}'", f"There is {near}" if near else "")
+    if len(exact) == 1:
+        go_to(app, exact[0])
+        return
+    from console.tui.dialog_frames import ChoiceDialog
+
+    rows = [(str(index), f"{hit.kind} {hit.id}", hit.detail) for index, hit in enumerate(exact)]
+    title = f"What is called {printable(name)[:40]}"
+    app.push_screen(ChoiceDialog(title, rows, lambda index: go_to(app, exact[int(index)])))
+
+
+def go_to(app: MusterApp, hit: Named) -> None:
+    """To its page; where it is one of several on a page, to its place there."""
+    app.steering.follow(line_to(hit))
+    point_at = getattr(app.navigator.current, "point_at", None)
+    if point_at is not None:
+        point_at(hit.id)
+
+
+def told(app: MusterApp, name: str) -> None:
+    """The same for a page or a key: what comes of it is told."""
+
+    async def do() -> None:
+        try:
+            await open_by_id(app, name)
+        except MusterError as error:
+            app.report(error)
+
+    app.run_worker(do(), exclusive=True, group="open")
+
+
+DEEDS: dict[str, str] = {
+    "columns": "console.tui.list_layout:columns",
+    "sort": "console.tui.list_layout:sort",
+    "mark_range": "console.tui.list_layout:mark_range",
+    "mark_all": "console.tui.list_layout:mark_all",
+    "still": "console.tui.list_layout:freeze",
+    "theme": "console.tui.screens.settings:choose",
+    "bookmark": "console.tui.navigator:bookmark",
+    "forget_bookmark": "console.tui.navigator:forget",
+    "copy": "console.tui.page_data:copy",
+    "export": "console.tui.page_data:export",
+    "save_report": "console.tui.page_data:save",
+    "edit_report": "console.tui.page_data:edit",
+    "approve_policy": "console.tui.screens.policy:approve_policy",
+    "reject_policy": "console.tui.screens.policy:reject_policy",
+    "set_freeze": "console.tui.screens.policy:freeze",
+    "end_freeze": "console.tui.screens.policy:thaw",
+    "close_review": "console.tui.screens.policy:close_review",
+    "retry_intent": "console.tui.screens.outside:retry",
+    "settle_done": "console.tui.screens.outside:settle_done",
+    "settle_undone": "console.tui.screens.outside:settle_undone",
+    "approve_runbook": "console.tui.screens.policy:approve_runbook",
+    "retire_runbook": "console.tui.screens.policy:retire_runbook",
+}
+"""Action id -> `module:function`, called as `function(app, argument)`: `argument` is what stands behind its name in the
+`:` bar, empty for a key. Raises SpecError for an argument it cannot read; whatever takes time it runs as a worker of
+the app. The module is loaded when it is first wanted."""
+
 
 ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output", "intent")
 """Pages of one thing, whose id stands behind their name."""
@@ -44,7 +134,7 @@ READ_FIRST = ("approve", "break_glass")
 DECISIONS = (
     *READ_FIRST, "execute", "pause", "go_on", "accept", "say_go", "roll_back", "withdraw", "ask_again",
 )  # fmt: skip
-"""Ids of actions that are functions of `console.tui.handlers.decisions`."""
+"""Ids of actions that are functions of `console.tui.proposal_steps`."""
 
 
 def first_edit(context: Context) -> str:
@@ -173,7 +263,7 @@ class Navigation:
         self._app.run_worker(do(), exclusive=True, group="propose")
 
     def help(self) -> None:
-        from console.tui.dialogs.help import HelpDialog
+        from console.tui.dialog_frames import HelpDialog
 
         self._app.push_screen(HelpDialog(list(self._app.actions.values()), self._app.context()))
 
@@ -324,9 +414,9 @@ class Navigation:
             return
 
         async def decided() -> str:
-            from console.tui.handlers import decisions
+            from console.tui import proposal_steps
 
-            do = getattr(decisions, deed)
+            do = getattr(proposal_steps, deed)
             if not on_its_page:
                 found = await in_thread(lambda: self._app.client().proposal(proposal_id))
                 return cast("str", await do(self._app, found))
@@ -344,7 +434,7 @@ class Navigation:
 
     def run_chosen(self) -> None:
         """Ask for the inputs of the runbook that is chosen, one a line, then go on as if they had been typed."""
-        from console.tui.handlers.runbook_runs import ask_inputs
+        from console.tui.screens.policy import ask_inputs
 
         target = next(iter(self._app.context().targets), None)
         if target is not None:
@@ -352,8 +442,8 @@ class Navigation:
 
     def _run_typed(self, line: str) -> None:
         """Raises SpecError."""
-        from console.tui.handlers.runbook_runs import run
-        from console.views.decisions.runbook import request_words
+        from console.tui.screens.policy import run
+        from console.views.policy import request_words
 
         try:
             name, inputs = request_words(line)
@@ -406,7 +496,7 @@ class Navigation:
         elif action.mutates:
             self._act(action, tuple(argument.split()))
         elif action.id == "open":
-            open_by_id.told(self._app, argument)
+            told(self._app, argument)
         elif action.id in ONE or (action.id in NARROWED and argument):
             self._app.navigator.drill(cast("ScreenName", action.id), argument)
         elif action.id in DECISIONS and action.id != "reject":
@@ -431,7 +521,7 @@ class Navigation:
     def _propose(self, action: Action, line: str) -> None:
         """Raises SpecError for a line that the action's command would not take."""
         from console.actions.request_builder import parse, propose
-        from console.tui.handlers.decisions import finish
+        from console.tui.proposal_steps import finish
 
         name = action.commands[0]
         arguments = parse(name, line)
@@ -452,7 +542,7 @@ class Navigation:
             cast("WhatIfPane", self._app.navigator.current).add(edit)
 
     def _read_workloads(self, path: str) -> tuple[WorkloadSpec, ...]:
-        from console.forms.datetimes import clock_of
+        from console.forms.fields import clock_of
         from console.forms.work_files import read_workloads
 
         return read_workloads(path, clock_of(self._app.client()))

@@ -1,15 +1,33 @@
-"""Where a person is: a stack of pages over one of the roots, and the way they came.
+"""Where a person is: a stack of pages, the way they came, views with a name, and pages loaded ahead.
+
+Where a person is: a stack of pages over one of the roots, and the way they came.
 
 Roots are kept, so that coming back finds the same row. The way is kept as text, one trail for each view: the line of
 every page of the stack and the place on it. It is what `[` and `]` go through and what a session keeps.
+
+What is likely to be opened next is loaded while the first page is read: the first key for it is answered as quickly
+as the second. Beside the keys, and a part at a time, so that none of them waits.
+
+`:` lines that lead to a page and do nothing else: what a link, a bookmark or what others may have written can be.
+
+What acts, asks a model, writes a file or leaves the console has to be typed, or chosen by its key.
+
+Views with a name: each is one line of text, as it could be typed into the `:` bar, and so as easily passed on.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, cast
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from console.actions.registry import ParsedCommand, parse_command
+from console.client.change_feed import in_thread
+from console.text.terminal_text import printable
 from console.tui.screens.overview import OverviewPane
 from console.tui.widgets.list_pane import ListPane
 from console.tui.widgets.pane import Connect, PageStep, Pane
@@ -18,8 +36,11 @@ from engine.model.errors import SpecError
 if TYPE_CHECKING:
     from textual.widget import Widget
 
-    from console.actions.action_types import ScreenName
-    from console.views.event_log import EventLog
+    from console.actions.registry import Action, ScreenName
+    from console.forms.session_state import SessionState
+    from console.tui.app import MusterApp
+    from console.views.lists import EventLog
+
 
 MAX_DEPTH = 24
 """Pages of one stack: the oldest between the root and the newest are forgotten."""
@@ -285,38 +306,155 @@ def new_page(name: ScreenName, argument: str, connect: Connect, log: EventLog) -
 
 
 _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
-    "workloads": ("lists.workloads", "WorkloadsPane", ""),
-    "queues": ("lists.queues", "QueuesPane", ""),
-    "nodes": ("lists.nodes", "NodesPane", ""),
-    "pools": ("lists.pools", "PoolsPane", ""),
-    "orders": ("lists.orders", "OrdersPane", ""),
-    "reservations": ("lists.reservations", "ReservationsPane", ""),
-    "bookmarks": ("bookmarks", "BookmarksPane", "argument"),
-    "events": ("events", "EventsPane", "log"),
-    "whatif": ("whatif", "WhatIfPane", ""),
+    "workloads": ("cell_lists", "WorkloadsPane", ""),
+    "queues": ("cell_lists", "QueuesPane", ""),
+    "nodes": ("cell_lists", "NodesPane", ""),
+    "pools": ("cell_lists", "PoolsPane", ""),
+    "orders": ("cell_lists", "OrdersPane", ""),
+    "reservations": ("cell_lists", "ReservationsPane", ""),
+    "bookmarks": ("settings", "BookmarksPane", "argument"),
+    "events": ("cell_lists", "EventsPane", "log"),
+    "whatif": ("forecast", "WhatIfPane", ""),
     "workload": ("workload", "WorkloadPane", "argument"),
-    "output": ("output", "OutputPane", "argument"),
-    "node": ("node", "NodePane", "argument"),
-    "queue": ("queue", "QueuePane", "argument"),
-    "topology": ("topology", "TopologyPane", "argument"),
-    "recommendations": ("recommendations", "RecommendationsPane", ""),
+    "output": ("workload", "OutputPane", "argument"),
+    "node": ("nodes", "NodePane", "argument"),
+    "queue": ("cell_lists", "QueuePane", "argument"),
+    "topology": ("nodes", "TopologyPane", "argument"),
+    "recommendations": ("proposals", "RecommendationsPane", ""),
     "forecast": ("forecast", "ForecastPane", "argument"),
     "cost": ("cost", "cost_page", "argument"),
-    "mirror": ("mirror", "MirrorPane", ""),
-    "intents": ("intents", "IntentsPane", ""),
-    "intent": ("intent", "IntentPane", "argument"),
+    "mirror": ("outside", "MirrorPane", ""),
+    "intents": ("outside", "IntentsPane", ""),
+    "intent": ("outside", "IntentPane", "argument"),
     "settings": ("settings", "SettingsPane", "argument"),
     "proposals": ("proposals", "ProposalsPane", "argument"),
-    "proposal": ("proposal", "ProposalPane", "argument"),
-    "runbooks": ("runbooks", "RunbooksPane", ""),
-    "runbook": ("runbooks", "RunbookPane", "argument"),
+    "proposal": ("proposals", "ProposalPane", "argument"),
+    "runbooks": ("policy", "RunbooksPane", ""),
+    "runbook": ("policy", "RunbookPane", "argument"),
     "audit": ("audit", "AuditPane", "argument"),
     "record": ("audit", "RecordPane", "argument"),
     "draft": ("draft", "DraftPane", "argument"),
     "drafts": ("draft", "DraftsPane", ""),
     "policy": ("policy", "PolicyPane", ""),
     "reviews": ("policy", "ReviewsPane", ""),
-    "fleet": ("fleet", "FleetPane", "argument"),
+    "fleet": ("outside", "FleetPane", "argument"),
 }
 """Module of `console.tui.screens`, class, and what it takes beside the connection. A page is imported when first shown:
 the first frame waits for none of them."""
+
+
+AFTER_S = 0.5
+"""When the first page has its data, as a rule."""
+BETWEEN_S = 0.02
+PARTS = (
+    "console.tui.screens.cell_lists",
+    "console.tui.screens.workload",
+    "console.tui.widgets.prompt_bar",
+    "console.actions.line_completion",
+    "console.tui.list_layout",
+    "console.tui.screens.nodes",
+    "console.tui.dialog_frames",
+    "console.tui.screens.proposals",
+)
+
+
+def load_ahead() -> None:
+    """Returns at once."""
+    threading.Thread(target=_load, daemon=True, name="muster-load").start()
+
+
+def _load() -> None:
+    for part in PARTS:
+        import_module(part)
+        time.sleep(BETWEEN_S)
+
+
+def page_command(line: str, available: Iterable[Action]) -> ParsedCommand:
+    """What the line says. Raises SpecError for one that does not lead to a page."""
+    command = parse_command(line, list(available))
+    if not _leads(command):
+        raise SpecError("", f"':{printable(line)[:80]}' does not lead to a page", "Type it yourself if you mean it")
+    return command
+
+
+def _leads(command: ParsedCommand) -> bool:
+
+    if command.action.id == "draft":
+        # Anything but the id of one, or a choice of it for the rules, is a question to be drafted.
+        from console.tui.screens.draft import is_draft_id, is_pick
+
+        return is_draft_id(command.argument) or is_pick(command.argument)
+    return command.action.id == "open" or known(command.action.id)
+
+
+KEY = "bookmarks"
+MOST, LONGEST = 200, 500
+_NAME = re.compile(r"[^\s=:]{1,40}")
+
+
+def kept(session: SessionState) -> dict[str, str]:
+    """Name -> line, in the order they were made. What a person or another version put there in another form is left
+    out."""
+    found = session.recall(KEY)
+    if not isinstance(found, dict):
+        return {}
+    return {name: line for name, line in found.items() if isinstance(line, str) and _NAME.fullmatch(name)}
+
+
+def names(session: SessionState) -> list[str]:
+    return sorted(kept(session))
+
+
+def bookmark(app: MusterApp, argument: str) -> None:
+    """`:bookmark NAME` keeps the view that is shown; `:bookmark NAME = LINE` the one that a line leads to, as another
+    person has sent it. Without a name the line is begun. Raises SpecError."""
+    pane = app.navigator.current
+    name, equals, line = (part.strip() for part in argument.partition("="))
+    if not equals and pane is not None:
+        line = pane.line
+    if not name:
+        app.bars.open_command(f"bookmark {_free_name(app, line)}")
+        return
+    if _NAME.fullmatch(name) is None:
+        raise SpecError("", f"'{printable(name)[:40]}' is no name for a bookmark", "One word without = and :")
+    if not line or len(line) > LONGEST or not line.isprintable():
+        raise SpecError("", "there is no line behind =", f"Write :bookmark {name} = workloads state:queued")
+    page_command(line, app.actions.values())
+    if any(name in action.commands for action in app.actions.values()):
+        raise SpecError("", f"':{name}' is a command", "Take another name")
+    if len(kept(app.session)) >= MOST:
+        raise SpecError("", f"there are {MOST} bookmarks", "Take one away first: :forget NAME")
+    _change(app, name, line, f"bookmark {name}: :{line}")
+
+
+def forget(app: MusterApp, argument: str) -> None:
+    """Take a bookmark away; the one under the cursor, on their page. Raises SpecError."""
+    pane = app.navigator.current
+    name = argument.strip() or (pane.chosen() if pane is not None and pane.NAME == "bookmarks" else "")  # type: ignore[attr-defined]
+    if name not in kept(app.session):
+        raise SpecError("", f"there is no bookmark '{printable(name)[:40]}'", "See :bookmarks")
+    _change(app, name, None, f"bookmark {name} is gone; it was :{kept(app.session)[name]}")
+
+
+def _free_name(app: MusterApp, line: str) -> str:
+    """One to begin with: the page, and a number where that is taken or a command."""
+    taken = {*kept(app.session), *(each for action in app.actions.values() for each in action.commands)}
+    stem = re.sub(r"[^\w-]+", "-", line.split()[0] if line else "view")
+    return next(name for name in (f"{stem}-{number}" for number in range(1, MOST + 2)) if name not in taken)
+
+
+def _change(app: MusterApp, name: str, line: str | None, told: str) -> None:
+    """As a change to whatever another console has kept meanwhile."""
+
+    def change(found: Any) -> Any:
+        lines = dict(found) if isinstance(found, dict) else {}
+        lines.pop(name, None)
+        return lines if line is None else {**lines, name: line}
+
+    async def do() -> None:
+        await in_thread(lambda: app.session.alter(KEY, change))
+        app.say(told)
+        if app.navigator.current is not None:
+            app.navigator.current.look_again()
+
+    app.run_worker(do(), group="bookmark")

@@ -1,10 +1,15 @@
-"""What pages of sections are made of. No Textual in here.
+"""What pages of sections are made of: headed lines, links, and amounts as parts of bars.
+
+What pages of sections are made of. No Textual in here.
 
 A page is sections of lines. A line may carry a link: the command that the `:` bar would take to go there.
+
+Amounts as parts of a bar. Every part has a sign of its own, so that it reads without colour. No Textual in here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from console.text.terminal_text import fit, mebibytes, milli, permille, printable
@@ -62,3 +67,73 @@ def fact(label: str, text: str, tone: str = "") -> Line:
 
 def plural(word: str, count: int) -> str:
     return word if count == 1 else word + "s"
+
+
+class BarPart(NamedTuple):
+    """A kind of use, its sign in a bar and its word beside a number."""
+
+    sign: str
+    word: str
+    tone: str
+
+
+USED = BarPart("█", "used", "bar")
+BORROWED = BarPart("▓", "borrowed", "info")
+BURST = BarPart("▒", "burst", "warn")
+LENT = BarPart("╱", "lent", "accent")
+IDLE = BarPart("·", "idle", "faint")
+OUT = BarPart("◇", "kept out", "warn")
+DOWN = BarPart("x", "down", "bad")
+BOOTING = BarPart("o", "booting", "info")
+
+Amounts = Sequence[tuple[BarPart, int]]
+
+
+def bar(amounts: Amounts, width: int) -> list[Span]:
+    """A bar of exactly `width` cells, divided as the amounts are. What is not nothing has a cell, if there is one."""
+    amounts = [(part, amount) for part, amount in amounts if amount > 0]
+    cells = _shared([amount for _, amount in amounts], width)
+    spans = [(part.sign * count, part.tone) for (part, _), count in zip(amounts, cells, strict=True) if count]
+    left = width - sum(cells)
+    return [*spans, (" " * left, "")] if left > 0 else spans
+
+
+def _shared(amounts: Sequence[int], width: int) -> list[int]:
+    """So many cells for each: in proportion, at least one each while they last."""
+    total = sum(amounts)
+    if not total or width < 1:
+        return [0] * len(amounts)
+    if len(amounts) >= width:
+        largest = sorted(range(len(amounts)), key=lambda i: -amounts[i])[:width]
+        return [int(i in largest) for i in range(len(amounts))]
+    spare = width - len(amounts)
+    cells = [1 + amount * spare // total for amount in amounts]
+    rest = sorted(range(len(amounts)), key=lambda i: -(amounts[i] * spare % total))
+    for i in rest[: width - sum(cells)]:
+        cells[i] += 1
+    return cells
+
+
+def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst: int = 0) -> list[tuple[BarPart, int]]:
+    """What a queue holds beside what it may: its own, borrowed, in a burst, lent to others, idle. Without a quota: what
+    it uses."""
+    if nominal is None:
+        return [(USED, used)]
+    burst = min(burst, borrowed)
+    own = max(0, used - borrowed)
+    lent = min(lent, max(0, nominal - own))
+    return [
+        (USED, own),
+        (BORROWED, borrowed - burst),
+        (BURST, burst),
+        (LENT, lent),
+        (IDLE, max(0, nominal - own - lent)),
+    ]
+
+
+def legend(parts: Sequence[BarPart]) -> list[Span]:
+    """What the signs mean."""
+    spans: list[Span] = []
+    for part in parts:
+        spans += [(part.sign, part.tone), (f" {part.word}  ", "dim")]
+    return spans

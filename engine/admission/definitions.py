@@ -1,4 +1,17 @@
-"""The check of what defines a cell: pools, nodes, queues, priority classes, settings."""
+"""The checks of what defines a cell, by the ids people type: pools, nodes, queues, classes, prices, settings.
+
+The ids that people type become rows, and back; what is unknown is named.
+
+The check of queue specs: names, quotas, bursts and the tree they make.
+
+The check of what defines a cell: pools, nodes, queues, priority classes, settings.
+
+The check of what is said about money: prices of pools, budgets, and spending that somebody approves.
+
+The check of what people set about how pools grow and shrink.
+
+The check of changes to queues: their quota, and whether they start and take work.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +20,30 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.admission.id_lookup import listed
 from engine.capacity.devices import check_devices
 from engine.capacity.scores import check_weights
 from engine.model import commands as cmd
 from engine.model import events as ev
-from engine.model.autoscaling import check_autoscaling, check_patience
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.health_settings import check_health
-from engine.model.qos import check_pressure
+from engine.model.spec_parts import (
+    MAX_POOL_NODES,
+    ScalingSpec,
+    changed_settings,
+    check_autoscaling,
+    check_health,
+    check_patience,
+    check_pressure,
+    check_scaling,
+)
 from engine.model.specs import (
     LEVELS,
+    RESOURCES,
     BudgetSpec,
+    BurstSpec,
     NodeSpec,
     PoolSpec,
     PriorityClassSpec,
+    QueueMode,
     QueueSpec,
     Settings,
     Spec,
@@ -30,10 +52,178 @@ from engine.model.specs import (
     check_id,
     check_node,
     check_pool,
+    check_price,
     check_quantity,
+    quantity,
 )
-from engine.queues.tree_checks import check_queues
 from engine.state.cell_state import State
+from engine.state.queue_tree import Charge, QueueTree
+
+
+def rows_of(state: State, ids: tuple[str, ...]) -> list[int]:
+    """Rows of all the ids, each once; the id of an array stands for its members. Names every unknown id."""
+    known, arrays = state.workloads.row_of, state.workloads.array_names.index
+    unknown = [i for i in ids if i not in known and i not in arrays]
+    if unknown:
+        raise NotFoundError(f"there is no workload {listed(unknown)}", "List them with: muster get workloads")
+    if not ids:
+        raise SpecError("ids", "is empty", "Name at least one")
+    rows: list[int] = []
+    for name in dict.fromkeys(ids):
+        if name in known:
+            rows.append(known[name])
+        else:
+            rows += [row for row in members_of(state, name) if not WorkloadState(state.workloads.state[row]).terminal]
+    return list(dict.fromkeys(rows))
+
+
+def members_of(state: State, array_name: str) -> list[int]:
+    """Rows of the members of an array."""
+    array_row = state.workloads.array_names.index[array_name]
+    return [row for row, member in enumerate(state.workloads.array) if member == array_row]
+
+
+def nodes_of(state: State, ids: tuple[str, ...]) -> list[int]:
+    known = state.capacity.row_of
+    unknown = [i for i in ids if i not in known]
+    if unknown:
+        raise NotFoundError(f"there is no node {listed(unknown)}", "List them with: muster get nodes")
+    if not ids:
+        raise SpecError("ids", "is empty", "Name at least one")
+    return [known[i] for i in dict.fromkeys(ids)]
+
+
+def ids_of(state: State, rows: list[int]) -> tuple[str, ...]:
+    return tuple(state.workloads.ids[row] for row in rows)
+
+
+def listed(ids: list[str]) -> str:
+    shown = ", ".join(f"'{i[:64].encode('unicode_escape').decode()}'" for i in ids[:5])
+    return shown + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+
+
+def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[str]) -> list[QueueSpec]:
+    """The new queues, parents first. `busy` names queues that hold workloads and so cannot become parents.
+
+    Raises SpecError for bad fields, a parent that is nowhere, and cycles.
+    """
+    by_name: dict[str, QueueSpec] = {}
+    for i, spec in enumerate(new):
+        at = f"queues[{i}]"
+        check_id(spec.name, f"{at}.name")
+        if spec.name in known or spec.name in by_name:
+            raise SpecError(f"{at}.name", f"queue '{spec.name}' is there already", "Give each queue its own name")
+        _check_fields(spec, at)
+        by_name[spec.name] = spec
+    for i, spec in enumerate(new):
+        at = f"queues[{i}].parent"
+        if spec.parent and spec.parent not in by_name and spec.parent not in known:
+            raise SpecError(at, f"there is no queue '{spec.parent}'", "Define the parent too, or leave it empty")
+        if spec.parent in busy:
+            raise SpecError(
+                at, f"queue '{spec.parent}' holds workloads", "Only a queue without workloads can be a parent"
+            )
+    return _parents_first(by_name)
+
+
+def check_change(tree: QueueTree, spec: QueueSpec) -> None:
+    """Whether the queue of that name can have this spec. Raises NotFoundError, or SpecError for bad fields and for
+    another parent."""
+    present = tree.specs[tree.row(spec.name)]
+    if spec.parent != present.parent:
+        raise SpecError(
+            "queue.parent",
+            f"queue '{spec.name}' is below {present.parent or 'no other'} and cannot be moved",
+            "Keep its parent, or define a new queue there",
+        )
+    _check_fields(spec, "queue")
+
+
+def _check_fields(spec: QueueSpec, at: str) -> None:
+    check_quantity(spec.weight, f"{at}.weight", least=1, most=1_000_000)
+    check_quantity(spec.min_runtime_ms, f"{at}.min_runtime_ms")
+    check_quantity(spec.disruptions, f"{at}.disruptions", least=-1)
+    check_quantity(spec.disruption_window_ms, f"{at}.disruption_window_ms", least=1)
+    check_quantity(spec.start_within_ms, f"{at}.start_within_ms")
+    check_quantity(spec.objective_permille, f"{at}.objective_permille", least=1, most=999)
+    _check_quota(spec, spec.nominal, spec.borrowing_limit, spec.lending_limit, at)
+    pools: set[str] = set()
+    for i, flavor in enumerate(spec.flavors):
+        where = f"{at}.flavors[{i}]"
+        check_id(flavor.pool, f"{where}.pool")
+        if flavor.pool in pools:
+            raise SpecError(f"{where}.pool", f"pool '{flavor.pool}' is named twice", "Name each pool once")
+        pools.add(flavor.pool)
+        _check_quota(spec, flavor.nominal, flavor.borrowing_limit, flavor.lending_limit, where)
+    if spec.burst is not None:
+        _check_burst(spec, spec.burst, f"{at}.burst")
+
+
+def _check_quota(
+    spec: QueueSpec, nominal: dict[str, int], borrowing: dict[str, int], lending: dict[str, int], at: str
+) -> None:
+    for field, given in (("nominal", nominal), ("borrowing_limit", borrowing), ("lending_limit", lending)):
+        _check_quantities(given, f"{at}.{field}")
+    if not spec.parent:
+        for field, given, direction in (("borrowing_limit", borrowing, "from"), ("lending_limit", lending, "to")):
+            if given:
+                raise SpecError(
+                    f"{at}.{field}",
+                    f"queue '{spec.name}' has no cohort to {'borrow' if direction == 'from' else 'lend'} {direction}",
+                    "Give it a parent, or leave the limit out",
+                )
+
+
+def _check_burst(spec: QueueSpec, burst: BurstSpec, at: str) -> None:
+    check_quantity(burst.window_ms, f"{at}.window_ms", least=1)
+    check_quantity(burst.cooldown_ms, f"{at}.cooldown_ms", least=1)
+    if not burst.limit:
+        raise SpecError(
+            f"{at}.limit", "is empty", "Say how much of which resource the queue may use, or leave burst out"
+        )
+    _check_quantities(burst.limit, f"{at}.limit")
+    for resource, limit in burst.limit.items():
+        if spec.parent and resource not in spec.borrowing_limit:
+            raise SpecError(
+                f"{at}.limit.{resource}",
+                f"queue '{spec.name}' borrows {resource} without limit, so there is nothing beyond",
+                f"Give borrowing_limit.{resource} too; 0 to burst from the nominal quota",
+            )
+        least = spec.nominal.get(resource, 0) + spec.borrowing_limit.get(resource, 0)
+        if limit < least:
+            raise SpecError(
+                f"{at}.limit.{resource}",
+                f"{limit} is below nominal quota and borrowing limit together, {least}",
+                f"Give at least {least}",
+            )
+
+
+def _check_quantities(given: dict[str, int], at: str) -> None:
+    for resource, amount in given.items():
+        if resource not in RESOURCES:
+            raise SpecError(at, f"unknown resource '{resource}'", f"Use: {', '.join(RESOURCES)}")
+        check_quantity(amount, f"{at}.{resource}")
+
+
+def _parents_first(by_name: dict[str, QueueSpec]) -> list[QueueSpec]:
+    ordered: list[QueueSpec] = []
+    placed: set[str] = set()
+    for start in by_name.values():
+        chain: list[QueueSpec] = []
+        at = start
+        while at.name not in placed:
+            if at in chain:
+                loop = " -> ".join([spec.name for spec in chain[chain.index(at) :]] + [at.name])
+                raise SpecError("queues", f"the queue tree has a cycle: {loop}", "Make one of them a root")
+            chain.append(at)
+            if at.parent not in by_name:
+                break
+            at = by_name[at.parent]
+        for spec in reversed(chain):
+            placed.add(spec.name)
+            ordered.append(spec)
+    return ordered
+
 
 Checked = tuple[list[ev.AnyEvent], tuple[str, ...]]
 """The events, and the ids they change."""
@@ -266,3 +456,208 @@ def set_settings(state: State, command: cmd.SetSettings) -> Checked:
 
 def set_policy(state: State, command: cmd.SetPolicy) -> Checked:
     return ([ev.PolicySet(command.policy)] if command.policy != state.policy else []), (command.policy,)
+
+
+def set_price(state: State, command: cmd.SetPrice) -> Checked:
+    pool = state.capacity.pool_of.get(command.pool)
+    if pool is None:
+        known = ", ".join(sorted(state.capacity.pool_of)) or "none is defined"
+        raise NotFoundError(f"there is no pool '{command.pool[:64]}'", f"Use one of: {known}")
+    check_price(command.price_microusd_hour, "price_microusd_hour")
+    same = state.capacity.pools[pool].price_microusd_hour == command.price_microusd_hour
+    return [] if same else [ev.PriceSet(pool, command.price_microusd_hour)], (command.pool,)
+
+
+def set_budgets(state: State, command: cmd.SetBudgets) -> Checked:
+    queues = {spec.name for spec in state.queues.specs}
+    return budgets_set(command.budgets, queues, "budgets"), tuple(spec.name for spec in command.budgets)
+
+
+def remove_budgets(state: State, command: cmd.RemoveBudgets) -> Checked:
+    names = tuple(dict.fromkeys(command.names))
+    unknown = [name for name in names if name not in state.budgets.row_of]
+    if unknown:
+        raise NotFoundError(f"there is no budget {listed(unknown)[:256]}", "List them with: muster budgets")
+    return [ev.BudgetRemoved(name) for name in names], names
+
+
+def approve_spending(state: State, command: cmd.ApproveSpending) -> Checked:
+    """Of work that has not ended. Once approved it stays so, whatever its budgets do."""
+    rows = rows_of(state, command.ids)
+    w = state.workloads
+    ended = [w.ids[row] for row in rows if WorkloadState(w.state[row]).terminal]
+    if ended:
+        raise RefusedError(f"cannot approve the spending of {listed(ended)}: it has ended", "Leave those out")
+    return [ev.SpendingApproved(row) for row in rows if row not in state.budgets.approved], ids_of(state, rows)
+
+
+MAX_TARGETS = 1_000
+"""Entries in the schedule of one pool."""
+
+
+def set_scaling(state: State, command: cmd.SetScaling) -> Checked:
+    """Raises NotFoundError for the pool, SpecError naming the field."""
+    pool = pool_row(state, command.pool)
+    given = {
+        field: value
+        for field in ("least", "most", "headroom", "priority")
+        if (value := getattr(command, field)) is not None
+    }
+    was = state.capacity.pools[pool].scaling
+    if was is None and "most" not in given:
+        raise SpecError("most", "is missing", f"Pool '{command.pool}' does not grow by itself: say how far it shall")
+    to = ScalingSpec(**given) if was is None else msgspec.structs.replace(was, **given)
+    check_scaling(to, "scaling")
+    check_patience(to, state.settings.autoscaling, "scaling")
+    return ([] if to == was else [ev.PoolScalingSet(pool, canonical(to))]), (command.pool,)
+
+
+def set_targets(state: State, command: cmd.SetTargets) -> Checked:
+    """Raises NotFoundError for the pool, SpecError naming the entry, RefusedError for a pool that does not grow."""
+    pool = pool_row(state, command.pool)
+    scaling = state.capacity.pools[pool].scaling
+    if scaling is None:
+        raise RefusedError(
+            f"pool '{command.pool}' does not grow by itself", "Say how far it shall first: set-scaling --most"
+        )
+    if len(command.targets) > MAX_TARGETS:
+        raise SpecError("targets", f"has {len(command.targets):,} entries", f"Give at most {MAX_TARGETS:,}")
+    seen: set[int] = set()
+    for i, (at_ms, nodes) in enumerate(command.targets):
+        check_quantity(at_ms, f"targets[{i}][0]")
+        check_quantity(nodes, f"targets[{i}][1]", most=MAX_POOL_NODES)
+        if nodes > scaling.most:
+            raise SpecError(
+                f"targets[{i}][1]",
+                f"{nodes} is more than the pool may have, {scaling.most}",
+                "Give less, or raise most",
+            )
+        if at_ms in seen:
+            raise SpecError(f"targets[{i}][0]", f"{at_ms} ms is given twice", "Give each time once")
+        seen.add(at_ms)
+    targets = tuple(sorted(command.targets))
+    changes = list(targets) != state.sizing.targets.get(pool, [])
+    return ([ev.TargetsSet(pool, targets)] if changes else []), (command.pool,)
+
+
+def set_autoscaling(state: State, command: cmd.SetAutoscaling) -> Checked:
+    """Raises SpecError naming the preset or the field, or the pool whose machines boot too long for it."""
+    was = state.settings.autoscaling
+    to = changed_settings(was, command.preset, command.changes)
+    for pool in state.capacity.pools:
+        if pool.scaling is not None:
+            check_patience(pool.scaling, to, f"pool '{pool.name}': scaling")
+    settings = msgspec.structs.replace(state.settings, autoscaling=to)
+    return ([] if to == was else [ev.SettingsSet(canonical(settings))]), ("autoscaling",)
+
+
+def pool_row(state: State, name: str) -> int:
+    """Raises NotFoundError."""
+    found = state.capacity.pool_of.get(name)
+    if found is None:
+        known = ", ".join(state.capacity.pool_of) or "none is defined"
+        raise NotFoundError(f"there is no pool '{name[:64]}'", f"Use one of: {known}")
+    return found
+
+
+def change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked:
+    """A quota below what is in use is refused with the names of what would have to go, unless that was asked for."""
+    spec = command.queue
+    check_change(state.queues, spec)
+    check_flavor_pools((spec,), set(state.capacity.pool_of), "queue")
+    check_weights(spec.placement, "queue.placement")
+    events: list[ev.AnyEvent] = [ev.QueueChanged(canonical(spec))]
+    over = state.queues.over_if(spec, now_ms)
+    if not over or command.over == "keep":
+        return events, (spec.name,)
+    leaving = least_costly_above(state, spec, over, now_ms)
+    if command.over == "refuse":
+        vertex, charge = next(iter(over.items()))
+        slot, excess = charge[0]
+        raise RefusedError(
+            f"queue '{state.queues.specs[vertex].name}' would use {quantity(slot % len(RESOURCES), excess)} more than "
+            f"it may; would have to go: {listed([state.workloads.ids[r] for r in leaving])}",
+            "Wait for them, say --over keep to let them run out, or --over evict to requeue them",
+        )
+    events += [
+        ev.Requeued(row, ev.REQUEUE_CAUSES.index("quota reduced"), saved=state.workloads.saves_when_asked(row))
+        for row in leaving
+    ]
+    return events, (spec.name, *ids_of(state, leaving))
+
+
+def least_costly_above(state: State, spec: QueueSpec, over: dict[int, Charge], now_ms: int) -> list[int]:
+    """Placed and running workloads whose requeueing brings every vertex back within what it may use after the queue
+    has the new spec: those that lose least work first, none that is not needed."""
+    trial = state.queues.copy()
+    trial.change(spec)
+    w = state.workloads
+    bound = [row for row in range(len(w.ids)) if state.is_bound(row)]
+    below = [row for row in bound if not over.keys().isdisjoint(state.queues.path[w.queue[row]])]
+    below.sort(key=lambda row: (w.value_at(row), _loss(state, row, now_ms), -row))
+    leaving: list[int] = []
+    for row in below:
+        if not any(trial.over(vertex, now_ms) for vertex in over):
+            break
+        if any(trial.over(vertex, now_ms) for vertex in state.queues.path[w.queue[row]]):
+            trial.give_back(w.queue[row], state.charge_of(row), now_ms)
+            leaving.append(row)
+    for row in reversed(leaving[:]):
+        trial.charge(w.queue[row], state.charge_of(row), now_ms)
+        if any(trial.over(vertex, now_ms) for vertex in over):
+            trial.give_back(w.queue[row], state.charge_of(row), now_ms)
+        else:
+            leaving.remove(row)
+    return leaving
+
+
+def _loss(state: State, row: int, now_ms: int) -> int:
+    """Work that stopping it would lose, weighed by its share of the cell."""
+    w = state.workloads
+    if state.workloads.saves_when_asked(row):
+        return 0
+    return w.lost_if_stopped(row, now_ms) * state.cell_share(w.class_at(row).request)
+
+
+def order_queues(state: State, command: cmd.OrderQueues) -> Checked:
+    """Raises NotFoundError for a queue that there is not."""
+    specs = [state.queues.specs[row] for row in _queue_rows(state, command.names)]
+    events: list[ev.AnyEvent] = [
+        ev.QueueChanged(canonical(msgspec.structs.replace(spec, order=command.order)))
+        for spec in specs
+        if spec.order != command.order
+    ]
+    return events, command.names
+
+
+def hold_queues(state: State, command: cmd.HoldQueues) -> Checked:
+    return _set_modes(state, command.names, QueueMode.HELD), command.names
+
+
+def open_queues(state: State, command: cmd.OpenQueues) -> Checked:
+    return _set_modes(state, command.names, QueueMode.OPEN), command.names
+
+
+def drain_queues(state: State, command: cmd.DrainQueues) -> Checked:
+    events = _set_modes(state, command.names, QueueMode.DRAINING)
+    drained = set(_queue_rows(state, command.names))
+    w = state.workloads
+    leaving = [
+        row
+        for row in range(len(w.ids))
+        if state.is_bound(row) and not drained.isdisjoint(state.queues.path[w.queue[row]])
+    ]
+    cause = ev.REQUEUE_CAUSES.index("queue drained")
+    events += [ev.Requeued(row, cause, saved=state.workloads.saves_when_asked(row)) for row in leaving]
+    return events, (*command.names, *ids_of(state, leaving))
+
+
+def _set_modes(state: State, names: tuple[str, ...], mode: QueueMode) -> list[ev.AnyEvent]:
+    rows = _queue_rows(state, names)
+    return [ev.QueueModeSet(row, mode) for row in rows if state.queues.mode[row] != mode]
+
+
+def _queue_rows(state: State, names: tuple[str, ...]) -> list[int]:
+    if not names:
+        raise SpecError("names", "is empty", "Name at least one queue")
+    return [state.queues.row(name) for name in dict.fromkeys(names)]

@@ -16,10 +16,10 @@ import msgspec
 
 from engine.model import commands as cmd
 from engine.model import what_if_edits as ed
+from engine.model.columns import view
 from engine.model.errors import MusterError
 from engine.model.specs import MAX_QUANTITY, RESOURCES, NodeSpec, NodeState, WorkloadState, check_id, check_workload
 from engine.state.cell_state import State, members
-from engine.tables.columns import view
 
 MAX_NEW_NODES = 200_000
 MAX_COMPARED = 20_000

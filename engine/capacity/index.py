@@ -22,10 +22,10 @@ import msgspec
 import numpy as np
 
 from engine.capacity import scores
-from engine.capacity.affinity import Company
-from engine.capacity.buckets import NOWHERE as NOWHERE
-from engine.capacity.buckets import SHARE_STEP, PoolIndex
+from engine.capacity.devices import NOWHERE as NOWHERE
 from engine.capacity.devices import (
+    SHARE_STEP,
+    PoolIndex,
     choose_devices,
     counted_instances,
     find_instance,
@@ -38,12 +38,12 @@ from engine.capacity.devices import (
 from engine.capacity.mig import KINDS, NOT_CUT
 from engine.capacity.node_attributes import MAX_PARTITIONS, NodeTable
 from engine.capacity.node_attributes import OPEN as OPEN
-from engine.capacity.task_shapes import Shape, size_class
+from engine.capacity.task_shapes import Company, Shape, size_class
+from engine.model.columns import view
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec
-from engine.tables.columns import view
 
 if TYPE_CHECKING:
-    from engine.capacity.topology_domains import DomainRoom
+    from engine.capacity.topology import DomainRoom
 
 _PROBES = 4
 """Nodes examined in a boundary bucket before moving on: keeps a search short at a small cost in packing."""
@@ -78,7 +78,7 @@ class Capacity(NodeTable):
         self.doomed = array("q")
         """Cell time at which its provider takes it back; -1 while none has said so."""
         self.order = array("i")
-        """Row of the order it came of (`engine.state.machine_orders`); -1 for a node that people added."""
+        """Row of the order it came of (`engine.state.machines`); -1 for a node that people added."""
         self.free_cpu = array("q")
         self.free_memory = array("q")
         self.free_disk = array("q")

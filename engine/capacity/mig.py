@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 
 from engine.model.errors import SpecError
-from engine.model.gpu_models import GIB, device_memory_mib
-from engine.model.specs import PoolSpec, TaskGroup
+from engine.model.specs import GIB, PoolSpec, TaskGroup, device_memory_mib
 
 COMPUTE_SLICES, MEMORY_SLICES = 7, 8
 

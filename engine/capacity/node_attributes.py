@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from engine.capacity.task_shapes import Demand, Shape, tolerates
+from engine.model.columns import Names, Table, view
 from engine.model.errors import NotFoundError
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, ScalingSpec, Taint
-from engine.tables.columns import Names, Table, view
 
 OPEN = -1
 """Kept for nobody."""
@@ -100,7 +100,7 @@ class NodeTable(Table):
         self.pool = array("i")
         self.state = array("b")
         self.booking = array("i")
-        """For whom the node is kept (`engine.state.node_bookings`); OPEN when for nobody."""
+        """For whom the node is kept (`engine.state.cell_changes`); OPEN when for nobody."""
         self.region = array("i")
         self.zone = array("i")
         self.block = array("i")

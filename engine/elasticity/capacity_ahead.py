@@ -13,14 +13,14 @@ import numpy as np
 
 from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
-from engine.model.demand_forecast import Forecaster, SeasonalBaseline
+from engine.model.columns import view
 from engine.model.specs import HOUR_MS, PoolSpec
-from engine.placement.node_templates import suits
-from engine.queues.tree import Charge
+from engine.placement.eligible_nodes import suits
 from engine.state.cell_state import State
+from engine.state.demand import Forecaster, SeasonalBaseline
 from engine.state.pending_groups import STOPPED
+from engine.state.queue_tree import Charge
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 MILLION = 1_000_000
 

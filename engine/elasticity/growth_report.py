@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engine.elasticity.providers import ANSWER_MS
 from engine.elasticity.scale_up import Planner
-from engine.elasticity.simulated_clouds import ANSWER_MS
-from engine.model.quantity_text import moment
+from engine.model.columns import view
 from engine.model.queries import Reason
-from engine.model.specs import NodeState
-from engine.placement.node_templates import grows
+from engine.model.specs import NodeState, moment
+from engine.placement.eligible_nodes import grows
 from engine.state.cell_state import State
-from engine.state.machine_orders import OrderState
-from engine.tables.columns import view
+from engine.state.machines import OrderState
 
 NODES = "WaitingForNodes"
 NEVER = -1

@@ -12,21 +12,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.admission.autoscaling_changes import MAX_TARGETS, pool_row
-from engine.admission.definitions import Checked
-from engine.admission.id_lookup import listed
+from engine.admission.definitions import MAX_TARGETS, Checked, listed, pool_row
 from engine.capacity.index import OPEN
 from engine.elasticity.order_limits import OrderLimits
 from engine.elasticity.scale_up import staying, zone_in_turn
 from engine.model import commands as cmd
 from engine.model import events as ev
-from engine.model.autoscaling import MAX_POOL_NODES
+from engine.model.columns import view
 from engine.model.errors import RefusedError
+from engine.model.spec_parts import MAX_POOL_NODES
 from engine.model.specs import NodeState, ScalingSpec, check_quantity
 from engine.state.cell_state import State
-from engine.state.machine_orders import OrderState
+from engine.state.machines import OrderState
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 IDLE = (NodeState.DRAINING, NodeState.CORDONED, NodeState.READY)
 """States of empty nodes that may go, in the order in which they do."""

@@ -8,7 +8,7 @@ would take; nodes that are kept for a reservation or for somebody who is being m
 has cordoned.
 
 Empty nodes go first, any number at once, the newest first. Then at most `most_at_once` with work, the least used first,
-each only if every workload on it may be moved (`engine.scheduling.movable_work`), loses at most `most_lost_ms` by it,
+each only if every workload on it may be moved (`engine.scheduling.migration`), loses at most `most_lost_ms` by it,
 and is placed elsewhere, whole, by the code that places all work, beside all that the same plan has moved before: no
 room is counted twice. It is not put on an empty node that might go itself. What is moved keeps its queue and, where a
 tree has quotas by pool, its pools, so its quota is the same.
@@ -28,13 +28,13 @@ from engine.capacity.index import OPEN
 from engine.capacity.task_shapes import Shape
 from engine.elasticity.capacity_ahead import waiting, whole_nodes
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.specs import NodeState
 from engine.placement.gang_placement import Claim, packed, place, unplace
-from engine.scheduling.movable_work import Movable
+from engine.scheduling.migration import Movable
 from engine.scheduling.preemption import off_nodes
 from engine.state.cell_state import State
-from engine.state.pool_sizing import NEEDED
-from engine.tables.columns import view
+from engine.state.demand import NEEDED
 
 Rows = np.ndarray[Any, np.dtype[Any]]
 SCALED_DOWN = ev.REQUEUE_CAUSES.index("scaled down")

@@ -5,7 +5,7 @@ gangs before single tasks: on what is free (claims that are undone at the end), 
 what is left on new nodes of the pools that grow.
 
 A gang gets one order: all of its nodes or none. Single tasks get bulk orders, one for each pool and scan. Where several
-pools would do, `engine.elasticity.expander` chooses.
+pools would do, `engine.elasticity.trial_nodes` chooses.
 
 Nothing is ordered in vain: where whole nodes of a pool are free and the work does not start on them, more of them
 would not help, and `muster why` says so.
@@ -21,18 +21,16 @@ import numpy as np
 
 from engine.capacity.index import OPEN, Capacity
 from engine.capacity.task_shapes import Shape
-from engine.elasticity.expander import choose
-from engine.elasticity.new_nodes import NewNodes, PlacementTrial, empty_like
 from engine.elasticity.order_limits import OrderLimits
-from engine.elasticity.unmet_demand import Needs, PlacementNeed
+from engine.elasticity.trial_nodes import Needs, NewNodes, PlacementNeed, PlacementTrial, choose, empty_like
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.specs import LEVELS, NodeState, WorkloadState
+from engine.placement.eligible_nodes import grows, suits, suits_in, template, zones_of
 from engine.placement.gang_placement import Claim, place, unplace
-from engine.placement.node_templates import grows, suits, suits_in, template, zones_of
 from engine.state.cell_state import State
-from engine.state.machine_orders import OrderState
+from engine.state.machines import OrderState
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 MAX_GANGS = 500
 """Gangs that get orders in one scan: each takes about a millisecond. The others have theirs in the next."""

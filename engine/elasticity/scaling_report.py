@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.model.autoscaling import Autoscaling, ScalingSpec
+from engine.model.spec_parts import Autoscaling, ScalingSpec
 
 if TYPE_CHECKING:
-    from engine.model.demand_forecast import Forecaster
     from engine.state.cell_state import State
+    from engine.state.demand import Forecaster
 
 
 class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +48,8 @@ def scaling(state: State, now_ms: int, forecaster: Forecaster | None = None) -> 
     """Every pool, in the order of its definition. `forecaster`: None for the built-in one."""
     # Imported here, so that clients need not load what decides.
     from engine.elasticity.capacity_ahead import Foresight, asked_nodes
-    from engine.model.demand_forecast import SeasonalBaseline
     from engine.model.specs import NodeState
+    from engine.state.demand import SeasonalBaseline
 
     c = state.capacity
     forecaster = SeasonalBaseline() if forecaster is None else forecaster

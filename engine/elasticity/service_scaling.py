@@ -1,5 +1,5 @@
 """Services follow their load: every so often each running one gets the number of replicas that
-`engine.model.service_replicas` finds.
+`engine.model.spec_parts` finds.
 
 More replicas are wanted at once, and the scheduler gives them as there is room; fewer go at once, when the largest
 number that the load took during the stabilisation is smaller than what is there.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.model import events as ev
-from engine.model.service_replicas import LOOK_EVERY_MS, desired, load_permille
+from engine.model.spec_parts import LOOK_EVERY_MS, desired, load_permille
 from engine.model.specs import ServiceSpec
 from engine.placement.gang_placement import packed
 from engine.state.cell_state import State

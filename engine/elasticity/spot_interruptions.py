@@ -18,14 +18,12 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import groupby
 
-from engine.admission.definitions import Checked
-from engine.admission.id_lookup import listed
+from engine.admission.definitions import Checked, listed
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.specs import HOUR_MS, NodeState, check_quantity
-from engine.placement.gang_placement import packed
-from engine.placement.hot_swap import spared
+from engine.placement.gang_placement import packed, spared
 from engine.state.cell_state import State
 from engine.state.run_times import uniforms
 from engine.state.workloads import NONE

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 
 from engine.executors.protocol import Executor, ExecutorReport, ReportKind
+from engine.model.columns import view
 from engine.model.errors import SpecError
 from engine.model.specs import WorkloadState, check_quantity
 from engine.state.cell_state import State
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 MEDIAN_UNKNOWN_MS = 30 * 60_000
 """Median run time drawn for a workload that gives neither estimate nor simulated run time."""

@@ -1,17 +1,31 @@
-"""What this machine has, as a cell of one node."""
+"""This machine: what it has, as a cell of one node, and how its tasks are held apart.
+
+What this machine has, as a cell of one node.
+
+Control groups of version 2, where this user may make them: the kernel then holds a task to its memory and CPU,
+whatever processes it makes.
+
+A user may where systemd has delegated a group to them, as in `systemd-run --user --scope -p Delegate=yes`. The engine
+itself moves into a group of its own below that one first: groups with members pass no controllers on.
+
+What tasks on this machine share where no control group divides it: CPUs, ports, and the disk that output is on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.model.gpu_models import memory_by_name
-from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, Settings
+from engine.executors.task_files import LIVE
+from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, Settings, memory_by_name
 
 KEPT_MIB = 1024
 """Memory left to the system and to Muster itself: a tenth of a smaller machine."""
@@ -116,3 +130,134 @@ def model_of(name: str) -> str:
     if memory_by_name(first):
         return first
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words)[:64].strip("-.") or "GPU"
+
+
+ROOT = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000
+CONTROLLERS = ("cpu", "memory", "pids")
+
+
+class Cgroups:
+    """Groups for tasks below one that is ours. `controllers`: those that bind there."""
+
+    def __init__(self, base: Path, controllers: frozenset[str]) -> None:
+        self.base = base
+        self.controllers = controllers
+
+    def make(self, name: str, cpu_milli: int, memory_mib: int) -> Path:
+        """A group for one task; 0: no limit. Raises OSError."""
+        group = self.base / name
+        group.mkdir(exist_ok=True)
+        if "memory" in self.controllers and memory_mib:
+            (group / "memory.max").write_text(str(memory_mib << 20))
+            with contextlib.suppress(OSError):  # a kernel without swap
+                (group / "memory.swap.max").write_text("0")
+            (group / "memory.oom.group").write_text("1")
+        if "cpu" in self.controllers and cpu_milli:
+            (group / "cpu.max").write_text(f"{max(cpu_milli * PERIOD_US // 1000, 1000)} {PERIOD_US}")
+        return group
+
+    @staticmethod
+    def kill(group: Path) -> None:
+        """All that is left in it, and the group."""
+        with contextlib.suppress(OSError):
+            (group / "cgroup.kill").write_text("1")
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def find(root: Path = ROOT) -> Cgroups | None:
+    """Groups below the one this process is in, if they may be made there. None: not here."""
+    if not (root / "cgroup.controllers").exists():
+        return None
+    try:
+        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        own = root / line[3:].lstrip("/")
+        own = own.parent if own.name == "engine" and (own.parent / "tasks").is_dir() else own
+        offered = set((own / "cgroup.controllers").read_text().split()).intersection(CONTROLLERS)
+        if "memory" not in offered:
+            return None
+        for name in ("engine", "tasks"):
+            (own / name).mkdir(exist_ok=True)
+        (own / "engine" / "cgroup.procs").write_text(str(os.getpid()))
+        for parent in (own, own / "tasks"):
+            (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(offered)))
+    except (OSError, StopIteration):
+        return None
+    return Cgroups(own / "tasks", frozenset(offered))
+
+
+class Cpus:
+    """Gives each task with a limit CPUs of its own as long as there are any, else those that fewest use."""
+
+    def __init__(self) -> None:
+        self._users: Counter[int] = Counter(dict.fromkeys(os.sched_getaffinity(0), 0))
+        self._given: dict[str, list[int]] = {}
+
+    def take(self, token: str, cpu_milli: int) -> list[int]:
+        """CPUs for a task; none said where it has no limit, or may use them all."""
+        wanted = -(-cpu_milli // 1000)
+        if not wanted or wanted >= len(self._users):
+            return []
+        given = self._given[token] = sorted(sorted(self._users), key=lambda cpu: self._users[cpu])[:wanted]
+        self._users.update(given)
+        return given
+
+    def give_back(self, token: str) -> None:
+        self._users.subtract(self._given.pop(token, ()))
+
+
+def more_files() -> int:
+    """Let this process have as many files open as it may: each task takes one. Returns how many it could have before,
+    which is what tasks are given: some programs cannot deal with more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft
+
+
+def free_port() -> int:
+    """Of the loopback, free a moment ago. Raises OSError."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def prune(root: Path, most: int, live: set[Path]) -> int:
+    """Remove runs, the oldest first, until no more than `most` bytes are kept. Those of `live` stay. Returns the bytes
+    that are left."""
+    found: list[tuple[float, int, Path]] = []
+    for workload in root.iterdir() if root.is_dir() else ():
+        if workload.name == LIVE or not workload.is_dir():
+            continue
+        for attempt in workload.iterdir():
+            found.append((_changed(attempt), _size(attempt), attempt))
+    total = sum(size for _, size, _ in found)
+    for _, size, attempt in sorted(found):
+        if total <= most:
+            break
+        if attempt not in live:
+            shutil.rmtree(attempt, ignore_errors=True)
+            total -= size
+            try:
+                attempt.parent.rmdir()
+            except OSError:
+                continue
+    return total
+
+
+def _changed(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_size
+            except OSError:
+                continue
+    return total

@@ -1,4 +1,8 @@
-"""Where a cell's records are kept: a SQLite file, named by a path, or a schema of a PostgreSQL server, named by a URL.
+"""Where a cell's records are kept: a SQLite file, or a schema of a PostgreSQL server by its lazy driver.
+
+The driver of PostgreSQL, loaded where it is used, and what it reads in a URL. Needs the extra `postgres`.
+
+Where a cell's records are kept: a SQLite file, named by a path, or a schema of a PostgreSQL server, named by a URL.
 
 What is told apart by the kind of database stands in `engine.journal.sqlite_store` and `engine.journal.postgres_store`;
 all other code writes SQLAlchemy Core for both, and by what is here where the two differ.
@@ -18,8 +22,30 @@ from sqlalchemy import BigInteger, Connection, Integer, MetaData, String, Table,
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from engine.journal.postgres_driver import understood
 from engine.model.errors import SpecError
+
+
+def driver() -> Any:
+    """The module psycopg. Raises SpecError where it is not installed."""
+    try:
+        import psycopg
+        import psycopg.conninfo
+    except ImportError:
+        raise SpecError("database", "the driver of PostgreSQL is not here", "Install muster[postgres]") from None
+    return psycopg
+
+
+def understood(conninfo: str) -> dict[str, Any]:
+    """What libpq reads in it. Raises SpecError, without telling what stood there: it may hold a password."""
+    psycopg = driver()
+    try:
+        found: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        raise SpecError(
+            "database", "is no URL that PostgreSQL's client understands", "Give postgresql://USER@HOST:PORT/DATABASE"
+        ) from None
+    return found
+
 
 T = TypeVar("T")
 BIG = BigInteger().with_variant(Integer(), "sqlite")

@@ -11,8 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
-from engine.journal.database import Schema, said
-from engine.journal.postgres_driver import driver, understood
+from engine.journal.database import Schema, driver, said, understood
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError
 
 Kind = Literal["writer", "history", "reader", "lease"]

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from engine.journal.database import SqliteFile, create_some
-from engine.journal.file_lock import HeldElsewhere, take_lock
+from engine.journal.process_locks import HeldElsewhere, take_lock
 from engine.journal.tables import OF_A_CELL, DatabaseKind, Head, table_of
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError
 

@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from engine.journal import postgres_sessions, schema_migrations
-from engine.journal.cell_lease import LOOK_S, Lease, LeaseCandidate
+from engine.journal import postgres_sessions, tables
 from engine.journal.database import Schema
-from engine.journal.event_journal import Journal
-from engine.journal.postgres_store import exists
-from engine.journal.reader import batches, head_of, newest_snapshot
+from engine.journal.event_journal import Journal, batches, head_of, newest_snapshot
+from engine.journal.postgres_store import LOOK_S, Lease, LeaseCandidate, exists
 from engine.model.errors import JournalCorrupt, JournalError, JournalFormat
 from engine.state.cell_state import State
 
@@ -37,7 +35,7 @@ class JournalFollower:
         try:
             with self._reader.connect() as connection:
                 head = head_of(connection, self.place)
-                schema_migrations.refuse_other(connection, self.place, head)
+                tables.refuse_other(connection, self.place, head)
                 end = (head["last_version"], head["chain"])
                 if end == self._end:
                     return

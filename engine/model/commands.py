@@ -1,16 +1,22 @@
-"""Everything that can be asked of the engine. A command is a wish: checked against the state, turned into events.
+"""Everything that can be asked of the engine, and what becomes of it where another scheduler decides.
+
+Everything that can be asked of the engine. A command is a wish: checked against the state, turned into events.
 
 `Submit`, and definitions at set-up, are requests anyone with the operator role may make. The others change what runs
 or where it may run: people and advice reach them only through `runbooks.gate.approval_gate`.
+
+What becomes of each command in a cell that another scheduler decides on: asked of that one, done by Muster alone, or
+refused with what to do instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
-from engine.model.observations import AnySeen
+from engine.model.external_cells import AnySeen
 from engine.model.specs import (
     BudgetSpec,
     CellSpec,
@@ -366,7 +372,7 @@ class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
 
 
 class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
-    """What a person says of an intent in doubt: `engine.state.intent_answers`."""
+    """What a person says of an intent in doubt: `engine.state.intents`."""
 
     number: int
     outcome: Literal["done", "undone", "retry"]
@@ -446,3 +452,50 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """Ids the command touched, in the order given."""
     left_out: tuple[str, ...] = ()
     """Of an Observe: one line for each thing that could not be taken as it was seen."""
+
+
+CARRIED: tuple[type[Command], ...] = (
+    Submit, Cancel, Hold, Release, Requeue, Preempt, SetPriority, SetQos,
+    SetJobPriority, MoveToQueue, Cordon, Uncordon, Drain, RestoreNodes, HoldQueues,
+    DrainQueues, OpenQueues, Reserve, Unreserve, PowerUp, PowerDown,
+)  # fmt: skip
+"""Commands that become intents: what another scheduler can be asked for."""
+OURS: tuple[type[Command], ...] = (
+    SettleIntents, AnswerIntent, SetPrice, SetBudgets, RemoveBudgets, ApproveSpending,
+    WatchNodes, UnwatchNodes, Define, SetSettings,
+)  # fmt: skip
+"""Commands about what Muster alone keeps: done as in any cell."""
+WHY_NOT: dict[type[Command], str] = {
+    Suspend: "Slurm suspends a job on its nodes, where it keeps its memory: hold or requeue it instead",
+    Resume: "nothing is suspended by Muster here",
+    Resize: "Slurm's jobs keep what they asked for: cancel it and submit it anew",
+    Migrate: "Slurm chooses the nodes: drain a node, or requeue the work",
+    SetPolicy: "the order of work is slurm.conf's",
+    OrderQueues: "the order of work is slurm.conf's",
+    ChangeQueue: "limits are those of slurmdbd: use sacctmgr",
+    SetScaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
+    SetTargets: "nodes are powered by slurmctld: power nodes up or down by name",
+    ScalePool: "nodes are powered by slurmctld: power nodes up or down by name",
+    SetAutoscaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
+    Interrupt: "Slurm knows no notice of a provider: drain the nodes",
+    FailNodes: "slurmctld finds out itself which nodes are down: drain them",
+    RemoveNodes: "nodes are those of slurm.conf",
+    AddPools: "nodes are those of slurm.conf",
+    AddNodes: "nodes are those of slurm.conf",
+    AddQueues: "queues are the partitions of slurm.conf",
+    AddPriorityClasses: "they follow from Slurm's partitions and QOS",
+    RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
+}
+"""Why others cannot be done in a cell that Slurm decides on, and what can."""
+
+
+def why_not(command: type[Command], *, acts: bool, lacks: Mapping[type[Command], str]) -> str:
+    """Why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: what this release of it, as it
+    is reached, cannot be asked for."""
+    if command in OURS or command not in (*CARRIED, *WHY_NOT):
+        return ""
+    if command not in CARRIED:
+        return WHY_NOT[command]
+    if not acts:
+        return "Muster only observes this cluster (muster serve --slurm-act lets it act)"
+    return lacks.get(command, "")

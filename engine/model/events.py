@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.model.accounting_history import PastRun
+from engine.model.external_cells import PastRun
 from engine.model.specs import (
     BudgetSpec,
     NodeSpec,
@@ -395,7 +395,7 @@ class NodesNoted(Event, frozen=True, array_like=True, gc=False, tag=73):
     nodes: bytes
     """int32 node rows."""
     note: int
-    """Index into NOTES of `engine.state.node_failures`."""
+    """Index into NOTES of `engine.state.machines`."""
 
 
 class PriceSet(Event, frozen=True, array_like=True, gc=False, tag=60):
@@ -421,7 +421,7 @@ class BudgetStaged(Event, frozen=True, array_like=True, gc=False, tag=63):
 
     name: str
     stage: int
-    """An `engine.ledger.budgets.BudgetStage`."""
+    """An `engine.state.budgets.BudgetStage`."""
     window: int
     """Number of the window."""
 
@@ -508,7 +508,7 @@ class BootsTold(Event, frozen=True, array_like=True, gc=False, tag=87):
 
 
 class CapsTold(Event, frozen=True, array_like=True, gc=False, tag=88):
-    """How much another scheduler lets run together, and what work draws from that (`engine.state.external_caps`)."""
+    """How much another scheduler lets run together, and what work draws from that (`engine.state.external_cell`)."""
 
     most: tuple[tuple[str, int], ...] | None
     """All caps there are, by name; None: they are as before."""
@@ -534,7 +534,7 @@ class Exited(Event, frozen=True, array_like=True, gc=False, tag=96):
     """Its rank."""
     status: int
     """As a shell tells it: the exit code, or 128 and the number of the signal that ended it; plus 256 times the index
-    into EXIT_CAUSES of `engine.model.run_spec`."""
+    into EXIT_CAUSES of `engine.model.spec_parts`."""
 
 
 class Intended(Event, frozen=True, array_like=True, gc=False, tag=90):
@@ -594,7 +594,7 @@ class IntentAnswered(Event, frozen=True, array_like=True, gc=False, tag=95):
 
 
 # What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
-# column by column (`engine.state.folds.bulk_apply`), they leave exactly what the single ones would.
+# column by column (`engine.state.work_changes`), they leave exactly what the single ones would.
 
 
 class DowntimeBegan(Event, frozen=True, array_like=True, gc=False, tag=97):

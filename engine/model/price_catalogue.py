@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from engine.model.errors import SpecError
-from engine.model.money import CURRENCY as CURRENCY
-from engine.model.money import MAX_PRICE
-from engine.model.quantity_parsing import money_microusd, shown
+from engine.model.quantities import money_microusd, shown
+from engine.model.spec_parts import CURRENCY as CURRENCY
+from engine.model.spec_parts import MAX_PRICE
 from engine.model.specs import CellSpec, PoolSpec
 
 MAX_BYTES = 64 * 2**20

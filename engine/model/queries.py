@@ -464,7 +464,7 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[tuple[MigInstance, ...], ...] = ()
     """MIG instances of each device; none of one that is not partitioned now. Empty without `profiles`."""
     note: str = ""
-    """Why the node is kept out, where something is known (`engine.state.node_failures`)."""
+    """Why the node is kept out, where something is known (`engine.state.machines`)."""
     ends_ms: int | None = None
     """Cell time at which its provider takes it back, when it has given notice."""
     physical: dict[str, int] = {}

@@ -1,35 +1,40 @@
-"""Specs: what a person or a trace asks for. Immutable, validated at the door, never changed in place.
+"""Specs: what a person or a trace asks for, checked at the door; device models; quantities in words.
+
+Specs: what a person or a trace asks for. Immutable, validated at the door, never changed in place.
 
 Units everywhere: milli-CPU, MiB, milli-GPU (1000 = one whole device), milliseconds, micro-USD. Integers only.
+
+What is known of device models by their names.
+
+Quantities and moments as people write them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sized
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Literal
 
-from engine.model.autoscaling import Autoscaling as Autoscaling
-from engine.model.autoscaling import ScalingSpec as ScalingSpec
-from engine.model.autoscaling import check_scaling
-from engine.model.base import HOUR_MS as HOUR_MS
-from engine.model.base import ID_PATTERN as ID_PATTERN
-from engine.model.base import MAX_QUANTITY as MAX_QUANTITY
-from engine.model.base import Spec as Spec
-from engine.model.base import check_id as check_id
-from engine.model.base import check_quantity as check_quantity
 from engine.model.errors import SpecError
-from engine.model.health_settings import HealthSettings as HealthSettings
-from engine.model.money import BudgetSpec as BudgetSpec
-from engine.model.money import check_budget as check_budget
-from engine.model.money import check_price as check_price
-from engine.model.qos import OVERCOMMITTED, check_overcommit
-from engine.model.qos import Pressure as Pressure
-from engine.model.qos import Qos as Qos
-from engine.model.run_spec import RunSpec as RunSpec
-from engine.model.run_spec import check_run
-from engine.model.service_replicas import ServiceSpec as ServiceSpec
-from engine.model.service_replicas import check_service
+from engine.model.spec_parts import HOUR_MS as HOUR_MS
+from engine.model.spec_parts import ID_PATTERN as ID_PATTERN
+from engine.model.spec_parts import MAX_QUANTITY as MAX_QUANTITY
+from engine.model.spec_parts import OVERCOMMITTED, check_overcommit, check_run, check_scaling, check_service
+from engine.model.spec_parts import Autoscaling as Autoscaling
+from engine.model.spec_parts import BudgetSpec as BudgetSpec
+from engine.model.spec_parts import HealthSettings as HealthSettings
+from engine.model.spec_parts import Pressure as Pressure
+from engine.model.spec_parts import Qos as Qos
+from engine.model.spec_parts import RunSpec as RunSpec
+from engine.model.spec_parts import ScalingSpec as ScalingSpec
+from engine.model.spec_parts import ServiceSpec as ServiceSpec
+from engine.model.spec_parts import Spec as Spec
+from engine.model.spec_parts import check_budget as check_budget
+from engine.model.spec_parts import check_id as check_id
+from engine.model.spec_parts import check_price as check_price
+from engine.model.spec_parts import check_quantity as check_quantity
 
 RESOURCES = ("cpu_milli", "memory_mib", "gpu_milli", "disk_mib")
 """Names of the resource vector, in the order every array and tuple uses."""
@@ -118,7 +123,7 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     """What a node has besides, for its own system."""
     overcommit: dict[str, int] = {}
     """Resource name -> permille of the capacity that requests may come to; 1000 where it is not named. Guaranteed work
-    does not go to a pool where it is more (`engine.model.qos`)."""
+    does not go to a pool where it is more (`engine.model.spec_parts`)."""
 
     @property
     def overcommitted(self) -> bool:
@@ -253,7 +258,7 @@ class Settings(Spec, frozen=True, kw_only=True):
     """What runs tasks: nothing, in simulated time; or this machine, as real processes. Set when the cell is made."""
     rightsizing: Literal["off", "initial"] = "off"
     """Whether a registered recommender may change the requests of new work before it starts
-    (`engine.admission.resizing`)."""
+    (`engine.admission.workload_changes`)."""
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
@@ -326,7 +331,7 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     spread: Spread | None = None
     capacity_type: CapacityType = ""
     """Which pools it may use; empty: any. `spot-first` waits for spot machines, as `spot` does. Unless it is `spot`,
-    work with a deadline turns to on-demand machines when its slack runs out (`engine.state.deadlines`)."""
+    work with a deadline turns to on-demand machines when its slack runs out (`engine.state.timers`)."""
     on_demand: int = 0
     """Of its tasks, so many are on demand always. At the door they become a group of their own."""
     limit: Resources | None = None
@@ -705,3 +710,52 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
         for field in ("estimate_ms", "max_runtime_ms", "deadline_ms", "array"):
             if getattr(spec, field):
                 raise SpecError(f"{where}.{field}", "has no meaning for a service, which has no end", "Leave it out")
+
+
+GIB = 1024
+MEMORY_MIB: dict[str, int] = {
+    "A2": 16 * GIB, "A10": 24 * GIB, "A10G": 24 * GIB, "A16": 16 * GIB, "A30": 24 * GIB, "A40": 48 * GIB,
+    "A100": 40 * GIB, "A800": 40 * GIB, "A6000": 48 * GIB, "B200": 180 * GIB, "GB200": 186 * GIB, "GH200": 96 * GIB,
+    "H20": 96 * GIB, "H100": 80 * GIB, "H200": 141 * GIB, "H800": 80 * GIB, "K80": 12 * GIB, "L4": 24 * GIB,
+    "L40": 48 * GIB, "L40S": 48 * GIB, "MI100": 32 * GIB, "MI210": 64 * GIB, "MI250": 128 * GIB, "MI250X": 128 * GIB,
+    "MI300X": 192 * GIB, "P4": 8 * GIB, "P40": 24 * GIB, "P100": 12 * GIB, "T4": 16 * GIB, "V100": 16 * GIB,
+    "V100M16": 16 * GIB, "V100M32": 32 * GIB,
+}  # fmt: skip
+"""Memory of one device by model, where the name does not say it; of those sold with several sizes, the smallest."""
+_SIZE_IN_NAME = re.compile(r"(?<![0-9A-Z])([0-9]{1,3})GI?B?(?![0-9A-Z])")
+
+
+def device_memory_mib(pool: PoolSpec) -> int:
+    """Memory of one of the pool's devices: as the pool says, as the model's name says (`A100-80GB`), or as is known of
+    the model. 0 where none of them tells."""
+    return pool.gpu_memory_mib or memory_by_name(pool.gpu_model)
+
+
+def memory_by_name(model: str) -> int:
+    """Memory of one device by what its model is called; 0 where that tells nothing."""
+    name = model.upper()
+    size = _SIZE_IN_NAME.search(name)
+    if size:
+        return int(size[1]) * GIB
+    return next((MEMORY_MIB[word] for word in re.split(r"[^A-Z0-9]+", name) if word in MEMORY_MIB), 0)
+
+
+_LAST_MOMENT_MS = 253_402_300_799_000
+"""The end of the year 9999."""
+
+
+def quantity(resource: int, value: int) -> str:
+    """A quantity of RESOURCES[resource] as people write it."""
+    name = RESOURCES[resource]
+    if name == "cpu_milli":
+        return f"{value / 1000:g} CPU"
+    if name == "gpu_milli":
+        return f"{value / 1000:g} GPU"
+    what = "memory" if name == "memory_mib" else "disk"
+    return f"{value:g} MiB {what}" if 0 < value < 1024 else f"{value / 1024:.4g} GiB {what}"
+
+
+def moment(at_ms: int) -> str:
+    """A cell time as people write it."""
+    at = datetime.fromtimestamp(min(at_ms, _LAST_MOMENT_MS) // 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

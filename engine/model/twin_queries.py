@@ -84,7 +84,7 @@ Ask = WhatIf | AskStart | AskRun | AskOptions
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure over the runs. The quantiles are null with fewer than `engine.model.distributions.MIN_RUNS` of them."""
+    """A figure over the runs. The quantiles are null with fewer than `engine.model.quantities.MIN_RUNS` of them."""
 
     runs: int
     least: int
@@ -118,7 +118,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """When a workload starts, over the runs. Quantiles and chance are null with fewer than
-    `engine.model.distributions.MIN_RUNS` of them; a time is null too where the start lies after the horizon, or never
+    `engine.model.quantities.MIN_RUNS` of them; a time is null too where the start lies after the horizon, or never
     comes."""
 
     runs: int
@@ -208,7 +208,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     starts_now: bool
     start: Start
     end_p50_ms: int | None
-    """Null with fewer than `engine.model.distributions.MIN_RUNS` runs, and where half of them do not see its end."""
+    """Null with fewer than `engine.model.quantities.MIN_RUNS` runs, and where half of them do not see its end."""
     cost: Interval
     """To its end, or as far as the horizon goes."""
     reason: str

@@ -26,7 +26,7 @@ from typing import Literal, NoReturn, get_args
 import msgspec
 
 from engine.model.errors import SpecError
-from engine.model.quantity_parsing import cpu_milli, duration_ms, gpu_milli, memory_mib
+from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.model.specs import Policy, Spec, WorkloadSpec
 
 MAX_EDITS = 100

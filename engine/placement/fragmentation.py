@@ -30,10 +30,10 @@ import numpy as np
 from engine.capacity import mig
 from engine.capacity.index import OPEN, Capacity
 from engine.capacity.task_shapes import Shape
+from engine.model.columns import view
 from engine.model.queries import FragmentationReport, PoolFragmentation, ShapeFragmentation
 from engine.model.specs import NodeState
 from engine.state.cell_state import State
-from engine.tables.columns import view
 
 MILLION = 1_000_000
 DEVICE = 1000

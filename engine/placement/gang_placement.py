@@ -1,30 +1,54 @@
-"""Gang placement: all tasks of all groups, or nothing.
+"""Gang placement: on which pools, all tasks of all groups or nothing, and what becomes of it as nodes are lost.
+
+Gang placement: all tasks of all groups, or nothing.
 
 `place` claims capacity as it goes and gives everything back when a task finds no node, so no half-placed gang exists
 outside this function. On success the claims stand: the caller emits `Placed` in the same breath, or gives them back.
 
-A gang that asks for a level of the topology goes where `engine.capacity.topology_domains` has room for it: a required
+A gang that asks for a level of the topology goes where `engine.capacity.topology` has room for it: a required
 level holds it in one domain of that level, and a preferred one has it use as few of its domains as possible. Its claims
 are in the order of the tree, so that neighbours in rank are neighbours in the network.
+
+The ways a workload may start: on which pools and kept nodes each of its groups goes, and how many tasks quota lets
+it have there.
+
+What becomes of work when nodes are lost: members of a gang are replaced in place, or it runs on with fewer, or all
+of it is requeued.
+
+Replacements are tried on the capacity with the lost nodes out of it and the rest of the gang in place, one gang after
+the other, those of higher priority first; what was tried is undone. The events that follow repeat it exactly, in one
+turn, so nothing else can come in between.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from itertools import islice, permutations
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from itertools import islice, permutations, product
 
 import numpy as np
 
 from engine.capacity.index import NOWHERE, OPEN, Capacity
 from engine.capacity.task_shapes import Shape
-from engine.capacity.topology import Ints, TopologyTree
-from engine.capacity.topology_domains import DomainChoice, DomainRoom, domain_room, levels_asked, pick, spans
+from engine.capacity.topology import (
+    DomainChoice,
+    DomainRoom,
+    Ints,
+    TopologyTree,
+    domain_room,
+    levels_asked,
+    pick,
+    spans,
+)
+from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.events import GroupPlacement
-from engine.model.specs import TopologyRequest
+from engine.model.specs import NodeState, TopologyRequest, WorkloadState
 from engine.placement import node_choice
-from engine.state import bulk_allocations
-from engine.tables.columns import view
+from engine.state import allocations
+from engine.state.cell_state import State
+from engine.state.workloads import NONE, WorkloadClass
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""
@@ -84,7 +108,7 @@ def _extend_group(capacity: Capacity, group: int, shape: Shape, left: int, claim
         node = capacity.find(shape)
         if node == NOWHERE:
             break
-        many = bulk_allocations.take_first(capacity, shape, node, left)
+        many = allocations.take_first(capacity, shape, node, left)
         if many is not None:
             nodes, tasks = many
             claims += [(group, n, t, 0) for n, t in zip(nodes.tolist(), tasks.tolist(), strict=True)]
@@ -167,10 +191,10 @@ def _claim_in(
 def _claim_many(capacity: Capacity, group: int, shape: Shape, rows: Ints, tasks: Ints) -> list[Claim]:
     """Claims for tasks of one group on different nodes that have room for them; parts of devices one at a time."""
     nodes, counts = rows.tolist(), tasks.tolist()
-    if bulk_allocations.worth_it(shape, len(nodes)):
-        bulk_allocations.shift_many(capacity, shape, rows, -tasks)
+    if allocations.worth_it(shape, len(nodes)):
+        allocations.shift_many(capacity, shape, rows, -tasks)
         return [(group, node, count, 0) for node, count in zip(nodes, counts, strict=True)]
-    masks = bulk_allocations.take_all_devices(capacity, shape, rows, tasks)
+    masks = allocations.take_all_devices(capacity, shape, rows, tasks)
     if masks is not None:
         return [(group, *claim) for claim in zip(nodes, counts, masks.tolist(), strict=True)]
     if shape.part:
@@ -264,8 +288,8 @@ def unplace(capacity: Capacity, shapes: tuple[Shape, ...], claims: list[Claim]) 
     for group, shape in enumerate(shapes):
         mine = [claim for claim in claims if claim[0] == group]
         _, nodes, counts, masks = np.array(mine, np.int64).reshape(-1, 4).T
-        if bulk_allocations.worth_shifting(shape, nodes):
-            bulk_allocations.shift_many(capacity, shape, nodes, counts, masks)
+        if allocations.worth_shifting(shape, nodes):
+            allocations.shift_many(capacity, shape, nodes, counts, masks)
         else:
             for _, node, count, devices in reversed(mine):
                 capacity.give_back(node, shape, count, devices)
@@ -286,3 +310,232 @@ def packed(claims: list[Claim], groups: int) -> tuple[GroupPlacement, ...]:
         GroupPlacement(n.tobytes(), c.tobytes(), d.tobytes() if any(d) else b"")
         for n, c, d in zip(nodes, counts, devices, strict=True)
     )
+
+
+MAX_VARIANTS = 64
+"""Assignments of task groups to pools that are tried, in order of preference."""
+
+
+def variants(state: State, row: int) -> Iterator[tuple[Shape, ...]]:
+    """The ways its groups may be laid on pools and kept nodes, in order of preference, to be placed by the scores of
+    its queue. Where a tree has quotas by pool, each group goes to one pool."""
+    profile = state.queues.profile(state.workloads.queue[row])
+    for shapes in _laid_out(state, row):
+        yield tuple(shape.scored(profile) for shape in shapes) if profile else shapes
+
+
+def _laid_out(state: State, row: int) -> Iterator[tuple[Shape, ...]]:
+    workload_class = state.workloads.class_at(row)
+    bookings = usable_bookings(state, row)
+    if workload_class.reservation and not bookings:
+        return
+    if state.queues.flavored(state.workloads.queue[row]):
+        yield from islice(_pool_by_pool(state, row, bookings), MAX_VARIANTS)
+    elif bookings or workload_class.reservation:
+        yield tuple(_on_kept_nodes(workload_class, shape, bookings) for shape in workload_class.shapes)
+    else:
+        yield workload_class.shapes
+
+
+def _on_kept_nodes(workload_class: WorkloadClass, shape: Shape, bookings: tuple[int, ...]) -> Shape:
+    """The shape on the nodes that are kept for the workload, and on open ones unless it names a reservation."""
+    pools = () if workload_class.reservation else tuple(shape.pools)
+    return shape.limited(pools, tuple((booking, pool) for booking in bookings for pool in shape.pools))
+
+
+def _pool_by_pool(state: State, row: int, bookings: tuple[int, ...]) -> Iterator[tuple[Shape, ...]]:
+    """Every assignment of its groups to the pools that its queue has quotas for."""
+    workload_class = state.workloads.class_at(row)
+    named = state.queues.flavors_of(state.workloads.queue[row])
+    choices = []
+    for shape in workload_class.shapes:
+        pools = [state.capacity.pool_of[name] for name in named] if named else shape.pools
+        choices.append(
+            [
+                shape.limited(
+                    () if workload_class.reservation else (pool,), tuple((booking, pool) for booking in bookings)
+                )
+                for pool in pools
+                if pool in shape.pool_set
+            ]
+        )
+    return product(*choices)
+
+
+def usable_bookings(state: State, row: int) -> tuple[int, ...]:
+    """Bookings whose nodes the workload may use now."""
+    if not (state.bookings.reservations or state.bookings.clearings):
+        return ()
+    w = state.workloads
+    queues = frozenset(state.queues.specs[vertex].name for vertex in state.queues.path[w.queue[row]])
+    end_ms = state.now_ms + w.remaining_ms(row)
+    return state.bookings.usable(row, w.class_at(row).reservation, queues, state.now_ms, end_ms)
+
+
+def counts_in_quota(state: State, row: int, shapes: tuple[Shape, ...], *, borrow: bool) -> tuple[int, ...] | None:
+    """As many tasks of each group as quota allows, from the fewest it can start with up to all; None if even the fewest
+    are too many."""
+    queue = state.workloads.queue[row]
+    workload_class = state.workloads.class_at(row)
+    wanted = state.counts_wanted(row)
+    if not state.queues.limited[queue]:
+        return wanted
+
+    def allowed(counts: tuple[int, ...]) -> bool:
+        charge = state.charge_if(row, shapes, counts)
+        return state.queues.lack(queue, charge, state.now_ms, borrow=borrow) is None
+
+    if allowed(wanted):
+        return wanted
+    if workload_class.rigid or not allowed(workload_class.least):
+        return None
+    low, high = 0, sum(wanted) - sum(workload_class.least)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if allowed(workload_class.least_and(middle)) else (low, middle)
+    return workload_class.least_and(low)
+
+
+NODE_LOST = ev.REQUEUE_CAUSES.index("node lost")
+_GONE = (NodeState.DOWN, NodeState.REMOVED)
+Swap = tuple[int, tuple[Shape, ...], list[Claim]]
+"""(workload row, shapes its replacements were placed as, claims)"""
+
+
+def after_loss(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
+    """What follows from the loss of these nodes: they are down, and each workload that had tasks there goes on with
+    others in their place, or waits again at its original age. Nodes that are down already are left out."""
+    lost = [node for node in nodes if state.capacity.state[node] not in _GONE]
+    if not lost:
+        return []
+    rows = sorted({state.allocations.workload[a] for node in lost for a in state.allocations.on_node(node)})
+    gone = frozenset(lost)
+    swaps = _swaps(state, lost, gone, rows)
+    events: list[ev.AnyEvent] = [ev.NodesChanged(array("i", lost).tobytes(), NodeState.DOWN)]
+    for row, shapes, claims in swaps:
+        events.append(ev.Swapped(row, _leaves(state, row, gone), packed(claims, len(shapes))))
+    going_on = {row for row, _, _ in swaps}
+    events += [ev.Requeued(row, NODE_LOST) for row in rows if row not in going_on]
+    return events
+
+
+def spared(state: State, row: int, nodes: Container[int]) -> list[Claim] | None:
+    """All that running elastic work has on the nodes, (group, node, tasks, device mask) each, if it can do without;
+    None when it cannot. Spread evenly, it cannot do without those of one domain alone."""
+    w, a = state.workloads, state.allocations
+    workload_class = w.class_at(row)
+    if not w.elastic[row] or w.state[row] != WorkloadState.RUNNING or any(s.spread for s in workload_class.shapes):
+        return None
+    left = state.placed_of(row)
+    there = [i for i in a.of_workload(w.first_allocation[row]) if a.node[i] in nodes]
+    for i in there:
+        left[a.group[i]] -= a.count[i]
+    if any(have < fewest for have, fewest in zip(left, workload_class.least, strict=True)):
+        return None
+    return [(a.group[i], a.node[i], a.count[i], a.devices[i]) for i in there]
+
+
+def _leaves(state: State, row: int, gone: frozenset[int]) -> bytes:
+    """Those of the lost nodes that the workload had tasks on."""
+    a = state.allocations
+    own = {a.node[i] for i in a.of_workload(state.workloads.first_allocation[row])}
+    return array("i", sorted(own & gone)).tobytes()
+
+
+def _swaps(state: State, lost: list[int], gone: frozenset[int], rows: list[int]) -> list[Swap]:
+    """The gangs that can go on, in the order in which their replacements were found room for."""
+    w = state.workloads
+    able = [row for row in rows if _may_go_on(state, row)]
+    if not able:
+        return []
+    able.sort(key=lambda row: (-w.band_at(row), -w.value_at(row), row))
+    swaps: list[Swap] = []
+    with _out_of_use(state, lost):
+        for row in able:
+            found = _replacements(state, row, gone)
+            if found is not None:
+                swaps.append((row, *found))
+                state.shift_company(row, 1, [(node, count) for _, node, count, _ in found[1]])
+        for row, shapes, claims in reversed(swaps):
+            state.shift_company(row, -1, [(node, count) for _, node, count, _ in claims])
+            unplace(state.capacity, shapes, claims)
+    return swaps
+
+
+def _may_go_on(state: State, row: int) -> bool:
+    """Whether losing members need not stop it: it runs, and nobody is about to take its place."""
+    w = state.workloads
+    return (
+        w.state[row] == WorkloadState.RUNNING and w.preempting[row] == NONE and bool(w.hot_swap[row] or w.elastic[row])
+    )
+
+
+@contextmanager
+def _out_of_use(state: State, lost: list[int]) -> Iterator[None]:
+    """Meanwhile nothing can be placed on the nodes."""
+    capacity = state.capacity
+    ready = [(node, capacity.since[node]) for node in lost if capacity.state[node] == NodeState.READY]
+    for node, _ in ready:
+        capacity.set_state(node, NodeState.DOWN, state.now_ms)
+    yield
+    for node, since_ms in ready:
+        capacity.set_state(node, NodeState.READY, since_ms)
+
+
+def _replacements(state: State, row: int, gone: frozenset[int]) -> tuple[tuple[Shape, ...], list[Claim]] | None:
+    """Claims for the tasks that go where the lost ones were, none where it can do without; None when it cannot go on.
+    A gang all of whose tasks are lost has nothing left to go on with."""
+    w, a = state.workloads, state.allocations
+    workload_class = w.class_at(row)
+    missing = [0] * len(workload_class.counts)
+    stay: tuple[dict[int, int], ...] = tuple({} for _ in missing)
+    pools: list[set[int]] = [set() for _ in missing]
+    beside = NONE
+    leaving: list[tuple[int, int]] = []
+    for i in a.of_workload(w.first_allocation[row]):
+        group, node = a.group[i], a.node[i]
+        if node in gone:
+            missing[group] += a.count[i]
+            pools[group].add(state.capacity.pool[node])
+            leaving.append((node, a.count[i]))
+        else:
+            stay[group][node] = stay[group].get(node, 0) + a.count[i]
+            beside = node
+    if beside == NONE:
+        return None
+    least = tuple(missing)
+    if w.elastic[row] and not any(shape.spread for shape in workload_class.shapes):
+        # Spread evenly, it cannot do without those of one domain alone.
+        pairs = zip(workload_class.least, stay, strict=True)
+        least = tuple(max(fewest - sum(there.values()), 0) for fewest, there in pairs)
+    shapes = _shapes(state, row, pools)
+    if not w.hot_swap[row]:
+        return None if any(least) else (shapes, [])
+    remaining = [(node, count) for there in stay for node, count in there.items()]
+    state.shift_company(row, -1, leaving + remaining)
+    state.capacity.company.placed = stay
+    claims = place(state.capacity, shapes, least, tuple(missing), beside)
+    state.capacity.company.placed = ()
+    state.shift_company(row, 1, leaving + remaining)
+    return None if claims is None else (shapes, claims)
+
+
+def _shapes(state: State, row: int, pools: list[set[int]]) -> tuple[Shape, ...]:
+    """Its groups as they may be placed. Where its queue has quotas by pool, tasks stay in the pool they were lost in,
+    so that what it is charged stays as it is."""
+    w = state.workloads
+    queue = w.queue[row]
+    workload_class = w.class_at(row)
+    names = frozenset(state.queues.specs[vertex].name for vertex in state.queues.path[queue])
+    end_ms = state.now_ms + w.remaining_ms(row)
+    bookings = state.bookings.usable(row, workload_class.reservation, names, state.now_ms, end_ms)
+    by_pool = state.queues.flavored(queue)
+    profile = state.queues.profile(queue)
+    found = []
+    for shape, own in zip(workload_class.shapes, pools, strict=True):
+        allowed = tuple(pool for pool in shape.pools if not by_pool or not own or pool in own)
+        if bookings or workload_class.reservation or by_pool:
+            kept = tuple((booking, pool) for booking in bookings for pool in allowed)
+            shape = shape.limited(() if workload_class.reservation else allowed, kept)
+        found.append(shape.scored(profile) if profile else shape)
+    return tuple(found)

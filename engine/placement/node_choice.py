@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from engine.capacity import scores
-from engine.capacity.buckets import SHARE_STEP, PoolIndex
+from engine.capacity.devices import SHARE_STEP, PoolIndex
 from engine.capacity.index import NOWHERE, OPEN, Capacity
 from engine.capacity.task_shapes import Shape
+from engine.model.columns import view
 from engine.model.specs import LEVELS
-from engine.state import bulk_allocations
-from engine.tables.columns import view
+from engine.state import allocations
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""
@@ -94,8 +94,8 @@ def _by_mask(capacity: Capacity, group: int, shape: Shape, left: int, claims: li
     rows, room = rows[order], room[order]
     tasks = np.minimum(room, np.maximum(left - (np.cumsum(room) - room), 0))
     rows, tasks = rows[tasks > 0], tasks[tasks > 0]
-    if bulk_allocations.worth_it(shape, len(rows)):
-        bulk_allocations.shift_many(capacity, shape, rows, -tasks)
+    if allocations.worth_it(shape, len(rows)):
+        allocations.shift_many(capacity, shape, rows, -tasks)
         claims += [(group, node, count, 0) for node, count in zip(rows.tolist(), tasks.tolist(), strict=True)]
     else:
         for node, count in zip(rows.tolist(), tasks.tolist(), strict=True):

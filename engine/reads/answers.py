@@ -13,11 +13,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from engine.admission.resizing import said as resized
+from engine.admission.workload_changes import said as resized
 from engine.capacity import mig
 from engine.capacity.index import Capacity
 from engine.capacity.topology import CELL, Spans, ranks_in_order
 from engine.elasticity.service_scaling import load_of
+from engine.model.columns import view
 from engine.model.errors import SpecError
 from engine.model.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
 from engine.model.queries import (
@@ -43,7 +44,7 @@ from engine.model.queries import (
     TopologyDetail,
     WorkloadDetail,
 )
-from engine.model.run_spec import exit_words, shown
+from engine.model.spec_parts import exit_words, shown
 from engine.model.specs import (
     LEVELS,
     RESOURCES,
@@ -54,19 +55,19 @@ from engine.model.specs import (
     TopologyRequest,
     WorkloadState,
 )
+from engine.placement.eligible_nodes import grows
 from engine.placement.fragmentation import headline_ppm, measured
-from engine.placement.node_templates import grows
-from engine.queues.fair_shares import above_quota, report
 from engine.reads import cost_reports
 from engine.reads.cost_reports import BudgetReport, Showback, ShowbackRequest
-from engine.reads.gauges import held_by_tenant
-from engine.reads.heat_map import Heat
+from engine.reads.id_search import Texts
 from engine.reads.lists import SOURCES, Numbers, RowSource, column_named, free_gpu, matching, ordered
+from engine.reads.overview import Heat, held_by_tenant
 from engine.reads.pending_reasons import Explainer
 from engine.reads.recent_activity import Recent, totals
+from engine.scheduling.candidate_order import above_quota, report
 from engine.scheduling.cycle_memory import CycleMemory, Decision
 from engine.state.cell_state import State
-from engine.state.node_failures import NOTES
+from engine.state.machines import NOTES
 from engine.state.objectives import burns
 from engine.state.workloads import (
     CHECKPOINTING,
@@ -86,8 +87,6 @@ from engine.state.workloads import (
     TURNED,
     WANTED,
 )
-from engine.tables.columns import view
-from engine.tables.text_columns import Texts
 
 MAX_ROWS = 10_000
 """Largest window of one answer."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from engine.model.errors import SpecError
-from engine.model.money import DAY_MS, BudgetSpec
-from engine.model.quantity_parsing import shown
+from engine.model.quantities import shown
+from engine.model.spec_parts import DAY_MS, BudgetSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine.ledger.meters import Meters
     from engine.state.cell_state import State
+    from engine.state.ledger import Meters
 
 GROUPINGS = ("tenant", "team", "queue", "pool")
 TAG = "tag:"
@@ -184,7 +184,7 @@ def _names(state: State, by: str) -> Callable[[int], str]:
 def _whole(parts: list[int], total: int) -> list[int]:
     """Grains as micro-USD that add up to the total, rounded down: what is missing goes to the largest remainders, of
     equal ones to the first."""
-    from engine.ledger.charges import GRAINS
+    from engine.state.ledger import GRAINS
 
     amounts = [part // GRAINS for part in parts]
     missing = total // GRAINS - sum(amounts)

@@ -1,7 +1,7 @@
 """What finished work has cost and how much of what was paid for was of use, for the cell, by pool and by tenant.
 
 Goodput is in money, so that large and small machines count as they should: of what all nodes have cost, the part that
-was charged for work which was not lost and whose workload did not fail or get cancelled (`engine.ledger.charges` says
+was charged for work which was not lost and whose workload did not fail or get cancelled (`engine.state.ledger` says
 what was charged and what was lost). What runs still counts as of use.
 """
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.ledger.charges import GRAINS
+from engine.model.columns import view
 from engine.model.specs import NodeState, WorkloadState
 from engine.reads.cost_reports import GoodputReport, PoolGoodput, TenantGoodput
-from engine.state.deadlines import hazard_ppm_hour
-from engine.tables.columns import view
+from engine.state.ledger import GRAINS
+from engine.state.timers import hazard_ppm_hour
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State

@@ -1,18 +1,29 @@
-"""Whatever in a cell has a name: found by the whole of it, or by how it begins."""
+"""Search by name: whatever in a cell has one, and columns of texts that are searched and sorted in milliseconds.
+
+Whatever in a cell has a name: found by the whole of it, or by how it begins.
+
+A column of texts that only grows, so that a million of them are searched and sorted in milliseconds.
+
+Once a block of rows is full it is put down as one string of folded bytes, for searching, and as the first bytes of each
+text in words of 64 bits, for sorting. The last rows, which fill no block yet, are looked at one by one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from engine.model.columns import view
 from engine.model.queries import Named
 from engine.model.specs import NodeState, WorkloadState
-from engine.state.machine_orders import OrderState
-from engine.tables.columns import view
+from engine.state.machines import OrderState
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State
+
 
 LEVELS = ("zone", "block", "rack")
 MAX_HITS = 200
@@ -101,3 +112,128 @@ _KINDS: dict[str, Callable[[State, str, bool], Iterator[Named]]] = {
     "order": _orders,
     "domain": _domains,
 }
+
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+BLOCK = 8_192
+"""Rows that are put down together: takes a few milliseconds."""
+WORDS = 4
+"""Of 8 bytes, from the start of a text. What is the same in all of them is compared as text."""
+SPARSE = 24
+"""Hits in a block from which on all of it is compared at once."""
+_BYTES = WORDS * 8
+
+
+class Texts:
+    """`values` is the column itself, which whoever owns it appends to."""
+
+    def __init__(self, values: list[str]) -> None:
+        self._values = values
+        self._covered = 0
+        self._folded: list[bytes | None] = []
+        """By block: its texts with a zero byte between; None where one holds such a byte."""
+        self._starts: list[Numbers] = []
+        """By block: where each text starts."""
+        self._words = [np.zeros(0, np.uint64) for _ in range(WORDS)]
+        self._short = True
+        """Whether the words hold all of each text."""
+
+    def cover(self) -> bool:
+        """Put down the next block, if there is one."""
+        end = self._covered + BLOCK
+        if len(self._values) < end:
+            return False
+        values = self._values[self._covered : end]
+        folded = "\0".join(values).casefold().encode("utf-8", "surrogatepass")
+        starts = np.flatnonzero(np.frombuffer(folded, np.uint8) == 0) + 1
+        plain = len(starts) == BLOCK - 1
+        self._folded.append(folded if plain else None)
+        self._starts.append(np.concatenate(([0], starts)).astype(np.int32) if plain else np.zeros(0, np.int32))
+        words, short = _words_of(values)
+        self._short = self._short and short
+        for i, word in enumerate(words):
+            if end > len(self._words[i]):
+                self._words[i] = np.concatenate((self._words[i], np.zeros(max(end, BLOCK * 4), np.uint64)))
+            self._words[i][self._covered : end] = word
+        self._covered = end
+        return True
+
+    @property
+    def covers(self) -> bool:
+        """Whether any of it is put down."""
+        return self._covered > 0
+
+    def containing(self, text: str) -> Numbers:
+        """Mask of the rows that hold the text, in upper or lower case."""
+        folded = text.casefold()
+        found = np.zeros(len(self._values), bool)
+        if not folded:
+            return ~found
+        sought = folded.encode("utf-8", "surrogatepass")
+        many = False
+        for block in range(len(self._folded)):
+            at = block * BLOCK
+            many = self._search(block, sought, folded, found[at : at + BLOCK], many)
+        tail = self._values[self._covered :]
+        found[self._covered :] = [folded in value.casefold() for value in tail]
+        return found
+
+    def _search(self, block: int, sought: bytes, folded: str, found: Numbers, many: bool) -> bool:
+        """Mark the rows of a block. `many`, and the answer: whether more than a few were found in the last one, so that
+        it is quicker to look at all of it."""
+        content, starts = self._folded[block], self._starts[block]
+        if content is None:
+            values = self._values[block * BLOCK : (block + 1) * BLOCK]
+            found[:] = [folded in value.casefold() for value in values]
+            return many
+        if "\0" in folded:
+            return many
+        if many:
+            return _mark_all(found, content, starts, sought) > SPARSE
+        at, hits = content.find(sought), 0
+        while at >= 0:
+            if hits == SPARSE:
+                _mark_all(found, content, starts, sought)
+                return True
+            hits += 1
+            row = int(np.searchsorted(starts, at, "right")) - 1
+            found[row] = True
+            at = content.find(sought, int(starts[row + 1])) if row + 1 < len(starts) else -1
+        return False
+
+    def words(self, number: int, rows: Numbers | slice) -> Numbers:
+        """The `number`th word of the text of each row: they order the rows as the texts do."""
+        size = len(self._values)
+        found = np.empty(size, np.uint64)
+        found[: self._covered] = self._words[number][: self._covered]
+        found[self._covered :] = _words_of(self._values[self._covered :])[0][number]
+        return found[rows]
+
+    def rank(self, rows: Numbers | slice) -> Numbers:
+        """Of rows whose words are all the same: as the texts are in order."""
+        if self._short and _words_of(self._values[self._covered :])[1]:
+            return np.zeros(len(self._values), np.int64)[rows]
+        chosen = self._values[rows] if isinstance(rows, slice) else [self._values[row] for row in rows.tolist()]
+        position = {text: i for i, text in enumerate(sorted(set(chosen)))}
+        return np.fromiter((position[text] for text in chosen), np.int64, len(chosen))
+
+
+def _words_of(values: list[str]) -> tuple[Numbers, bool]:
+    """(the words, by number; whether they hold all of each text)"""
+    content = [value.encode("utf-8", "surrogatepass") for value in values]
+    short = all(len(each) <= _BYTES for each in content) and not any(b"\0" in each for each in content)
+    words = np.array(content, f"S{_BYTES}").view(">u8").reshape(-1, WORDS).astype(np.uint64)
+    return words.T, short
+
+
+def _mark_all(found: Numbers, content: bytes, starts: Numbers, sought: bytes) -> int:
+    """Mark the texts that hold it. Returns how often it is there."""
+    data = np.frombuffer(content, np.uint8)
+    hits = data == sought[0]
+    for i, byte in enumerate(sought[1:], 1):
+        hits[:-i] &= data[i:] == byte
+        hits[-i:] = False
+    at = np.flatnonzero(hits)
+    row_of = np.repeat(np.arange(len(starts), dtype=np.int16), np.diff(starts, append=len(content)))
+    found[row_of[at]] = True
+    return len(at)

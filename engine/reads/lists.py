@@ -12,18 +12,17 @@ from typing import Any, get_args
 import numpy as np
 
 from engine.elasticity.growth_report import ready_ms
+from engine.model.columns import Rank, view, window
 from engine.model.errors import SpecError
 from engine.model.queries import COLUMNS, Burn, Kind, Term, VertexReport
 from engine.model.specs import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
-from engine.queues.fair_shares import report
-from engine.queues.tree import UNLIMITED, WIDTH, BurstState
+from engine.reads.id_search import WORDS, Texts
 from engine.reads.pending_reasons import Explainer
+from engine.scheduling.candidate_order import report
 from engine.state.cell_state import State
-from engine.state.machine_orders import OrderState
+from engine.state.machines import OrderState
 from engine.state.objectives import burns
-from engine.tables.columns import view
-from engine.tables.row_windows import Rank, window
-from engine.tables.text_columns import WORDS, Texts
+from engine.state.queue_tree import UNLIMITED, WIDTH, BurstState
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Rows = Numbers | slice

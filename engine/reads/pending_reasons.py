@@ -15,28 +15,25 @@ import numpy as np
 from engine.capacity.devices import Census, census
 from engine.capacity.index import OPEN
 from engine.capacity.task_shapes import Shape, task_size
-from engine.capacity.topology_domains import NearestDomain, domain_room, levels_asked, nearest
+from engine.capacity.topology import NearestDomain, domain_room, levels_asked, nearest
 from engine.elasticity.growth_report import outlook
-from engine.external.slurm.pending_words import outside_reasons, outside_token, without_cycle
-from engine.model.money import usd
-from engine.model.quantity_text import moment as moment
-from engine.model.quantity_text import quantity
+from engine.external.slurm.limits import outside_reasons, outside_token, without_cycle
+from engine.model.columns import view
 from engine.model.queries import Reason
-from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState
+from engine.model.spec_parts import usd
+from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState, quantity
+from engine.model.specs import moment as moment
+from engine.placement.eligible_nodes import Bar, bars, condition, could_be, grows, named_taints
 from engine.placement.fragmentation import free_gpu, in_one_piece
-from engine.placement.gang_placement import place, unplace
-from engine.placement.node_filter import Bar, bars, condition, named_taints
-from engine.placement.node_templates import could_be, grows
-from engine.placement.start_variants import variants
-from engine.queues.tree import UNLIMITED, WIDTH, Charge, Lack
+from engine.placement.gang_placement import place, unplace, variants
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import order_of
 from engine.scheduling.cycle_memory import CycleMemory
+from engine.state.cell_changes import Reservation as Booked
 from engine.state.cell_state import State
-from engine.state.node_bookings import Reservation as Booked
 from engine.state.pending_groups import STOPPED
+from engine.state.queue_tree import UNLIMITED, WIDTH, Charge, Lack
 from engine.state.workloads import DEPENDS_ON, NONE
-from engine.tables.columns import view
 
 ON_HOLD = "OnHold"
 SUSPENDED = "Suspended"

@@ -1,4 +1,8 @@
-"""What the engine remembers of the last minutes for people to look at: the event tail, waits, rates, a use curve.
+"""What the engine remembers of the last minutes for people to look at: the event tail in words, and waits.
+
+Events in words, for the event tail: what happened, to whom, and a detail. One table, by type of event.
+
+What the engine remembers of the last minutes for people to look at: the event tail, waits, rates, a use curve.
 
 None of it is part of the state: it starts empty after a restart, and decisions never read it.
 """
@@ -6,17 +10,240 @@ None of it is part of the state: it starts empty after a restart, and decisions 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.queries import Change, Changes
-from engine.model.specs import WorkloadState
-from engine.reads.event_words import words_of
+from engine.model.spec_parts import exit_words, usd
+from engine.model.specs import NodeState, QueueMode, WorkloadState, moment
+from engine.state.budgets import BudgetStage
 from engine.state.cell_state import State
-from engine.tables.columns import view
+from engine.state.intents import Phase, wording_of
+from engine.state.machines import NOTES, OrderState
+from engine.state.workloads import APPROVED, EXITED, MOVED, REQUEUED, TRANSITIONS, TURNED
+
+Words = tuple[str, str, str]
+"""(what, subject, detail)"""
+
+
+def words_of(state: State, event: ev.AnyEvent) -> Words:
+    """The words of one event. What has none in the table is told by its name alone."""
+    words = _TABLE.get(type(event))
+    return words(state, event) if words is not None else (type(event).__name__.lower(), "", "")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def _places(groups: tuple[ev.GroupPlacement, ...]) -> int:
+    return sum(len(group.nodes) // 4 for group in groups)
+
+
+def _first_node(state: State, nodes: bytes) -> tuple[str, str]:
+    """The first of them, and how many more there are."""
+    rows = memoryview(nodes).cast("i")
+    return state.capacity.node_ids[rows[0]], f"and {len(rows) - 1} more nodes" if len(rows) > 1 else ""
+
+
+def _pool(state: State, event: Any) -> str:
+    name: str = state.capacity.pools[event.pool].name
+    return name
+
+
+def _of_workload(what: str) -> Callable[[State, Any], Words]:
+    return lambda state, event: (what, state.workloads.ids[event.row], "")
+
+
+# -- workloads --------------------------------------------------------------------------------------------------------
+
+
+def _placed(state: State, event: ev.Placed) -> Words:
+    return "placed", state.workloads.ids[event.row], f"on {_counted(_places(event.groups), 'node')}"
+
+
+def _requeued(state: State, event: ev.Requeued) -> Words:
+    ids = state.workloads.ids
+    preemptor = f", for {ids[event.by]}" if event.by >= 0 else ""
+    return TRANSITIONS[REQUEUED], ids[event.row], ev.REQUEUE_CAUSES[event.cause] + preemptor
+
+
+def _failed(state: State, event: ev.Failed) -> Words:
+    again = ", to be tried again" if event.retry_at_ms >= 0 else ""
+    return "failed", state.workloads.ids[event.row], ev.FAILURE_CAUSES[event.cause] + again
+
+
+def _shrunk(state: State, event: ev.Shrunk) -> Words:
+    ids = state.workloads.ids
+    why = "a node of it ran short of memory" if event.until_ms >= 0 else ""
+    return "shrunk", ids[event.row], f"for {ids[event.by]}" if event.by >= 0 else why
+
+
+def _swapped(state: State, event: ev.Swapped) -> Words:
+    gained = sum(sum(memoryview(group.counts).cast("i")) for group in event.groups)
+    went_on = f"{_counted(gained, 'task')} placed anew" if gained else "goes on with fewer tasks"
+    return "swapped", state.workloads.ids[event.row], f"{_counted(len(event.nodes) // 4, 'node')} lost, {went_on}"
+
+
+def _reestimated(state: State, event: ev.Reestimated) -> Words:
+    estimate = f"{event.estimate_ms // 60_000} min" if event.estimate_ms else "no time limit"
+    return "re-estimated", state.workloads.ids[event.row], estimate
+
+
+def _priority_set(state: State, event: ev.PrioritySet) -> Words:
+    w = state.workloads
+    return "priority", w.ids[event.row], w.priority_classes[event.priority_class].name
+
+
+# -- nodes and orders -------------------------------------------------------------------------------------------------
+
+
+def _noted(state: State, event: ev.NodesNoted) -> Words:
+    return NOTES[event.note].partition(":")[0] or "note", *_first_node(state, event.nodes)
+
+
+def _ordered(state: State, event: ev.Ordered) -> Words:
+    zone = f" in {event.zone}" if event.zone else ""
+    workload = f" for {state.workloads.ids[event.row]}" if event.row >= 0 else ""
+    return "ordered", _pool(state, event), f"{_counted(event.count, 'node')}{zone}{workload}"
+
+
+def _order_ended(state: State, event: ev.OrderEnded) -> Words:
+    granted, wanted = state.orders.granted[event.order], state.orders.wanted[event.order]
+    detail = f"{granted} of {_counted(wanted, 'node')} granted"
+    return f"order {OrderState(event.how).label}", f"order {event.order}", detail
+
+
+def _backed_off(state: State, event: ev.BackedOff) -> Words:
+    if event.until_ms:
+        return "backed off", _pool(state, event), f"left alone until {moment(event.until_ms)}"
+    return "back", _pool(state, event), "delivers again"
+
+
+def _machines_refused(state: State, event: ev.MachinesRefused) -> Words:
+    of = f"order {event.order}" if event.order >= 0 else event.names[0]
+    given_back = f"{_counted(len(event.names), 'machine')} given back"
+    return "refused", of, f"{given_back}, {event.names[0]} first: {event.reason}"
+
+
+# -- other schedulers -------------------------------------------------------------------------------------------------
+
+
+def _intent_moved(state: State, event: ev.IntentSettled | ev.IntentAnswered) -> Words:
+    return f"intent {Phase(event.phase).label}", f"i{event.number}", event.text
+
+
+# -- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def _budget_set(state: State, event: ev.BudgetSet) -> Words:
+    spec = event.budget
+    return "budget set", spec.name, f"{usd(spec.limit_microusd)} of {spec.scope} {spec.of}, {spec.action}"
+
+
+_TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
+    # Workloads.
+    ev.Submitted: lambda state, e: ("submitted", e.workload.id, f"to {e.workload.queue}"),
+    ev.Placed: _placed,
+    ev.Started: _of_workload("running"),
+    ev.Finished: _of_workload("finished"),
+    ev.Cancelled: _of_workload("cancelled"),
+    ev.Held: _of_workload("held"),
+    ev.Released: _of_workload("released"),
+    ev.Suspended: _of_workload("suspended"),
+    ev.Resumed: _of_workload("resumed"),
+    ev.Woke: _of_workload("woke"),
+    ev.Requeued: _requeued,
+    ev.Failed: _failed,
+    ev.Exited: lambda state, e: (TRANSITIONS[EXITED], state.workloads.ids[e.row], exit_words(e.task, e.status)),
+    ev.Grown: lambda state, e: ("grown", state.workloads.ids[e.row], f"on {_places(e.groups)} more places"),
+    ev.Shrunk: _shrunk,
+    ev.Swapped: _swapped,
+    ev.Wanted: lambda state, e: (
+        "wanted", state.workloads.ids[e.row], f"{e.tasks} replicas; its load takes {e.load}",
+    ),
+    ev.Reclassed: lambda state, e: ("resized", state.workloads.ids[e.row], e.evidence),
+    ev.Reestimated: _reestimated,
+    ev.PrioritySet: _priority_set,
+    ev.Moved: lambda state, e: (
+        TRANSITIONS[MOVED], state.workloads.ids[e.row], f"to queue {state.queues.specs[e.queue].name}",
+    ),
+    ev.TurnedOnDemand: lambda state, e: (TRANSITIONS[TURNED], state.workloads.ids[e.row], "its slack ran out"),
+    ev.Preempting: lambda state, e: (
+        "preempting", state.workloads.ids[e.row], f"{len(e.victims) // 4} others write their checkpoints for it",
+    ),
+    ev.PreemptionEnded: _of_workload("preemption dropped"),
+    # Nodes and orders.
+    ev.NodesChanged: lambda state, e: (NodeState(e.state).label, *_first_node(state, e.nodes)),
+    ev.NodesAdded: lambda state, e: ("nodes added", e.nodes[0].id, f"{len(e.nodes)} in all"),
+    ev.NodesNoted: _noted,
+    ev.RepairStarted: lambda state, e: ("repair begun", *_first_node(state, e.nodes)),
+    ev.Watched: lambda state, e: ("watched" if e.watching else "not watched", *_first_node(state, e.nodes)),
+    ev.Interrupted: lambda state, e: ("interrupted", *_first_node(state, e.nodes)),
+    ev.Unneeded: lambda state, e: (
+        "hardly used" if e.since_ms >= 0 else "used again", *_first_node(state, e.nodes),
+    ),
+    ev.Ordered: _ordered,
+    ev.NodesGranted: lambda state, e: (
+        "granted", f"order {e.order}", f"{_counted(len(e.nodes), 'node')}, {e.nodes[0].id} first",
+    ),
+    ev.OrderEnded: _order_ended,
+    ev.BackedOff: _backed_off,
+    ev.MachinesRefused: _machines_refused,
+    ev.DemandNoted: lambda state, e: (
+        "asked for", _pool(state, e), f"{_counted(e.nodes, 'node')}, the most of this hour",
+    ),
+    ev.TargetsSet: lambda state, e: ("targets set", _pool(state, e), f"{len(e.targets)} in all"),
+    ev.PoolScalingSet: lambda state, e: (
+        "scaling set", _pool(state, e), f"{e.scaling.least} to {e.scaling.most} nodes",
+    ),
+    ev.Reserved: lambda state, e: ("reserved", e.reservation.name, _counted(len(e.reservation.nodes), "node")),
+    ev.Unreserved: lambda state, e: ("reservation over", e.name, ""),
+    # Other schedulers.
+    ev.Intended: lambda state, e: ("wanted of Slurm", f"i{e.number}", wording_of(e.command)),
+    ev.IntentSent: lambda state, e: ("carried to Slurm", f"i{e.number}", ""),
+    ev.IntentAccepted: lambda state, e: ("Slurm accepted", f"i{e.number}", f"job {e.job}" if e.job else e.text),
+    ev.IntentReopened: lambda state, e: ("to be carried again", f"i{e.number}", e.text),
+    ev.IntentSettled: _intent_moved,
+    ev.IntentAnswered: _intent_moved,
+    # Money.
+    ev.PriceSet: lambda state, e: (
+        "price set", _pool(state, e), f"{usd(e.price_microusd_hour)} an hour for a node",
+    ),
+    ev.BudgetSet: _budget_set,
+    ev.BudgetRemoved: lambda state, e: ("budget removed", e.name, ""),
+    ev.BudgetStaged: lambda state, e: (f"budget {BudgetStage(e.stage).label}", e.name, ""),
+    ev.SpendingApproved: _of_workload(TRANSITIONS[APPROVED]),
+    # Rules.
+    ev.PoolAdded: lambda state, e: ("pool added", e.pool.name, ""),
+    ev.QueueAdded: lambda state, e: ("queue added", e.queue.name, ""),
+    ev.QueueChanged: lambda state, e: ("queue changed", e.queue.name, ""),
+    ev.QueueModeSet: lambda state, e: (f"queue {QueueMode(e.mode).label}", state.queues.specs[e.queue].name, ""),
+    ev.PriorityClassAdded: lambda state, e: (
+        "priority class added", e.priority_class.name, str(e.priority_class.value),
+    ),
+    ev.PriorityClassRemoved: lambda state, e: ("priority class removed", e.name, ""),
+    ev.PolicySet: lambda state, e: ("policy", e.policy, ""),
+    ev.SettingsSet: lambda state, e: ("settings", state.cell, ""),
+    ev.CellNamed: lambda state, e: ("cell", e.name, ""),
+    ev.Audited: lambda state, e: (
+        "approved", e.entry.action, f"by {e.entry.actor}, plan {e.entry.digest[:12]}",
+    ),
+    # The engine itself.
+    ev.DowntimeBegan: lambda state, e: ("downtime began", "engine", "no engine decides from here on"),
+    ev.DowntimeEnded: lambda state, e: (
+        "downtime over", "engine", f"no engine decided since {moment(e.since_ms)}",
+    ),
+    ev.ClockHeld: lambda state, e: (
+        "clock held", "engine", f"the host's clock shows {moment(e.host_ms)}; the cell keeps its own time",
+    ),
+}  # fmt: skip
+
 
 TAIL = 20_000
 """Events kept for readers that follow along."""

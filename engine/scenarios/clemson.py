@@ -21,8 +21,8 @@ from itertools import count
 import msgspec
 
 from engine.control import Engine
-from engine.elasticity.request_pacing import Pacer
-from engine.elasticity.simulated_clouds import (
+from engine.elasticity.order_limits import Pacer
+from engine.elasticity.providers import (
     CloudReport,
     CloudSpec,
     ProjectSpec,

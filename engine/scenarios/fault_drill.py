@@ -6,7 +6,7 @@ is room, how long the decisions take, and what cannot run and why. Half an hour 
 run again; then all runs to its end.
 
 The load is chosen here. In cell time a loss is known the moment it happens: how long silence lasts before a node is
-taken for lost is a setting of the watch over nodes (`engine.health.node_watch`), and comes on top.
+taken for lost is a setting of the watch over nodes (`engine.executors.node_watch`), and comes on top.
 """
 
 from __future__ import annotations
@@ -18,16 +18,24 @@ import msgspec
 import numpy as np
 
 from engine.control import Engine
+from engine.model.columns import view
 from engine.model.commands import AddNodes, AnyCommand, Cancel, FailNodes, Interrupt, RestoreNodes, Submit
 from engine.model.errors import MusterError
 from engine.model.specs import HOUR_MS, NodeSpec, NodeState, TopologyRequest, WorkloadSpec, WorkloadState
 from engine.placement.gang_placement import place, unplace
-from engine.scenarios.gke_phases import FOREVER_MS, MINUTE_MS, RACK, SpecFactory, cell
-from engine.scenarios.gke_run import EngineStopwatch, lost_work, running_tasks
-from engine.state.bulk_allocations import Rows
+from engine.scenarios.gke import (
+    FOREVER_MS,
+    MINUTE_MS,
+    RACK,
+    EngineStopwatch,
+    SpecFactory,
+    cell,
+    lost_work,
+    running_tasks,
+)
+from engine.state.allocations import Rows
 from engine.state.invariants import faults_of
 from engine.state.workloads import NONE, SWAPPED
-from engine.tables.columns import view
 
 NODES = 65_000
 SPOT_PERMILLE = 400

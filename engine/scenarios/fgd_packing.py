@@ -42,7 +42,7 @@ from engine.capacity.scores import (
 )
 from engine.model.errors import SpecError, TraceError
 from engine.model.specs import RESOURCES
-from engine.traces import openb
+from engine.traces import trace_formats
 from engine.traces.progress import counted
 from engine.traces.trace_reader import Problems, TraceFile
 
@@ -151,7 +151,7 @@ class PackingResult:
 def read_nodes(path: Path | str) -> NodeList:
     """A node list of openb, plain or gzip. The first line that is wrong raises TraceError: figures of a list that was
     read in part would not compare with any other."""
-    pools, nodes = openb.read_nodes(path, Problems(strict=True))
+    pools, nodes = trace_formats.read_nodes(path, Problems(strict=True))
     pool = {pool.name: pool for pool in pools}
     nodes.sort(key=lambda node: node.id)
     capacity = [pool[node.pool].capacity for node in nodes]
@@ -171,7 +171,7 @@ def read_nodes(path: Path | str) -> NodeList:
 
 def read_pods(path: Path | str, nodes: NodeList) -> Pods:
     """A pod list of openb, plain or gzip; times are not looked at. The first line that is wrong raises TraceError."""
-    jobs = sorted(openb.jobs(TraceFile(path, Problems(strict=True))), key=lambda job: job.id)
+    jobs = sorted(trace_formats.openb_jobs(TraceFile(path, Problems(strict=True))), key=lambda job: job.id)
     row = {model: row for row, model in enumerate(nodes.models)}
     rows: dict[Pod, int] = {}
     order = []

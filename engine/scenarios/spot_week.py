@@ -32,6 +32,7 @@ import numpy as np
 from engine.control import Engine
 from engine.elasticity.spot_interruptions import TAKEN
 from engine.model import commands as cmd
+from engine.model.columns import view
 from engine.model.errors import SpecError
 from engine.model.specs import (
     HOUR_MS,
@@ -50,7 +51,6 @@ from engine.model.specs import (
     WorkloadState,
 )
 from engine.state import workloads as wl
-from engine.tables.columns import view
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * HOUR_MS

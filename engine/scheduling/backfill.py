@@ -32,7 +32,7 @@ from heapq import heappop, heappush
 from engine.capacity import mig
 from engine.capacity.devices import cut_devices
 from engine.capacity.task_shapes import Shape
-from engine.capacity.topology_domains import Span, domain_room, levels_asked
+from engine.capacity.topology import Span, domain_room, levels_asked
 from engine.model.specs import TopologyRequest
 from engine.placement.gang_placement import Claim
 from engine.state.cell_state import BOUND, State

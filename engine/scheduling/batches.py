@@ -18,15 +18,15 @@ import numpy as np
 from engine.capacity.index import NOWHERE, Capacity
 from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.placement.gang_placement import packed
 from engine.placement.node_choice import is_simple
-from engine.queues.tree import REFUSED, WIDTH, Reach, Vector
-from engine.scheduling.binder import Binder
 from engine.scheduling.candidate_order import CandidateOrder, Order
-from engine.state.folds.bulk_apply import requests
+from engine.scheduling.cycle_memory import Binder
 from engine.state.pending_groups import Key
+from engine.state.queue_tree import REFUSED, WIDTH, Reach, Vector
+from engine.state.work_changes import requests
 from engine.state.workloads import NONE, WorkloadClass
-from engine.tables.columns import view
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State

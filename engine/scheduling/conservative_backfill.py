@@ -27,7 +27,8 @@ import numpy as np
 from engine.capacity import mig
 from engine.capacity.devices import closest, device_numbers
 from engine.capacity.task_shapes import Shape
-from engine.capacity.topology_domains import DomainChoice, domain_room, levels_asked, pick
+from engine.capacity.topology import DomainChoice, domain_room, levels_asked, pick
+from engine.model.columns import view
 from engine.model.specs import LEVELS, NodeState, TopologyRequest
 from engine.placement import node_choice
 from engine.placement.gang_placement import Claim, orders_of_groups, place
@@ -35,7 +36,6 @@ from engine.scheduling.backfill import all_expected_ends
 from engine.state.allocations import NONE
 from engine.state.cell_state import State
 from engine.state.workloads import WorkloadClass
-from engine.tables.columns import view
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 _TIME_BITS = 42

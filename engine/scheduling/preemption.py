@@ -36,20 +36,19 @@ import numpy as np
 
 from engine.capacity.index import NOWHERE
 from engine.capacity.task_shapes import Shape
-from engine.capacity.topology_domains import domain_room, levels_asked
+from engine.capacity.topology import domain_room, levels_asked
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
 from engine.placement.gang_placement import Claim, place, unplace
-from engine.queues.tree import Charge, Lack, QueueTree
 from engine.scheduling.victim_candidates import Quota, VictimCandidates
-from engine.scheduling.victim_domains import cheapest_in_one
-from engine.scheduling.victims import cheapest
-from engine.state import bulk_allocations
+from engine.scheduling.victims import cheapest, cheapest_in_one
+from engine.state import allocations
 from engine.state import workloads as wl
-from engine.state.bulk_allocations import Rows
+from engine.state.allocations import Rows
 from engine.state.cell_state import BOUND, State
+from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 THRASH = 3
 """Preemptions within an hour after which equals leave a workload alone."""
@@ -138,7 +137,7 @@ def find(
 def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
     """Whom `find` would name for the workload and those like it that follow, one for each, in that order: (workload
     row, index into REQUEUE_CAUSES). `victim` is whom the one before it took the place of; both are of one task and ask
-    for the same (`engine.scheduling.like_for_like`). Empty where that cannot be told in advance."""
+    for the same (`engine.scheduling.workload_admission`). Empty where that cannot be told in advance."""
     counts = state.workloads.class_at(row).least
     return _Search(state, row, shapes, counts, state.charge_if(row, shapes, counts)).alike(victim)
 
@@ -246,9 +245,9 @@ def _shift_on_nodes(state: State, row: int, sign: int) -> None:
     state.shift_company(row, -sign)
     for group, shape in enumerate(w.class_at(row).shapes):
         mine = [i for i in held if a.group[i] == group]
-        if bulk_allocations.worth_shifting(shape, view(a.node)[mine]):
+        if allocations.worth_shifting(shape, view(a.node)[mine]):
             counts = sign * view(a.count)[mine].astype(np.int64)
-            bulk_allocations.shift_many(capacity, shape, view(a.node)[mine], counts, view(a.devices)[mine])
+            allocations.shift_many(capacity, shape, view(a.node)[mine], counts, view(a.devices)[mine])
             continue
         for i in mine:
             if sign > 0:

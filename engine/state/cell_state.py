@@ -15,37 +15,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.capacity.affinity import Company
 from engine.capacity.devices import closest
 from engine.capacity.index import Capacity
-from engine.capacity.task_shapes import Shape
-from engine.ledger.budgets import Budgets
-from engine.ledger.charges import Ledger
+from engine.capacity.task_shapes import Company, Shape
 from engine.model import events as ev
+from engine.model.columns import Table, canonical, view
 from engine.model.specs import ArraySpec, NodeState, Policy, Settings, WorkloadSpec, WorkloadState
-from engine.queues.tree import DAY_MS, Charge, QueueTree, Vector
-from engine.state import bulk_allocations, downtime, intent_answers, intents
+from engine.state import allocations, budgets, external_cell, intents, timers, work_changes
+from engine.state import cell_changes as fold_nodes
 from engine.state import workloads as wl
-from engine.state.accounting_runs import PastRuns
-from engine.state.allocations import NONE, Allocations
-from engine.state.class_requests import RequestColumns
-from engine.state.deadlines import turns_at
-from engine.state.downtime import Downtimes
-from engine.state.external_caps import Caps
-from engine.state.external_status import Outside
-from engine.state.folds import bulk_apply, external, money, resizing, rules
-from engine.state.folds import nodes as fold_nodes
-from engine.state.machine_orders import Orders
-from engine.state.node_bookings import Bookings
-from engine.state.node_failures import Failures
-from engine.state.pending_groups import STOPPED, Key, Pending
-from engine.state.pool_sizing import PoolSizing
-from engine.state.reconsider import Cause, Reconsider
-from engine.state.service_targets import Replicas
-from engine.state.timers import Timers
+from engine.state.allocations import NONE, Allocations, RequestColumns
+from engine.state.budgets import Budgets
+from engine.state.cell_changes import Bookings
+from engine.state.demand import PoolSizing, Replicas
+from engine.state.external_cell import Caps, Outside, PastRuns
+from engine.state.ledger import Ledger
+from engine.state.machines import Failures, Orders
+from engine.state.pending_groups import STOPPED, Cause, Key, Pending, Reconsider
+from engine.state.queue_tree import DAY_MS, Charge, QueueTree, Vector
+from engine.state.timers import Downtimes, Timers, turns_at
 from engine.state.usage import Usage, usage_of
 from engine.state.workloads import SoundRequests, Workloads
-from engine.tables.columns import Table, canonical, view
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 """States in which a workload holds capacity and quota."""
@@ -347,9 +337,9 @@ class State(Table):
         if isinstance(event, ev.Placed):
             self._placed(event, claimed=True)
         elif isinstance(event, ev.PlacedMany):
-            bulk_apply.placed(self, event, claimed=True)
+            work_changes.placed(self, event, claimed=True)
         else:
-            resizing.resize(self, event.row, event.groups, claimed=True)
+            work_changes.resize(self, event.row, event.groups, claimed=True)
 
     def _tick(self, event: ev.Tick) -> None:
         self.now_ms = event.at_ms
@@ -438,7 +428,7 @@ class State(Table):
         if self.workloads.terms[row]:
             turn_ms = turns_at(self, row)
             if turn_ms is not None and turn_ms <= self.now_ms:
-                resizing.turn_on_demand(self, row)
+                work_changes.turn_on_demand(self, row)
         self.pending.add(self.pending_key(row), row)
         self.arrivals.append(row)
 
@@ -448,7 +438,7 @@ class State(Table):
         self.reconsider.ask(Cause.LEFT)
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
         if clearing is not None:
-            rules.drop_clearing(self, clearing)
+            fold_nodes.drop_clearing(self, clearing)
 
     def _placed_in_replay(self, event: ev.Placed) -> None:
         self._placed(event, claimed=False)
@@ -475,7 +465,7 @@ class State(Table):
         if w.terms[row]:
             self.usage.renew(self, row)
         if clearing is not None:
-            rules.drop_clearing(self, clearing)
+            fold_nodes.drop_clearing(self, clearing)
 
     def bind(self, row: int, groups: tuple[ev.GroupPlacement, ...], *, claimed: bool) -> tuple[int, int]:
         """Allocation rows for tasks in front of those the workload has. Returns (tasks, entries)."""
@@ -493,11 +483,11 @@ class State(Table):
             if self.capacity.company.terms and self.shift_company(row, 1, list(zip(nodes, counts, strict=True))):
                 self.reconsider.ask(Cause.NEIGHBOURS)
             on = view(nodes)
-            if bulk_allocations.worth_shifting(shape, on):
+            if allocations.worth_shifting(shape, on):
                 each, masks = view(counts).astype(np.int64), view(devices) if devices else 0
                 if not claimed:
-                    bulk_allocations.shift_many(self.capacity, shape, on, -each, masks)
-                first = bulk_allocations.add_many(self.allocations, row, group, on, each, first, masks)
+                    allocations.shift_many(self.capacity, shape, on, -each, masks)
+                first = allocations.add_many(self.allocations, row, group, on, each, first, masks)
                 continue
             for i in range(len(nodes) - 1, -1, -1):
                 mask = devices[i] if devices else 0
@@ -519,7 +509,7 @@ class State(Table):
             heappush(self.ends, (after, row))
         if row in self.replicas.wanted:
             self.replicas.running.add(row)
-        resizing.stretch(self, row)
+        work_changes.stretch(self, row)
         if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms or w.evicted_at[row] >= 0:
             self.timers.watch(self, row)
         self._tell_dependents(row)
@@ -611,7 +601,7 @@ class State(Table):
     def _unbind(self, row: int, rows: list[int]) -> None:
         for group, shape in enumerate(self.workloads.class_at(row).shapes):
             mine = [a for a in rows if self.allocations.group[a] == group]
-            if bulk_allocations.worth_shifting(shape, view(self.allocations.node)[mine]):
+            if allocations.worth_shifting(shape, view(self.allocations.node)[mine]):
                 self._free_many(shape, np.array(mine, np.int32))
             else:
                 for a in mine:
@@ -625,15 +615,15 @@ class State(Table):
         self.capacity.note_gains([node])
         a.drop(row)
 
-    def _free_many(self, shape: Shape, rows: bulk_allocations.Rows) -> None:
+    def _free_many(self, shape: Shape, rows: allocations.Rows) -> None:
         nodes = view(self.allocations.node)[rows]
         if self.capacity.company.terms:
             tasks = view(self.allocations.count)[rows].tolist()
             self.shift_company(self.allocations.workload[rows[0]], -1, list(zip(nodes.tolist(), tasks, strict=True)))
         counts, devices = view(self.allocations.count)[rows].astype(np.int64), view(self.allocations.devices)[rows]
-        bulk_allocations.shift_many(self.capacity, shape, nodes, counts, devices)
+        allocations.shift_many(self.capacity, shape, nodes, counts, devices)
         self.capacity.note_gains(nodes.tolist())
-        bulk_allocations.drop_many(self.allocations, rows)
+        allocations.drop_many(self.allocations, rows)
 
     # -- elastic ------------------------------------------------------------------------------------------------------
 
@@ -747,12 +737,12 @@ class State(Table):
 
 _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Tick: State._tick,
-    ev.CellNamed: rules.cell_named,
-    ev.PolicySet: rules.policy_set,
+    ev.CellNamed: fold_nodes.cell_named,
+    ev.PolicySet: fold_nodes.policy_set,
     ev.PoolAdded: fold_nodes.pool_added,
     ev.NodesAdded: fold_nodes.nodes_added,
-    ev.QueueAdded: rules.queue_added,
-    ev.PriorityClassAdded: rules.priority_class_added,
+    ev.QueueAdded: fold_nodes.queue_added,
+    ev.PriorityClassAdded: fold_nodes.priority_class_added,
     ev.Submitted: State._submitted,
     ev.Placed: State._placed_in_replay,
     ev.Started: State._started,
@@ -767,60 +757,60 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.RepairStarted: fold_nodes.repair_started,
     ev.NodesNoted: fold_nodes.nodes_noted,
     ev.Audited: State._audited,
-    ev.QueueChanged: rules.queue_changed,
-    ev.QueueModeSet: rules.queue_mode_set,
-    ev.PriorityClassRemoved: rules.priority_class_removed,
-    ev.Grown: resizing.grown,
-    ev.Shrunk: resizing.shrunk,
-    ev.Swapped: resizing.swapped,
-    ev.Preempting: rules.preempting,
-    ev.PreemptionEnded: rules.preemption_ended,
+    ev.QueueChanged: fold_nodes.queue_changed,
+    ev.QueueModeSet: fold_nodes.queue_mode_set,
+    ev.PriorityClassRemoved: fold_nodes.priority_class_removed,
+    ev.Grown: work_changes.grown,
+    ev.Shrunk: work_changes.shrunk,
+    ev.Swapped: work_changes.swapped,
+    ev.Preempting: fold_nodes.preempting,
+    ev.PreemptionEnded: fold_nodes.preemption_ended,
     ev.Suspended: State._suspended,
     ev.Resumed: State._resumed,
     ev.Woke: State._woke,
-    ev.Reserved: rules.reserved,
-    ev.Unreserved: rules.unreserved,
-    ev.SettingsSet: rules.settings_set,
+    ev.Reserved: fold_nodes.reserved,
+    ev.Unreserved: fold_nodes.unreserved,
+    ev.SettingsSet: fold_nodes.settings_set,
     ev.PrioritySet: State._priority_set,
     ev.Ordered: fold_nodes.ordered,
     ev.NodesGranted: fold_nodes.nodes_granted,
     ev.OrderEnded: fold_nodes.order_ended,
     ev.BackedOff: fold_nodes.backed_off,
     ev.Interrupted: fold_nodes.interrupted,
-    ev.TurnedOnDemand: resizing.turned_on_demand,
+    ev.TurnedOnDemand: work_changes.turned_on_demand,
     ev.MachinesRefused: fold_nodes.machines_refused,
     ev.TargetsSet: fold_nodes.targets_set,
     ev.Unneeded: fold_nodes.unneeded,
     ev.PoolScalingSet: fold_nodes.pool_scaling_set,
     ev.DemandNoted: fold_nodes.demand_noted,
-    ev.PriceSet: money.price_set,
-    ev.BudgetSet: money.budget_set,
-    ev.BudgetRemoved: money.budget_removed,
-    ev.BudgetStaged: money.budget_staged,
-    ev.SpendingApproved: money.spending_approved,
-    ev.Wanted: resizing.wanted,
-    ev.Reclassed: resizing.reclassed,
-    ev.Moved: resizing.moved,
+    ev.PriceSet: budgets.price_set,
+    ev.BudgetSet: budgets.budget_set,
+    ev.BudgetRemoved: budgets.budget_removed,
+    ev.BudgetStaged: budgets.budget_staged,
+    ev.SpendingApproved: budgets.spending_approved,
+    ev.Wanted: work_changes.wanted,
+    ev.Reclassed: work_changes.reclassed,
+    ev.Moved: work_changes.moved,
     ev.Exited: State._exited,
-    ev.Dated: external.dated,
-    ev.Parked: external.parked,
-    ev.Vanished: external.vanished,
-    ev.OutsideSaid: external.outside_said,
-    ev.Reestimated: external.reestimated,
-    ev.BootsTold: external.boots_told,
-    ev.RunsTold: external.runs_told,
-    ev.CapsTold: external.caps_told,
+    ev.Dated: external_cell.dated,
+    ev.Parked: external_cell.parked,
+    ev.Vanished: external_cell.vanished,
+    ev.OutsideSaid: external_cell.outside_said,
+    ev.Reestimated: external_cell.reestimated,
+    ev.BootsTold: external_cell.boots_told,
+    ev.RunsTold: external_cell.runs_told,
+    ev.CapsTold: external_cell.caps_told,
     ev.Intended: intents.intended,
     ev.IntentAccepted: intents.accepted,
     ev.IntentSent: intents.sent,
     ev.IntentReopened: intents.reopened,
     ev.IntentSettled: intents.settled,
-    ev.IntentAnswered: intent_answers.answered,
-    ev.DowntimeBegan: downtime.began,
-    ev.DowntimeEnded: downtime.ended,
-    ev.ClockHeld: downtime.clock_held,
-    ev.SubmittedMany: bulk_apply.submitted,
-    ev.PlacedMany: lambda state, event: bulk_apply.placed(state, event, claimed=False),
-    ev.StartedMany: bulk_apply.started,
-    ev.FinishedMany: bulk_apply.finished,
+    ev.IntentAnswered: intents.answered,
+    ev.DowntimeBegan: timers.began,
+    ev.DowntimeEnded: timers.ended,
+    ev.ClockHeld: timers.clock_held,
+    ev.SubmittedMany: work_changes.submitted,
+    ev.PlacedMany: lambda state, event: work_changes.placed(state, event, claimed=False),
+    ev.StartedMany: work_changes.started,
+    ev.FinishedMany: work_changes.finished,
 }

@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from engine.capacity.index import NOWHERE
+from engine.model.columns import view
 from engine.model.specs import RESOURCES, NodeState, WorkloadState
-from engine.state.bulk_allocations import Rows
+from engine.state.allocations import RequestColumns, Rows
 from engine.state.cell_state import BOUND, State
-from engine.state.class_requests import RequestColumns
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 NAMED = 3
 """Things named in a complaint."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.model.base import MINUTE_MS
+from engine.model.columns import view
 from engine.model.queries import Burn, BurnWindow
+from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadState
-from engine.queues.timely_starts import MINUTES, below
+from engine.state.queue_tree import MINUTES, below
 from engine.state.workloads import NONE, PLACED, RELEASED, REQUEUED, RESUMED, SUBMITTED, WOKE
-from engine.tables.columns import view
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.model.accounting_history import PastRun, stem
+from engine.model.columns import view
+from engine.model.external_cells import PastRun, stem
 from engine.model.specs import WorkloadState
 from engine.state.cell_state import State
-from engine.tables.columns import view
 
 MIN_SAMPLES = 20
 """Finished runs of likes that are enough to go by."""

@@ -1,23 +1,129 @@
-"""What happens by the passing of time alone: a heap of moments, each checked against the state when it comes.
+"""What happens by the passing of time alone: moments, deadlines, and times in which no engine decided.
+
+When work with a deadline has no time to lose on spot machines any more, and turns to on-demand ones.
+
+On spot machines work that is left takes longer than on others, because some of it is done more than once. A machine is
+taken back with hazard h, in parts of an hour; a gang on n of them is stopped up to n times as often; each time it loses
+the work since its last checkpoint, on average half an interval (none if the notice is enough to write one), and the
+time to read the checkpoint back. So of every hour h x n x (interval / 2 + restore) is lost, and what is left is
+expected to take
+
+    (remaining + restore) / (1 - h x n x (interval / 2 + restore)).
+
+Work turns when the time to its deadline is less than that and the time an on-demand machine needs to come; and also
+when it would be too late after a single interruption more, at the worst moment. The rule is that of schedulers which
+mix both kinds of machines under a deadline, as in "Can't Be Late" (Wu et al., NSDI 2024), with the first-order loss of
+periodic checkpoints (Young, CACM 17(9), 1974). While work runs its slack does not shrink; it is looked at while the
+work waits, and so each time a machine was taken from under it.
+
+What happens by the passing of time alone: a heap of moments, each checked against the state when it comes.
 
 Nothing here is stored: `Timers.rebuild` finds every moment again from the state. An entry whose cause is gone is
 dropped when met.
+
+Where a cell's time goes on when an engine is started, and times in which none decided.
+
+The cell's clock never goes back, and without being asked to never jumps further than the engine was away. A cell in
+real time follows its host's clock; what passed meanwhile is on record as a downtime (`DowntimeBegan` to
+`DowntimeEnded`), and what nodes cost then without work is charged as that, not as idle. A cell that keeps a time of its
+own goes on where its journal ends.
 """
 
 from __future__ import annotations
 
+import math
+from array import array
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
-from engine.model.specs import WorkloadState
-from engine.state.deadlines import IDLE, turns_at
-from engine.tables.columns import view
+from engine.capacity.task_shapes import accepts
+from engine.model import events as ev
+from engine.model.columns import Table, view
+from engine.model.specs import FLEXIBLE_TYPES, HOUR_MS, PoolSpec, WorkloadState
+from engine.model.specs import moment as time_text
 
 if TYPE_CHECKING:
+    from engine.control import Engine
     from engine.state.cell_state import State
+
+
+PPM = 1_000_000
+IDLE = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
+"""States in which a workload has no tasks placed, and has not ended."""
+
+
+def hazard_ppm_hour(state: State, pool: int, machines: int = 1) -> int:
+    """Expected interruptions in an hour of work on so many of the pool's machines, in millionths: as the pool says,
+    each machine by itself; else as measured, and no more often than any of the pool's machines were taken."""
+    scaling = state.capacity.pools[pool].scaling
+    if scaling is not None and scaling.taken_permille_hour:
+        return round(-math.log1p(-scaling.taken_permille_hour / 1000) * PPM) * machines
+    orders = state.orders
+    lived_ms, watched_ms = orders.lived_ms.get(pool, 0), orders.watched_ms.get(pool, 0)
+    if not lived_ms or not watched_ms:
+        return 0
+    each = orders.taken[pool] * HOUR_MS * PPM // lived_ms
+    return min(each * machines, max(each, orders.storms[pool] * HOUR_MS * PPM // watched_ms))
+
+
+def spot_time_ms(remaining_ms: int, lost_ms: int, hazard_ppm: int) -> int | None:
+    """How long what is left is expected to take on spot machines, of which one is taken with that hazard in an hour and
+    each time costs `lost_ms`; None when it would never end there."""
+    lost_ppm = hazard_ppm * lost_ms // HOUR_MS
+    return None if lost_ppm >= PPM else -(-remaining_ms * PPM // (PPM - lost_ppm))
+
+
+def turns_at(state: State, row: int) -> int | None:
+    """Cell time at which the waiting workload turns to on-demand machines; None when it has no deadline or estimate,
+    may not use both kinds, or does not wait."""
+    w = state.workloads
+    terms = w.terms_at(row)
+    workload_class = w.class_at(row)
+    if not terms.deadline_ms or not workload_class.estimate_ms or w.state[row] not in IDLE:
+        return None
+    pools = state.capacity.pools
+    open_to_both = hazard_ppm = lead_ms = 0
+    notices = []
+    for group, shape in zip(workload_class.groups, workload_class.shapes, strict=True):
+        spot = [pool for pool in shape.pools if pools[pool].spot]
+        if group.capacity_type not in FLEXIBLE_TYPES or not spot:
+            continue
+        turned = msgspec.structs.replace(group, capacity_type="on-demand")
+        certain = [pool for pool in pools if accepts(turned, pool)]
+        if not certain:
+            continue
+        open_to_both += 1
+        lead_ms = max(lead_ms, *(_lead_ms(state, pool) for pool in certain))
+        hazard_ppm += max(
+            hazard_ppm_hour(state, pool, -(-group.count // max(shape.most_on(pools[pool]), 1))) for pool in spot
+        )
+        notices += [scaling.notice_ms if (scaling := pools[pool].scaling) is not None else 0 for pool in spot]
+    if not open_to_both:
+        return None
+    remaining_ms = w.remaining_ms(row)
+    most_lost_ms = 0
+    if not 0 < w.checkpoint_cost[row] <= min(notices):
+        # What runs without checkpoints loses all.
+        most_lost_ms = min(w.checkpoint[row], remaining_ms) if w.checkpoint[row] else remaining_ms
+    expected_ms = spot_time_ms(remaining_ms, terms.restore_ms + most_lost_ms // 2, hazard_ppm)
+    if expected_ms is None:
+        return w.submitted[row]
+    once_more_ms = remaining_ms + most_lost_ms + terms.restore_ms
+    return max(terms.deadline_ms - max(expected_ms, once_more_ms) - lead_ms, w.submitted[row])
+
+
+def _lead_ms(state: State, pool: PoolSpec) -> int:
+    """Time within which a machine of the pool that is missed is almost always there: at the second scan, and after a
+    boot that is as far above the 95th percentile as that is above the median (99.95 %, if lognormal)."""
+    settings = state.settings.autoscaling
+    if pool.scaling is None or not settings.enabled:
+        return 0
+    median_ms, late_ms = pool.scaling.boot_ms
+    return settings.scale_up_after_ms + 2 * settings.scan_every_ms + late_ms * late_ms // median_ms
 
 
 class Timer(IntEnum):
@@ -158,3 +264,67 @@ def _current(state: State, entry: Entry) -> bool:
     if timer == Timer.CLEAR:
         return any(c.booking == subject for c in state.bookings.clearings)
     return any(r.booking == subject for r in state.bookings.reservations)
+
+
+MIN_DOWNTIME_MS = 5 * 60_000
+"""What is shorter is a restart, and is not told. Time is unrecorded for less than that (`loop.KEEP_TIME_S`)."""
+MAX_DOWNTIME_MS = 7 * 86_400_000
+"""After a longer one the host's clock is not believed without being asked to."""
+MAX_CLOCK_ERROR_MS = 5_000
+"""By so much a host's clock may be behind the journal without a word: another host's may differ so much."""
+KEPT = 100
+
+
+class Downtimes(Table):
+    """The newest, oldest first."""
+
+    columns = ("began", "ended")
+
+    def __init__(self) -> None:
+        self.began = array("q")
+        """Cell time."""
+        self.ended = array("q")
+
+    def since(self, at_ms: int) -> list[tuple[int, int]]:
+        """(began, ended) of those that were not over at `at_ms`."""
+        return [(began, ended) for began, ended in zip(self.began, self.ended, strict=False) if ended > at_ms]
+
+
+def began(state: State, event: ev.DowntimeBegan) -> None:
+    times = state.downtimes
+    if len(times.began) == KEPT:
+        del times.began[0], times.ended[0]
+    times.began.append(state.now_ms)
+    state.ledger.begin_downtime(state.now_ms)
+
+
+def ended(state: State, event: ev.DowntimeEnded) -> None:
+    state.downtimes.ended.append(state.now_ms)
+    state.ledger.end_downtime(state.now_ms)
+
+
+def clock_held(state: State, event: ev.ClockHeld) -> None:
+    """It is only on record: the state has no clock but the cell's own."""
+
+
+def resume(engine: Engine, host_ms: int, *, follow: bool) -> str:
+    """Go on with a cell whose engine was away, at the time that its host's clock shows. Where that would go back, the
+    cell goes on from the journal's time, and that is recorded; likewise, unless it is to `follow`, where the cell has
+    had a time of its own (a demo, or another speed), or was away for longer than MAX_DOWNTIME_MS: then the clock may
+    be wrong. Returns what is to be said, if anything."""
+    left_ms, written_ms = engine.now_ms, engine.written_ms
+    doubtful = written_ms - left_ms > MIN_DOWNTIME_MS or host_ms - written_ms > MAX_DOWNTIME_MS
+    if host_ms < left_ms - MAX_CLOCK_ERROR_MS or (host_ms > left_ms and doubtful and not follow):
+        engine.hold_clock(host_ms)
+        how = "; start it with --catch-up to follow the host's clock" if host_ms > left_ms else ""
+        return (
+            f"this host's clock shows {time_text(host_ms)}, the journal ends at {time_text(left_ms)}: "
+            "the cell goes on from "
+            f"there{how}"
+        )
+    if host_ms > left_ms:
+        engine.catch_up(host_ms)
+    if host_ms < left_ms + MIN_DOWNTIME_MS:
+        return ""
+    between = f"from {time_text(left_ms)} to {time_text(host_ms)}"
+    return f"no engine decided {between}: what stood idle then is charged as downtime"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from engine.capacity.affinity import FREE, Bonds, Company, Marks, bonds_of
-from engine.capacity.task_shapes import Shape
+from engine.capacity.task_shapes import FREE, Bonds, Company, Marks, Shape, bonds_of
+from engine.model.columns import Names, Table
 from engine.model.errors import NotFoundError
-from engine.model.run_spec import RunSpec
+from engine.model.spec_parts import RunSpec
 from engine.model.specs import (
     FLEXIBLE_TYPES,
     Dependency,
@@ -26,8 +26,7 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.queues.tree import Charge, QueueTree, Vector
-from engine.tables.columns import Names, Table
+from engine.state.queue_tree import Charge, QueueTree, Vector
 
 if TYPE_CHECKING:
     from engine.capacity.index import Capacity

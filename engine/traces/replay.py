@@ -39,9 +39,8 @@ from engine.model.specs import (
 )
 from engine.state.workloads import NONE
 from engine.traces import counted_jobs
-from engine.traces.openb import read_nodes
 from engine.traces.progress import counted, stage
-from engine.traces.swf import read_header
+from engine.traces.trace_formats import read_header, read_nodes
 from engine.traces.trace_reader import Problems, TraceJob, read_jobs
 
 Estimate = Literal["requested", "actual", "last-two"]

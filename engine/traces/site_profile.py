@@ -1,6 +1,6 @@
 """The site that the generated day imitates: its racks, its teams, and their habits of work.
 
-Data with hardly any rule in it: change these tables to make another site, `engine.traces.generated_day` stays as it is.
+Data with hardly any rule in it: change these tables to make another site, `engine.traces.demand_series` stays as it is.
 """
 
 from __future__ import annotations

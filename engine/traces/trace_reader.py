@@ -295,7 +295,7 @@ def _reader(name: str) -> Reader:
     """Readers build on this module, so they are imported when first used, not with it."""
 
     def read(file: TraceFile) -> Iterator[TraceJob]:
-        jobs: Reader = import_module(f"engine.traces.{name}").jobs
+        jobs: Reader = getattr(import_module("engine.traces.trace_formats"), f"{name}_jobs")
         return jobs(file)
 
     return read

@@ -1,6 +1,6 @@
 """Consolidation: which running gangs to move so that a waiting one fits, or so that whole nodes come free.
 
-A plan moves whole gangs, and only if every one of them has its new place in the plan. `engine.scheduling.movable_work`
+A plan moves whole gangs, and only if every one of them has its new place in the plan. `engine.scheduling.migration`
 tells who may be moved. Priority does not matter: who is moved goes on.
 
 How it is found: `engine.scheduling.victims` names the cheapest set whose removal makes room. With that set off the
@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.capacity.task_shapes import Shape, task_size
-from engine.capacity.topology_domains import domain_room, levels_asked
+from engine.capacity.topology import domain_room, levels_asked
 from engine.control import Engine
 from engine.model import commands as cmd
+from engine.model.columns import view
 from engine.model.errors import MusterError, NotFoundError, SpecError
 from engine.model.queries import (
     Consolidation,
@@ -37,17 +38,14 @@ from engine.model.queries import (
 )
 from engine.model.specs import HOUR_MS, TaskGroup, Toleration, WorkloadState
 from engine.placement.fragmentation import headline_ppm, in_one_piece
-from engine.placement.gang_placement import Claim, place, unplace
-from engine.placement.start_variants import variants
+from engine.placement.gang_placement import Claim, place, unplace, variants
 from engine.reads.pending_reasons import FRAGMENTED, SCATTERED, named
-from engine.scheduling.movable_work import KEPT, Movable
+from engine.scheduling.migration import KEPT, Movable
 from engine.scheduling.preemption import bound_rows, off_nodes
 from engine.scheduling.victim_candidates import VictimCandidates
-from engine.scheduling.victim_domains import cheapest_in_one
-from engine.scheduling.victims import cheapest
+from engine.scheduling.victims import cheapest, cheapest_in_one
 from engine.state.cell_state import State
 from engine.state.workloads import NONE
-from engine.tables.columns import view
 
 MAX_MOVES = 64
 """Gangs that one plan moves, unless the person asking says otherwise."""

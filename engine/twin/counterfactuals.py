@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from engine.admission.clone_spec import spec_of
-from engine.capacity.affinity import Bonds
+from engine.admission.workload_changes import spec_of
 from engine.capacity.index import OPEN
-from engine.capacity.task_shapes import ANY, Shape, task_size
-from engine.capacity.topology_domains import Span, domain_room, lacking, levels_asked
+from engine.capacity.task_shapes import ANY, Bonds, Shape, task_size
+from engine.capacity.topology import Span, domain_room, lacking, levels_asked
 from engine.control import Engine
 from engine.model import commands as cmd
+from engine.model.columns import view
 from engine.model.errors import MusterError
-from engine.model.money import MICROUSD, usd
-from engine.model.quantity_text import quantity
 from engine.model.queries import ConsolidationRequest, Counterfactual, Unblocking
+from engine.model.spec_parts import MICROUSD, usd
 from engine.model.specs import (
     LEVELS,
     FlavorQuota,
@@ -39,9 +38,9 @@ from engine.model.specs import (
     TaskGroup,
     TopologyRequest,
     WorkloadSpec,
+    quantity,
 )
-from engine.placement.start_variants import variants
-from engine.queues.tree import Lack, QueueTree
+from engine.placement.gang_placement import variants
 from engine.reads.pending_reasons import (
     ARRAY_LIMIT,
     BACKOFF,
@@ -66,7 +65,7 @@ from engine.reads.pending_reasons import (
 )
 from engine.scheduling.candidate_order import order_of
 from engine.state.cell_state import BOUND, State
-from engine.tables.columns import view
+from engine.state.queue_tree import Lack, QueueTree
 from engine.twin.consolidation import plan
 
 MAX_FORKS = 12

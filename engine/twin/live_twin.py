@@ -15,7 +15,6 @@ import msgspec
 
 from engine.admission.what_if_edits import refuse_wrong
 from engine.control import Engine
-from engine.forks import child_process
 from engine.model import what_if_edits as ed
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import WorkloadState
@@ -36,7 +35,7 @@ from engine.model.twin_queries import (
 )
 from engine.state.cell_state import State
 from engine.state.run_times import HistoricRunTimes, RunTimes
-from engine.twin import run_options, start_estimates, what_if
+from engine.twin import forks, start_estimates, what_if
 
 MIN_HORIZON_MS = 60_000
 MAX_AT_ONCE = 3
@@ -71,7 +70,7 @@ class Twins:
         self._engine = engine
         self._run_times = run_times
         self._runs: dict[str, RunStatus] = {}
-        self._children: dict[str, child_process.Child] = {}
+        self._children: dict[str, forks.Child] = {}
         self._count = 0
         self._changed = threading.Condition()
 
@@ -88,9 +87,7 @@ class Twins:
                 )
             engine, run_times = self._engine, self._run_times
             try:
-                worker = child_process.start(
-                    lambda report: answer(engine, ask, run_times(engine.state), report), MAX_SECONDS
-                )
+                worker = forks.start(lambda report: answer(engine, ask, run_times(engine.state), report), MAX_SECONDS)
             except OSError as error:
                 raise RefusedError(
                     f"the twin cannot start: {error.strerror}", "Free some memory, then try again"
@@ -129,7 +126,7 @@ class Twins:
                 if worker.over:
                     del self._children[run_id]
                     if self._runs[run_id].state == "running":
-                        less = worker.late or worker.exit_code == child_process.OUT_OF_MEMORY
+                        less = worker.late or worker.exit_code == forks.OUT_OF_MEMORY
                         remedy = "Ask for a shorter horizon or fewer seeds" if less else "The engine's log has more"
                         problem = f"the run {worker.end_told}"
                         self._note(run_id, state="failed", error=_error(RefusedError(problem, remedy)))
@@ -236,9 +233,9 @@ def check(state: State, ask: Ask) -> None:
 
 
 def _check_options(state: State, ask: AskOptions) -> None:
-    if len(ask.workloads) > run_options.MAX_OPTIONS:
+    if len(ask.workloads) > start_estimates.MAX_OPTIONS:
         raise SpecError(
-            "workloads", f"{len(ask.workloads)} options", f"Try at most {run_options.MAX_OPTIONS} at a time"
+            "workloads", f"{len(ask.workloads)} options", f"Try at most {start_estimates.MAX_OPTIONS} at a time"
         )
     if any(spec.array is not None for spec in ask.workloads):
         raise SpecError("workloads", "an option cannot be an array", "Try one of its members")
@@ -272,7 +269,7 @@ def _without_edit(problems: tuple[str, ...]) -> list[str]:
 # -- in the child -----------------------------------------------------------------------------------------------------
 
 
-def answer(engine: Engine, ask: Ask, run_times: RunTimes, report: child_process.Report) -> None:
+def answer(engine: Engine, ask: Ask, run_times: RunTimes, report: forks.Report) -> None:
     """Work the answer out and report it as it comes, as frames that `Twins` reads."""
     last = 0.0
 
@@ -291,7 +288,7 @@ def answer(engine: Engine, ask: Ask, run_times: RunTimes, report: child_process.
             found = start_estimates.estimate(engine, ask, run_times, tell)
         elif isinstance(ask, AskOptions):
             try:
-                found = run_options.answer(engine, ask, run_times, tell)
+                found = start_estimates.answer(engine, ask, run_times, tell)
             except ed.EditsError as error:
                 raise ed.EditsError(_without_edit(error.problems)) from None
         else:

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
 from engine.placement.fragmentation import headline_ppm
 from engine.reads.recent_activity import Recent
 from engine.state.cell_state import BOUND, State
-from engine.tables.columns import view
 
 Key = tuple[str, str, str]
 """(name, of, subject) as in `engine.model.twin_queries.Figure`."""

@@ -1,7 +1,7 @@
 """Running ahead: the same engine, in a process of its own, with run times drawn instead of known.
 
 A Rehearsal takes over the state of the engine it was made from, so it lives in a child process
-(`engine.forks.child_process`), where that state is a copy. It has no journal. What the simulated executor knows of the
+(`engine.twin.forks`), where that state is a copy. It has no journal. What the simulated executor knows of the
 future (how long work will run, and which attempts fail) is not looked at: run times are drawn from what is likely
 (`engine.state.run_times`), those of running work from what is likely given how long it has run, and nothing fails. The
 same seed draws the same for the same workload, so two rehearsals differ by their edits alone.
@@ -19,22 +19,22 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from engine.admission.clone_spec import spec_of
 from engine.admission.what_if_edits import commands_of
+from engine.admission.workload_changes import spec_of
 from engine.control import Engine
 from engine.controllers import Controller, controllers_of
 from engine.executors.protocol import Executor, ReportKind
 from engine.executors.simulated_executor import ALWAYS, Column, SimulatedExecutor
-from engine.forks.child_process import Report
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model import what_if_edits as ed
+from engine.model.columns import view
 from engine.model.errors import MusterError
 from engine.model.specs import HOUR_MS, WorkloadSpec, WorkloadState
 from engine.state.cell_state import State
-from engine.state.external_caps import draw
+from engine.state.external_cell import draw
 from engine.state.run_times import Parts, RunTimes, together, uniforms
-from engine.tables.columns import view
+from engine.twin.forks import Report
 from engine.twin.measurements import Focus, Key, Probe
 
 MIN_CYCLE_MS = 1000

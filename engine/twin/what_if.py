@@ -13,14 +13,14 @@ from typing import Any, Literal
 import numpy as np
 
 from engine.control import Engine
-from engine.forks import child_process
 from engine.model import what_if_edits as ed
-from engine.model.distributions import MIN_RUNS, quantiles
 from engine.model.errors import RefusedError
+from engine.model.quantities import MIN_RUNS, quantiles
 from engine.model.specs import WorkloadSpec
 from engine.model.twin_queries import MAX_WATCHED, Figure, Interval, Outlook, Start, StartFigure, Unit, WhatIf
 from engine.state.cell_state import members
 from engine.state.run_times import RunTimes
+from engine.twin import forks
 from engine.twin.measurements import Focus, Key
 from engine.twin.rehearsals import Conditions, EditsRefused, HorizonProgress, RehearsalSample, decode, rehearse
 
@@ -47,14 +47,14 @@ def run_all(
     Raises EditsError when edits cannot be made now, RefusedError when a rehearsal failed.
     """
     waiting = list(range(len(jobs)))[::-1]
-    running: dict[child_process.Child, int] = {}
+    running: dict[forks.Child, int] = {}
     whole: set[int] = set()
     try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 job = waiting.pop()
                 running[_start(engine, *jobs[job], run_times)] = job
-            child_process.wait_for(running)
+            forks.wait_for(running)
             for one, job in list(running.items()):
                 for frame in one.frames():
                     what = decode(frame)
@@ -72,10 +72,8 @@ def run_all(
             one.cancel()
 
 
-def _start(
-    engine: Engine, edits: tuple[ed.AnyEdit, ...], under: Conditions, run_times: RunTimes | None
-) -> child_process.Child:
-    return child_process.start(lambda report: rehearse(engine, edits, under, run_times, report), MAX_SECONDS)
+def _start(engine: Engine, edits: tuple[ed.AnyEdit, ...], under: Conditions, run_times: RunTimes | None) -> forks.Child:
+    return forks.start(lambda report: rehearse(engine, edits, under, run_times, report), MAX_SECONDS)
 
 
 class Pairs:

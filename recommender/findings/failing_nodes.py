@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.health.agent_reports import SKEW_MS, AgentsReport
-from engine.health.stragglers import SLOW_PERMILLE, Straggler
+from engine.executors.agent_reports import SKEW_MS, SLOW_PERMILLE, AgentsReport, Straggler
 from recommender.findings.suggestions import MAX_TARGETS, Benefit, Evidence, Suggestion, span
 
 NODE_GPU_MILLI = 8_000

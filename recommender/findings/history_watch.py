@@ -8,8 +8,18 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from recommender.findings.anomalies import DAY_MS, HOUR_MS, WEEK_MS, Alarm, Detector, DetectorSettings
-from recommender.findings.rare_events import CHANCE, Counts, RareEvent, chance_of_share
+from recommender.findings.anomalies import (
+    CHANCE,
+    DAY_MS,
+    HOUR_MS,
+    WEEK_MS,
+    Alarm,
+    Counts,
+    Detector,
+    DetectorSettings,
+    RareEvent,
+    chance_of_share,
+)
 from recommender.findings.suggestions import Evidence, ModelSkill, Suggestion, span, whole
 
 STEP_MS = 15 * 60_000

@@ -1,17 +1,32 @@
-"""What a suggestion is: a finding, one action of a closed list, the evidence, and what is promised; and which is first.
+"""What a suggestion is, what faces are told of it, and how its promise is held against what happened.
+
+What a suggestion is: a finding, one action of a closed list, the evidence, and what is promised; and which is first.
 
 Nothing here acts. An action is one that the gate knows, with the words that stand behind its name in the shell, or
 `notify`, which asks for a person's attention only. This module loads nothing heavy: faces decode what is in it.
+
+What faces are told of suggestions: ranked, with what was tried on the twin, and what came of those before. Types
+only; nothing heavy is loaded.
+
+What was promised against what happened: of suggestions that were acted on, and of those that were left alone.
+
+A promise is a metric that shall move from one value to another by a time. When that time has come, the metric is read
+over the last quarter of it. Where the same metric of others, for whom nothing was done, moved as far, the action is
+not credited with it. Suggestions that nobody acted on are read in the same way: they tell what happens by itself.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+
+from engine.model.twin_queries import Figure, Interval
+from recommender.history.metrics import METRICS
 
 MAX_TARGETS = 100
 """Targets in one suggestion: more than a person can look through helps nobody."""
@@ -199,3 +214,209 @@ def span(ms: int) -> str:
     if ms >= 3_600_000:
         return f"{ms / 3_600_000:,.1f} h"
     return f"{ms // 60_000} min" if ms >= 60_000 else f"{ms // 1000} s"
+
+
+class SuggestionTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Before and after, as the twin of the cell ran ahead."""
+
+    state: Literal["none", "waiting", "running", "done", "failed"]
+    """`none`: the twin cannot try it; `waiting`: it has not been tried yet."""
+    why: str = ""
+    """Why there is none, or why it failed; of what was tried, how it differs from the action where it does."""
+    edits: tuple[str, ...] = ()
+    """As `muster whatif --edit` takes them."""
+    version: int = 0
+    """State version it was tried on; `at_ms` is its cell time."""
+    at_ms: int = 0
+    horizon_ms: int = 0
+    seeds: int = 0
+    figures: tuple[Figure, ...] = ()
+    """Of the cell, and of queues and tenants where something changes."""
+    cost_microusd_hour: Interval | None = None
+    """Change of the hourly bill over the horizon."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether what was promised happened."""
+
+    outcome: Literal["held", "partly", "no", "unknown"]
+    seen: float | None
+    """The metric when it was due; None when it was not measured."""
+    why: str
+    others: float | None = None
+    """How the same metric moved meanwhile, in its own unit, in the median of those where nothing was done."""
+
+
+class Followed(msgspec.Struct, frozen=True, kw_only=True):
+    """A promise and what came of it."""
+
+    id: str
+    """Of the suggestion."""
+    kind: str
+    finding: str
+    way: Literal["acted", "left"]
+    """`left`: nothing was done; it shows what happens by itself."""
+    at_ms: int
+    """When it was acted on; of what was left, when it was first found."""
+    due_ms: int
+    who: str = ""
+    expected: Expected
+    verdict: Verdict | None = None
+    """None until it is due."""
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of suggestions of one kind so far."""
+
+    kind: str
+    acted: int
+    """Acted on and due."""
+    held: int
+    partly: int
+    unknown: int
+    """Due, but not to be judged: not measured, or it moved elsewhere too."""
+    held_low_permille: int | None
+    """Wilson's 95 % interval of the share of held among those judged; None when there is none."""
+    held_high_permille: int | None
+    left: int
+    """Left alone, due and judged."""
+    resolved: int
+    """Of those, what came right by itself."""
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """A suggestion as it stands now."""
+
+    rank: int
+    """From 1; 0 for one that is not in the list."""
+    state: Literal["open", "rejected", "acted"]
+    suggestion: Suggestion
+    worth_gpu_milli_h: int
+    """What it is ranked by (`recommender.findings.suggestions.worth_gpu_milli_h`)."""
+    first_ms: int
+    """When it was first found; cell time."""
+    note: str
+    """Why it is here again, or is not in the list; empty when there is nothing to say."""
+    command: tuple[str, ...]
+    """Words behind `muster` that propose its action; empty when there is nothing to propose."""
+    simulated: SuggestionTrial
+    track: Track | None
+    """Of its kind; None while nothing is known."""
+
+
+class Recommendations(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    """Newest state version that they were made from."""
+    now_ms: int
+    open: tuple[Recommendation, ...]
+    """What is worth most first."""
+    aside: tuple[Recommendation, ...]
+    """Found, but rejected by somebody, or acted on and not due yet."""
+    followed: tuple[Followed, ...]
+    """The last that were followed up, newest first."""
+    unknown: tuple[str, ...]
+    """What could not be judged, and why."""
+
+
+KEPT, PARTLY = 0.9, 0.5
+"""Shares of the way promised that count as held, and as partly held."""
+Z95 = 1.959964
+
+_MILLI = 1000.0
+
+Read = Callable[[str, str, str, int, int], float | None]
+"""Mean of (metric, of, subject) from one time up to another, in milliseconds; None when it was not measured."""
+Others = Callable[[str, str, str], Sequence[str]]
+"""Subjects of (metric, of) other than the one given."""
+
+
+def looked_up(followed: Followed, read: Read, others: Others) -> Verdict:
+    """The verdict on a promise that is due."""
+    expected = followed.expected
+    quarter = expected.within_ms // 4
+    seen = read(expected.metric, expected.of, expected.subject, followed.due_ms - quarter, followed.due_ms)
+    moves = []
+    for other in others(expected.metric, expected.of, expected.subject):
+        before = read(expected.metric, expected.of, other, followed.at_ms - quarter, followed.at_ms)
+        after = read(expected.metric, expected.of, other, followed.due_ms - quarter, followed.due_ms)
+        if before is not None and after is not None:
+            moves.append(after - before)
+    return judged(expected, seen, _median(moves))
+
+
+def judged(expected: Expected, seen: float | None, others: float | None = None) -> Verdict:
+    """Held when nine tenths of the way were gone. When without what the others moved it would be less than half of it,
+    nobody can tell: the difference in differences, with the median of the others as what would have been."""
+    if seen is None or not math.isfinite(seen):
+        why = f"{expected.metric} of {expected.of} {expected.subject} was not measured"
+        return Verdict(outcome="unknown", seen=None, why=why, others=others)
+    way = expected.to - expected.was
+    if not way or not math.isfinite(way):
+        return Verdict(outcome="unknown", seen=seen, why="nothing was promised to change", others=others)
+    gone = (seen - expected.was) / way
+    was, now, to = (figure(expected.metric, value) for value in (expected.was, seen, expected.to))
+    told = f"{expected.metric} went from {was} to {now}; {to} was promised"
+    if gone >= PARTLY and others is not None and (seen - others - expected.was) / way < PARTLY:
+        why = f"{told}, but it moved by {figure(expected.metric, others)} where nothing was done"
+        return Verdict(outcome="unknown", seen=seen, why=why, others=others)
+    if gone >= KEPT:
+        return Verdict(outcome="held", seen=seen, why=told, others=others)
+    return Verdict(outcome="partly" if gone >= PARTLY else "no", seen=seen, why=told, others=others)
+
+
+def figure(metric: str, value: float) -> str:
+    """A value of a metric as people write it: thousandths of GPU and CPU as whole ones."""
+    known = METRICS.get(metric)
+    scale = _MILLI if known is not None and known.unit == "milli" else 1.0
+    return f"{value / scale:,.2f}".rstrip("0").rstrip(".")
+
+
+def tracks(followed: Iterable[Followed]) -> dict[str, Track]:
+    """By kind, over all that were judged."""
+    by_kind: dict[str, list[Followed]] = {}
+    for each in followed:
+        if each.verdict is not None:
+            by_kind.setdefault(each.kind, []).append(each)
+    return {kind: _track(kind, them) for kind, them in sorted(by_kind.items())}
+
+
+def _track(kind: str, followed: list[Followed]) -> Track:
+    acted = [each.verdict.outcome for each in followed if each.way == "acted" and each.verdict]
+    left = [each.verdict for each in followed if each.way == "left" and each.verdict]
+    judged_ones = len(acted) - acted.count("unknown")
+    low, high = wilson(acted.count("held"), judged_ones)
+    return Track(
+        kind=kind,
+        acted=len(acted),
+        held=acted.count("held"),
+        partly=acted.count("partly"),
+        unknown=acted.count("unknown"),
+        held_low_permille=round(low * 1000) if judged_ones else None,
+        held_high_permille=round(high * 1000) if judged_ones else None,
+        left=sum(verdict.seen is not None for verdict in left),
+        resolved=sum(verdict.outcome == "held" for verdict in left),
+    )
+
+
+def record(track: Track) -> PromiseRecord:
+    """As ranking counts it: what could not be judged counts neither way."""
+    return PromiseRecord(kept=track.held, broken=track.acted - track.unknown - track.held)
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """95 % interval of a share by Wilson's score (E. B. Wilson, 1927), which stays within 0 and 1 and is honest for few
+    trials; (0, 1) of none."""
+    if not of:
+        return 0.0, 1.0
+    share, square = hits / of, Z95 * Z95
+    middle = (share + square / (2 * of)) / (1 + square / of)
+    half = Z95 / (1 + square / of) * math.sqrt(share * (1 - share) / of + square / (4 * of * of))
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

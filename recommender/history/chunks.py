@@ -1,22 +1,225 @@
-"""Chunks on disk: what one series measured in a span of time, finer or coarser by its age (`retention.TIERS`).
+"""Measurements on disk: samples summed up over steps of time, and the chunks that hold them.
+
+Measurements as arrays: samples summed up over steps of time, and their compact form on disk.
+
+All functions are pure. Times are Unix milliseconds.
+
+Chunks on disk: what one series measured in a span of time, finer or coarser by its age (`retention.TIERS`).
 
 Every change is one transaction of a bounded size on the engine's thread; packing is done on the caller's.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, select
 
 from engine.journal.side_tables import Records
-from recommender.history import sample_buckets as bk
-from recommender.history.metrics import CELL
-from recommender.history.retention import TIERS
-from recommender.history.sample_buckets import SampleBuckets
+from recommender.history.metrics import CELL, MINUTE_MS, TIERS
 from recommender.history.tables import CHUNK, DROP_CHUNK, SERIES, chunk_row, move_chunks, replace_chunks
+
+Times = np.ndarray[Any, np.dtype[np.int64]]
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class SampleBuckets:
+    """[bucket] What was measured in each, ascending in time. A bucket of one sample is the sample itself."""
+
+    at_ms: Times
+    """Begin of the bucket, or time of the sample."""
+    count: Times
+    """Samples in it."""
+    total: Values
+    """Their sum."""
+    least: Values
+    most: Values
+    last: Values
+    """The value of the latest."""
+
+    def __len__(self) -> int:
+        return len(self.at_ms)
+
+    def where(self, chosen: Any) -> SampleBuckets:
+        """Those that a mask, slice or array of indexes chooses."""
+        return SampleBuckets(*(getattr(self, name)[chosen] for name in _COLUMNS))
+
+
+_COLUMNS = ("at_ms", "count", "total", "least", "most", "last")
+
+
+@dataclass(frozen=True)
+class SeriesPoints:
+    """[step] A window of a series in steps of equal length, without holes: a step in which nothing was measured has
+    count 0 and NaN."""
+
+    at_ms: Times
+    """Begin of the step."""
+    mean: Values
+    least: Values
+    most: Values
+    total: Values
+    last: Values
+    count: Times
+    step_ms: int
+
+
+def of_samples(at_ms: Times, value: Values) -> SampleBuckets:
+    """Each sample a bucket, in their order of time; of those at one time the order stays."""
+    order = np.argsort(at_ms, kind="stable")
+    at, values = np.asarray(at_ms, np.int64)[order], np.asarray(value, np.float64)[order]
+    return SampleBuckets(at, np.ones(len(at), np.int64), values, values, values, values)
+
+
+def latest_of_minutes(samples: SampleBuckets) -> SampleBuckets:
+    """The latest sample of each minute; of two at the same time the one further back in the array."""
+    minute = samples.at_ms // MINUTE_MS
+    return samples.where(np.flatnonzero(np.diff(minute, append=minute[-1:] + 1))) if len(samples) else samples
+
+
+def joined(parts: list[SampleBuckets]) -> SampleBuckets:
+    """All of them, in order of time; of those that begin at one time the order of `parts` stays."""
+    if not parts:
+        return _NOTHING
+    columns: list[Any] = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
+    order = np.argsort(columns[0], kind="stable")
+    return SampleBuckets(*(column[order] for column in columns))
+
+
+_NOTHING = SampleBuckets(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
+)
+
+
+def together(parts: list[tuple[Times, Times, Values]]) -> tuple[Times, Times, Values]:
+    """(series, time, value) of all parts, of which there is at least one."""
+    ids, times, values = zip(*parts, strict=True)
+    return np.concatenate(ids), np.concatenate(times), np.concatenate(values)
+
+
+def folded(buckets: SampleBuckets, step_ms: int) -> SampleBuckets:
+    """Summed up over whole steps. Counts and sums are conserved, sums to rounding: exactly while they are whole
+    numbers below 2^53."""
+    if not len(buckets):
+        return buckets
+    start = buckets.at_ms // step_ms * step_ms
+    first = np.flatnonzero(np.diff(start, prepend=start[0] - 1))
+    last = np.append(first[1:], len(start)) - 1
+    return SampleBuckets(
+        start[first],
+        np.add.reduceat(buckets.count, first),
+        np.add.reduceat(buckets.total, first),
+        np.minimum.reduceat(buckets.least, first),
+        np.maximum.reduceat(buckets.most, first),
+        buckets.last[last],
+    )
+
+
+def points(buckets: SampleBuckets, start_ms: int, steps: int, step_ms: int) -> SeriesPoints:
+    """The steps from `start_ms` on. Buckets outside of them are left out."""
+    if start_ms % step_ms:
+        raise ValueError(f"{start_ms} is no multiple of {step_ms}")
+    inside = (buckets.at_ms >= start_ms) & (buckets.at_ms < start_ms + steps * step_ms)
+    chosen = folded(buckets.where(inside), step_ms)
+    at = (chosen.at_ms - start_ms) // step_ms
+
+    def spread(values: Values) -> Values:
+        column = np.full(steps, np.nan)
+        column[at] = values
+        return column
+
+    count = np.zeros(steps, np.int64)
+    count[at] = chosen.count
+    return SeriesPoints(
+        at_ms=np.arange(steps, dtype=np.int64) * step_ms + start_ms,
+        mean=spread(chosen.total / np.maximum(chosen.count, 1)),
+        least=spread(chosen.least),
+        most=spread(chosen.most),
+        total=spread(chosen.total),
+        last=spread(chosen.last),
+        count=count,
+        step_ms=step_ms,
+    )
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+# Columns one after the other, each with the first bytes of all its values first, then the second bytes...: neighbours
+# are alike then, and zlib makes them small.
+
+_SAMPLE = (np.dtype("<i4"), np.dtype("<f8"))
+"""Milliseconds since the chunk's begin, value."""
+_BUCKET = (np.dtype("<i4"), np.dtype("<i4"), *(np.dtype("<f8"),) * 4)
+"""Number of the bucket in the chunk, count, total, least, most, last."""
+MAX_BYTES = 64 * 2**20
+"""Of one piece, unpacked: more is none of ours."""
+_LOGGED = (np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f8"))
+"""Series, time, value."""
+
+
+def pack_samples(samples: SampleBuckets, base_ms: int) -> bytes:
+    return _packed((samples.at_ms - base_ms, samples.last), _SAMPLE)
+
+
+def unpack_samples(body: bytes, base_ms: int) -> SampleBuckets:
+    """Raises ValueError when the bytes are not what `pack_samples` makes."""
+    offset, value = _unpacked(body, _SAMPLE)
+    return of_samples(offset.astype(np.int64) + base_ms, value)
+
+
+def pack_buckets(buckets: SampleBuckets, base_ms: int, step_ms: int) -> bytes:
+    columns = ((buckets.at_ms - base_ms) // step_ms, *(getattr(buckets, name) for name in _COLUMNS[1:]))
+    return _packed(columns, _BUCKET)
+
+
+def unpack_buckets(body: bytes, base_ms: int, step_ms: int) -> SampleBuckets:
+    """Raises ValueError when the bytes are not what `pack_buckets` makes."""
+    number, count, *sums = _unpacked(body, _BUCKET)
+    return SampleBuckets(number.astype(np.int64) * step_ms + base_ms, count.astype(np.int64), *sums)
+
+
+def pack_log(series: Times, at_ms: Times, value: Values) -> bytes:
+    return _packed((series, at_ms, value), _LOGGED, level=1)
+
+
+def unpack_log(body: bytes) -> tuple[Times, Times, Values]:
+    """(series, time, value) as logged. Raises ValueError when the bytes are not what `pack_log` makes."""
+    series, at_ms, value = _unpacked(body, _LOGGED)
+    return series.astype(np.int64), at_ms, value
+
+
+def _packed(columns: Any, dtypes: tuple[np.dtype[Any], ...], level: int = 6) -> bytes:
+    parts = [
+        np.ascontiguousarray(column.astype(dtype)).view(np.uint8).reshape(-1, dtype.itemsize).T.tobytes()
+        for column, dtype in zip(columns, dtypes, strict=True)
+    ]
+    return zlib.compress(b"".join(parts), level)
+
+
+def _unpacked(body: bytes, dtypes: tuple[np.dtype[Any], ...]) -> list[Any]:
+    width = sum(dtype.itemsize for dtype in dtypes)
+    unpacker = zlib.decompressobj()
+    try:
+        raw = unpacker.decompress(body, MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"damaged measurements: {error}") from None
+    if not unpacker.eof:
+        raise ValueError(f"damaged measurements: cut off, or more than {MAX_BYTES:,} bytes")
+    rows, rest = divmod(len(raw), width)
+    if rest:
+        raise ValueError(f"damaged measurements: {len(raw)} bytes are no whole rows of {width}")
+    columns, at = [], 0
+    for dtype in dtypes:
+        size = rows * dtype.itemsize
+        shuffled = np.frombuffer(raw, np.uint8, size, at).reshape(dtype.itemsize, rows)
+        columns.append(np.ascontiguousarray(shuffled.T).view(dtype).reshape(-1))
+        at += size
+    return columns
+
 
 WRITTEN_AT_ONCE = 100
 """Chunks of one transaction: a few milliseconds of the engine's thread."""
@@ -38,14 +241,10 @@ class SeriesChunks:
     def unpacked(self, tier: int, start_ms: int, body: bytes) -> SampleBuckets:
         """What a chunk holds; nothing where it is damaged, which is counted."""
         try:
-            return (
-                bk.unpack_samples(body, start_ms)
-                if tier == 0
-                else bk.unpack_buckets(body, start_ms, TIERS[tier].step_ms)
-            )
+            return unpack_samples(body, start_ms) if tier == 0 else unpack_buckets(body, start_ms, TIERS[tier].step_ms)
         except ValueError:
             self.damaged += 1
-            return bk.joined([])
+            return joined([])
 
     def merge(self, fresh: Sequence[tuple[Key, SampleBuckets]]) -> None:
         """Add samples to chunks of the finest tier. The same samples once more change nothing."""
@@ -56,8 +255,8 @@ class SeriesChunks:
                 present = {(number, start): self.unpacked(0, start, body) for number, start, body in there}
             changed = []
             for key, samples in part:
-                merged = bk.latest_of_minutes(bk.joined([present[key], samples] if key in present else [samples]))
-                changed.append(chunk_row(0, *key, bk.pack_samples(merged, key[1])))
+                merged = latest_of_minutes(joined([present[key], samples] if key in present else [samples]))
+                changed.append(chunk_row(0, *key, pack_samples(merged, key[1])))
             self._records.write(lambda connection, changed=changed: replace_chunks(connection, changed))  # type: ignore[misc]
 
     def ended(self, tier: int, before_ms: int, own: bool) -> list[tuple[int, int, bytes]]:
@@ -89,7 +288,7 @@ class SeriesChunks:
         targets: dict[tuple[int, int], list[tuple[int, SampleBuckets]]] = {}
         for number, start, body in old:
             target = targets.setdefault((number, start // span * span), [])
-            target.append((start, bk.folded(self.unpacked(tier, start, body), step)))
+            target.append((start, folded(self.unpacked(tier, start, body), step)))
         keys = sorted(targets)
         for at in range(0, len(keys), WRITTEN_AT_ONCE // 2):
             part = keys[at : at + WRITTEN_AT_ONCE // 2]
@@ -103,8 +302,8 @@ class SeriesChunks:
                 if key in present:
                     pieces.append(self.unpacked(tier + 1, key[1], present[key]))
                 # The same bucket may be there from before: late samples of a time nobody had summed up.
-                merged = bk.folded(bk.joined(pieces), step)
-                new.append(chunk_row(tier + 1, *key, bk.pack_buckets(merged, key[1], step)))
+                merged = folded(joined(pieces), step)
+                new.append(chunk_row(tier + 1, *key, pack_buckets(merged, key[1], step)))
                 gone += [{"t": tier, "n": key[0], "s": start} for start, _ in targets[key]]
                 end_ms = max(start for start, _ in targets[key]) + TIERS[tier].span_ms
                 marks[key[0]] = max(end_ms, marks.get(key[0], 0), known[key[0]])
@@ -117,7 +316,7 @@ class SeriesChunks:
             known |= marks
             yield marks
 
-    def summed_up(self, number: int, times: bk.Times) -> Flags:
+    def summed_up(self, number: int, times: Times) -> Flags:
         """[time] Whether it is in a bucket of the series already."""
         gone = np.zeros(len(times), np.bool_)
         with self._records.reading() as connection:

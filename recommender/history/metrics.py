@@ -1,12 +1,22 @@
-"""The words of telemetry: what is measured, in which unit, and of what. A closed list, so that what is kept is bounded
-and everybody means the same by a name."""
+"""The words of telemetry: what is measured and of what, how long it is kept, and how it is asked for.
+
+The words of telemetry: what is measured, in which unit, and of what. A closed list, so that what is kept is bounded
+and everybody means the same by a name.
+
+How long measurements and ended work are kept, and how finely.
+
+What is asked of the telemetry history and brought into it, and the answers. Loads nothing heavy.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
+
+from engine.model.errors import SpecError
 
 Of = Literal["cell", "pool", "queue", "tenant", "gpu_model", "node", "workload", "kind"]
 """What a sample is of. A kind is work alike: "tenant/stem of its name"."""
@@ -176,3 +186,162 @@ def run_flaw(run: RunRecord, now_ms: int | None) -> str:
     if max(len(getattr(run, name)) for name in RUN_TEXT) > MAX_SUBJECT:
         return "with a text that is too long"
     return ""
+
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+
+class RetentionTier(NamedTuple):
+    """How finely a chunk tells."""
+
+    step_ms: int
+    span_ms: int
+    """Of one chunk; a multiple of the next tier's step."""
+
+
+TIERS = (
+    RetentionTier(MINUTE_MS, 6 * HOUR_MS),
+    RetentionTier(5 * MINUTE_MS, 2 * DAY_MS),
+    RetentionTier(HOUR_MS, 32 * DAY_MS),
+)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long what is kept. Raises SpecError when that makes no sense."""
+
+    minutes_ms: int = 2 * DAY_MS
+    """As measured, at most one sample a minute."""
+    fives_ms: int = 14 * DAY_MS
+    """In buckets of five minutes."""
+    hours_ms: int = 400 * DAY_MS
+    """In buckets of an hour."""
+    runs: int = 200_000
+    """Ended workloads; those that ended first go first."""
+    series: int = 50_000
+    """Different series; more are refused."""
+
+    def __post_init__(self) -> None:
+        if not HOUR_MS <= self.minutes_ms <= self.fives_ms <= self.hours_ms <= 100 * 365 * DAY_MS:
+            raise SpecError(
+                "keep_minutes, keep_fives, keep_hours",
+                "must be at least an hour, each at least as long as the one before, at most a century",
+                "The defaults are 2d, 14d and 400d",
+            )
+        if not (0 <= self.runs <= 10_000_000 and 0 <= self.series <= 1_000_000):
+            raise SpecError("keep_runs, keep_series", "are out of range", "At most 10,000,000 runs, 1,000,000 series")
+
+    @property
+    def tiers_ms(self) -> tuple[int, int, int]:
+        return self.minutes_ms, self.fives_ms, self.hours_ms
+
+
+MAX_SAMPLES = 200_000
+"""Samples of one batch."""
+MAX_RUNS = 5_000
+"""Runs of one batch."""
+MAX_SERIES = 2_000
+"""Series that one answer lists."""
+MAX_RUNS_TOLD = 1_000
+
+
+class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A window of one series; without a metric, what there is."""
+
+    metric: str = ""
+    of: str = ""
+    """Kind of subject; with a metric, empty means "cell"."""
+    subject: str = ""
+    since_ms: int = 0
+    until_ms: int = 0
+    """0: now, by the clock of who measured the series."""
+    last_ms: int = 0
+    """Instead of `since_ms`: so long before the end."""
+    step_ms: int = 60_000
+    runs: int = 0
+    """So many of the ended workloads of the window are told, the newest."""
+
+
+class HistoryPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a series. None where nothing was measured."""
+
+    at_ms: int
+    count: int
+    mean: float | None
+    least: float | None
+    most: float | None
+    total: float | None
+    last: float | None
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    source: str
+    count: int
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is, and the window that was asked for."""
+
+    now_ms: int
+    """Cell time."""
+    since_ms: int
+    until_ms: int
+    series: tuple[SeriesKey, ...]
+    """Those that were asked for; at most MAX_SERIES."""
+    series_count: int
+    """All of those."""
+    stale_count: int
+    points: tuple[HistoryPoint, ...] = ()
+    runs: tuple[RunRecord, ...] = ()
+    """Oldest first."""
+    run_counts: tuple[RunCount, ...] = ()
+    """All runs that are kept, by source."""
+    keep_ms: tuple[int, int, int]
+    """How long samples are kept by the minute, by five minutes and by the hour."""
+    keep_runs: int
+    error: str = ""
+    """Why nothing is kept at present; empty while all is well."""
+    damaged: int = 0
+    """Pieces found damaged since the engine started: they read as gaps."""
+
+
+class SampleRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Samples of one series: values at times, which need not be in order."""
+
+    metric: str
+    of: str
+    subject: str
+    at_ms: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class SampleBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Samples from elsewhere; at most MAX_SAMPLES."""
+
+    source: str
+    """Such as "prometheus:HOST:PORT"."""
+    step_ms: int = 60_000
+    """How often the source measures."""
+    series: tuple[SampleRow, ...]
+
+
+class RunBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ended workloads from elsewhere; at most MAX_RUNS."""
+
+    runs: tuple[RunRecord, ...]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """So many were left out, and why."""
+
+    reason: str
+    count: int
+
+
+class ImportReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What was taken in."""
+
+    taken: int
+    refused: tuple[Refused, ...] = ()

@@ -24,22 +24,23 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from engine.journal.side_tables import Records
 from engine.model.errors import SpecError
-from recommender.history import sample_buckets as bk
-from recommender.history.chunks import FOLDED_AT_ONCE, SeriesChunks
+from recommender.history import chunks as bk
+from recommender.history.chunks import FOLDED_AT_ONCE, SampleBuckets, SeriesChunks, SeriesPoints
 from recommender.history.metrics import (
     AHEAD_MS,
     CELL,
+    MINUTE_MS,
     RUN_NUMBERS,
     RUN_TEXT,
     SPARSE,
+    TIERS,
+    Retention,
     RunRecord,
     Sample,
     SeriesKey,
     flaw,
     run_flaw,
 )
-from recommender.history.retention import MINUTE_MS, TIERS, Retention
-from recommender.history.sample_buckets import SampleBuckets, SeriesPoints
 from recommender.history.tables import (
     CHUNK,
     DROP_RUN,

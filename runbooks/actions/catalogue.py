@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from engine.model.errors import SpecError
-from runbooks.actions import budgets, cell, nodes, notices, pools, queues, reservations, slurm, workloads
+from runbooks.actions import cell, nodes, queues, slurm, workloads
 from runbooks.actions.declaration import LIVE, Action
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runbooks.plans.checks import Verdict
     from runbooks.plans.typed_plan import Act, ActionName, Target
 
-SUBJECTS = (workloads, nodes, queues, reservations, cell, pools, budgets, notices, slurm)
+SUBJECTS = (workloads, nodes, queues, cell, slurm)
 CATALOG: Mapping[str, Action] = {row.name: row for subject in SUBJECTS for row in subject.ACTIONS}
 
 
@@ -31,7 +31,7 @@ def find(name: str) -> Action:
 def check(act: Act) -> None:
     """Raises SpecError for an act whose parameters are not those of its action, that is out of bounds, or that no
     command can express."""
-    from runbooks.actions.bounds import check_bounds
+    from runbooks.plans.typed_plan import check_bounds
 
     row = find(act.action)
     for field in act.__struct_fields__:

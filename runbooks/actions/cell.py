@@ -1,19 +1,49 @@
-"""The actions on how the cell schedules: its policy, and a trial of another."""
+"""The actions on the cell as a whole: how it schedules, what may be spent, what people are told.
+
+The actions on how the cell schedules: its policy, and a trial of another.
+
+The actions on budgets.
+
+The actions that tell people something, and change nothing of the cell.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.model.errors import RefusedError, SpecError
-from runbooks.actions.declaration import Action, Given, PlannedCell, SeenCell, Typed, required
-from runbooks.actions.lazy_modules import commands, msgspec, plan
-from runbooks.actions.parameters import ORDERS, POLICIES, Argument, Parameter, choice, duration, flag, number
-from runbooks.plans.amounts import listed, span
+from runbooks.actions.declaration import (
+    MAX_TEXT,
+    ORDERS,
+    POLICIES,
+    Action,
+    Argument,
+    Given,
+    Parameter,
+    PlannedCell,
+    Proof,
+    SeenCell,
+    Typed,
+    choice,
+    commands,
+    duration,
+    flag,
+    ids,
+    msgspec,
+    number,
+    one,
+    plan,
+    required,
+    spec_parts,
+)
+from runbooks.plans.amounts import hours, listed, span
 
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
+    from engine.model.spec_parts import BudgetSpec
     from runbooks.plans.typed_plan import Act, Canary, Target
+
 
 MARGIN_MS = 600_000
 """After the window of a canary, within which it must have been judged."""
@@ -125,7 +155,7 @@ def found_tried(before: Target, now: Target, done: bool) -> str:
     return f"{now.id} {order}"
 
 
-ACTIONS: tuple[Action, ...] = (
+CELL_ACTIONS: tuple[Action, ...] = (
     Action(
         name="set_policy",
         label="Set policy",
@@ -185,7 +215,7 @@ ACTIONS: tuple[Action, ...] = (
         impact=("displaces",),
         command="OrderQueues",
         express=express_canary,
-        # What it led to is measured by `runbooks.gate.canary`.
+        # What it led to is measured by `runbooks.gate.aftermath`.
         done=lambda act, before, now: act.canary is not None and has_tried(now, act.canary),
         verified="has it; then waits in the window against those before it and those of the others",
         waits=True,
@@ -198,3 +228,213 @@ ACTIONS: tuple[Action, ...] = (
         found=found_tried,
     ),
 )
+
+
+THEN = ("warn", "hold", "approve")
+"""What happens when all is spent."""
+WHOSE = ("tenant", "team", "queue")
+
+
+def budget_act(spec: BudgetSpec) -> Act:
+    return plan.Act(action="set_budget", targets=(spec.name,), money=plan.MoneyChange(budget=spec))
+
+
+def make(given: Given, cell: PlannedCell) -> Act:
+    was = cell.budget(given["budget"])
+    changes: dict[str, Any] = {}
+    if "limit_usd" in given:
+        changes["limit_microusd"] = given["limit_usd"] * spec_parts.MICROUSD
+    elif "add_usd" in given:
+        changes["limit_microusd"] = was.limit_microusd + given["add_usd"] * spec_parts.MICROUSD
+    if "on_spent" in given:
+        changes["action"] = given["on_spent"]
+    if "warn_permille" in given:
+        changes["warn_permille"] = given["warn_permille"]
+    return budget_act(msgspec.structs.replace(was, **changes))
+
+
+def read(typed: Typed, cell: SeenCell) -> Act:
+    """A new budget, or the one there is with what was typed in place of what it had. Raises SpecError naming the
+    flag."""
+    was = next((spec for spec in cell.budgets() if spec.name == typed["name"]), None)
+    given = [(scope, typed[scope]) for scope in WHOSE if typed[scope]]
+    if not given and was is None:
+        raise SpecError("--queue", "is missing", "Say whose budget it is: --tenant, --team or --queue")
+    if was is None and typed["limit"] is None:
+        raise SpecError("--limit", "is missing", "Say how much may be spent, such as --limit 500")
+    fields = {} if was is None else {name: getattr(was, name) for name in was.__struct_fields__}
+    fields["name"] = typed["name"]
+    if given:
+        fields["scope"], fields["of"] = given[0]
+    told = {"limit_microusd": "limit", "window_ms": "window", "action": "then", "warn_permille": "warn_percent"}
+    fields |= {field: typed[name] for field, name in told.items() if typed[name] is not None}
+    return budget_act(spec_parts.BudgetSpec(**fields))
+
+
+def express(act: Act) -> AnyCommand:
+    """Raises SpecError unless the act describes its one budget."""
+    budget = required(required(act.money, "money").budget, "spec_parts.budget")
+    if act.targets != (budget.name,):
+        raise SpecError("spec_parts.budget", f"{budget.name} is not the target", "Set one budget, by its own name")
+    return commands.SetBudgets(budgets=(budget,))
+
+
+def given_budget(act: Act) -> BudgetSpec | None:
+    return None if act.money is None else act.money.budget
+
+
+def refuse(act: Act, targets: tuple[Target, ...]) -> None:
+    if given_budget(act) == targets[0].budget:
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+
+
+def back(_: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
+    """Those that there were are set again; those that there were not are removed."""
+    for target in shown:
+        if target.budget is not None:
+            yield plan.Act(action="set_budget", targets=(target.id,), money=plan.MoneyChange(budget=target.budget))
+    new = tuple(target.id for target in shown if target.budget is None)
+    if new:
+        yield plan.Act(action="remove_budget", targets=new)
+
+
+def words(spec: BudgetSpec | None) -> str:
+    """As in "$500.00 in 720 h for queue research, then hold"."""
+    if spec is None:
+        return "none"
+    limit = spec_parts.usd(spec.limit_microusd)
+    return f"{limit} in {hours(spec.window_ms)} for {spec.scope} {spec.of}, then {spec.action}"
+
+
+def change(act: Act, target: Target) -> tuple[str, str]:
+    return words(target.budget), words(given_budget(act))
+
+
+def found(before: Target, now: Target, done: bool) -> str:
+    return f"budget {now.id} is {words(now.budget)}"
+
+
+BUDGET_ACTIONS: tuple[Action, ...] = (
+    Action(
+        name="set_budget",
+        label="Set budget",
+        verb="Set",
+        summary="what a tenant, a team or a queue may spend in each window",
+        example=":set-budget NAME --queue QUEUE --limit 500",
+        parameters={
+            "budget": one("budget"),
+            "limit_usd": number(10**9),
+            "add_usd": number(10**9, 1),
+            "on_spent": choice(*THEN),
+            "warn_permille": number(1000),
+        },
+        at_most_one=(("limit_usd", "add_usd"),),
+        some=("limit_usd", "add_usd", "on_spent", "warn_permille"),
+        not_for_models="it changes what may be spent",
+        make=make,
+        arguments=(
+            Argument("name", metavar="NAME"),
+            flag("tenant", apart="whose", default=""),
+            flag("team", apart="whose", default=""),
+            flag("queue", apart="whose", default="", help="with all queues below it", of="queue"),
+            flag("limit", "money", "USD", "that may be spent in each window"),
+            flag("window", "duration", "TIME", "such as 1d, 7d or 30d (default); windows follow each other"),
+            flag(
+                "then", choices=THEN,
+                help="when all is spent: show it (default), start nothing more of it, or only what somebody approves",
+            ),
+            flag("warn-percent", "percent", "N", "of the limit, shown from then on (80)"),
+        ),
+        read=read,
+        kind="budget",
+        fields=("money",),
+        most=1,
+        states=("set", "not set"),
+        refuse=refuse,
+        tier="T1",
+        command="SetBudgets",
+        express=express,
+        done=lambda act, before, now: act.money is not None and now.budget == act.money.budget,
+        verified="says what was given",
+        proof=(Proof("budget_spent_permille", "<", 1000),),
+        inverse="Set {them} back to what it was ({was}); if that is none, remove it",
+        back=back,
+        change=change,
+        found=found,
+    ),
+    Action(
+        name="remove_budget",
+        label="Remove budget",
+        verb="Remove",
+        summary="take budgets back",
+        example=":remove-budget NAME",
+        parameters={"budgets": ids("budget")},
+        not_for_models="it changes what may be spent",
+        kind="budget",
+        states=("set",),
+        tier="T1",
+        command="RemoveBudgets",
+        after=("not set",),
+        verified="is not set any more",
+        inverse="Set {them} to {was} again",
+        back=back,
+        change=change,
+        found=found,
+    ),
+)  # fmt: skip
+
+
+TEXT = Parameter(type="text", required=True, most=MAX_TEXT)
+ONE_LINE = flag("text", help="one line", required=True)
+
+
+def steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
+    text = act.note.text if act.note is not None else ""
+    return [f"{action.shell} {target.id}: {text}" for target in targets]
+
+
+NOTICE_ACTIONS: tuple[Action, ...] = (
+    Action(
+        name="notify",
+        label="Notify",
+        verb="Tell",
+        summary="tell channels of the policy something",
+        example=":notify CHANNEL --text 'pool h100 is short of nodes'",
+        parameters={"channels": ids("channel"), "text": TEXT},
+        arguments=(ONE_LINE,),
+        kind="channel",
+        fields=("note",),
+        most=16,
+        states=("known",),
+        otherwise="Only channels of the policy can be told",
+        tier="T0",
+        done=lambda act, before, now: True,
+        verified="it is in the outbox; what comes of it is in the audit",
+        inverse="Cannot be undone: what was said was said",
+        title=lambda act: f"Tell {listed(act.targets)}",
+        steps=steps,
+        found=lambda before, now, done: f"{now.id} is told",
+    ),
+    Action(
+        name="open_review",
+        label="Open review",
+        verb="Open a review of",
+        summary="have a proposal, or anything else with an id, looked at by others",
+        example=":open-review ID --text 'why twice?'",
+        parameters={"about": one("object"), "text": TEXT},
+        arguments=(ONE_LINE,),
+        kind="review",
+        fields=("note",),
+        most=1,
+        states=("known",),
+        otherwise="Name a proposal or another object",
+        tier="T0",
+        done=lambda act, before, now: True,
+        verified="it is open",
+        inverse="Cannot be undone: somebody closes it",
+        steps=steps,
+        found=lambda before, now, done: f"a review of {now.id} is open",
+    ),
+)
+
+ACTIONS: tuple[Action, ...] = (*CELL_ACTIONS, *BUDGET_ACTIONS, *NOTICE_ACTIONS)

@@ -1,28 +1,212 @@
-"""What is declared of an action, and the effects and ways back that several actions share.
+"""What is declared of an action, and what declarations share: parameters, risk, phrases.
+
+What an action is told: the types of its parameters and their bounds, in plans, in runbooks and behind its command.
+
+A parameter of a runbook's step is a reference to an input, or the value itself; ids are whole ids, one by one. Nothing
+stands for "all", and nothing is computed but what is written out: a quantity more or less than what there is, and a
+time from now.
+
+Modules that declarations need only when an action is used: the shell reads every declaration before each command,
+and `muster --help` answers before msgspec is loaded.
+
+What is declared of an action, and the effects and ways back that several actions share.
 
 Everything that is known of an action stands in its one declaration: what a person types and reads, what a runbook or a
 model may give, how risky it is, the engine command it becomes, how that is seen to have worked, and how it is taken
 back. Tiers: T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo. A declared tier is a floor.
+
+Sizes of pools as plans count and tell them.
+
+How risky an action is on the targets it has: what raises its tier, which work it stops, and what that loses.
+
+A tier only rises: the action's own is the floor, and nothing about the targets, nor one target more, lowers it.
+
+Phrases about targets of which the lines of a plan are made.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from engine.model.errors import SpecError
-from runbooks.actions.lazy_modules import commands, plan
-from runbooks.actions.parameters import Argument, Parameter
+from runbooks.plans.amounts import amount, hours, size, utc
 
 if TYPE_CHECKING:
     from engine.elasticity.scaling_report import PoolSize
     from engine.model.commands import AnyCommand
-    from engine.model.money import BudgetSpec
     from engine.model.queries import Consolidation, ConsolidationRequest, WorkloadDetail
-    from engine.model.specs import QueueSpec
+    from engine.model.spec_parts import BudgetSpec
+    from engine.model.specs import Policy, QueueSpec
     from runbooks.plans.checks import CheckName, Operator
-    from runbooks.plans.typed_plan import Act, ActionName, Target, Tier
+    from runbooks.plans.typed_plan import Act, ActionName, RequestChange, Target, Tier
+
+
+InputType = Literal[
+    "node_id", "workload_id", "queue", "pool", "zone", "reservation", "tenant", "budget", "channel", "name",
+    "int", "duration", "choice",
+]  # fmt: skip
+INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
+ParameterType = InputType | Literal["text", "object"]
+"""Of a parameter; `object` is an id of any kind."""
+
+MAX_NODES = 100_000
+MAX_GPUS = 1_000_000
+MAX_CPUS = 100_000_000
+MAX_TEXT = 500
+MAX_ID = 128
+MAX_DURATION_MS = 30 * 24 * 3_600_000
+MAX_LITERALS = 50
+"""Ids written out in a list."""
+POLICIES: tuple[Policy, ...] = ("fcfs", "easy", "easy-sjbf", "conservative")
+ORDERS = ("best_effort", "strict_fifo", "fair")
+
+ANYTHING = frozenset(("all", "any", "every", "everything", "none", "null", "nil", "true", "false", "default"))
+"""Words that are no ids here, though the cell would let something be called so: they read as a selector."""
+PATTERN = re.compile(r"[*?\[\](){}|^$\\+<>=~,;`'\"!&%#@\s]")
+"""Characters of globs, of expressions and of shells; no id has one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parameter:
+    """One value of an action, as a runbook's step and a model's answer give it."""
+
+    type: ParameterType
+    many: bool = False
+    required: bool = False
+    target: bool = False
+    """It names what the action acts on."""
+    least: int = 0
+    most: int = 0
+    """Of an int; of a duration, in ms; of a text, characters."""
+    choices: tuple[str, ...] = ()
+    for_models: bool = True
+    """A model may give it."""
+    counts: bool = False
+    """It says how much the action touches, where its targets do not."""
+
+
+def ids(type_: ParameterType) -> Parameter:
+    """The targets, by their ids."""
+    return Parameter(type=type_, many=True, required=True, target=True)
+
+
+def one(type_: ParameterType) -> Parameter:
+    """The one target."""
+    return Parameter(type=type_, required=True, target=True)
+
+
+def number(most: int, least: int = 0, *, required: bool = False, counts: bool = False) -> Parameter:
+    return Parameter(type="int", least=least, most=most, required=required, counts=counts)
+
+
+def choice(*choices: str, required: bool = False) -> Parameter:
+    return Parameter(type="choice", choices=choices, required=required)
+
+
+def duration(most: int = MAX_DURATION_MS, *, required: bool = False, least: int = 0) -> Parameter:
+    return Parameter(type="duration", least=least, most=most, required=required)
+
+
+def why_not_id(text: str) -> str:
+    """Why a text written in a runbook, or given for an input, cannot stand for one object; empty when it can."""
+    if not text:
+        return "is empty, which could mean all"
+    if not text.isascii():
+        odd = next(char for char in text if not char.isascii())
+        return f"holds U+{ord(odd):04X}, which only looks like another letter or cannot be seen"
+    if len(text) > MAX_ID:
+        return "is longer than any id"
+    if PATTERN.search(text):
+        return "is a pattern or an expression, not an id"
+    return "could mean more than one object" if text.lower() in ANYTHING else ""
+
+
+# -- behind the command -----------------------------------------------------------------------------------------------
+
+Form = Literal[
+    "word", "names", "count", "positive", "integer", "ratio", "percent", "share", "money", "duration", "moment",
+    "quantities", "weights", "schedule", "settings",
+]  # fmt: skip
+"""How an argument is written, and what it is read as:
+
+    word        as it stands                      names       ids with commas between, as a tuple
+    count       a number from 0 on                positive    a number from 1 on
+    integer     any whole number                  ratio       a number with a fraction, from 0 on
+    percent     a count, as permille              share       95% or 0.95, as permille
+    money       an amount, as micro-USD           duration    30m, as ms
+    moment      now, +2h or a time in UTC, as ms  quantities  gpu=24 memory=1TiB, as resource -> quantity or None
+    weights     a profile or pack=100, as a dict  schedule    +2h=40, as (ms, nodes)
+    settings    scan_every=30s, as field -> value
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What stands behind an action's name, in the shell as in the `:` bar."""
+
+    name: str
+    """`--flag`, or the name of what stands by its place."""
+    form: Form = "word"
+    metavar: str | None = None
+    help: str | None = None
+    many: bool = False
+    required: bool = True
+    """Of one that stands by its place, or a flag that must be given; see `flag`."""
+    default: Any = None
+    choices: tuple[str, ...] | None = None
+    apart: str = ""
+    """At most one is given of those that share this word; exactly one where it ends in `!`."""
+    of: ParameterType | None = None
+    """What it names, where it can be completed."""
+
+    @property
+    def key(self) -> str:
+        """Its name among what was read."""
+        return self.name.lstrip("-").replace("-", "_")
+
+
+def flag(name: str, form: Form = "word", metavar: str | None = None, help: str | None = None, **more: Any) -> Argument:
+    """One that may be left out."""
+    return Argument(f"--{name}", form, metavar, help, required=more.pop("required", False), **more)
+
+
+class Late:
+    """Stands for a module, which is imported with the first name that is asked of it."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._module), name)
+
+
+if TYPE_CHECKING:
+    import msgspec as msgspec
+
+    from engine.model import commands as commands
+    from engine.model import queries as query
+    from engine.model import spec_parts as spec_parts
+    from engine.model import specs as model
+    from engine.twin import consolidation as consolidation
+    from runbooks.plans import typed_plan as plan
+else:
+    commands, consolidation, model, msgspec, plan, query, spec_parts = (
+        Late("engine.model.commands"),
+        Late("engine.twin.consolidation"),
+        Late("engine.model.specs"),
+        Late("msgspec"),
+        Late("runbooks.plans.typed_plan"),
+        Late("engine.model.queries"),
+        Late("engine.model.spec_parts"),
+    )
+
+__all__ = ("commands", "consolidation", "model", "msgspec", "plan", "query", "spec_parts")
+
 
 Kind = Literal[
     "workload", "node", "queue", "reservation", "policy", "pool", "budget", "scaling", "canary", "channel", "review"
@@ -162,7 +346,7 @@ class Action:
     tier: Tier
     """The least tier a plan with it can have."""
     raised: str = ""
-    """What raises the tier, for people; the rules are in `runbooks.actions.risk`."""
+    """What raises the tier, for people; the rules are in `runbooks.actions.declaration`."""
     impact: tuple[Impact, ...] = ()
     lost: str = "Requeued"
     """What becomes of the work that it stops."""
@@ -333,3 +517,166 @@ def to_former(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
 def former(act: Act, shown: tuple[Target, ...]) -> str:
     """What the targets had, in words."""
     return ", ".join(dict.fromkeys(target.was for target in shown))
+
+
+SHOWN = 6
+"""Entries of a schedule that are spelled out."""
+Schedule = tuple[tuple[int, int], ...]
+"""(cell ms, nodes from then on), by time."""
+
+
+def nodes_of(size: PoolSize) -> int:
+    """Nodes that a pool has or has on order, whatever their state."""
+    return size.ready + size.booting + size.other + size.ordered
+
+
+def nodes_now(size: PoolSize) -> str:
+    """As in "4 nodes, 2 more boot, 1 more on order"."""
+    there = size.ready + size.other
+    more = [f"{count:,} more {what}" for count, what in ((size.booting, "boot"), (size.ordered, "on order")) if count]
+    return ", ".join([f"{there:,} node{'s' if there != 1 else ''}", *more])
+
+
+def schedule_words(targets: Schedule) -> str:
+    """As in "6 nodes from 2026-03-01 08:00:00 UTC, 0 from …"."""
+    told = [f"{nodes:,}{' nodes' if not i else ''} from {utc(at_ms)}" for i, (at_ms, nodes) in enumerate(targets)]
+    more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+    return f"{', '.join(told[:SHOWN])}{more}" if told else "nothing set"
+
+
+def floors(was: Schedule, to: Schedule) -> list[tuple[int, int]]:
+    """(nodes that were set, nodes that shall be set) from each time of either schedule on."""
+    return [(floor(was, at_ms), floor(to, at_ms)) for at_ms in sorted({at_ms for at_ms, _ in (*was, *to)})]
+
+
+def floor(schedule: Schedule, at_ms: int) -> int:
+    """Nodes set for that time: the last entry that has begun by then."""
+    return max(((begins_ms, nodes) for begins_ms, nodes in schedule if begins_ms <= at_ms), default=(0, 0))[1]
+
+
+LARGE_SHARE_PERMILLE = 100
+"""Taking more than this share of a pool (and more than one node) out of use is a tier riskier, and so is stopping more
+than this share of the cell's running workloads (and more than one) by way of their queue."""
+MANY = 10
+"""Stopping more workloads than this by name, and more than that share of all that run, is a tier riskier too."""
+LARGE_GROWTH = 2
+"""Letting a pool become more than so many times as large as it is, by more than MANY nodes, is a tier riskier: it is
+what runs up a bill."""
+
+
+def tier_and_why(
+    action: Action, act: Act, targets: tuple[Target, ...], pool_nodes: Mapping[str, int], running: int
+) -> tuple[Tier, tuple[str, ...]]:
+    """The tier of acting on these targets now, and what raised it above the action's own. `pool_nodes` is pool name ->
+    how many nodes it has, `running` how many workloads of the cell are bound."""
+    raises = (
+        ("it throws away work that was done", discards_work(action, targets)),
+        ("it takes a large share of a pool out of use", takes_large_share(action, act, targets, pool_nodes)),
+        ("it stops work that runs", interrupts_work(action, targets)),
+        ("it stops a large share of the work of the cell", stops_large_share(action, targets, running)),
+        ("it may make a pool much larger", grows_much(action, act, targets)),
+    )
+    why = tuple(text for text, is_so in raises if is_so)
+    return plan.TIERS[min(plan.TIERS.index(action.tier) + len(why), len(plan.TIERS) - 1)], why
+
+
+def discards_work(action: Action, targets: tuple[Target, ...]) -> bool:
+    """True when it ends work that runs for good, or throws away what earlier attempts did."""
+    return "discards" in action.impact and any(target.state in BOUND or target.worked_ms for target in targets)
+
+
+def takes_large_share(action: Action, act: Act, targets: tuple[Target, ...], pool_nodes: Mapping[str, int]) -> bool:
+    """True when the action takes a large share of any one pool out of use, or keeps it for some."""
+    taken: Counter[str] = Counter()
+    if "takes_nodes" in action.impact:
+        taken.update(target.pool for target in targets)
+    for target in targets:
+        taken.update(pool for _, pool, _ in target.keeps)
+        if target.size is not None and action.fewer is not None:
+            taken[target.id] += action.fewer(act, target.size)
+    return any(n > 1 and n * 1000 > LARGE_SHARE_PERMILLE * pool_nodes.get(pool, 0) for pool, n in taken.items())
+
+
+def interrupts_work(action: Action, targets: tuple[Target, ...]) -> bool:
+    """True when an action that may leave running work alone stops some."""
+    if action.interrupts:
+        return any(target.state in BOUND for target in targets)
+    return "displaces" in action.impact and any(target.work for target in targets)
+
+
+def stops_large_share(action: Action, targets: tuple[Target, ...], running: int) -> bool:
+    """True when what is done stops a large share of the cell's work: by way of queues, or many workloads by name."""
+    if action.kind == "workload":
+        stopped = {target.id for target in targets if loses_work(action, target)}
+        least = MANY
+    else:
+        stopped = {id_ for target in targets for id_ in target.work} if action.kind == "queue" else set()
+        least = 1
+    return len(stopped) > least and len(stopped) * 1000 > LARGE_SHARE_PERMILLE * running
+
+
+def grows_much(action: Action, act: Act, targets: tuple[Target, ...]) -> bool:
+    """True when a pool may become much larger than it is."""
+    for target in targets:
+        if target.size is not None and action.more is not None:
+            more, have = action.more(act, target.size), nodes_of(target.size)
+            if more > MANY and have + more > LARGE_GROWTH * have:
+                return True
+    return False
+
+
+# -- work that is stopped ---------------------------------------------------------------------------------------------
+
+
+def loses_work(action: Action, target: Target) -> bool:
+    """Whether the action can lose work done by this workload: a target, or one of those it stops besides."""
+    if "discards" in action.impact:
+        return target.state in BOUND or target.worked_ms > 0
+    if target.state not in BOUND:
+        return False
+    # What gets another priority is a target, and goes on; what has to give way to it was read for itself.
+    return "stops_targets" in action.impact or (action.stops_others and not target.was)
+
+
+def loss_ms(action: Action, target: Target) -> int:
+    """Run time lost if it happened now: all of it where that is discarded, else what no checkpoint has saved."""
+    return target.worked_ms if "discards" in action.impact else target.unsaved_ms
+
+
+def lost_by(stopped: Iterable[tuple[Action, Target]]) -> str:
+    """Work lost when these actions stop these workloads: device hours, or core hours where none has devices."""
+    pairs = list(stopped)
+    gpu = sum(work.gpu_milli * loss_ms(action, work) for action, work in pairs)
+    if gpu:
+        return f"{gpu / 3_600_000_000:,.1f} GPU-h"
+    return f"{sum(work.cpu_milli * loss_ms(action, work) for action, work in pairs) / 3_600_000_000:,.1f} CPU-h"
+
+
+def lost(action: Action, stopped: Iterable[Target]) -> str:
+    """As `lost_by`, where one action stops them all."""
+    return lost_by((action, work) for work in stopped)
+
+
+def subject(action: Action, act: Act) -> str:
+    """As in "node n1" or "3 nodes"."""
+    if len(act.targets) == 1:
+        return f"{action.kind} {act.targets[0]}"
+    return f"{len(act.targets)} {action.kind}s"
+
+
+def state_of(target: Target) -> str:
+    return f"{target.id} is {target.state}"
+
+
+def workload_facts(action: Action, target: Target) -> str:
+    """As in "running, 64 GPU, 3.2 h of work lost"."""
+    facts = [target.state, size(target.gpu_milli, target.cpu_milli)]
+    if loses_work(action, target):
+        facts.append(f"{hours(loss_ms(action, target))} of work lost")
+    return ", ".join(facts)
+
+
+def request_of(target: Target, change: RequestChange) -> str:
+    """What a task of the group asks for now of what the change names, as in "4 CPU, 2 GiB memory"."""
+    asked = next((request for group, request in target.asks if change.group in ("", group)), {})
+    return ", ".join(amount(name, asked.get(name, 0)) for name in change.request)

@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.model.errors import SpecError
-from runbooks.actions.declaration import MINUTES_MS, WAITS, Action, by, former, has_given, required, to_former
-from runbooks.actions.lazy_modules import commands
+from runbooks.actions.declaration import (
+    MINUTES_MS,
+    WAITS,
+    Action,
+    Parameter,
+    by,
+    commands,
+    flag,
+    former,
+    has_given,
+    number,
+    required,
+    to_former,
+)
 from runbooks.actions.nodes import NODES
-from runbooks.actions.parameters import Parameter, flag, number
 from runbooks.actions.workloads import GIVES_WAY, TO, WORKLOADS, qos_of, refuse_same, steps_to, works
 
 if TYPE_CHECKING:
@@ -32,7 +43,7 @@ def never_shown(now: Target) -> bool:
 
 
 def not_observed(act: Act, before: Target, now: Target) -> bool:
-    """The cell holds nothing that shows it: only who decides there can say (`runbooks.actions.external_actions`)."""
+    """The cell holds nothing that shows it: only who decides there can say (`runbooks.actions.target_readings`)."""
     return False
 
 

@@ -16,21 +16,28 @@ from runbooks.actions.declaration import (
     WAITS,
     Action,
     Given,
+    Parameter,
     PlannedCell,
     Proof,
     SeenCell,
     Typed,
     by,
+    commands,
+    flag,
     former,
     has_given,
+    ids,
     leaves,
+    number,
+    plan,
+    query,
+    request_of,
     required,
+    state_of,
     stopped,
     to_former,
+    workload_facts,
 )
-from runbooks.actions.lazy_modules import commands, plan, query
-from runbooks.actions.parameters import Parameter, flag, ids, number
-from runbooks.actions.phrases import request_of, state_of, workload_facts
 from runbooks.plans.amounts import amount, listed, size
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ LOSES = f"stops running work; {LARGE_WORK}"
 GIVES_WAY = "work has to give way"
 TO = ("to",)
 QOS_CLASS = re.compile(r"(.+)\.tier-\d+(?:\.\d+)?")
-"""QOS and tier of a partition, and the rank of what waits, as `engine.external.slurm.mirror.job_mapping` puts them
+"""QOS and tier of a partition, and the rank of what waits, as `engine.external.mapping` puts them
 together."""
 
 

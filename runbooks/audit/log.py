@@ -1,4 +1,14 @@
-"""The audit log: every step from a wish to an act, as records that cannot be changed unseen.
+"""The audit log: every step from a wish to an act, in tables that are only added to.
+
+Rows of the gate's tables as the audit tells of them: each record has the digests of the rows that were written with
+it, so that a row that somebody changed, put in or took out beside Muster is found (`runbooks.audit.verify`).
+
+The audit's tables in the journal's database, and the triggers that keep them append-only.
+
+The triggers are against code of our own that errs. Whoever may change the tables' definitions can lift them: the chain
+of hashes is what shows that.
+
+The audit log: every step from a wish to an act, as records that cannot be changed unseen.
 
 A record is written in the caller's transaction, so that it is there exactly if what it tells of is. Each holds the hash
 of all before it; now and then a checkpoint signs the whole. Texts that may have to be erased stand apart, and a record
@@ -14,29 +24,35 @@ import hmac
 import re
 import secrets
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert, inspect, select, text, update
-
-from engine.journal.database import Schema, create_tables
-from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
-from runbooks.audit.anchors import Anchor, AnchorPublisher
-from runbooks.audit.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
-from runbooks.audit.row_digests import Rows, reread
-from runbooks.audit.tables import (
-    METADATA,
-    checkpoint_table,
-    keep_append_only,
-    key_table,
-    log_table,
-    private_table,
-    record_table,
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    delete,
+    insert,
+    inspect,
+    select,
+    table,
+    text,
+    update,
 )
+
+from engine.journal.database import BIG, Schema, create_tables
+from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
 from runbooks.audit.verify import (
     FIRST_LINK,
+    GATE_TABLES,
     UNSIGNED,
     Checkpoint,
     Frontier,
@@ -45,12 +61,142 @@ from runbooks.audit.verify import (
     link,
     parse,
     read_note,
+    row_digest,
+    row_name,
 )
-from runbooks.people.identity import SYSTEM, Actor
+from runbooks.audit.witnesses import (
+    Anchor,
+    AnchorPublisher,
+    CheckpointSigner,
+    checkpoint_text,
+    next_key,
+    origin_of,
+    remember,
+    remembered,
+)
+from runbooks.plans.identity import SYSTEM, Actor
 from runbooks.plans.typed_plan import Sealed
 
 if TYPE_CHECKING:
     from engine.control import Engine
+
+
+Rows = Mapping[str, str]
+"""Name of a row -> its digest."""
+_OF_PROPOSAL = frozenset(
+    ("proposal", "proposal_revision", "proposal_step", "vote", "confirmation", "effect", "review", "outbox")
+)
+"""Tables whose rows name a proposal by its number; 0: none."""
+
+
+def kept(table: Table, row: Mapping[str, Any]) -> dict[str, str]:
+    """Of a row with all its columns."""
+    return {row_name(table.name, row): row_digest(row)}
+
+
+def reread(connection: Connection, table: Table, where: ColumnElement[bool]) -> dict[str, str]:
+    """Of rows as they are now."""
+    found: dict[str, str] = {}
+    for row in connection.execute(select(table).where(where)).mappings():
+        found |= kept(table, dict(row))
+    return found
+
+
+def all_rows(connection: Connection) -> Iterator[tuple[str, dict[str, str]]]:
+    """(id of the proposal, its rows) of all that is in the gate's tables; "" for what is of none."""
+    there = set(inspect(connection).get_table_names())
+    found: dict[str, dict[str, str]] = {}
+    for name in sorted(GATE_TABLES.keys() & there):
+        for values in connection.execute(select(text("*")).select_from(table(name))).mappings():
+            row = dict(values)
+            number = row["number"] if name in _OF_PROPOSAL else 0
+            found.setdefault(f"P-{number}" if number else "", {})[row_name(name, row)] = row_digest(row)
+    yield from found.items()
+
+
+METADATA = MetaData()
+log_table = Table(
+    "audit_log", METADATA,
+    Column("id", Integer, primary_key=True), Column("log", String, nullable=False),
+    Column("v", Integer, nullable=False),
+)  # fmt: skip
+record_table = Table(
+    "audit_record", METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("type", String, nullable=False), Column("subject", String, nullable=False),
+    Column("proposal", String, nullable=False, index=True), Column("at_ms", BIG, nullable=False),
+    Column("body", LargeBinary, nullable=False), Column("hash", LargeBinary, nullable=False),
+)  # fmt: skip
+"""The columns besides body and hash are copies to search by."""
+private_table = Table(
+    "audit_private", METADATA,
+    Column("ref", String, primary_key=True), Column("key", LargeBinary, nullable=False),
+    Column("text", String, nullable=False),
+)  # fmt: skip
+checkpoint_table = Table(
+    "audit_checkpoint", METADATA,
+    Column("size", Integer, primary_key=True, autoincrement=False), Column("note", String, nullable=False),
+    Column("frontier", LargeBinary, nullable=False),
+)  # fmt: skip
+"""`frontier`: the roots of the complete subtrees, one after the other, so that the next checkpoint goes on from it."""
+key_table = Table(
+    "audit_key", METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=False), Column("key", String, nullable=False),
+)  # fmt: skip
+"""From which record on which public key signs; `none` where nothing is signed."""
+
+MOVED_METADATA = MetaData()
+moved_table = Table(
+    "audit_segment", MOVED_METADATA,
+    Column("last", Integer, primary_key=True, autoincrement=False), Column("first", Integer, nullable=False),
+    Column("hash", LargeBinary, nullable=False), Column("file", String, nullable=False),
+    Column("sha256", String, nullable=False),
+)  # fmt: skip
+"""Records that versions before this one moved to files: the first, the last and its hash. Not there otherwise."""
+
+_TABLES = (
+    ("audit_record", "seq", "UPDATE OR DELETE"),
+    ("audit_checkpoint", "size", "UPDATE OR DELETE"),
+    ("audit_private", "ref", "UPDATE"),
+    ("audit_key", "seq", "UPDATE OR DELETE"),
+    ("audit_log", "id", "UPDATE OR DELETE"),
+)
+"""(table, its key, what is refused of a row): texts kept apart can be erased."""
+_SAYS = "the audit is append-only"
+
+_SQLITE = tuple(
+    f"CREATE TRIGGER IF NOT EXISTS {table}_keeps_{when.split()[0].lower()} BEFORE {when} "
+    f"BEGIN SELECT RAISE(ABORT, '{_SAYS}'); END"
+    for table, key, refused in _TABLES
+    for when in (
+        *(f"{change} ON {table}" for change in refused.split(" OR ")),
+        # `INSERT OR REPLACE` deletes without asking the trigger for that.
+        f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})",
+    )
+)
+_POSTGRES = tuple(
+    statement
+    for table, _, refused in _TABLES
+    for statement in (
+        f"CREATE OR REPLACE FUNCTION {table}_keeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"RAISE EXCEPTION '{_SAYS}'; END $$",
+        f"CREATE TRIGGER {table}_keeps_row BEFORE {refused} ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keeps()",
+        f"CREATE TRIGGER {table}_keeps_all BEFORE TRUNCATE ON {table} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_keeps()",
+    )
+)
+_THERE = "SELECT 1 FROM pg_trigger WHERE tgname = 'audit_log_keeps_all' AND tgrelid = to_regclass('audit_log')"
+
+
+def keep_append_only(connection: Connection) -> None:
+    """Have the triggers, unless they are there."""
+    if connection.dialect.name == "sqlite":
+        for trigger in _SQLITE:
+            connection.execute(text(trigger))
+    elif connection.exec_driver_sql(_THERE).first() is None:
+        for statement in _POSTGRES:
+            connection.exec_driver_sql(statement)
+
 
 VERSION = 1
 CHECKPOINT_EVERY = 256

@@ -13,8 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from engine.journal.database import Place, place_of
 from engine.journal.database_reading import reader
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
-from runbooks.audit.log import Audit
-from runbooks.audit.queries import (
+from runbooks.audit.log import Audit, checkpoint_table, key_table, moved_table, private_table, record_table
+from runbooks.audit.verify import FIRST_LINK, Frontier, leaf_of, parse
+from runbooks.plans.queries import (
     MAX_ROWS,
     AuditPage,
     AuditPart,
@@ -24,8 +25,6 @@ from runbooks.audit.queries import (
     AuditState,
     AuditText,
 )
-from runbooks.audit.tables import checkpoint_table, key_table, moved_table, private_table, record_table
-from runbooks.audit.verify import FIRST_LINK, Frontier, leaf_of, parse
 
 T = TypeVar("T")
 

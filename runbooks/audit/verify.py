@@ -364,9 +364,9 @@ def signed_by(note: Checkpoint, key: str) -> bool:
 
 # -- who agreed -------------------------------------------------------------------------------------------------------
 #
-# The rules of the approval policy as the gate applies them (`runbooks/policy/approval_policy.py`,
-# `runbooks/policy/changes.py`), written down a second time for the JSON that is on record: who checks a log need not
-# trust what enforced them.
+# The rules of the approval policy as the gate applies them (`runbooks/gate/approval_policy.py`,
+# `runbooks/gate/policy_changes.py`), written down a second time for the JSON that is on record: who checks a log
+# need not trust what enforced them.
 
 GATE_TABLES: dict[str, tuple[str, ...]] = {
     "cell_identity": ("one",), "policy_version": ("seq",), "policy_candidate": ("number",), "policy_vote": ("id",),

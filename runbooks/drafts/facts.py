@@ -1,4 +1,13 @@
-"""Facts: readings of the cell as it is now, typed by us, that a draft may rest on and a model may be told.
+"""Facts: readings of the cell as it is now that a draft may rest on, and of what else it may name.
+
+Objects that are neither named nor odd, and that an act might still be about: what a draft can name only if it was
+told of it.
+
+A node that was lost and is back, what is left of a zone that fails, work on hold, the rest of those that wait alike, a
+queue whose quota lies idle, and running work that could give way. A few of each, read from counts, from the fronts of
+groups and by passes over columns: the same on a cell of a million workloads.
+
+Facts: readings of the cell as it is now, typed by us, that a draft may rest on and a model may be told.
 
 What bears on a question is read in short turns on the engine's thread: counts that are kept, windows of lists, the
 fronts of the groups that wait, and single objects. Names of objects stand in the facts; texts of strangers do not, but
@@ -10,15 +19,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from engine.model.columns import view
 from engine.model.errors import NotFoundError
 from engine.model.queries import Kind, Query, Term
-from engine.tables.columns import view
-from runbooks.drafts import candidates
+from engine.model.specs import NodeState, WorkloadState
 from runbooks.drafts.typed_draft import MAX_FACTS, Excerpt, Fact, ReportedFinding
 from runbooks.drafts.vocabulary import METRICS as METRICS
 from runbooks.drafts.vocabulary import Names, fact, snake
@@ -30,6 +40,83 @@ if TYPE_CHECKING:
     from engine.model.queries import Overview
     from engine.reads.cost_reports import BudgetLine
     from runbooks.procedures.registry import EngineCall
+
+
+DAY_MS = 24 * 3_600_000
+MOST = 6
+"""Of one sort."""
+MAX_WAITING = 10
+MIN_LOST = 3
+"""Nodes of a zone that are down from which on it may be the zone."""
+BLOCK = 50_000
+"""Workloads that are looked through at a time, from the last one on."""
+MAX_QUEUES_SEARCHED = 10_000
+"""Queues beyond which idle ones are not looked for."""
+
+
+def nodes(engine: Engine) -> tuple[str, ...]:
+    """Those that were lost within a day, the last first, and what is ready of a zone that loses nodes."""
+    state, c = engine.state, engine.state.capacity
+    since_ms = engine.now_ms - DAY_MS
+    lost = sorted(
+        ((losses[-1], row) for row, losses in state.failures.losses.items() if losses and losses[-1] > since_ms),
+        reverse=True,
+    )
+    found = [c.node_ids[row] for _, row in lost if c.state[row] == NodeState.READY][:MOST]
+    down = view(c.zone)[view(c.state) == NodeState.DOWN]
+    zones, counts = np.unique(down[down >= 0], return_counts=True)
+    for zone in zones[counts >= MIN_LOST][:MOST].tolist():
+        left = np.flatnonzero((view(c.zone) == zone) & (view(c.state) == NodeState.READY))
+        found += [c.node_ids[row] for row in left[:MOST].tolist()]
+    return tuple(dict.fromkeys(found))
+
+
+def waiting(engine: Engine) -> tuple[str, ...]:
+    """The first of each group that waits alike, and those behind them, the oldest first; then what is on hold or
+    suspended."""
+    state, w = engine.state, engine.state.workloads
+    found: dict[int, None] = {}
+    for group in sorted(state.pending.groups.values(), key=lambda group: w.submitted[group.rows[group.front]]):
+        found |= dict.fromkeys(islice(group.rows, group.front, group.front + MOST))
+        if len(found) >= MAX_WAITING:
+            break
+    rows = [row for row in found if w.state[row] == WorkloadState.QUEUED][:MAX_WAITING]
+    if w.ids:
+        states = view(w.state)
+        for kept_back in (WorkloadState.HELD, WorkloadState.SUSPENDED):
+            rows += np.flatnonzero(states == kept_back)[:MOST].tolist()
+    return tuple(w.ids[row] for row in rows)
+
+
+def giving_way(engine: Engine) -> tuple[str, ...]:
+    """While something waits, running work of the lowest priority that there is, what was submitted last first."""
+    state, w = engine.state, engine.state.workloads
+    values = {value for counts in state.workloads_of_queue for value, count in counts.items() if count > 0}
+    if not state.pending.groups or not values:
+        return ()
+    low = np.flatnonzero(np.array(w.priority_value) == min(values))
+    found: list[int] = []
+    for end in range(len(w.ids), 0, -BLOCK):
+        part = slice(max(0, end - BLOCK), end)
+        there = (view(w.state)[part] == WorkloadState.RUNNING) & np.isin(view(w.priority)[part], low)
+        found += (np.flatnonzero(there)[::-1] + part.start).tolist()
+        if len(found) >= MOST:
+            break
+    return tuple(w.ids[row] for row in found[:MOST])
+
+
+def idle_queues(engine: Engine) -> tuple[str, ...]:
+    """While something waits, queues with a quota of which nothing is used and nothing waits."""
+    state = engine.state
+    if not state.pending.groups or len(state.queues.specs) > MAX_QUEUES_SEARCHED:
+        return ()
+    busy = {group_key[1] for group_key in state.pending.groups}
+    idle = (
+        spec.name for row, spec in enumerate(state.queues.specs)
+        if any(spec.nominal.values()) and row not in busy and not state.queues.running[row]
+    )  # fmt: skip
+    return tuple(islice(idle, MOST))
+
 
 MAX_QUEUES = 8
 MAX_POOLS = 8
@@ -102,11 +189,11 @@ def gather(
     told.add(call(_odd_nodes))
     for workload in call(_longest_waiting):
         told.add(call(partial(_object, named=("workload", workload))))
-    for node in call(candidates.nodes):
+    for node in call(nodes):
         told.add(call(partial(_object, named=("node", node))))
-    for queue in call(candidates.idle_queues):
+    for queue in call(idle_queues):
         told.add(call(partial(_object, named=("queue", queue))))
-    for workload in (*call(candidates.waiting), *call(candidates.giving_way)):
+    for workload in (*call(waiting), *call(giving_way)):
         work = call(partial(_object, named=("workload", workload)))
         told.add(one for one in work if one.metric in _OF_CANDIDATES)
     told.add(call(_budgets))

@@ -13,15 +13,14 @@ from typing import Any, get_args
 
 import msgspec
 
-from engine.model.base import ID_PATTERN
+from engine.model.spec_parts import ID_PATTERN
 from runbooks.actions.catalogue import CATALOG, find
-from runbooks.actions.parameters import MAX_LITERALS, Parameter, Type
+from runbooks.actions.declaration import INPUT_TYPES, MAX_LITERALS, InputType, Parameter, ParameterType
 from runbooks.drafts.typed_draft import MAX_STEPS, DraftRejected, Task
 from runbooks.plans.checks import MEANINGS, OPERATORS
 from runbooks.plans.typed_plan import ActionName, OnFail
-from runbooks.procedures.input_values import milliseconds, near, why_not_literal
-from runbooks.procedures.program import INPUT_TYPES, MAX_INPUTS, InputType
-from runbooks.untrusted import strict_json
+from runbooks.procedures.program import MAX_INPUTS, milliseconds, near, why_not_literal
+from runbooks.untrusted import strict_formats
 
 SCHEMA_VERSION = 2
 """Part of what a kept answer is found by."""
@@ -52,7 +51,7 @@ HEADINGS: Mapping[Task, tuple[str, ...]] = {
 }
 """Parts of what is told; a model fills them and names none."""
 
-IDS: frozenset[Type] = frozenset(
+IDS: frozenset[ParameterType] = frozenset(
     ("node_id", "workload_id", "queue", "pool", "zone", "reservation", "tenant", "budget", "channel", "object")
 )
 """Types of which a draft may name only what it was told of."""
@@ -120,7 +119,7 @@ class ModelRunbook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An answer that has the form. Everything in it is untrusted, names are those that the model was told. In prose a
-    value is a reference to a fact, as `runbooks.models.prose` reads it."""
+    value is a reference to a fact, as `runbooks.models.answer_checks` reads it."""
 
     title: str
     summary: str = ""
@@ -139,7 +138,7 @@ def schema_of(
     task: Task,
     actions: Sequence[ActionName] = MODEL_ACTIONS,
     *,
-    ids: Mapping[Type, Sequence[str]] | None = None,
+    ids: Mapping[ParameterType, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """The JSON schema of an answer, in the part of the language that servers constrain by: closed objects, every
     property required, what may be left out is null.
@@ -175,7 +174,9 @@ def offered(action: ActionName) -> dict[str, Parameter]:
     return {name: parameter for name, parameter in find(action).parameters.items() if parameter.for_models}
 
 
-def _step(action: ActionName, ids: Mapping[Type, Sequence[str]], definitions: dict[str, Any]) -> dict[str, Any] | None:
+def _step(
+    action: ActionName, ids: Mapping[ParameterType, Sequence[str]], definitions: dict[str, Any]
+) -> dict[str, Any] | None:
     """None: it needs an id of a type of which there is none to name."""
     fields: dict[str, Any] = {}
     for name, parameter in offered(action).items():
@@ -189,7 +190,7 @@ def _step(action: ActionName, ids: Mapping[Type, Sequence[str]], definitions: di
 
 
 def _value(
-    parameter: Parameter, ids: Mapping[Type, Sequence[str]], definitions: dict[str, Any]
+    parameter: Parameter, ids: Mapping[ParameterType, Sequence[str]], definitions: dict[str, Any]
 ) -> dict[str, Any] | None:
     one: dict[str, Any]
     if parameter.type == "int":
@@ -212,7 +213,7 @@ def _value(
     return _list(one, 1, MAX_LITERALS) if parameter.many else one
 
 
-def _names(type_: Type, ids: Mapping[Type, Sequence[str]]) -> tuple[str, ...]:
+def _names(type_: ParameterType, ids: Mapping[ParameterType, Sequence[str]]) -> tuple[str, ...]:
     if type_ == "object":
         return tuple(dict.fromkeys(name for names in ids.values() for name in names))
     return tuple(dict.fromkeys(ids.get(type_, ())))
@@ -303,8 +304,8 @@ def read_answer(content: str, task: Task) -> ModelAnswer:
             "content_too_large", f"the answer has {len(data):,} bytes", f"At most {MAX_CONTENT_BYTES:,} are read"
         )
     try:
-        value = strict_json.loads(data, most_bytes=MAX_CONTENT_BYTES, most_depth=MAX_DEPTH, most_items=MAX_ITEMS)
-    except strict_json.NotJson as error:
+        value = strict_formats.loads(data, most_bytes=MAX_CONTENT_BYTES, most_depth=MAX_DEPTH, most_items=MAX_ITEMS)
+    except strict_formats.NotJson as error:
         reason = "content_too_large" if error.reason in ("too_large", "items") else "content_not_json"
         raise DraftRejected(reason, f"the answer is not plain JSON: {error.problem}") from None
     if not isinstance(value, dict):

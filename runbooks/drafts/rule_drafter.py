@@ -1,4 +1,11 @@
-"""The deterministic drafter: what is asked or found -> what is wrong in the live cell -> a runbook, or acts of the
+"""The deterministic drafter: what is wrong, the act for it, its conditions and its words.
+
+The words of a draft by rule: templates over typed facts, each sentence with what it rests on.
+
+Whether what is drafted brings about what it is for: conditions on the objects that it acts on, read before it and,
+on a fork, after it. They are those of `runbooks.plans.checks`, as runbooks have them.
+
+The deterministic drafter: what is asked or found -> what is wrong in the live cell -> a runbook, or acts of the
 catalogue -> the smallest of them whose simulation meets the target -> words from templates.
 
 The default, and always there: no network, no model, no randomness. The live cell decides, never a text alone: where
@@ -9,42 +16,198 @@ way to change anything: it looks at a fork, and what it drafts is proposed, if a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from engine.model.errors import MusterError, RefusedError
+from engine.model.errors import MusterError, NotFoundError, RefusedError
+from runbooks.actions.catalogue import find
 from runbooks.actions.target_readings import MAX_COMMENT
 from runbooks.actions.wording import title
-from runbooks.drafts.handover import wording
-from runbooks.drafts.recorded_objects import on_record
-from runbooks.drafts.rules import questions, symptom_rules
-from runbooks.drafts.rules.solver import DraftOption, RuleAnswer, Solver, made
-from runbooks.drafts.rules.symptoms import CellScene
-from runbooks.drafts.rules.target_conditions import with_target
+from runbooks.drafts import handover, symptom_rules, symptoms
+from runbooks.drafts.node_rules import AGAIN_MS
 from runbooks.drafts.runbook_drafts import runbook_of
-from runbooks.drafts.typed_draft import Brief, Draft, DraftStep, Flag
-from runbooks.drafts.wording import (
-    MAX_QUESTIONS,
-    MAX_RISKS,
-    MAX_TITLE,
-    NOTHING,
-    CitedFacts,
-    objects_of,
-    rationale,
-    said,
-    summary,
-)
-from runbooks.plans.checks import MEANINGS
+from runbooks.drafts.solver import DraftOption, RuleAnswer, Solver, done, forked, made
+from runbooks.drafts.symptoms import CellScene, on_record
+from runbooks.drafts.typed_draft import Brief, Draft, DraftGoal, DraftStep, Fact, Flag, Sentence, Span
+from runbooks.drafts.vocabulary import METRICS, fact
+from runbooks.plans.check_readings import READINGS, evaluate
+from runbooks.plans.checks import MEANINGS, Check, words
+from runbooks.plans.checks import Finding as Checked
 from runbooks.plans.typed_plan import Act, Proposal, Request, RunbookRef, Source, StepRequest
 from runbooks.procedures.compiler import Compiled, compile_runbook
-from runbooks.procedures.files import LIBRARY
+from runbooks.procedures.program import LIBRARY, Runbook, parse
 from runbooks.procedures.program import MAX_TITLE as MAX_RUNBOOK_TITLE
-from runbooks.procedures.program import Runbook, parse
 from runbooks.procedures.registry import EngineCall
 
 if TYPE_CHECKING:
     from engine.control import Engine
+
+
+MAX_QUESTIONS = 3
+MAX_RISKS = 5
+MAX_TITLE = 120
+NOTHING = "Nothing should be done"
+READ_OF: dict[str, tuple[str, ...]] = {
+    "queue": ("queue_mode", "queue_waiting", "queue_oldest_wait_s", "queue_gpus", "queue_gpu_quota"),
+    "node": ("node_state", "node_workloads", "node_losses_day"),
+    "pool": ("pool_nodes", "pool_ready", "pool_most"),
+    "workload": ("workload_state", "workload_reason", "workload_wait_s", "workload_run_s"),
+    "reservation": ("reservation_state", "reservation_idle_permille"),
+    "budget": ("budget_spent_permille", "budget_forecast_permille"),
+    "tenant": ("tenant_running", "tenant_waiting", "tenant_gpus"),
+    "zone": ("zone_ready", "zone_lost"),
+}
+"""What is told of an object that an act is on, or that is in question."""
+NOTHING_SAID: dict[str, tuple[int | str, ...]] = {
+    "workload_reason": ("none",), "workload_run_s": (0,), "node_losses_day": (0,),
+}  # fmt: skip
+"""Values that need not be said."""
+IN_MILLI = ("queue_gpus", "queue_gpu_quota", "tenant_gpus")
+MAX_OBJECTS = 4
+
+
+class CitedFacts:
+    """The facts that a draft rests on: those of the brief where it has them, others read off the fork."""
+
+    def __init__(self, engine: Engine, brief: Brief) -> None:
+        self._engine = engine
+        self._known = {(one.metric, one.subject): one for one in brief.facts}
+        self._next = 1 + max((int(f.id[1:]) for f in brief.facts if f.id[1:].isdigit()), default=0)
+        self._cited: dict[str, Fact] = {}
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        return tuple(self._cited.values())
+
+    def of(self, kind: str, subject: str) -> tuple[str, ...]:
+        """Ids of what is known of an object."""
+        return tuple(found.id for metric in READ_OF.get(kind, ()) if (found := self._one(metric, subject)) is not None)
+
+    def _one(self, metric: str, subject: str) -> Fact | None:
+        found = self._known.get((metric, subject))
+        if found is None:
+            try:
+                value = READINGS[metric](self._engine, subject)  # type: ignore[index]
+            except NotFoundError:
+                return None
+            if value is None or value in NOTHING_SAID.get(metric, ()) or metric not in METRICS:
+                return None
+            if metric in IN_MILLI and isinstance(value, int):
+                value *= 1000
+            found = msgspec.structs.replace(fact(metric, subject, value), id=f"F{self._next}")
+            self._next += 1
+            self._known[metric, subject] = found
+        self._cited[found.id] = found
+        return found
+
+
+def said(text: str, cites: Iterable[str] = ()) -> Sentence:
+    """One sentence: with a capital letter and a full stop."""
+    text = text.strip()
+    if text.split(" ", 1)[0].isalpha():
+        # Not an id, which is what it is.
+        text = text[:1].upper() + text[1:]
+    return Sentence(spans=(Span(text=text if text.endswith((".", "?", "!")) else f"{text}."),), cites=tuple(cites))
+
+
+def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
+    """(kind, id) of what acts are on, as many as are told of."""
+    from runbooks.actions.catalogue import find
+
+    kinds = {"scaling": "pool"}
+    found = [(kinds.get(find(act.action).kind, find(act.action).kind), id_) for act in acts for id_ in act.targets]
+    return list(dict.fromkeys(found))[:MAX_OBJECTS]
+
+
+def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
+    """What is wrong, what is proposed against it, and what a fork showed of that."""
+    sentences = [said(answer.why, cites)]
+    if answer.option is None:
+        return tuple(sentences) if answer.undecided else (*sentences, said(NOTHING))
+    sentences.append(said(f"Proposed: {answer.option.text}"))
+    if answer.target is not None:
+        verdict = "met" if answer.target.met else "met in part"
+        sentences.append(said(f"On a fork, {answer.target.text}: {answer.target.after} ({verdict})"))
+    return tuple(sentences)
+
+
+def rationale(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
+    """Why this and nothing milder."""
+    milder = [one for one in answer.tried if not one.met][:3]
+    return tuple(said(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)
+
+
+MAX_CHECKS = 6
+
+
+def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> DraftGoal | None:
+    """The target of an answer, with its checks; of one that has none what its acts are to bring about. None where no
+    check says that."""
+    if answer.option is None:
+        return answer.target
+    ran = _ran(scene, answer, tuple(dict.fromkeys(conditions(scene, answer, acts)))[:MAX_CHECKS])
+    if ran is None:
+        return answer.target
+    before, after = ran
+    if answer.target is not None:
+        return DraftGoal(
+            text=answer.target.text, before=answer.target.before, after=answer.target.after, met=answer.target.met,
+            checks=after,
+        )  # fmt: skip
+    return DraftGoal(
+        text="; ".join(_aim(one.check) for one in after),
+        before="; ".join(_plain(one) for one in before),
+        after="; ".join(_plain(one) for one in after),
+        met=all(one.verdict == "success" for one in after),
+        checks=after,
+    )
+
+
+def conditions(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Iterable[Check]:
+    """What is to be so afterwards: of the work that waits first, then of what is acted on."""
+    yield from (Check(check="workload_reason", of=id_, op="==", value="none") for id_ in answer.starts[:2])
+    given = dict(answer.option.steps) if answer.option is not None else {}
+    for act in acts:
+        if act.action == "cordon" and "drain" in given:
+            continue  # it is drained next
+        for proof in find(act.action).proof:
+            value = given.get(act.action, {}).get(proof.of) if proof.of else proof.value
+            if value is not None:
+                yield from (Check(check=proof.check, of=id_, op=proof.op, value=value) for id_ in act.targets)
+    for kind, id_ in answer.about:
+        if kind == "zone":
+            yield Check(check="zone_ready", of=id_, op="==", value=0)
+
+
+def _ran(
+    scene: CellScene, answer: RuleAnswer, checks: Sequence[Check]
+) -> tuple[tuple[Checked, ...], tuple[Checked, ...]] | None:
+    """What they read before, and on a fork after it."""
+    option: DraftOption | None = answer.option
+    if not checks or option is None:
+        return None
+    solver = Solver(scene.engine, ())
+    ahead_ms = answer.ahead_ms or (AGAIN_MS if answer.target is None else 0)
+    with forked(scene.engine) as fork:
+        try:
+            done(fork, option)
+            fork.settle()
+            solver.run_ahead(fork, solver.ahead(ahead_ms))
+            after = tuple(evaluate(fork, check) for check in checks)
+        except MusterError:
+            return None
+    return tuple(evaluate(scene.engine, check) for check in checks), after
+
+
+def _aim(check: Check) -> str:
+    return f"workload {check.of} waits no more" if check.check == "workload_reason" else words(check)
+
+
+def _plain(found: Checked) -> str:
+    return found.found.partition(";")[0]
+
 
 BY_RULE = Source(kind="rule")
 
@@ -65,7 +228,7 @@ class RuleDrafter:
     def draft(self, brief: Brief, requester: str = "") -> Draft:
         """Always a draft: what cannot be made becomes one without steps that says why."""
         if brief.task in ("handover", "incident"):
-            return wording.told(brief)
+            return handover.told(brief)
         record = self._call(on_record)
         # A turn each: in a large cell either takes its time.
         agents = self._call(lambda engine: engine.agents.report())
@@ -73,7 +236,7 @@ class RuleDrafter:
         try:
             base.settle()
             scene = CellScene(base, agents, record)
-            question = questions.read(base, brief.question, brief.finding, brief.pick)
+            question = symptoms.read(base, brief.question, brief.finding, brief.pick)
             draft = self._drafted(brief, requester, scene, symptom_rules.answer(scene, question))
             return self._runbook(draft, brief, requester) if brief.task == "runbook" else draft
         finally:

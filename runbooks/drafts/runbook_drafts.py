@@ -17,11 +17,12 @@ import msgspec
 
 from engine.model.errors import RefusedError, SpecError
 from runbooks.actions.catalogue import CATALOG, find
+from runbooks.actions.declaration import InputType
 from runbooks.drafts.model_answer import ModelRunbook, ModelRunbookCheck, ModelRunbookInput, ModelRunbookStep, offered
 from runbooks.drafts.typed_draft import DraftRejected, RunbookDraft
 from runbooks.plans.checks import MEANINGS, CheckName
+from runbooks.plans.queries import FileProblem
 from runbooks.plans.typed_plan import Act, Confirm, Plan, Step
-from runbooks.procedures.input_values import milliseconds, only_targets
 from runbooks.procedures.linter import (
     STATE_CHECK,
     Linter,
@@ -31,9 +32,8 @@ from runbooks.procedures.linter import (
     stops_work,
     stops_work_or_takes_nodes,
 )
-from runbooks.procedures.program import HEADINGS, InputType, Runbook, parse, reference
-from runbooks.procedures.queries import FileProblem
-from runbooks.untrusted.links import defanged, links
+from runbooks.procedures.program import HEADINGS, Runbook, milliseconds, only_targets, parse, reference
+from runbooks.untrusted.stranger_texts import defanged, links
 
 RealName = Callable[[str, InputType], str]
 """The real id of what was told under that name, of that type. Raises DraftRejected where nothing was."""

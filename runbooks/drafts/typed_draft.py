@@ -71,7 +71,7 @@ MAX_STEPS = 8
 MAX_FACTS = 200
 MAX_EXCERPTS = 8
 MAX_EXCERPT_BYTES = 64 * 2**20
-"""Of one field as it is handed in; what is sent of it is cut to a few kilobytes (`runbooks.untrusted.excerpts`)."""
+"""Of one field as it is handed in; what is sent is cut to a few kilobytes (`runbooks.untrusted.stranger_texts`)."""
 
 
 class DraftRejected(RefusedError):

@@ -12,15 +12,14 @@ from typing import Literal, get_args
 
 import msgspec
 
-from engine.model.money import usd
+from engine.model.spec_parts import usd
 from engine.model.specs import Policy, QueueMode
-from engine.state.node_failures import NOTES
+from engine.state.machines import NOTES
 from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import Fact, FactUnit
 from runbooks.plans.amounts import utc, whole
 from runbooks.plans.checks import MEANINGS
-from runbooks.plans.proposal_states import EDGES
-from runbooks.plans.typed_plan import TIERS
+from runbooks.plans.typed_plan import EDGES, TIERS
 
 Names = Literal[
     "node", "workload", "queue", "pool", "tenant", "user", "zone", "reservation", "budget", "finding", "proposal",

@@ -2,8 +2,8 @@
 executor makes it so, once.
 
 A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Votes name that digest
-(`runbooks.gate.votes`). Who may vote, how many must, and how much may be touched in an hour is the approval policy's;
-how proposals live is `runbooks.plans.proposal_states`'s; what is done with an approved one is
+(`runbooks.gate.decisions`). Who may vote, how many must, and how much may be touched in an hour is the approval
+policy's; how proposals live is `runbooks.plans.typed_plan`'s; what is done with an approved one is
 `runbooks.gate.executor`'s. Nothing is simulated on, or written to, the live engine until then.
 
 One thread at a time, like the engine. Everything is kept in the journal's database: a restart forgets nothing.
@@ -21,20 +21,19 @@ from sqlalchemy import Connection, func, insert, select
 
 from engine.model.errors import JournalError, MusterError, RefusedError, SpecError
 from runbooks.actions import target_readings
-from runbooks.audit.log import Audit
-from runbooks.audit.row_digests import kept
-from runbooks.gate import store
+from runbooks.audit.log import Audit, kept
+from runbooks.gate import approval_policy, store
+from runbooks.gate.approval_policy import Policy, Verdict
 from runbooks.gate.authority import facts_of
-from runbooks.gate.break_glass import BreakGlassHandler
 from runbooks.gate.composition import Composed, compose, scope_of
+from runbooks.gate.decisions import BreakGlassHandler, Voting
 from runbooks.gate.executor import PlanExecutor
-from runbooks.gate.outbox import Outbox
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.proposal_status import ProposalStatus
-from runbooks.gate.store import PROPOSAL, REVISION, ProposalRow
-from runbooks.gate.votes import Voting
-from runbooks.people.identity import SYSTEM, WHOLE, Actor, Scope, Signed
-from runbooks.plans import proposal_states
+from runbooks.gate.run_limits import Freeze, holds
+from runbooks.gate.store import PROPOSAL, REVISION, Outbox, ProposalRow
+from runbooks.plans import typed_plan
+from runbooks.plans.identity import SYSTEM, WHOLE, Actor, Scope, Signed
 from runbooks.plans.typed_plan import (
     Outcome,
     Party,
@@ -47,9 +46,6 @@ from runbooks.plans.typed_plan import (
     Source,
     StepStanding,
 )
-from runbooks.policy import approval_policy
-from runbooks.policy.approval_policy import Policy, Verdict
-from runbooks.policy.freezes import Freeze, holds
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -287,7 +283,7 @@ class Gate:
     def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int, newest: int) -> None:
         """The same asked for again replaces what was asked for before; and a flood of one author its own oldest."""
         others = (PROPOSAL.c.author == actor.subject) & (PROPOSAL.c.number != newest)
-        is_open = PROPOSAL.c.state.in_(tuple(proposal_states.OPEN))
+        is_open = PROPOSAL.c.state.in_(tuple(typed_plan.OPEN))
         query = select(PROPOSAL).where(others & is_open).order_by(PROPOSAL.c.number.desc())
         kept = 0
         asked = msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted")
@@ -456,7 +452,7 @@ class Gate:
         """What time brings: expiry, verification of what takes long, messages that wait, and what a failure to record
         left under way. Called about once a second."""
         now_ms = self._now()
-        is_due = PROPOSAL.c.state.in_(tuple(proposal_states.OPEN)) & (PROPOSAL.c.expires_ms <= now_ms)
+        is_due = PROPOSAL.c.state.in_(tuple(typed_plan.OPEN)) & (PROPOSAL.c.expires_ms <= now_ms)
         due = select(PROPOSAL).where(is_due)
 
         def look(connection: Connection) -> tuple[bool, list[ProposalRow]]:
@@ -495,7 +491,7 @@ class Gate:
 
     def proposals(self, states: Sequence[str] = (), limit: int = 200) -> tuple[Proposal, ...]:
         """Those in these states, or all, newest first."""
-        wanted = tuple(states) or tuple(set(proposal_states.EDGES.values()))
+        wanted = tuple(states) or tuple(set(typed_plan.EDGES.values()))
 
         def read(connection: Connection) -> tuple[Proposal, ...]:
             rows = store.in_states(connection, wanted, limit) if self._any(connection) else []
@@ -561,14 +557,14 @@ class Gate:
         return self._latest_ms
 
     def _expire_all(self, connection: Connection, now_ms: int) -> None:
-        for row in store.in_states(connection, tuple(proposal_states.OPEN)):
+        for row in store.in_states(connection, tuple(typed_plan.OPEN)):
             store.move(connection, self.audit, row, "expired", SYSTEM, now_ms, note="the wall clock was set back")
 
     def _found(self, connection: Connection, proposal_id: str, now_ms: int) -> ProposalRow:
         return self._expired(connection, store.found(connection, proposal_id), now_ms)
 
     def _expired(self, connection: Connection, row: ProposalRow, now_ms: int) -> ProposalRow:
-        if row.state in proposal_states.OPEN and now_ms >= row.expires_ms:
+        if row.state in typed_plan.OPEN and now_ms >= row.expires_ms:
             return store.move(connection, self.audit, row, "expired", SYSTEM, now_ms)
         return row
 

@@ -1,26 +1,365 @@
-"""From what is asked for to what is voted on: acts resolved to explicit ids, tried in their order on one fork."""
+"""From what is asked for to what is voted on: acts resolved, tried on a fork, and measured.
+
+What an act would change, measured on a fork: the words of before and after.
+
+How much an act touches: nodes taken out of use, work that is stopped, whose that is, and what it may cost.
+
+It is what limits are counted in, so it never says less than what is touched: where it cannot be known beforehand how
+much that is, the most that may be is counted.
+
+From what is asked for to what is voted on: acts resolved to explicit ids, tried in their order on one fork.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from engine.model.columns import view
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.specs import MAX_QUANTITY, check_id
-from runbooks.actions import blast_radius as blast
-from runbooks.actions import catalogue, external_actions, risk, rollback, target_readings, wording
-from runbooks.gate import simulation
+from engine.model.queries import Overview
+from engine.model.spec_parts import usd
+from engine.model.specs import MAX_QUANTITY, WorkloadState, check_id
+from runbooks.actions import catalogue, declaration, target_readings, wording
+from runbooks.actions.catalogue import find
+from runbooks.actions.declaration import BOUND, Action, loses_work
 from runbooks.gate.store import RevisionText
-from runbooks.people.identity import Scope
-from runbooks.plans.checks import Check, check_well_formed, evaluate, vacuous
-from runbooks.plans.typed_plan import TIERS, Act, Blast, Limits, Request, Simulated, Step, StepRequest, Tier
+from runbooks.plans.amounts import amount, listed, whole, workloads
+from runbooks.plans.check_readings import evaluate
+from runbooks.plans.checks import Check, check_well_formed, vacuous
+from runbooks.plans.identity import Scope
+from runbooks.plans.typed_plan import (
+    TIERS,
+    Act,
+    Blast,
+    Effect,
+    Limits,
+    Request,
+    Simulated,
+    Step,
+    StepRequest,
+    Target,
+    Tier,
+)
 
 if TYPE_CHECKING:
     from engine.control import Engine
+
+
+SHOWN_STARTS = 1_000
+"""Fresh starts compared by name, before and after."""
+
+
+class ForkTrial:
+    """A fork on which the acts of one plan are done in their order.
+
+    The fork runs a cycle before it is looked at: what was about to start anyway is not the plan's doing.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.fork = engine.fork()
+        self.fork.settle()
+        self._before = self.fork.overview(brief=True)
+        self.after = self._before
+        """As the cell is with all done so far."""
+        self._started = starts(self.fork)
+        self._special: list[Effect] = []
+        self._moved: set[str] = set()
+        self._lost: dict[str, list[tuple[Action, Target]]] = {}
+        self._acted = False
+
+    def close(self) -> None:
+        """The fork is not looked at again."""
+        self.fork.forget()
+
+    def do(self, row: Action, act: Act, touched: list[Target]) -> None:
+        """Raises RefusedError when the engine refuses it there. `touched` are the targets and what it stops besides."""
+        fork = self.fork
+        if not row.command:
+            return
+        self._acted = True
+        excess, spent = over(fork, act), spending(fork, row, act)
+        fragments = fragmented(fork.overview()) if act.moves else ""
+        fork.command(catalogue.command(act))
+        fork.settle()
+        self.after = fork.overview(brief=True)
+        if act.moves:
+            self._moved.update(act.targets)
+            self._note("GPU fragmentation", fragments, fragmented(fork.overview()))
+        if excess != over(fork, act):
+            self._note("Above what it may use", excess, over(fork, act))
+        for (label, before), (_, after) in zip(spent, spending(fork, row, act), strict=True):
+            self._note(label, before, after)
+        stops = [(row, target) for target in touched if declaration.loses_work(row, target)]
+        if stops:
+            self._lost.setdefault(row.lost, []).extend(stops)
+
+    def effects(self) -> tuple[Effect, ...]:
+        """What all of it has changed; nothing where nothing was done to the cell."""
+        if not self._acted:
+            return ()
+        effects = compare(self._before, self.after) + self._special
+        for label, stops in self._lost.items():
+            by_id = {target.id: (row, target) for row, target in stops}
+            effects.append(Effect(label=label, before="none", after=workloads(len(by_id))))
+        if self._lost:
+            stopped = {target.id: (row, target) for stops in self._lost.values() for row, target in stops}
+            effects.append(
+                Effect(label="Work lost, if now", before="none", after=declaration.lost_by(stopped.values()))
+            )
+        names, count = starts(self.fork)
+        # What is moved starts anew, but it ran before.
+        others = tuple(id_ for id_ in names if id_ not in self._moved)
+        effects += compare_starts(self._started, (others, count - len(names) + len(others)))
+        return tuple(effects)
+
+    def dearer_microusd_hour(self) -> int:
+        """By how much the cell costs more an hour."""
+        return max(0, self.after.cost_microusd_hour - self._before.cost_microusd_hour)
+
+    def _note(self, label: str, before: str, after: str) -> None:
+        self._special.append(Effect(label=label, before=before, after=after))
+
+
+def over(fork: Engine, act: Act) -> str:
+    """What the queue of the plan draws above what it may."""
+    if act.queue is None:
+        return "none"
+    excess = fork.queue(act.queue.to.name).over
+    pairs = ((key.rpartition("/"), quantity) for key, quantity in excess.items())
+    return ", ".join(f"{pool}{slash}{amount(name, quantity)}" for (pool, slash, name), quantity in pairs) or "none"
+
+
+def spending(fork: Engine, row: Action, act: Act) -> list[tuple[str, str]]:
+    """Of the budgets that the plan changes: what is spent, and what waits because of that."""
+    if row.kind != "budget":
+        return []
+    lines = {line.spec.name: line for line in fork.budgets().budgets}
+    found = []
+    for name in act.targets:
+        line = lines.get(name)
+        spent, waiting = "no budget", 0
+        if line is not None:
+            spent = f"{usd(line.spent_microusd)} of {usd(line.spec.limit_microusd)}, {line.stage}"
+            waiting = line.waiting
+        found += [(f"Spent of {name}", spent), (f"Wait for {name}", workloads(waiting) if waiting else "none")]
+    return found
+
+
+def compare(before: Overview, after: Overview) -> list[Effect]:
+    """The figures of every plan, and those others that change."""
+    unit = scarce(before)[1]
+    always = [
+        Effect(label="Waiting", before=in_state(before, "queued"), after=in_state(after, "queued")),
+        Effect(label="Running", before=running(before), after=running(after)),
+        Effect(label=f"{unit} in use", before=in_use(before), after=in_use(after)),
+        Effect(label=f"{unit} free", before=free(before), after=free(after)),
+    ]
+    others = [
+        Effect(label="On hold", before=in_state(before, "held"), after=in_state(after, "held")),
+        Effect(label="Suspended", before=in_state(before, "suspended"), after=in_state(after, "suspended")),
+        Effect(label="Nodes taking work", before=nodes_ready(before), after=nodes_ready(after)),
+        Effect(label="Nodes to come", before=to_come(before), after=to_come(after)),
+        Effect(label="Cost an hour", before=usd(before.cost_microusd_hour), after=usd(after.cost_microusd_hour)),
+    ]
+    return always + [effect for effect in others if effect.before != effect.after]
+
+
+def fragmented(overview: Overview) -> str:
+    """Share of the free GPU that the work of the cell could not use."""
+    ppm = overview.fragmentation_ppm
+    return "unknown" if ppm is None else f"{ppm / 10_000:.1f}%"
+
+
+def in_state(overview: Overview, state: str) -> str:
+    return f"{overview.states.get(state, 0):,}"
+
+
+def running(overview: Overview) -> str:
+    return f"{sum(overview.states.get(state, 0) for state in BOUND):,}"
+
+
+def nodes_ready(overview: Overview) -> str:
+    return f"{sum(pool.ready for pool in overview.pools):,}"
+
+
+def to_come(overview: Overview) -> str:
+    """Nodes that boot or are on order."""
+    return f"{sum(pool.booting + pool.ordered for pool in overview.pools):,}"
+
+
+def scarce(overview: Overview) -> tuple[str, str]:
+    """The resource people count in: GPU where the cell has any, else CPU."""
+    return ("gpu_milli", "GPU") if overview.capacity.get("gpu_milli") else ("cpu_milli", "CPU")
+
+
+def in_use(overview: Overview) -> str:
+    field, _ = scarce(overview)
+    return f"{whole(overview.used.get(field, 0))} of {whole(overview.capacity.get(field, 0))}"
+
+
+def free(overview: Overview) -> str:
+    field, _ = scarce(overview)
+    return whole(overview.capacity.get(field, 0) - overview.used.get(field, 0))
+
+
+def starts(fork: Engine) -> tuple[tuple[str, ...], int]:
+    """Workloads given a place at the fork's present time: ids, at most SHOWN_STARTS of a kind, and how many in all."""
+    w = fork.state.workloads
+    if not w.ids:
+        return (), 0
+    states = view(w.state)
+    waits_for_executor = np.flatnonzero(states == WorkloadState.PLACED)
+    runs_already = np.flatnonzero((states == WorkloadState.RUNNING) & (view(w.started) >= fork.now_ms))
+    both = (waits_for_executor, runs_already)
+    return tuple(w.ids[row] for rows in both for row in rows[:SHOWN_STARTS].tolist()), sum(map(len, both))
+
+
+def compare_starts(before: tuple[tuple[str, ...], int], after: tuple[tuple[str, ...], int]) -> list[Effect]:
+    (old, old_count), (new, new_count) = before, after
+    if len(old) < old_count or len(new) < new_count:
+        # Cut lists cannot be told apart by name.
+        return [Effect(label="Starts now", before=f"{old_count:,}", after=f"{new_count:,}")]
+    was, is_ = set(old), set(new)
+    gained, missed = tuple(id_ for id_ in new if id_ not in was), tuple(id_ for id_ in old if id_ not in is_)
+    effects = []
+    if gained:
+        effects.append(Effect(label="Starts because of it", before="none", after=listed(gained)))
+    if missed:
+        effects.append(Effect(label="No longer starts now", before=listed(missed), after="none"))
+    return effects
+
+
+MAX_PLACES = 1_000
+"""Nodes of a workload that the engine names; one that lies on more may lie anywhere."""
+
+
+def blast_of(act: Act, shown: tuple[Target, ...], stops: Sequence[Target] = ()) -> Blast:
+    """Of one act. `shown`: its targets before it; `stops`: the workloads that it stops besides its targets.
+
+    A node counts when it is newly taken out of use: by name where it is known which, else as one of its pool. Work
+    counts where it is stopped. A GPU counts once: those of the nodes, and those of stopped work that are not on them.
+    """
+    row = find(act.action)
+    nodes = {id_: (pool, gpu) for id_, pool, gpu in taken(act, shown)}
+    work = {target.id: target for target in (*shown, *stops) if loses_work(row, target)}
+    holds = {(id_, node): gpu for id_, target in work.items() for node, gpu in target.holds}
+    unnamed, unnamed_gpu = given_back(act, shown)
+    return _blast(
+        nodes,
+        {id_: 0 if lies_on(target, nodes) else target.gpu_milli for id_, target in work.items()},
+        holds,
+        Counter(pool for pool, _ in nodes.values()) + unnamed,
+        unnamed_gpu,
+        workloads=len(work),
+        tenants={target.tenant for target in work.values() if target.tenant},
+        cost_microusd_hour=dearer(act, shown),
+    )
+
+
+def lies_on(work: Target, nodes: Mapping[str, object]) -> bool:
+    """Whether all of a workload is on these nodes, as far as its nodes are known."""
+    return 0 < len(work.nodes) < MAX_PLACES and nodes.keys() >= set(work.nodes)
+
+
+def total(blasts: Iterable[Blast]) -> Blast:
+    """Of several acts together. A node, a workload and a GPU that several of them touch counts once."""
+    every = tuple(blasts)
+    nodes = {id_: (pool, gpu) for blast in every for id_, pool, gpu in blast.named_nodes}
+    devices: dict[str, int] = {}
+    holds: dict[tuple[str, str], int] = {}
+    unnamed: Counter[str] = Counter()
+    unnamed_gpu = 0
+    for blast in every:
+        holds |= {(id_, node): gpu for id_, node, gpu in blast.named_holds}
+        own = _lying({(id_, node): gpu for id_, node, gpu in blast.named_holds}, {id_ for id_, *_ in blast.named_nodes})
+        for id_, gpu in blast.named_work:
+            devices[id_] = max(gpu + own[id_], devices.get(id_, 0))
+        unnamed.update(dict(blast.nodes))
+        unnamed.subtract(pool for _, pool, _ in blast.named_nodes)
+        unnamed_gpu += blast.gpu_milli - sum(gpu for _, _, gpu in blast.named_nodes)
+        unnamed_gpu -= sum(gpu for _, gpu in blast.named_work)
+    return _blast(
+        nodes,
+        devices,
+        holds,
+        Counter(pool for pool, _ in nodes.values()) + unnamed,
+        unnamed_gpu,
+        workloads=len(devices) + sum(blast.workloads - len(blast.named_work) for blast in every),
+        tenants={tenant for blast in every for tenant in blast.tenants},
+        cost_microusd_hour=sum(blast.cost_microusd_hour for blast in every),
+    )
+
+
+def _blast(
+    nodes: Mapping[str, tuple[str, int]],
+    devices: Mapping[str, int],
+    holds: Mapping[tuple[str, str], int],
+    counted: Mapping[str, int],
+    unnamed_gpu: int,
+    *,
+    workloads: int,
+    tenants: Collection[str],
+    cost_microusd_hour: int,
+) -> Blast:
+    """`nodes` (node -> pool, milli-GPU), `devices` (workload -> milli-GPU) and what of those lies where (`holds`):
+    what lies on the nodes counts as theirs."""
+    on_nodes = _lying(holds, nodes)
+    left = {id_: max(0, gpu - on_nodes[id_]) for id_, gpu in devices.items()}
+    return Blast(
+        gpu_milli=sum(gpu for _, gpu in nodes.values()) + sum(left.values()) + unnamed_gpu,
+        nodes=tuple(sorted((pool, count) for pool, count in counted.items() if count)),
+        workloads=workloads,
+        tenants=tuple(sorted(tenants)),
+        cost_microusd_hour=cost_microusd_hour,
+        named_nodes=tuple((id_, pool, gpu) for id_, (pool, gpu) in sorted(nodes.items())),
+        named_work=tuple(sorted(left.items())),
+        named_holds=tuple((id_, node, gpu) for (id_, node), gpu in sorted(holds.items())),
+    )
+
+
+def _lying(holds: Mapping[tuple[str, str], int], nodes: Collection[str]) -> Counter[str]:
+    """Workload -> milli-GPU that it holds on these nodes."""
+    found: Counter[str] = Counter()
+    for (id_, node), gpu in holds.items():
+        if node in nodes:
+            found[id_] += gpu
+    return found
+
+
+def taken(act: Act, shown: tuple[Target, ...]) -> tuple[tuple[str, str, int], ...]:
+    """(node, pool, milli-GPU) of what it takes out of use and was in use until then."""
+    if "takes_nodes" in find(act.action).impact:
+        return tuple((target.id, target.pool, target.gpu_milli) for target in shown if target.state == "ready")
+    return tuple(place for target in shown for place in target.keeps)
+
+
+def given_back(act: Act, shown: tuple[Target, ...]) -> tuple[Counter[str], int]:
+    """Pool -> nodes that it gives back, or lets the autoscaler give back, without naming them; and their milli-GPU."""
+    fewer = find(act.action).fewer
+    found: Counter[str] = Counter()
+    gpu_milli = 0
+    for target in shown:
+        if fewer is not None and target.size is not None and (count := fewer(act, target.size)):
+            found[target.id] += count
+            gpu_milli += count * target.gpu_milli
+    return found, gpu_milli
+
+
+def dearer(act: Act, shown: tuple[Target, ...]) -> int:
+    """Micro-USD by which an hour of the cell may cost more."""
+    row = find(act.action)
+    more = sum(row.dearer(act, target) for target in shown) if row.dearer is not None else 0
+    if row.more is not None:
+        more += sum(row.more(act, target.size) * target.price_microusd_hour for target in shown if target.size)
+    return more
+
 
 MAX_STEPS = 32
 MAX_CHECKS = 16
@@ -51,12 +390,12 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
     target that an action does not apply to, the checks that do not hold, and the limits of the request that it exceeds.
     """
     check_request(request)
-    external_actions.refuse_impossible(engine, [step.act for step in request.steps])
+    target_readings.refuse_impossible(engine, [step.act for step in request.steps])
     steps: list[Step] = []
     lines: list[str] = []
     why: list[str] = []
     names: set[str] = set()
-    with contextlib.closing(simulation.ForkTrial(engine)) as trial:
+    with contextlib.closing(ForkTrial(engine)) as trial:
         for i, asked in enumerate(request.steps):
             source = trial.fork if steps else engine
             if needed is not None:
@@ -67,7 +406,7 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
             step, told, raised = resolve(source, asked, i)
             # Later steps are read from a fork, which decides itself: how long they take is said by the cell.
             step = msgspec.structs.replace(
-                step, timeout_ms=max(step.timeout_ms, external_actions.timeout_ms(engine, step.act))
+                step, timeout_ms=max(step.timeout_ms, target_readings.timeout_ms(engine, step.act))
             )
             if step.id in names:
                 raise SpecError(f"steps[{i}].id", f"'{step.id}' is there twice", "Give each step its own id")
@@ -78,7 +417,7 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
             trial.do(catalogue.find(step.act.action), step.act, [*step.shown, *step.stops])
         effects, dearer_microusd_hour = trial.effects(), trial.dearer_microusd_hour()
         rollback_tier = tier_of_rollback(trial.fork, steps)
-    whole = blast.total(tuple(step.blast for step in steps))
+    whole = total(tuple(step.blast for step in steps))
     whole = msgspec.structs.replace(whole, cost_microusd_hour=max(whole.cost_microusd_hour, dearer_microusd_hour))
     refuse_beyond(request.limits, whole)
     tier, raised_whole = tier_of_all(steps, whole, engine)
@@ -155,21 +494,23 @@ def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list
     target_readings.refuse_outdated(row, act, shown)
     work = target_readings.read_work(source, row, shown)
     refuse_unmet(source, asked, number)
-    back = rollback.inverse_of(act, shown)
+    back = wording.inverse_of(act, shown)
     if asked.rollback is not None:
-        wrong = rollback.why_not_inverse(act, shown, asked.rollback)
+        wrong = wording.why_not_inverse(act, shown, asked.rollback)
         if wrong:
             raise SpecError(f"steps[{number}].rollback", wrong, "Leave it out, or give the inverse of the step")
         back = asked.rollback
     stops = tuple(work.values())
-    tier, why = risk.tier_and_why(row, act, shown, target_readings.pool_nodes(source), target_readings.bound(source))
+    tier, why = declaration.tier_and_why(
+        row, act, shown, target_readings.pool_nodes(source), target_readings.bound(source)
+    )
     step = Step(
         id=asked.id or str(number + 1),
         act=act,
         shown=shown,
         stops=stops,
         tier=tier,
-        blast=blast.blast_of(act, shown, stops),
+        blast=blast_of(act, shown, stops),
         pre=asked.pre,
         verify=asked.verify,
         rollback=back,
@@ -223,12 +564,12 @@ def tier_of_all(steps: Sequence[Step], whole: Blast, engine: Engine) -> tuple[Ti
     pools = target_readings.pool_nodes(engine)
     found: list[str] = []
     for pool, count in whole.nodes:
-        large = count > 1 and count * 1000 > risk.LARGE_SHARE_PERMILLE * pools.get(pool, 0)
+        large = count > 1 and count * 1000 > declaration.LARGE_SHARE_PERMILLE * pools.get(pool, 0)
         alone = any(dict(step.blast.nodes).get(pool, 0) == count for step in steps)
         if large and not alone:
             found.append(f"its steps together take {count:,} of {pools.get(pool, 0):,} nodes of {pool}")
     running = target_readings.bound(engine)
-    large = whole.workloads > risk.MANY and whole.workloads * 1000 > risk.LARGE_SHARE_PERMILLE * running
+    large = whole.workloads > declaration.MANY and whole.workloads * 1000 > declaration.LARGE_SHARE_PERMILLE * running
     if large and all(step.blast.workloads < whole.workloads for step in steps):
         found.append(f"its steps together stop {whole.workloads:,} of {running:,} workloads")
     raised = TIERS[min(TIERS.index(highest) + bool(found), len(TIERS) - 1)]
@@ -243,7 +584,7 @@ def tier_of_rollback(source: Engine, done: Sequence[Step]) -> Tier:
         steps = [resolve(source, StepRequest(act=act), i)[0] for i, act in enumerate(needed)]
     except (NotFoundError, RefusedError):
         return "T0"
-    return tier_of_all(steps, blast.total(step.blast for step in steps), source)[0] if steps else "T0"
+    return tier_of_all(steps, total(step.blast for step in steps), source)[0] if steps else "T0"
 
 
 def title_of(steps: list[Step]) -> str:

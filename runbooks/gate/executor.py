@@ -1,6 +1,6 @@
 """The executor: the only code that carries out plans. It claims what is approved, looks again before every step, does
 it in one transaction with its record, reads back what became of it, and takes it back where that is asked for
-(`runbooks.gate.rollback`).
+(`runbooks.gate.aftermath`).
 
 Exactly once: a step's effect has a key, unique in the database, and is written in the transaction that journals what
 the engine did. A process that is killed has done the step with its record, or neither. What it was in the midst of is
@@ -17,23 +17,20 @@ from sqlalchemy import Connection, insert, select
 
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.model.events import AuditEntry
-from runbooks.actions import catalogue, external_actions, target_readings, wording
-from runbooks.audit.log import NO_ROWS, Audit
-from runbooks.audit.row_digests import Rows, kept
-from runbooks.gate import canary, store
+from runbooks.actions import catalogue, target_readings, wording
+from runbooks.audit.log import NO_ROWS, Audit, Rows, kept
+from runbooks.gate import aftermath, approval_policy, store
+from runbooks.gate.aftermath import Rollback, found_with_plan
 from runbooks.gate.composition import scope_of
-from runbooks.gate.outbox import Outbox
 from runbooks.gate.policy_versions import Policies
-from runbooks.gate.proposal_status import ProposalStatus
-from runbooks.gate.revalidation import what_differs, why_not_now
-from runbooks.gate.rollback import Rollback, found_with_plan
-from runbooks.gate.store import CONFIRMATION, ProposalRow
-from runbooks.people.identity import SYSTEM, Actor
-from runbooks.plans import proposal_states
+from runbooks.gate.proposal_status import ProposalStatus, what_differs, why_not_now
+from runbooks.gate.store import CONFIRMATION, Outbox, ProposalRow
+from runbooks.plans import typed_plan
 from runbooks.plans.amounts import utc
-from runbooks.plans.checks import Verdict, evaluate
+from runbooks.plans.check_readings import evaluate
+from runbooks.plans.checks import Verdict
+from runbooks.plans.identity import SYSTEM, Actor
 from runbooks.plans.typed_plan import Act, Difference, Outcome, Plan, Request, Step, StepStanding, Target
-from runbooks.policy import approval_policy
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -69,7 +66,7 @@ class PlanExecutor:
         row, plan = self._read(proposal_id)
         if row.state == "executing":
             return self._go_on(actor, row, plan)
-        proposal_states.after(row.state, "claimed", row.id)
+        typed_plan.after(row.state, "claimed", row.id)
         return self._go_on(actor, self._claim(actor, row, plan), plan, looked=True)
 
     def _claim(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
@@ -128,7 +125,7 @@ class PlanExecutor:
                 break
             row = self._do(actor, row, plan)
             row = self._verify(actor, row, plan)
-        self._audit.after(at_once=row.state in proposal_states.ENDED)
+        self._audit.after(at_once=row.state in typed_plan.ENDED)
         return self._outcome(row, plan)
 
     def _look_before(self, row: ProposalRow, plan: Plan) -> ProposalRow | None:
@@ -269,7 +266,7 @@ class PlanExecutor:
         """The engine refused the step: nothing of it has happened. A way back that follows is begun with that, so that
         no end of the process comes between."""
         now_ms = self._now()
-        event: proposal_states.Event = "failed" if row.cursor == 0 or step.on_fail != "pause" else "paused"
+        event: typed_plan.Event = "failed" if row.cursor == 0 or step.on_fail != "pause" else "paused"
 
         def write(connection: Connection) -> ProposalRow:
             failed = store.move(
@@ -326,7 +323,7 @@ class PlanExecutor:
             if verdict == "inconclusive":
                 return row
             if verdict == "success":
-                event: proposal_states.Event = "verified" if last else "continued"
+                event: typed_plan.Event = "verified" if last else "continued"
                 if last:
                     self.way_back.taken_by(connection, row, plan, now_ms)
                 return store.move(connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id})
@@ -352,7 +349,7 @@ class PlanExecutor:
             except NotFoundError as gone:
                 return "failure", (f"NOT verified: {gone.problem}",)
             after = {target.id: target for target in found}
-            if external_actions.is_outside(self._engine):
+            if target_readings.is_outside(self._engine):
                 verdict, told = self._read_outside(row, step, after, in_time=in_time)
                 lines += told
                 verdicts.append(verdict)
@@ -379,9 +376,9 @@ class PlanExecutor:
     ) -> tuple[Verdict, list[str]]:
         """The same where another scheduler decides: what was read back there, and what the cell has seen since."""
         since_ms = self._engine.recorded(lambda connection: store.standing(connection, row))[row.cursor - 1].cell_ms
-        intent = external_actions.intent_of(self._engine, step.act, since_ms)
+        intent = target_readings.intent_of(self._engine, step.act, since_ms)
         verdicts = [
-            external_actions.verdict(intent, step.act, before, after[before.id], in_time=in_time)
+            target_readings.verdict(intent, step.act, before, after[before.id], in_time=in_time)
             for before in step.shown
         ]
         worst: Verdict = "failure" if "failure" in verdicts else "inconclusive"
@@ -393,13 +390,13 @@ class PlanExecutor:
             f"{begins[each]}: {wording.found_now(action, before, after[before.id], done=each == 'success')}"
             for each, before in zip(verdicts, step.shown, strict=True)
         ]
-        return worst, [*lines, *((external_actions.line(intent),) if intent is not None else ())]
+        return worst, [*lines, *((target_readings.line(intent),) if intent is not None else ())]
 
     def _judged(self, row: ProposalRow, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
         """What has become of a canary. What nothing can be concluded of in time has not proved itself."""
         number = row.cursor - 1
         since_ms = self._engine.record(lambda connection: store.standing(connection, row))[number].cell_ms
-        judged = canary.judge(self._engine, step.act, since_ms)
+        judged = aftermath.judge(self._engine, step.act, since_ms)
         if judged is None:
             return ("inconclusive" if in_time else "failure"), "not yet: its window is not over"
         if judged.verdict == "success":
@@ -428,7 +425,7 @@ class PlanExecutor:
         """Go on with what is paused: look again at the last step, then do the next. Raises RefusedError while what it
         was paused for still holds."""
         row, plan = self._read(proposal_id)
-        proposal_states.after(row.state, "resumed", row.id)
+        typed_plan.after(row.state, "resumed", row.id)
         now_ms = self._now()
         if row.cursor > 0 and not accept:
             fresh = msgspec.structs.replace(row, verify_by_ms=0, since_ms=0)

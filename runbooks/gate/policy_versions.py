@@ -16,17 +16,15 @@ from sqlalchemy import Connection, insert, select
 
 from engine.journal.database import create_tables
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
-from runbooks.audit.row_digests import all_rows, kept, reread
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import all_rows, kept, record_table, reread
 from runbooks.audit.verify import POLICY, PolicyInForce, canonical, parse
-from runbooks.gate.authority import Authority, start
-from runbooks.people.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
-from runbooks.people.keys import DecisionKind, decision_bytes, public_key, verify
-from runbooks.plans.typed_plan import Party
-from runbooks.policy.approval_policy import (
+from runbooks.gate.approval_policy import (
     BUILT_IN,
     TEAM,
+    Candidate,
     Policy,
+    PolicyChange,
+    PolicyVote,
     Vote,
     VoteTally,
     holders,
@@ -34,12 +32,27 @@ from runbooks.policy.approval_policy import (
     tally,
     why_not_token,
 )
-from runbooks.policy.changes import CHANGE_EXPIRY_MS, bindings, change_need, changes, check_successor
-from runbooks.policy.edits import text_of
-from runbooks.policy.files import check_policy, read_policy
-from runbooks.policy.freezes import FreezeSpec, check_freeze
-from runbooks.policy.queries import Candidate, PolicyChange, PolicyVote
-from runbooks.policy.tables import BOUND, CANDIDATE, CELL, CHANGE_VOTE, FREEZE, METADATA, NONCE, VERSION
+from runbooks.gate.authority import Authority, start
+from runbooks.gate.policy_changes import (
+    BOUND,
+    CANDIDATE,
+    CELL,
+    CHANGE_EXPIRY_MS,
+    CHANGE_VOTE,
+    FREEZE,
+    METADATA,
+    NONCE,
+    VERSION,
+    bindings,
+    change_need,
+    changes,
+    check_successor,
+)
+from runbooks.gate.policy_files import check_policy, read_policy, text_of
+from runbooks.gate.run_limits import FreezeSpec, check_freeze
+from runbooks.plans.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
+from runbooks.plans.keys import DecisionKind, decision_bytes, public_key, verify
+from runbooks.plans.typed_plan import Party
 
 if TYPE_CHECKING:
     from engine.control import Engine

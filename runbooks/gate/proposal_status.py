@@ -1,5 +1,10 @@
-"""How a proposal stands: what it still needs, which votes count today, which rules it breaks, and how all of that
-reads."""
+"""How a proposal stands: what it still needs, and whether what was approved still holds.
+
+How a proposal stands: what it still needs, which votes count today, which rules it breaks, and how all of that
+reads.
+
+Looking again: whether what was approved still holds, before a plan begins and before each of its later steps.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +14,26 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import Connection, func, or_, select
 
-from engine.model.errors import RefusedError
-from runbooks.actions import blast_radius, external_actions, target_readings
+from engine.model.errors import NotFoundError, RefusedError
+from runbooks.actions import catalogue, declaration, target_readings
 from runbooks.audit.log import Audit
-from runbooks.gate import composition, store
+from runbooks.gate import approval_policy, composition, run_limits, store
+from runbooks.gate.approval_policy import ApprovalNeed, Policy, Vote, VoteTally
+from runbooks.gate.authority import why_not_usable
+from runbooks.gate.composition import scope_of, tier_of_all
 from runbooks.gate.policy_versions import Policies
+from runbooks.gate.run_limits import ByTier, LimitUsage, Size
 from runbooks.gate.store import PROPOSAL, VOTE, ProposalRow, RevisionText
-from runbooks.people.identity import Signed
-from runbooks.plans import proposal_states
-from runbooks.plans.amounts import utc
-from runbooks.plans.typed_plan import TIERS, Blast, Party, Plan, Proposal, Sealed, Simulated, VoteLine
-from runbooks.policy import approval_policy, limits
-from runbooks.policy.approval_policy import ApprovalNeed, Policy, Vote, VoteTally
-from runbooks.policy.limits import ByTier, LimitUsage, Size
+from runbooks.plans import typed_plan
+from runbooks.plans.amounts import span, utc
+from runbooks.plans.check_readings import evaluate
+from runbooks.plans.identity import Signed
+from runbooks.plans.typed_plan import TIERS, Blast, Difference, Party, Plan, Proposal, Sealed, Simulated, VoteLine
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.plans.typed_plan import Origin
+
 
 HOUR_MS = 3_600_000
 MAX_REMEMBERED = 1_000
@@ -117,7 +125,7 @@ class ProposalStatus:
         if row.state == "approved":
             why = f", approved by {self._approvers(connection, row)}"
         return RefusedError(
-            f"{row.id} is {state} since {utc(row.since_ms)}{why}", proposal_states.WHAT_THEN.get(row.state, "")
+            f"{row.id} is {state} since {utc(row.since_ms)}{why}", typed_plan.WHAT_THEN.get(row.state, "")
         )
 
     def _approvers(self, connection: Connection, row: ProposalRow) -> str:
@@ -135,10 +143,10 @@ class ProposalStatus:
         in_force = self._policies.current(connection)
         most = in_force.limits
         if plan.policy_digest != in_force.digest():
-            most = limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)
+            most = run_limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)
         factor = in_force.break_glass.factor if row.breakglass else 1
         used = self._usage(connection, row, now_ms)
-        broken = limits.over(most, used, plan.tier, plan.blast, self._size(), factor=factor)
+        broken = run_limits.over(most, used, plan.tier, plan.blast, self._size(), factor=factor)
         rules = [f"{one.words} ({one.rule})" for one in broken]
         if of_author:
             proposed = self._proposed(connection, row, now_ms)
@@ -149,16 +157,14 @@ class ProposalStatus:
     def _usage(self, connection: Connection, row: ProposalRow, now_ms: int) -> LimitUsage:
         """What counts against the limits besides this proposal. What was done and taken back has disturbed all the
         same."""
-        counts = or_(
-            PROPOSAL.c.state.in_((*proposal_states.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS
-        )
+        counts = or_(PROPOSAL.c.state.in_((*typed_plan.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS)
         query = select(PROPOSAL.c.tier, PROPOSAL.c.blast).where(counts & (PROPOSAL.c.number != row.number))
         executions = dict.fromkeys(TIERS, 0)
         blasts = []
         for tier, kept in connection.execute(query):
             executions[tier] += 1
             blasts.append(msgspec.json.decode(kept, type=Blast))
-        whole = blast_radius.total(blasts)
+        whole = composition.total(blasts)
         return LimitUsage(
             executions=ByTier(**executions),
             gpu_milli=whole.gpu_milli,
@@ -190,7 +196,7 @@ class ProposalStatus:
             return unreadable(row, error.problem if isinstance(error, RefusedError) else str(error))
 
     def _listed(self, connection: Connection, row: ProposalRow) -> Proposal:
-        if row.state not in proposal_states.ENDED:
+        if row.state not in typed_plan.ENDED:
             return self.proposal(connection, row)
         stamp = (row.serial, self._audit.erased)
         known = self._ended.get(row.number)
@@ -213,7 +219,7 @@ class ProposalStatus:
         need, votes = self._need(connection, plan, in_force), self._votes(connection, row)
         tally = self._tally(in_force, [vote for vote, _ in votes], plan, need)
         kept = store.standing(connection, row)
-        is_open = row.state in proposal_states.OPEN
+        is_open = row.state in typed_plan.OPEN
         return Proposal(
             id=row.id,
             plan=plan,
@@ -245,8 +251,8 @@ class ProposalStatus:
             note=row.note,
             breakglass=row.breakglass,
             carried=()
-            if row.state in proposal_states.ENDED
-            else external_actions.carried(self._engine, (s.act for s in plan.steps)),
+            if row.state in typed_plan.ENDED
+            else target_readings.carried(self._engine, (s.act for s in plan.steps)),
         )
 
 
@@ -263,3 +269,75 @@ def unreadable(row: ProposalRow, why: str) -> Proposal:
         inverse="not known", version=0, expires_ms=row.expires_ms, revision=row.revision, state=row.state,
         created_ms=row.created_ms, note=why, breakglass=row.breakglass,
     )  # fmt: skip
+
+
+GO_ON_WITHIN_MS = 24 * 3_600_000
+"""How long after it began what was paused may go on: votes are not for ever."""
+
+
+def what_differs(engine: Engine, row: ProposalRow, plan: Plan, number: int) -> tuple[Difference, ...]:
+    """How the targets of a step differ from what was shown, in what it depends on; its preconditions that no longer
+    hold; its tier, if that has risen."""
+    step = plan.steps[number]
+    action = catalogue.find(step.act.action)
+    try:
+        now = target_readings.read(engine, action, step.act)
+    except (NotFoundError, RefusedError) as gone:
+        return (Difference(what=f"step {step.id}", shown="possible", now="not possible", text=gone.problem),)
+    found = [
+        difference
+        for old, new in zip(step.shown, now, strict=True)
+        if (difference := target_readings.difference(action, old, new)) is not None
+    ]
+    pools, running = target_readings.pool_nodes(engine), target_readings.bound(engine)
+    tier, why = declaration.tier_and_why(action, step.act, now, pools, running)
+    if tier > step.tier:
+        text = f"it was {step.tier} and is {tier} now: {'; '.join(why)}"
+        found.append(Difference(what=f"tier of step {step.id}", shown=step.tier, now=tier, text=text))
+    whole, why_whole = tier_of_all(plan.steps, plan.blast, engine)
+    if whole > plan.tier:
+        text = f"the plan was {plan.tier} and is {whole} now: {'; '.join(why_whole)}"
+        found.append(Difference(what=f"tier of {row.id}", shown=plan.tier, now=whole, text=text))
+    for check in step.pre:
+        finding = evaluate(engine, check)
+        if finding.verdict != "success":
+            found.append(Difference(what=f"precondition of {step.id}", shown="held", now="fails", text=finding.found))
+    return tuple(found)
+
+
+def why_not_now(
+    connection: Connection, policies: Policies, standing: ProposalStatus, row: ProposalRow, plan: Plan, now_ms: int
+) -> RefusedError | None:
+    """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
+    in_force = policies.current(connection)
+    by_hand, scope = policies.freezes(connection), scope_of(plan.steps)
+    window = approval_policy.frozen(in_force, by_hand, now_ms, plan.tier, scope)
+    if not window and plan.policy_digest != in_force.digest():
+        window = approval_policy.frozen(policies.get(connection, plan.policy_digest), (), now_ms, plan.tier, scope)
+    if window and not (row.breakglass and in_force.break_glass.through_freezes):
+        return RefusedError(f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass")
+    if row.executed_ms and now_ms > row.executed_ms + GO_ON_WITHIN_MS:
+        return RefusedError(
+            f"{row.id} began at {utc(row.executed_ms)}, and nobody has let it go on since",
+            "Roll it back, or propose what is left of it",
+        )
+    most_ms = plan.limits.duration_ms
+    if most_ms is not None and row.executed_ms and now_ms > row.executed_ms + most_ms:
+        return RefusedError(
+            f"{row.id} was to be done within {span(most_ms)} and began at {utc(row.executed_ms)}",
+            "Roll it back, or propose what is left of it",
+        )
+    if plan.runbook is not None:
+        unusable = why_not_usable(connection, policies, plan.runbook)
+        if unusable:
+            return RefusedError(f"{row.id} may not go on: {unusable}", "Propose it from what is approved now")
+    if plan.rolls_back:
+        first = store.found(connection, plan.rolls_back)
+        if (first.state, "taken_back") not in typed_plan.EDGES:
+            return RefusedError(f"{first.id} is {first.state.replace('_', ' ')} now", "There is nothing to roll back")
+    rules = standing.broken_rules(connection, row, plan, now_ms)
+    if rules:
+        return RefusedError(
+            f"{row.id} would exceed what may be done in an hour: {'; '.join(rules)}", "Execute it later"
+        )
+    return None

@@ -1,4 +1,15 @@
-"""From what a model answered to a draft: names read back, targets resolved, acts tried, values put into prose.
+"""From what a model answered to a draft: names, acts, prose and leaks are checked.
+
+Whether an answer gives away what a model was told in confidence: the canary of its prompt, or our instructions.
+
+Prose of a model as sentences: values put in from the facts, and sentences that say one of their own marked.
+
+Prose refers to a fact by its id in braces, `{F12}`; the value and its unit are put in here. A sentence is marked as
+unsupported when it holds, outside of references and known names, a digit, a word of number, direction or approval, or
+a character that plain English does not need: in those, numbers of any script and look-alike letters would hide. The
+words are a closed English list. A sentence without a mark is not vouched for either.
+
+From what a model answered to a draft: names read back, targets resolved, acts tried, values put into prose.
 
 Nothing of an answer is believed. A step that names what the model was not told of, or what is not there now, or that
 the cell or the policy refuses, ends the whole draft: half of a plan is another plan.
@@ -6,27 +17,31 @@ the cell or the policy refuses, ends the whole draft: half of a plan is another 
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
-from runbooks.actions.catalogue import find
-from runbooks.actions.parameters import MAX_TEXT, Parameter, Type, why_not_id
-from runbooks.actions.typed_acts import Maker
+from runbooks.actions.catalogue import CATALOG, find
+from runbooks.actions.declaration import MAX_TEXT, InputType, Parameter, ParameterType, why_not_id
 from runbooks.drafts import runbook_drafts
 from runbooks.drafts.model_answer import ModelAnswer, ModelDraftStep, action_of, offered, refuse_incomplete
-from runbooks.drafts.typed_draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
-from runbooks.models.leaks import refuse_leak
-from runbooks.models.prose import ProseReader
-from runbooks.models.pseudonyms import is_plain
+from runbooks.drafts.typed_draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Mark, Part, Sentence, Span
+from runbooks.drafts.vocabulary import METRICS, value_of
+from runbooks.models.prompt import PromptNames, is_plain
+from runbooks.plans.checks import MEANINGS
 from runbooks.plans.typed_plan import Act, ActionName, Proposal, Request, Source, StepRequest
-from runbooks.procedures.compiler import EXISTS, exists
-from runbooks.procedures.input_values import milliseconds
-from runbooks.procedures.program import InputType
+from runbooks.procedures.compiler import EXISTS, Maker, exists
+from runbooks.procedures.program import milliseconds
+from runbooks.untrusted import strict_formats
+from runbooks.untrusted.stranger_texts import defanged, drawn_alike, links
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -34,19 +49,273 @@ if TYPE_CHECKING:
     from runbooks.models.prompt import Prompt
     from runbooks.procedures.registry import EngineCall
 
+
+MIN_QUOTED = 40
+"""Letters and digits in a row of our instructions that are no accident."""
+MIN_TEXT = 4
+_RUN = re.compile(r"[A-Za-z0-9+/_-]{48,}=*")
+_HEX = re.compile(r"[0-9A-Fa-f]{80,}")
+
+
+def refuse_leak(content: str, canary: str, instructions: Iterable[str]) -> None:
+    """Raises DraftRejected `leak_detected` for an answer that holds the canary, or a passage of the instructions, in
+    whatever case, spacing or punctuation, across fields, backwards, or in base64 or hex. What it holds is not told."""
+    texts = [content, *_decoded(content)]
+    whole = _squeezed("".join(texts[1:]) or content)
+    if canary:
+        marks = {_squeezed(canary), _squeezed(canary)[::-1], canary.encode().hex()}
+        if any(mark in text for mark in marks for text in (whole, _squeezed(content))) or any(
+            piece in text for piece in _in_base64(canary) for text in texts
+        ):
+            raise DraftRejected("leak_detected", "the answer holds the mark of its own instructions", "It is dropped")
+    readings = (whole, whole[::-1], *(_squeezed(text) for text in _unpacked(texts)))
+    for instruction in instructions:
+        if any(_quoted(_squeezed(instruction), reading) for reading in readings):
+            raise DraftRejected("leak_detected", "the answer quotes its own instructions", "It is dropped")
+
+
+def _decoded(content: str) -> list[str]:
+    """The texts of an answer as a reader sees them: escapes resolved, without the names of fields and the ids between
+    them, so that a passage that was spread over several is in one piece."""
+    try:
+        value = strict_formats.loads(content.encode("utf-8", "surrogatepass"))
+    except strict_formats.NotJson:
+        return []
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str) and len(one) >= MIN_TEXT:
+            found.append(one)
+        elif isinstance(one, dict):
+            waiting += reversed(list(one.values()))
+        elif isinstance(one, list):
+            waiting += reversed(one)
+    return found
+
+
+def _squeezed(text: str) -> str:
+    """Letters and digits alone, in their plainest form, and those of other scripts as the Latin ones they look like."""
+    folded = drawn_alike(unicodedata.normalize("NFKD", text).casefold())
+    return re.sub(r"[\W_]+", "", folded)
+
+
+def _unpacked(texts: Iterable[str]) -> Iterator[str]:
+    """What long runs of base64 and hex in them read as."""
+    for text in texts:
+        for run in _RUN.findall(re.sub(r"\s+", "", text)):
+            packed = run.rstrip("=").replace("-", "+").replace("_", "/")
+            with contextlib.suppress(ValueError):
+                yield base64.b64decode(packed[: len(packed) // 4 * 4]).decode("latin-1")
+        for run in _HEX.findall(re.sub(r"\s+", "", text)):
+            yield bytes.fromhex(run[: len(run) // 2 * 2]).decode("latin-1")
+
+
+def _in_base64(word: str) -> Iterable[str]:
+    """How a word looks inside of longer base64, at each of the three places where it may begin."""
+    for shift in range(3):
+        coded = base64.b64encode(b"\0" * shift + word.encode()).decode().rstrip("=")
+        # The first and last characters mix with what stands beside.
+        yield coded[(0, 2, 3)[shift] : -1]
+
+
+def _quoted(instruction: str, text: str) -> bool:
+    if len(instruction) < MIN_QUOTED or len(text) < MIN_QUOTED:
+        return False
+    pieces = {instruction[at : at + MIN_QUOTED] for at in range(len(instruction) - MIN_QUOTED + 1)}
+    return any(text[at : at + MIN_QUOTED] in pieces for at in range(len(text) - MIN_QUOTED + 1))
+
+
+MAX_SHOWN = 40
+"""Characters of an offending piece that a reason repeats."""
+
+_NUMBERS = """
+    zero none nil null one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion
+    trillion dozen half halves third quarter fifth tenth single couple pair both majority percent percentage permille
+    twice thrice double doubled triple tripled quadruple quadrupled twofold threefold tenfold halve halved
+"""
+_DIRECTIONS = """
+    rise rises rose risen rising fall falls fell fallen falling increase increases increased increasing decrease
+    decreases decreased decreasing grow grows grew grown growing growth shrink shrinks shrank shrunk shrinking climb
+    climbs climbed climbing drop drops dropped dropping decline declines declined declining surge surges surged spike
+    spikes spiked reduce reduces reduced reducing improve improves improved improving worsen worsens worsened worsening
+    better worse more most less least fewer fewest higher highest lower lowest larger largest smaller smallest bigger
+    biggest greater greatest longer longest shorter shortest faster fastest slower slowest above below beyond exceed
+    exceeds exceeded exceeding upward upwards downward downwards
+"""
+_APPROVALS = """
+    approve approves approved approval approvals authorize authorizes authorized authorization authorise authorises
+    authorised authorisation sanctioned ratified endorsed greenlit lgtm okayed permission consent consented clearance
+    quorum vote votes voted preapproved preauthorized
+"""
+_PHRASES = (
+    r"(?:go|goes|going|went|gone|trend|trends|trending)\s+(?:up|down)", r"green[ -]li(?:t|ghted)",
+    r"sign(?:ed|s)?[ -]?off", r"rubber[ -]?stamp(?:s|ed)?", r"break[ -]?glass", r"go[ -]ahead",
+)  # fmt: skip
+_NUMBER = "|".join(sorted(_NUMBERS.split(), key=lambda word: (-len(word), word)))
+_WORDS = re.compile(
+    rf"\b(?:(?:{_NUMBER})+s?|{'|'.join(_PHRASES)}|{'|'.join((*_DIRECTIONS.split(), *_APPROVALS.split()))}"
+    r"|(?-i:[IVX]{2,}|[IVXLC]{3,}))\b",
+    re.IGNORECASE,
+)
+_LETTERS_APART = re.compile(r"(?<!\w)[A-Za-z](?:[\W_]{1,2}[A-Za-z](?!\w)){3,}")
+"""As in "t e n"."""
+_DIGIT = re.compile(r"[0-9_]")
+_FOREIGN = re.compile("[^ -~‘’“”–—…]")
+"""Anything but ASCII and the quotes and dashes of print."""
+
+_REFERENCE = re.compile(r"\{(F[0-9]+)\}")
+_JOINED = re.compile(
+    r"""[^\s("'‘“]\{F[0-9]+\}"""
+    r"""|\{F[0-9]+\}(?![\s)"'’”]|[,.;:!?]+(?:[\s)"'’”]|$)|$)\S*"""
+    r"""|(?:[-+<>=~*/^%$#]|\b(?:over|under|past|nearly|almost|within|up\sto))\s\{F[0-9]+\}"""
+    r"""|(?:\b(?:not|never|no|hardly|barely|without)|n['’]t)\s(?:\w+\s){0,3}\{F[0-9]+\}""",
+    re.IGNORECASE,
+)
+"""A reference that is one with what stands before or behind it, or is denied: that makes another value of it."""
+_TOKEN = re.compile(r"[^\W_](?:[\w./-]*\w)?")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?![a-z])")
+_OUR_WORDS = frozenset(
+    (*METRICS, *MEANINGS, *CATALOG, *(name for row in CATALOG.values() for name in row.parameters),
+     *(word for row in CATALOG.values() for each in row.parameters.values() for word in each.choices))
+)  # fmt: skip
+"""Metrics, checks, actions and parameters: they are written like ids, and name nothing in the cell."""
+
+ObjectName = tuple[str, str]
+"""(kind, id)."""
+
+
+class Offence(NamedTuple):
+    """A piece of a text that says something without a reference."""
+
+    start: int
+    end: int
+    why: str
+
+
+class ProseReader:
+    """Reads what a model wrote. `facts`: those that it was told. `names`: what it was told that objects are called."""
+
+    def __init__(self, facts: Iterable[Fact], names: PromptNames) -> None:
+        self._facts = {fact.id: fact for fact in facts}
+        self._names = names
+        self._known: dict[str, set[ObjectName]] = {}
+        for kind, id_, shown in names.known():
+            self._known.setdefault(shown, set()).add((kind, id_))
+        self._real = frozenset(id_ for _, id_, _ in names.known())
+
+    def sentences(self, text: str) -> tuple[Sentence, ...]:
+        """Its sentences, each with the facts that it refers to, and why it is unsupported where it is."""
+        return tuple(map(self._sentence, _SENTENCE_END.split(" ".join(text.split()))))
+
+    def line(self, text: str, struck: str) -> str:
+        """The text as one plain line without links. `struck` stands in the place of each offending piece; `{}` in it
+        is that piece."""
+        kept, at = [], 0
+        text = " ".join(text.split())
+        for start, end, _ in self._offences(text):
+            if start >= at:
+                kept += [text[at:start], struck.format(text[start:end])]
+            at = max(at, end)
+        return "".join(span.text for span in self._spans("".join((*kept, text[at:]))))
+
+    def _sentence(self, text: str) -> Sentence:
+        cites = dict.fromkeys(id_ for id_ in _REFERENCE.findall(text) if id_ in self._facts)
+        why = next((offence.why for offence in self._offences(text)), "")
+        return Sentence(spans=self._spans(text), cites=tuple(cites), unsupported=why)
+
+    # -- what is said without a reference ------------------------------------------------------------------------------
+
+    def _offences(self, text: str) -> list[Offence]:
+        plain = _REFERENCE.sub(lambda match: self._blank(match[0], match[1] in self._facts), text)
+        plain = _TOKEN.sub(lambda match: self._blank(match[0], self._is_name(match[0])), plain)
+        found = [
+            Offence(*match.span(), f"{_quoted_sentence(match[0])} alters a value") for match in _JOINED.finditer(text)
+        ]
+        found += _odd_words(plain)
+        found += [
+            Offence(*match.span(), f"{_quoted_sentence(match[0])} refers to no fact")
+            for pattern in (_WORDS, _LETTERS_APART) for match in pattern.finditer(plain)
+        ]  # fmt: skip
+        return sorted(found)
+
+    @staticmethod
+    def _blank(piece: str, known: bool) -> str:
+        return " " * len(piece) if known else piece
+
+    def _is_name(self, word: str) -> bool:
+        """What begins with a digit or is a word of the list is none here, whatever something is called."""
+        named = word in self._known or word in _OUR_WORDS
+        return named and not word[0].isdigit() and _WORDS.fullmatch(word) is None
+
+    # -- what is put in ------------------------------------------------------------------------------------------------
+
+    def _spans(self, text: str) -> tuple[Span, ...]:
+        """References and pseudonyms read back, links defanged."""
+        named = {one for match in _TOKEN.finditer(text) for one in self._known.get(match[0], ())}
+        shown, values = "", []
+        for i, piece in enumerate(_REFERENCE.split(text)):
+            fact = self._facts.get(piece) if i % 2 else None
+            if fact is not None:
+                value = _value_beside(fact, named)
+                values.append((len(shown), len(shown) + len(value)))
+                shown += value
+            else:
+                shown += f"{{{piece}}}" if i % 2 else self._names.restore(piece)
+        return tuple(_marked(shown, values, links(shown, self._real)))
+
+
+def _value_beside(fact: Fact, named: set[ObjectName]) -> str:
+    """The value of a fact, and what it is of where the sentence does not name that alone."""
+    of_kind = {one for one in named if one[0] == fact.kind}
+    if of_kind == {(fact.kind, fact.subject)} or not (named or fact.subject):
+        return value_of(fact)
+    return f"{value_of(fact)} ({f'{fact.kind} {fact.subject}'.rstrip()})"
+
+
+def _odd_words(plain: str) -> Iterator[Offence]:
+    for match in re.finditer(r"\S+", plain):
+        foreign = _FOREIGN.search(match[0])
+        if foreign is not None:
+            yield Offence(
+                *match.span(), f"{_quoted_sentence(match[0])} holds U+{ord(foreign[0]):04X}, which is no plain English"
+            )
+        elif _DIGIT.search(match[0]):
+            yield Offence(*match.span(), f"{_quoted_sentence(match[0])} is no fact or name that it was told")
+
+
+def _quoted_sentence(piece: str) -> str:
+    return f'"{piece.strip()[:MAX_SHOWN]}"'
+
+
+def _marked(text: str, values: Iterable[tuple[int, int]], found: list[tuple[int, int]]) -> Iterator[Span]:
+    """The text in spans; a value within a link is a part of that."""
+    marks: list[tuple[int, int, Mark]] = [(start, end, "link") for start, end in found]
+    marks += [(*one, "value") for one in values if not any(one[0] < end and start < one[1] for start, end in found)]
+    at = 0
+    for start, end, mark in sorted(marks):
+        if start > at:
+            yield Span(text=text[at:start])
+        yield Span(text=defanged(text[start:end]) if mark == "link" else text[start:end], mark=mark)
+        at = end
+    if at < len(text) or not at:
+        yield Span(text=text[at:])
+
+
 Preview = Callable[[Request], Proposal]
 """What proposing it now would show, simulated on a fork; the rules of the policy that it would break in `note`."""
 Named = tuple[str, str]
-"""(kind, id) of an object, kinds as in `runbooks.models.pseudonyms`."""
+"""(kind, id) of an object, kinds as in `runbooks.models.prompt`."""
 REASON = "drafted by a model"
 """Why it is proposed, as far as that is known here: a model's own words stand nowhere but in its frame."""
 MAX_WHY = 300
 
-KINDS: Mapping[Type, str] = {
+KINDS: Mapping[ParameterType, str] = {
     "node_id": "node", "workload_id": "workload", "queue": "queue", "pool": "pool", "zone": "zone",
     "reservation": "reservation", "tenant": "tenant", "budget": "budget", "channel": "channel",
 }  # fmt: skip
-"""Type of a parameter -> kind of what it names."""
+"""ParameterType of a parameter -> kind of what it names."""
 
 
 def draft_of(

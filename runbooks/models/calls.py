@@ -27,7 +27,6 @@ from typing import Any, Literal, cast
 import msgspec
 
 from runbooks.drafts.typed_draft import REASONS, DraftRejected, Phase
-from runbooks.models import completion_envelope
 from runbooks.models.endpoint import Endpoint
 from runbooks.models.frames import (
     CALL,
@@ -41,7 +40,7 @@ from runbooks.models.frames import (
     SETTINGS,
     frame,
 )
-from runbooks.untrusted import strict_json
+from runbooks.untrusted import strict_formats
 
 START_S = 20.0
 """How long a child may take until it is ready; 1 s is usual."""
@@ -215,13 +214,13 @@ class ModelWorker:
             self._rung, self._rung_until = outcome.rung, time.monotonic() + RUNG_S
         tell("reading", outcome.bytes)
         try:
-            read = completion_envelope.read(
+            read = strict_formats.read_completion(
                 body,
                 prompt_bytes=sum(len(message.content.encode()) for message in call.messages),
                 max_tokens=call.max_tokens or self.endpoint.max_tokens,
                 most_bytes=self.endpoint.most_bytes,
             )
-        except completion_envelope.Unusable as unusable:
+        except strict_formats.Unusable as unusable:
             raise DraftRejected(unusable.reason, unusable.problem, unusable.remedy, spent) from None
         return ModelReply(
             content=read.content,
@@ -482,8 +481,8 @@ def _outcome(payload: bytes) -> tuple[_Outcome, bytes]:
     try:
         (size,) = LENGTH.unpack_from(payload)
         told = payload[LENGTH.size : LENGTH.size + size]
-        outcome = msgspec.convert(strict_json.loads(told, most_bytes=MAX_EXTRA), _Outcome)
-    except (struct.error, strict_json.NotJson, msgspec.ValidationError):
+        outcome = msgspec.convert(strict_formats.loads(told, most_bytes=MAX_EXTRA), _Outcome)
+    except (struct.error, strict_formats.NotJson, msgspec.ValidationError):
         raise _Ended("worker", "the child's account of the call cannot be read") from None
     known = not outcome.reason or outcome.reason in REASONS or _STATUS.fullmatch(outcome.reason)
     words = outcome.problem + outcome.remedy
@@ -502,8 +501,8 @@ def _outcome(payload: bytes) -> tuple[_Outcome, bytes]:
 
 def _progress(payload: bytes) -> tuple[Phase, int]:
     try:
-        phase, received = strict_json.loads(payload, most_bytes=200)
-    except (strict_json.NotJson, TypeError, ValueError):
+        phase, received = strict_formats.loads(payload, most_bytes=200)
+    except (strict_formats.NotJson, TypeError, ValueError):
         raise _Ended("worker", "the child's progress cannot be read") from None
     if phase not in ("asking", "waiting", "reading") or type(received) is not int:
         raise _Ended("worker", "the child's progress is none")

@@ -24,7 +24,6 @@ from runbooks.drafts.typed_draft import Brief, Called, Draft, DraftRejected, Mod
 from runbooks.models import limits as model_limits
 from runbooks.models.answer_checks import Preview, draft_of
 from runbooks.models.calls import CallRecord, ModelCall, ModelReply, ModelWorker
-from runbooks.models.completion_envelope import SCARCE_BYTES_A_TOKEN, TEMPLATE_TOKENS, estimate
 from runbooks.models.endpoint import Endpoint
 from runbooks.models.limits import (
     Circuit,
@@ -36,8 +35,9 @@ from runbooks.models.limits import (
     cache_key,
 )
 from runbooks.models.prompt import Prompt, prompt_of
-from runbooks.models.pseudonyms import key_of as names_key_of
-from runbooks.people.identity import Actor
+from runbooks.models.prompt import key_of as names_key_of
+from runbooks.plans.identity import Actor
+from runbooks.untrusted.strict_formats import SCARCE_BYTES_A_TOKEN, TEMPLATE_TOKENS, estimate
 
 if TYPE_CHECKING:
     from engine.control import Engine

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.model.columns import view
 from engine.model.errors import NotFoundError
 from engine.model.queries import Kind, Query, Term
 from engine.model.specs import NodeState, WorkloadState
 from engine.placement.fragmentation import headline_ppm
 from engine.reads.lists import free_gpu
-from engine.tables.columns import view
-from runbooks.plans.checks import CheckName
+from runbooks.plans.checks import MEANINGS, Check, CheckName, Finding, check_well_formed, holds, says, wanted, words
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -246,3 +246,24 @@ READINGS: Mapping[CheckName, Reading] = {
     "budget_spent_permille": _budget("spent_microusd"),
     "budget_forecast_permille": _budget("forecast_microusd"),
 }
+
+
+def evaluate(engine: Engine, check: Check, *, waited_ms: int | None = None) -> Finding:
+    """Look now. As a verification give the time since the step's effect, `waited_ms`: what has not come true is
+    inconclusive until `within_ms` is over, and a failure then. What is not known is inconclusive; an object that there
+    is not fails every check about it. Raises SpecError for a check that is malformed."""
+    check_well_formed(check, "check")
+    meaning = MEANINGS[check.check]
+    try:
+        value = READINGS[check.check](engine, check.of)
+    except NotFoundError:
+        return Finding(check=check, verdict="failure", found=f"there is no {meaning.of} {check.of}")
+    if value is None:
+        return Finding(check=check, verdict="inconclusive", found=f"not known: {words(check)}")
+    text = f"{value:,}" if isinstance(value, int) else value
+    found = says(check.check, check.of, text)
+    if holds(check, value):
+        return Finding(check=check, verdict="success", found=found)
+    found = f"{found}; wanted {wanted(check)}"
+    waits = waited_ms is not None and waited_ms < check.within_ms
+    return Finding(check=check, verdict="inconclusive" if waits else "failure", found=found)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from engine.model.errors import NotFoundError, SpecError
+from engine.model.errors import SpecError
 from engine.model.specs import Policy
 
 if TYPE_CHECKING:
-    from engine.control import Engine
+    pass
 
 CheckName = Literal[
     "node_state", "node_workloads", "node_free_gpus", "node_losses_day", "node_stragglers",
@@ -273,30 +273,7 @@ def vacuous(check: Check) -> str:
     return ""
 
 
-def evaluate(engine: Engine, check: Check, *, waited_ms: int | None = None) -> Finding:
-    """Look now. As a verification give the time since the step's effect, `waited_ms`: what has not come true is
-    inconclusive until `within_ms` is over, and a failure then. What is not known is inconclusive; an object that there
-    is not fails every check about it. Raises SpecError for a check that is malformed."""
-    from runbooks.plans.check_readings import READINGS
-
-    check_well_formed(check, "check")
-    meaning = MEANINGS[check.check]
-    try:
-        value = READINGS[check.check](engine, check.of)
-    except NotFoundError:
-        return Finding(check=check, verdict="failure", found=f"there is no {meaning.of} {check.of}")
-    if value is None:
-        return Finding(check=check, verdict="inconclusive", found=f"not known: {words(check)}")
-    text = f"{value:,}" if isinstance(value, int) else value
-    found = says(check.check, check.of, text)
-    if holds(check, value):
-        return Finding(check=check, verdict="success", found=found)
-    found = f"{found}; wanted {_wanted(check)}"
-    waits = waited_ms is not None and waited_ms < check.within_ms
-    return Finding(check=check, verdict="inconclusive" if waits else "failure", found=found)
-
-
-def _wanted(check: Check) -> str:
+def wanted(check: Check) -> str:
     value = f"{check.value:,}" if isinstance(check.value, int) else check.value
     granted = f" (within {check.tolerance_permille}/1000)" if check.tolerance_permille else ""
     return f"{check.op} {value}{granted}"

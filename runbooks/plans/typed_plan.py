@@ -1,23 +1,41 @@
-"""A plan: exactly what would be executed, in a canonical form whose digest a person approves.
+"""A plan: exactly what would be executed, in bounds and canonical form, and a proposal's life.
+
+A plan: exactly what would be executed, in a canonical form whose digest a person approves.
 
 Acts are what the catalogue knows; a step is an act with what was shown of its targets, its checks and its way back; a
 plan is steps with everything a vote is about. No floats, no clocks of the reader, no text of models: what is not in the
 plan is not approved.
+
+Bounds of everything an act may hold: whole ids, numbers that are possible, one line of text where text is meant.
+
+The check knows nothing of single actions. It walks all that is given, so a field that is added later is bound too.
+
+The life of a proposal, as one table of edges. What is not in the table cannot happen.
+
+    drafted -> simulated -> awaiting -> approved -> executing <-> verifying -> verified
+                               |           |            |             |
+                               |           |          paused        failed -> rolling_back -> rolled_back
+                               |           |-> stale                                      |-> rollback_failed
+                               |-> rejected, expired, cancelled, superseded (approved too)
+
+Nothing leads to executing but a claim of what was approved, and going on with what was claimed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from engine.elasticity.scaling_report import PoolSize
-from engine.model.autoscaling import Autoscaling
-from engine.model.specs import BudgetSpec, Policy, QueueSpec, ReservationSpec
-from runbooks.people.identity import Kind
+from engine.model.commands import MAX_EVIDENCE
+from engine.model.errors import RefusedError, SpecError
+from engine.model.spec_parts import MAX_POOL_NODES, Autoscaling
+from engine.model.specs import MAX_QUANTITY, BudgetSpec, Policy, QueueSpec, ReservationSpec, check_id
 from runbooks.plans.checks import Check
+from runbooks.plans.identity import Kind
 
 ActionName = Literal[
     "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
@@ -476,7 +494,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """Wall clock (Unix ms) after which it must be proposed again."""
     revision: int = 1
     state: str = "awaiting"
-    """A state of `runbooks.plans.proposal_states`."""
+    """A state of `runbooks.plans.typed_plan`."""
     reason: str = ""
     created_ms: int = 0
     needs: int = 0
@@ -536,3 +554,178 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "verified"
     waits_for: str = ""
     """What must happen before anything is done, or done further; empty when it is done."""
+
+
+MAX_TEXT = 500
+"""Characters of words for people."""
+TEXTS = {"note.text": MAX_TEXT, "resize.evidence": MAX_EVIDENCE}
+"""Where an act holds words, and how many characters of them. Everywhere else a text is an id, or a name from a list."""
+MAX_ENTRIES = 10_000
+"""Of any list or table in an act."""
+MINUTE_MS, WEEK_MS = 60_000, 7 * 24 * 3_600_000
+NUMBERS = {
+    "nodes": (0, MAX_POOL_NODES),
+    "canary.window_ms": (MINUTE_MS, WEEK_MS),
+    "canary.worst_permille": (1_000, 10_000),
+    "canary.least_starts": (1, 100_000),
+}
+"""(least, most) where an act itself is narrower than the engine, which has the last word on specs."""
+
+
+def check_bounds(act: Act) -> None:
+    """Raises SpecError naming the first field that is out of bounds: what could stand for more than one object, cannot
+    be typed, only looks like another letter, or is larger than anything there is."""
+    for where, value in _leaves(msgspec.to_builtins(act), ""):
+        if isinstance(value, str):
+            if where in TEXTS:
+                check_line(value, where, TEXTS[where])
+            elif value:
+                check_id(value, where)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            least, most = NUMBERS.get(where, (-MAX_QUANTITY, MAX_QUANTITY))
+            if not least <= value <= most:
+                raise SpecError(where, f"{value} is not between {least} and {most}", "Give a number between them")
+    for i, target in enumerate(act.targets):
+        check_id(target, f"targets[{i}]")
+    if act.note is not None and not act.note.text.strip():
+        raise SpecError("note.text", "is empty", "Say something")
+
+
+def check_line(value: str, where: str, most: int) -> None:
+    """Kept in the audit for ever and shown on terminals: one printable line of bounded length."""
+    if len(value) > most:
+        raise SpecError(where, f"{len(value):,} characters", f"Give at most {most}")
+    if not value.isprintable():
+        raise SpecError(where, "has characters that cannot be printed", "Give one line of plain text")
+
+
+def _leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """(path, value) of everything that is no list or table, the keys of tables among them."""
+    if isinstance(value, dict):
+        _check_size(value, where)
+        for key, inner in value.items():
+            yield where, key
+            yield from _leaves(inner, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        _check_size(value, where)
+        for i, inner in enumerate(value):
+            yield from _leaves(inner, f"{where}[{i}]")
+    else:
+        yield where, value
+
+
+def _check_size(value: Any, where: str) -> None:
+    if len(value) > MAX_ENTRIES:
+        raise SpecError(where, f"has {len(value):,} entries", f"Give at most {MAX_ENTRIES:,}")
+
+
+State = Literal[
+    "drafted", "simulated", "awaiting", "approved", "executing", "verifying", "paused", "verified", "failed",
+    "rolling_back", "rolled_back", "rollback_failed", "rejected", "denied", "stale", "expired", "superseded",
+    "cancelled",
+]  # fmt: skip
+Event = Literal[
+    "simulated", "denied", "submitted", "approved", "rejected", "expired", "cancelled", "superseded", "staled",
+    "revised", "broke_glass", "claimed", "acted", "continued", "verified", "paused", "failed", "resumed",
+    "taken_back", "rolled_back", "rollback_failed", "fell_short", "finished",
+]  # fmt: skip
+
+EDGES: Mapping[tuple[State, Event], State] = {
+    ("drafted", "simulated"): "simulated",
+    ("simulated", "denied"): "denied",
+    ("simulated", "submitted"): "awaiting",
+    ("awaiting", "approved"): "approved",
+    ("awaiting", "broke_glass"): "approved",
+    ("awaiting", "rejected"): "rejected",
+    ("awaiting", "expired"): "expired",
+    ("awaiting", "cancelled"): "cancelled",
+    ("awaiting", "superseded"): "superseded",
+    ("awaiting", "revised"): "drafted",
+    ("approved", "claimed"): "executing",
+    ("approved", "rejected"): "rejected",
+    ("approved", "expired"): "expired",
+    ("approved", "cancelled"): "cancelled",
+    ("approved", "superseded"): "superseded",
+    ("approved", "staled"): "stale",
+    ("approved", "revised"): "drafted",
+    ("approved", "fell_short"): "awaiting",
+    ("stale", "revised"): "drafted",
+    ("stale", "cancelled"): "cancelled",
+    ("expired", "revised"): "drafted",
+    ("executing", "acted"): "verifying",
+    ("executing", "paused"): "paused",
+    ("executing", "failed"): "failed",
+    ("executing", "finished"): "verified",
+    ("verifying", "continued"): "executing",
+    ("verifying", "verified"): "verified",
+    ("verifying", "paused"): "paused",
+    ("verifying", "failed"): "failed",
+    ("paused", "resumed"): "executing",
+    ("paused", "failed"): "failed",
+    ("paused", "taken_back"): "rolling_back",
+    ("failed", "taken_back"): "rolling_back",
+    ("verified", "taken_back"): "rolling_back",
+    ("rollback_failed", "taken_back"): "rolling_back",
+    ("rolling_back", "rolled_back"): "rolled_back",
+    ("rolling_back", "rollback_failed"): "rollback_failed",
+}
+"""(state, event) -> the state it leads to."""
+
+OPEN: frozenset[State] = frozenset(("awaiting", "approved"))
+"""Those that expire, and that a newer one may replace."""
+LIVE: frozenset[State] = frozenset(("executing", "verifying", "paused", "rolling_back"))
+"""Those under way: what they touch counts against limits."""
+ENDED: frozenset[State] = frozenset(
+    (
+        "verified", "failed", "rolled_back", "rollback_failed", "rejected", "denied", "stale", "expired", "superseded",
+        "cancelled",
+    )
+)  # fmt: skip
+
+
+def after(state: State, event: Event, name: str) -> State:
+    """The state that `event` leads to. Raises RefusedError, naming the proposal, where the table has no such edge."""
+    to = EDGES.get((state, event))
+    if to is None:
+        raise RefusedError(f"{name} is {state.replace('_', ' ')}: {DEEDS[event]}", WHAT_THEN.get(state, ""))
+    return to
+
+
+DEEDS: Mapping[Event, str] = {
+    "simulated": "it cannot be simulated",
+    "denied": "it cannot be denied",
+    "submitted": "it cannot be put to the vote",
+    "approved": "it cannot be approved",
+    "rejected": "it cannot be rejected any more",
+    "expired": "it cannot expire",
+    "cancelled": "it cannot be withdrawn any more",
+    "superseded": "it cannot be replaced",
+    "staled": "it cannot become stale",
+    "revised": "it cannot be revised",
+    "broke_glass": "the glass cannot be broken for it",
+    "claimed": "it cannot be executed",
+    "acted": "no step can be done",
+    "continued": "it cannot go on",
+    "verified": "it cannot be verified",
+    "paused": "it cannot be paused",
+    "failed": "it cannot fail",
+    "resumed": "it cannot be resumed",
+    "taken_back": "it cannot be rolled back",
+    "rolled_back": "it cannot be rolled back",
+    "rollback_failed": "it cannot fail to be rolled back",
+    "fell_short": "it cannot lack votes again",
+    "finished": "it cannot be finished",
+}
+WHAT_THEN: Mapping[State, str] = {
+    "awaiting": "Its votes are missing: muster show says whose",
+    "approved": "Execute it, or withdraw it",
+    "stale": "Revise it to see what it would do now, and vote on that",
+    "expired": "Propose it again",
+    "rejected": "Propose something else",
+    "superseded": "Look at the one that replaced it",
+    "cancelled": "Propose it again if it is wanted after all",
+    "verified": "It is done; muster rollback takes it back where that is possible",
+    "rolled_back": "Propose it again if it is wanted once more",
+    "paused": "Resume it, or roll it back",
+    "failed": "Roll it back, or look at what it left",
+}

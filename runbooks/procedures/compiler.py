@@ -1,8 +1,15 @@
-"""From a runbook and what is given for its inputs to a request: every reference resolved to explicit ids of this cell.
+"""From a runbook and what is given for its inputs to a request of typed acts.
+
+What the parameters of a runbook's step come to: the typed act, made for the cell as it is.
+
+Quantities that are given as more or less are added to what there is after the steps before; times are from now on the
+cell's clock.
+
+From a runbook and what is given for its inputs to a request: every reference resolved to explicit ids of this cell.
 
 What is given is checked against the live cell, so that a misspelt id is told with what may have been meant. Selectors
 are resolved here, once, to ids that people see and vote on. Nothing is evaluated but references, sums of a present
-quantity and a given one, and times from now (`runbooks.actions.typed_acts`).
+quantity and a given one, and times from now (`runbooks.procedures.compiler`).
 """
 
 from __future__ import annotations
@@ -15,18 +22,103 @@ import msgspec
 
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.queries import Kind, Query, Term
+from engine.twin import consolidation
 from runbooks.actions.catalogue import find
-from runbooks.actions.typed_acts import Maker
+from runbooks.actions.declaration import Given, InputType, nodes_of
 from runbooks.plans import checks
+from runbooks.plans.check_readings import evaluate
 from runbooks.plans.checks import MEANINGS, Check, Finding
-from runbooks.plans.typed_plan import Act, Limits, Request, StepRequest
-from runbooks.procedures.input_values import milliseconds, near, selected_by, why_not_value
+from runbooks.plans.queries import Chosen
+from runbooks.plans.typed_plan import Act, ActionName, Limits, Request, StepRequest
 from runbooks.procedures.linter import lint
-from runbooks.procedures.program import CheckLine, Input, InputType, Runbook, StepLine, reference
-from runbooks.procedures.queries import Chosen
+from runbooks.procedures.program import (
+    CheckLine,
+    Input,
+    Runbook,
+    StepLine,
+    milliseconds,
+    near,
+    reference,
+    selected_by,
+    why_not_value,
+)
 
 if TYPE_CHECKING:
     from engine.control import Engine
+    from engine.elasticity.scaling_report import PoolSize
+    from engine.model.queries import Consolidation, ConsolidationRequest
+    from engine.model.spec_parts import BudgetSpec
+    from engine.model.specs import QueueSpec
+
+
+class Maker:
+    """Makes the acts of one run, in order: it remembers what the earlier ones change, as far as later ones build on
+    it. It is the `PlannedCell` that declarations ask."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._queues: dict[str, QueueSpec] = {}
+        self._budgets: dict[str, BudgetSpec] = {}
+        self._nodes: dict[str, int] = {}
+        """Pool -> nodes it shall have."""
+
+    def act(self, action: ActionName, given: Given) -> Act:
+        """Raises NotFoundError for what does not exist, and RefusedError for what cannot be made here, such as moves
+        that nobody finds."""
+        row = find(action)
+        if row.make is not None:
+            return self._remembered(row.make(given, self))
+        targets = next(given[name] for name, parameter in row.parameters.items() if parameter.target)
+        return row.act(targets if isinstance(targets, tuple) else (targets,), given)
+
+    def _remembered(self, act: Act) -> Act:
+        if act.queue is not None:
+            self._queues[act.queue.to.name] = act.queue.to
+        if act.money is not None and act.money.budget is not None:
+            self._budgets[act.money.budget.name] = act.money.budget
+        if act.nodes is not None:
+            self._nodes[act.targets[0]] = act.nodes
+        return act
+
+    # -- the planned cell -------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._engine.state.cell
+
+    @property
+    def now_ms(self) -> int:
+        return self._engine.now_ms
+
+    def queue(self, name: str) -> QueueSpec:
+        """Raises NotFoundError."""
+        return self._queues.get(name) or self._engine.queue(name).spec
+
+    def budget(self, name: str) -> BudgetSpec:
+        """Raises NotFoundError."""
+        if name in self._budgets:
+            return self._budgets[name]
+        for line in self._engine.budgets().budgets:
+            if line.spec.name == name:
+                return line.spec
+        raise NotFoundError(f"there is no budget '{name}'", "See `muster budgets`")
+
+    def size(self, pool: str) -> PoolSize | None:
+        """None: there is no such pool."""
+        return next((size for size in self._engine.scaling().pools if size.pool == pool), None)
+
+    def nodes(self, pool: str) -> int:
+        """Raises NotFoundError."""
+        if pool in self._nodes:
+            return self._nodes[pool]
+        size = self.size(pool)
+        if size is None:
+            raise NotFoundError(f"there is no pool '{pool}'", "See `muster pools`")
+        return nodes_of(size)
+
+    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        return consolidation.plan(self._engine, request)
+
 
 MAX_NEAR = 3
 WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -77,7 +169,7 @@ def compile_runbook(
         )  # fmt: skip
     inputs = Inputs(engine, runbook, given)
     when = tuple(check for line in runbook.front.when for check in inputs.checks(line))
-    findings = tuple(checks.evaluate(engine, check) for check in when)
+    findings = tuple(evaluate(engine, check) for check in when)
     maker = Maker(engine)
     steps: list[StepRequest] = []
     for step in runbook.front.steps:

@@ -11,21 +11,12 @@ from typing import Any
 
 from engine.model.errors import SpecError
 from runbooks.actions.catalogue import CATALOG
-from runbooks.actions.declaration import Action
-from runbooks.actions.parameters import why_not_id
-from runbooks.actions.rollback import inverse_of, why_not_inverse
+from runbooks.actions.declaration import Action, why_not_id
+from runbooks.actions.wording import inverse_of, why_not_inverse
 from runbooks.plans import checks
 from runbooks.plans.checks import MEANINGS, Check, CheckName
+from runbooks.plans.queries import FileProblem
 from runbooks.plans.typed_plan import Act, Target
-from runbooks.procedures.input_values import (
-    flat,
-    milliseconds,
-    near,
-    only_targets,
-    part_of,
-    selected_by,
-    target_values,
-)
 from runbooks.procedures.program import (
     HEADINGS,
     ID,
@@ -37,13 +28,19 @@ from runbooks.procedures.program import (
     CheckLine,
     Runbook,
     StepLine,
+    flat,
+    milliseconds,
+    near,
+    only_targets,
     parse,
+    part_of,
     reference,
+    selected_by,
+    target_values,
 )
-from runbooks.procedures.queries import FileProblem
 from runbooks.procedures.value_rules import ValueLinter
-from runbooks.untrusted.confusable_names import skeleton
-from runbooks.untrusted.strict_yaml import Path, unseen
+from runbooks.untrusted.stranger_texts import skeleton
+from runbooks.untrusted.strict_formats import YamlPath, unseen
 
 MAX_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
 MIN_DURATION_MS = 60_000
@@ -134,7 +131,7 @@ class Linter(ValueLinter):
         if len(front.inputs) > MAX_INPUTS:
             self._say(("inputs",), "inputs", f"there are {len(front.inputs)}", f"Give at most {MAX_INPUTS}")
 
-    def _look_alikes(self, path: Path, names: list[str]) -> None:
+    def _look_alikes(self, path: YamlPath, names: list[str]) -> None:
         """Names that a tired reader takes for each other."""
         seen: dict[str, str] = {}
         for name in names:
@@ -146,7 +143,7 @@ class Linter(ValueLinter):
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def _step(self, i: int, step: StepLine) -> None:
-        path: Path = ("steps", i)
+        path: YamlPath = ("steps", i)
         if not STEP_ID.fullmatch(step.id):
             why = why_not_id(step.id) or "is no id of a step"
             self._say((*path, "id"), "confusable" if not step.id.isascii() else "id", f"{ascii(step.id)[:60]} {why}",
@@ -183,7 +180,7 @@ class Linter(ValueLinter):
         quiet = Linter(self.runbook)
         return quiet._checks(("when",), lines, "when")
 
-    def _parameters(self, path: Path, row: Action, given: Mapping[str, Any]) -> None:
+    def _parameters(self, path: YamlPath, row: Action, given: Mapping[str, Any]) -> None:
         action, known = row.name, row.parameters
         for name, value in given.items():
             if name not in known:
@@ -205,7 +202,7 @@ class Linter(ValueLinter):
             self._say(path, "missing-parameter", f"{action} changes nothing", f"Give some of {', '.join(row.some)}")
 
     def _verifications(
-        self, path: Path, row: Action, step: StepLine,
+        self, path: YamlPath, row: Action, step: StepLine,
         before: list[tuple[str, str, list[Check]]], after: list[tuple[str, str, list[Check]]],
     ) -> None:  # fmt: skip
         if not step.verify:
@@ -216,7 +213,7 @@ class Linter(ValueLinter):
         related = touched | {f"${{inputs.{name}}}" for name in self._narrowing(touched)}
         own = False
         for i, line in enumerate(step.verify):
-            at: Path = (*path, "verify", i)
+            at: YamlPath = (*path, "verify", i)
             if line.check not in MEANINGS:
                 continue
             if MEANINGS[line.check].of == "cell":
@@ -234,7 +231,7 @@ class Linter(ValueLinter):
             self._state_after(path, row, step, name, of, made)
 
     def _told_already(
-        self, path: Path, step: StepLine, name: str, of: str, made: list[Check],
+        self, path: YamlPath, step: StepLine, name: str, of: str, made: list[Check],
         before: list[tuple[str, str, list[Check]]],
     ) -> None:  # fmt: skip
         """Problems of a verification that what holds before the step implies."""
@@ -248,7 +245,7 @@ class Linter(ValueLinter):
                     "Verify what the step changes",
                 )  # fmt: skip
 
-    def _state_after(self, path: Path, row: Action, step: StepLine, name: str, of: str, made: list[Check]) -> None:
+    def _state_after(self, path: YamlPath, row: Action, step: StepLine, name: str, of: str, made: list[Check]) -> None:
         """Problems of a verification of a target's state that the action decides."""
         if STATE_CHECK.get(row.kind) != name or of not in set(flat(target_values(step))):
             return
@@ -267,7 +264,7 @@ class Linter(ValueLinter):
             self._say(at, "verify-never", f"{row.name} makes it {' or '.join(row.after)}, so that this never holds",
                       f"Verify == {row.after[0]}")  # fmt: skip
 
-    def _place_of(self, path: Path, step: StepLine, name: str, of: str) -> Path:
+    def _place_of(self, path: YamlPath, step: StepLine, name: str, of: str) -> YamlPath:
         at = next((i for i, line in enumerate(step.verify) if (line.check, line.of) == (name, of)), 0)
         return (*path, "verify", at)
 
@@ -276,7 +273,7 @@ class Linter(ValueLinter):
         names = {found[0] for value in touched if (found := reference(value))}
         return {by for name in names if name in self.front.inputs for by in selected_by(self.front.inputs[name])}
 
-    def _rollback(self, path: Path, row: Action, step: StepLine) -> None:
+    def _rollback(self, path: YamlPath, row: Action, step: StepLine) -> None:
         back, action, never = step.rollback, row.name, row.back is None
         if back == "":
             if row.command:
@@ -297,12 +294,12 @@ class Linter(ValueLinter):
         else:
             self._written_rollback(path, row, step)
 
-    def _written_rollback(self, path: Path, row: Action, step: StepLine) -> None:
+    def _written_rollback(self, path: YamlPath, row: Action, step: StepLine) -> None:
         action = row.name
         acts = []
         assert not isinstance(step.rollback, str), "called for one that is written out"
         for i, back in enumerate(step.rollback):
-            at: Path = (*path, i)
+            at: YamlPath = (*path, i)
             if back.action not in CATALOG:
                 self._say((*at, "action"), "unknown-action", f"{ascii(back.action)[:40]} is not in the catalogue",
                           near(back.action, tuple(CATALOG)))  # fmt: skip

@@ -1,4 +1,6 @@
-"""A runbook: Markdown whose front matter is a small typed program, and whose prose is documentation and nothing else.
+"""A runbook: its file, its front matter as a small typed program, and values for its inputs.
+
+A runbook: Markdown whose front matter is a small typed program, and whose prose is documentation and nothing else.
 
 The program names inputs, the conditions under which it applies, limits, and steps of the action catalogue with their
 preconditions, verifications and ways back. It has references (`${inputs.node}`, whole values only) and no expressions,
@@ -6,20 +8,34 @@ no text made of parts, no loops and no calls of other runbooks. Tier, votes, sta
 decided by the catalogue, the policy and people.
 
 `parse` reads the form; what a form can get wrong in meaning is told by `runbooks.procedures.linter`.
+
+The files of runbooks: those that are built in, and those of folders.
+
+Values that a runbook or a person gives for inputs and parameters: what they refer to, and why they will not do.
+
+Everything here goes by the text alone; whether an object exists is for the cell to say
+(`runbooks.procedures.compiler`).
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
-from typing import Any, Literal, NamedTuple, get_args
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from engine.model.errors import SpecError
-from runbooks.plans.typed_plan import Confirm, OnFail
-from runbooks.untrusted.strict_yaml import Path, YamlDocument, decoded, read
+from engine.model.quantities import duration_ms
+from runbooks.actions.catalogue import CATALOG, find
+from runbooks.actions.declaration import InputType, Parameter, why_not_id
+from runbooks.plans.typed_plan import ActionName, Confirm, OnFail
+from runbooks.untrusted.strict_formats import MAX_BYTES, YamlDocument, YamlPath, decoded, read
 
 FENCE = "---"
 HEADINGS = ("Why", "Evidence", "What can go wrong", "Aftercare")
@@ -35,11 +51,6 @@ MAX_MEMBERS = 200
 MAX_VERSION = 1_000_000
 MAX_TITLE = 100
 
-InputType = Literal[
-    "node_id", "workload_id", "queue", "pool", "zone", "reservation", "tenant", "budget", "channel", "name",
-    "int", "duration", "choice",
-]  # fmt: skip
-INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
 PROPERTIES: dict[InputType, dict[str, tuple[InputType, bool]]] = {
     "node_id": {"pool": ("pool", False), "zone": ("zone", False), "workloads": ("workload_id", True)},
     "workload_id": {"queue": ("queue", False), "tenant": ("tenant", False), "nodes": ("node_id", True)},
@@ -201,23 +212,23 @@ def check_fields(document: YamlDocument) -> None:
             _each(document, (*path, "rollback"), step.get("rollback"), RollbackAct)
 
 
-def _entries(path: Path, value: Any) -> list[tuple[Path, Any]]:
+def _entries(path: YamlPath, value: Any) -> list[tuple[YamlPath, Any]]:
     if isinstance(value, dict):
         return [((*path, key), one) for key, one in value.items()]
     return [((*path, i), one) for i, one in enumerate(value)] if isinstance(value, list) else []
 
 
-def _each(document: YamlDocument, path: Path, value: Any, of: type[msgspec.Struct]) -> None:
+def _each(document: YamlDocument, path: YamlPath, value: Any, of: type[msgspec.Struct]) -> None:
     for place, one in _entries(path, value):
         _each_one(document, place, one, of)
 
 
-def _each_one(document: YamlDocument, path: Path, value: Any, of: type[msgspec.Struct]) -> None:
+def _each_one(document: YamlDocument, path: YamlPath, value: Any, of: type[msgspec.Struct]) -> None:
     if isinstance(value, dict):
         _known(document, path, value, of)
 
 
-def _known(document: YamlDocument, path: Path, value: dict[str, Any], of: type[msgspec.Struct]) -> None:
+def _known(document: YamlDocument, path: YamlPath, value: dict[str, Any], of: type[msgspec.Struct]) -> None:
     fields = of.__struct_encode_fields__
     for key in value:
         if key in fields:
@@ -231,3 +242,172 @@ def _known(document: YamlDocument, path: Path, value: dict[str, Any], of: type[m
             )
         near = difflib.get_close_matches(key, fields, 1)
         raise SpecError(where, "is not a field", f"Did you mean {near[0]}?" if near else f"Known: {', '.join(fields)}")
+
+
+LIBRARY = Path(__file__).parent / "library"
+BUILT_IN = "built in"
+MAX_FILES = 500
+"""Of one folder."""
+
+
+class RunbookFile(NamedTuple):
+    """A file as it was read."""
+
+    name: str
+    source: str
+    account: str
+    """OS account that the file belongs to, as "unix:1000"; empty for one that is built in."""
+    data: bytes
+    unreadable: str
+
+
+def files_of(folder: Path, *, built_in: bool = False) -> list[RunbookFile]:
+    """The .md files of a folder, by name; README.md is not one. What cannot be read is there with the reason."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".md" and path.name != "README.md")
+    except OSError as error:
+        return [RunbookFile(folder.name, str(folder), "", b"", f"the folder cannot be read ({error.strerror})")]
+    if len(paths) > MAX_FILES:
+        unreadable = f"it holds {len(paths):,} files; the first {MAX_FILES} are read"
+        return [file_of(path, built_in) for path in paths[:MAX_FILES]] + [
+            RunbookFile(folder.name, str(folder), "", b"", unreadable)
+        ]
+    return [file_of(path, built_in) for path in paths]
+
+
+def file_of(path: Path, built_in: bool = False) -> RunbookFile:
+    """Reads a regular file, no more than a runbook may be long; a pipe or a device does not hold anybody up."""
+    source = BUILT_IN if built_in else str(path)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            about = os.fstat(handle)
+            regular = stat.S_ISREG(about.st_mode)
+            data = _bytes(handle) if regular else b""
+        finally:
+            os.close(handle)
+    except OSError as error:
+        return RunbookFile(path.name, source, "", b"", f"cannot be read ({error.strerror})")
+    account = "" if built_in else f"unix:{about.st_uid}"
+    return RunbookFile(path.name, source, account, data, "" if regular else "is no regular file")
+
+
+def _bytes(handle: int) -> bytes:
+    """At most one byte more than a runbook may have."""
+    found = b""
+    while len(found) <= MAX_BYTES and (part := os.read(handle, MAX_BYTES + 1 - len(found))):
+        found += part
+    return found
+
+
+def selected_by(one: Input) -> set[str]:
+    """Names of the inputs that an input's selector refers to."""
+    if one.select is None:
+        return set()
+    values = (getattr(one.select, field) for field in ("pool", "zone", "queue", "tenant"))
+    return {found[0] for value in values if (found := reference(value))}
+
+
+def target_values(step: StepLine) -> Iterator[Any]:
+    """What a step gives for the parameters that name what it acts on."""
+    known = CATALOG[step.action].parameters if step.action in CATALOG else {}
+    yield from (value for name, value in step.with_.items() if name in known and known[name].target)
+
+
+def only_targets(action: ActionName) -> bool:
+    return all(parameter.target for parameter in find(action).parameters.values())
+
+
+def flat(values: Iterable[Any]) -> Iterator[str]:
+    """The texts among values and their lists."""
+    for value in values:
+        if isinstance(value, list):
+            yield from flat(value)
+        elif isinstance(value, str):
+            yield value
+
+
+def part_of(of: str, touched: set[str]) -> bool:
+    """Whether a reference is to a property of an input that is among those touched."""
+    found = reference(of)
+    return found is not None and bool(found[1]) and f"${{inputs.{found[0]}}}" in touched
+
+
+def milliseconds(value: str | int | None) -> int | None:
+    """Of a duration as people write it; None for what is none."""
+    try:
+        return duration_ms(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def why_not_literal(value: Any, parameter: Parameter) -> tuple[str, str, str]:
+    """(why a value written in a runbook is not one of the parameter, rule, remedy); empty words when it is."""
+    if parameter.type == "int":
+        if not isinstance(value, int) or isinstance(value, bool):
+            return f"{ascii(value)[:40]} is no whole number", "wrong-type", "Give one"
+        if not parameter.least <= value <= parameter.most:
+            return f"{value:,} is out of range", "out-of-range", f"Give {parameter.least:,} to {parameter.most:,}"
+        return "", "", ""
+    if not isinstance(value, str):
+        return f"{ascii(value)[:40]} is no {parameter.type}", "wrong-type", "Give text"
+    if parameter.type == "text":
+        if not value.strip() or len(value) > parameter.most or "\n" in value:
+            return (
+                "is empty, long or on two lines",
+                "wrong-type",
+                f"Give one line of at most {parameter.most} characters",
+            )
+        if any(sign in value for sign in ("${", "{{", "$(", "`", "%(")):
+            return (
+                f"{ascii(value)[:60]} is sent as it stands",
+                "expression",
+                "Nothing is filled in; remove the template",
+            )
+        return "", "", ""
+    if parameter.type == "duration":
+        ms = milliseconds(value)
+        if ms is None:
+            return f"{ascii(value)[:40]} is no time", "duration-range", "Give one such as 10m"
+        if not parameter.least <= ms <= parameter.most:
+            bounds = f"{parameter.least // 1000}s to {parameter.most // 3_600_000}h"
+            return f"{value} is out of range", "duration-range", f"Give {bounds}"
+        return "", "", ""
+    if parameter.type == "choice":
+        known = parameter.choices
+        return (
+            ("", "", "") if value in known else (f"there is no {ascii(value)[:40]}", "wrong-type", near(value, known))
+        )
+    why = why_not_id(value)
+    rule = "confusable" if not value.isascii() else "pattern"
+    return (f"{ascii(value)[:60]} {why}" if why else ""), rule, "Name each object by its own id"
+
+
+def why_not_value(one: Input, value: str | int | None) -> str:
+    """Why a value does not fit an input, as far as can be told without a cell; empty when it does."""
+    if one.type == "int":
+        if not isinstance(value, int):
+            return f"{ascii(value)[:40]} is no whole number"
+        low, high = one.min, one.max
+        inside = isinstance(low, int) and isinstance(high, int) and low <= value <= high
+        return "" if inside else f"{value} is not from {low} to {high}"
+    if one.type == "duration":
+        ms, low_ms, high_ms = milliseconds(value), milliseconds(one.min), milliseconds(one.max)
+        if ms is None:
+            return f"{ascii(value)[:40]} is no time such as 10m"
+        inside = low_ms is not None and high_ms is not None and low_ms <= ms <= high_ms
+        return "" if inside else f"{value} is not from {one.min} to {one.max}"
+    if not isinstance(value, str):
+        return f"{ascii(value)[:40]} is no text"
+    if one.type == "choice":
+        return "" if value in one.choices else f"{ascii(value)[:40]} is not one of {', '.join(one.choices)}"
+    why = why_not_id(value)
+    return f"{ascii(value)[:60]} {why}" if why else ""
+
+
+def near(name: str, known: tuple[str, ...]) -> str:
+    """What may have been meant."""
+    found = difflib.get_close_matches(name, known, 1)
+    if found:
+        return f"Did you mean {found[0]}?"
+    return f"Known: {', '.join(known)}" if known else "There are none"

@@ -1,4 +1,8 @@
-"""The shelf: which runbooks there are, and which version of which people have approved for use here.
+"""The shelf: which runbooks there are, which versions people approved, and each in words.
+
+Runbooks in words: their inputs, steps and limits as a person reads them, from the typed program alone.
+
+The shelf: which runbooks there are, and which version of which people have approved for use here.
 
 Files are read when they are looked at. A runbook is run for real only while the SHA-256 of its exact bytes is approved,
 by as many people as the policy in force asks for plans of tier T2, none of them its owner or of the OS account that
@@ -12,31 +16,30 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, insert
 
 from engine.journal.database import create_tables
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
+from runbooks.actions import wording
+from runbooks.actions.catalogue import find
 from runbooks.actions.target_readings import MAX_COMMENT, check_text
-from runbooks.audit.row_digests import reread
+from runbooks.audit.log import reread
+from runbooks.gate import approval_policy
 from runbooks.gate.approval_gate import wall_ms
+from runbooks.gate.approval_policy import Policy, Vote
+from runbooks.gate.authority import METADATA, RUNBOOK_VOTE, Deed, Votes, authors, missing, need
 from runbooks.gate.policy_versions import kept_signature, used_nonce
-from runbooks.gate.runbook_approvals import METADATA, VOTE, Deed, Votes, authors, missing, need
 from runbooks.gate.store import new_id
-from runbooks.people.identity import Actor, AuthRefused
+from runbooks.plans import checks
 from runbooks.plans.amounts import utc
-from runbooks.plans.typed_plan import RunbookRef
-from runbooks.policy import approval_policy
-from runbooks.policy.approval_policy import Policy, Vote
-from runbooks.procedures.compiler import compile_runbook
-from runbooks.procedures.files import LIBRARY, RunbookFile, files_of
-from runbooks.procedures.input_values import near
-from runbooks.procedures.linter import lint_file
-from runbooks.procedures.program import Runbook, parse
-from runbooks.procedures.queries import (
+from runbooks.plans.checks import MEANINGS
+from runbooks.plans.identity import Actor, AuthRefused
+from runbooks.plans.queries import (
     FileProblem,
+    InputLine,
     RunbookAsk,
     RunbookLine,
     RunbookRun,
@@ -44,12 +47,135 @@ from runbooks.procedures.queries import (
     RunbookVote,
     Status,
 )
-from runbooks.procedures.wording import rollback_of, verifications_of, view_of
-from runbooks.untrusted.confusable_names import skeleton
+from runbooks.plans.typed_plan import Act, Plan, RunbookRef
+from runbooks.procedures.compiler import compile_runbook
+from runbooks.procedures.linter import lint_file
+from runbooks.procedures.program import (
+    LIBRARY,
+    CheckLine,
+    Input,
+    LimitLine,
+    Runbook,
+    RunbookFile,
+    StepLine,
+    files_of,
+    near,
+    parse,
+)
+from runbooks.untrusted.stranger_texts import skeleton
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.gate.approval_gate import Gate
+
+
+def view_of(
+    line: RunbookLine, runbook: Runbook | None, problems: tuple[FileProblem, ...], votes: tuple[str, ...], data: bytes
+) -> RunbookView:
+    """All of one file. Where it has not the form of a runbook, its text is shown as it is."""
+    if runbook is None:
+        return RunbookView(
+            line=line, inputs=(), when=(), limits="", steps=(), prose=data.decode("utf-8", "replace"), votes=votes,
+            problems=problems,
+        )  # fmt: skip
+    front = runbook.front
+    return RunbookView(
+        line=line,
+        inputs=tuple(input_line(name, one) for name, one in front.inputs.items()),
+        when=tuple(asked(check) for check in front.when),
+        limits=limited(front.limits),
+        steps=tuple(line for step in front.steps for line in step_lines(step)),
+        prose=runbook.prose.strip("\n"),
+        votes=votes,
+        problems=problems,
+    )
+
+
+def input_line(name: str, one: Input) -> InputLine:
+    bounds = [f"at most {one.max_items}"] if one.max_items is not None else []
+    if one.min is not None:
+        bounds.append(f"{one.min} to {one.max}")
+    if one.choices:
+        bounds.append(" | ".join(one.choices))
+    if one.select is not None:
+        by = (
+            f"{field} {value}" for field in ("pool", "zone", "queue", "tenant") if (value := getattr(one.select, field))
+        )
+        what = f"{one.select.nodes} nodes" if one.select.nodes else f"{one.select.workloads} workloads"
+        first = f", {one.select.sort} first" if one.select.workloads else ""
+        bounds.append(f"else {what} of {', '.join(by)}{first}")
+    elif one.default is not None:
+        bounds.append(f"default {one.default}")
+    elif not one.required:
+        bounds.append("optional")
+    return InputLine(name=name, type=one.type, help=one.help, bounds=", ".join(bounds) or "required")
+
+
+def asked(line: CheckLine) -> str:
+    """A check as it is written, in words; what its reference stands for is known when it runs."""
+    prefix = "" if line.op == "==" else "not " if line.op == "!=" else f"{line.op} "
+    meaning = next((meaning for name, meaning in MEANINGS.items() if name == line.check), None)
+    text = f"{line.check} {line.of}" if meaning is None else meaning.says
+    said = text.replace("{of}", plain(line.of)).replace("{value}", f"{prefix}{plain(line.value)}")
+    tolerance = f", {line.tolerance_permille}/1000 granted" if line.tolerance_permille else ""
+    return f"{said}{tolerance}{', within ' + line.within if line.within else ''}"
+
+
+def step_lines(step: StepLine) -> list[str]:
+    given = ", ".join(f"{name} {plain(value)}" for name, value in step.with_.items())
+    lines = [f"{step.id}: {step.action} {given}".rstrip()]
+    lines += [f"  needs: {asked(check)}" for check in step.pre]
+    lines += [f"  then: {asked(check)}" for check in step.verify]
+    if step.rollback == "inverse":
+        lines.append("  back: what the catalogue knows, to what it was")
+    elif step.rollback == "cannot":
+        lines.append("  back: it cannot be taken back")
+    elif not isinstance(step.rollback, str):
+        lines += [
+            f"  back: {act.action} {', '.join(f'{name} {plain(value)}' for name, value in act.with_.items())}"
+            for act in step.rollback
+        ]
+    if step.confirm != "none":
+        lines.append(f"  waits for the go of an {step.confirm}")
+    lines.append(f"  if it fails: {step.on_fail}")
+    return lines
+
+
+def limited(limits: LimitLine) -> str:
+    counts = ((limits.max_nodes, "nodes"), (limits.max_gpus, "GPUs"), (limits.max_workloads, "workloads"))
+    told = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    return f"at most {told or 'nothing'}; {limits.max_duration}"
+
+
+def plain(value: Any) -> str:
+    """A value of the file: references as <name>."""
+    if isinstance(value, list):
+        return ", ".join(plain(one) for one in value)
+    text = str(value)
+    return f"<{text[9:-1]}>" if text.startswith("${inputs.") and text.endswith("}") else text
+
+
+def rollback_of(plan: Plan) -> tuple[str, ...]:
+    """How each step is taken back, the last one first."""
+    return tuple(
+        f"{step.id}: {'; '.join(map(wording.title, step.rollback)) or without_acts(step.act)}"
+        for step in reversed(plan.steps)
+    )
+
+
+def without_acts(act: Act) -> str:
+    """What to say of a step whose way back has no acts."""
+    return "cannot be taken back" if find(act.action).back is None else "leaves nothing to take back"
+
+
+def verifications_of(plan: Plan) -> tuple[str, ...]:
+    """What is looked at after each step."""
+    return tuple(
+        f"{step.id}: {checks.words(check)}{f' within {check.within_ms // 1000} s' if check.within_ms else ''}"
+        for step in plan.steps
+        for check in step.verify
+    )
+
 
 T = TypeVar("T")
 
@@ -220,12 +346,14 @@ class RunbookRegistry:
             vote = Vote(subject=who.subject, kind=who.kind, account=who.account, key=who.key, verdict="approve",
                         at_ms=now_ms)  # fmt: skip
             made = connection.execute(
-                insert(VOTE).values(
+                insert(RUNBOOK_VOTE).values(
                     runbook=read.id, version=version_of(read), sha256=read.sha256, deed=deed, owner=owner_of(read),
                     file_account=read.file.account, vote=msgspec.json.encode(vote), at_ms=now_ms,
                 )
             )  # fmt: skip
-            rows = reread(connection, VOTE, VOTE.c.id == new_id(made)) | used_nonce(connection, given.signed)
+            rows = reread(connection, RUNBOOK_VOTE, RUNBOOK_VOTE.c.id == new_id(made)) | used_nonce(
+                connection, given.signed
+            )
             sealed = self._audit.seal(connection, given.comment) if given.comment else None
             private = (sealed,) if sealed else ()
             if deed == "retire":

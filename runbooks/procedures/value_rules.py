@@ -6,18 +6,30 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from engine.model.errors import SpecError
-from runbooks.actions.parameters import MAX_DURATION_MS, MAX_LITERALS, Parameter, Type
+from runbooks.actions.declaration import MAX_DURATION_MS, MAX_LITERALS, Parameter, ParameterType
 from runbooks.plans import checks
 from runbooks.plans.checks import MEANINGS, OPERATORS, Check, CheckName, Subject
-from runbooks.procedures.input_values import milliseconds, near, selected_by, why_not_literal, why_not_value
-from runbooks.procedures.program import MAX_MEMBERS, NAME, PROPERTIES, CheckLine, Input, Runbook, reference
-from runbooks.procedures.queries import FileProblem
-from runbooks.untrusted.strict_yaml import Path
+from runbooks.plans.queries import FileProblem
+from runbooks.procedures.program import (
+    MAX_MEMBERS,
+    NAME,
+    PROPERTIES,
+    CheckLine,
+    Input,
+    Runbook,
+    milliseconds,
+    near,
+    reference,
+    selected_by,
+    why_not_literal,
+    why_not_value,
+)
+from runbooks.untrusted.strict_formats import YamlPath
 
-IDS: tuple[Type, ...] = (
+IDS: tuple[ParameterType, ...] = (
     "node_id", "workload_id", "queue", "pool", "zone", "reservation", "tenant", "budget", "channel", "name",
 )  # fmt: skip
-TYPE_OF: dict[Subject, Type] = {
+TYPE_OF: dict[Subject, ParameterType] = {
     "node": "node_id", "workload": "workload_id", "pool": "pool", "queue": "queue", "tenant": "tenant", "zone": "zone",
     "reservation": "reservation", "budget": "budget",
 }  # fmt: skip
@@ -28,7 +40,7 @@ MAX_CHECKS = 16
 class ReferenceType(NamedTuple):
     """What a reference stands for."""
 
-    type: Type
+    type: ParameterType
     many: bool
     input: str
     of: Input
@@ -46,7 +58,7 @@ class ValueLinter:
         self.used: set[str] = set()
         """Inputs that something refers to."""
 
-    def _say(self, path: Path, rule: str, problem: str, remedy: str) -> None:
+    def _say(self, path: YamlPath, rule: str, problem: str, remedy: str) -> None:
         line = self.runbook.document.line(path)
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
         problem = f"{where}: {problem}" if where else problem
@@ -59,7 +71,7 @@ class ValueLinter:
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def _input(self, name: str, one: Input) -> None:
-        path: Path = ("inputs", name)
+        path: YamlPath = ("inputs", name)
         if not NAME.fullmatch(name):
             self._say(path, "id", "is no name of an input", "Use at most 32 of a-z, 0-9 and _, a letter first")
         if one.type in ("int", "duration"):
@@ -82,7 +94,7 @@ class ValueLinter:
         if one.select is not None:
             self._select(path, one)
 
-    def _range(self, path: Path, one: Input) -> None:
+    def _range(self, path: YamlPath, one: Input) -> None:
         least, most = self.bounds(one)
         if least is None or most is None:
             kind = "whole numbers" if one.type == "int" else "durations such as 5m"
@@ -104,7 +116,7 @@ class ValueLinter:
 
         return read(one.min), read(one.max)
 
-    def _default(self, path: Path, one: Input) -> None:
+    def _default(self, path: YamlPath, one: Input) -> None:
         path = (*path, "default")
         why = why_not_value(one, one.default)
         if why:
@@ -112,7 +124,7 @@ class ValueLinter:
         if one.type in ("node_id", "workload_id"):
             self._say(path, "default-target", f"a {one.type} has a default", "Let a person name what is acted on")
 
-    def _select(self, path: Path, one: Input) -> None:
+    def _select(self, path: YamlPath, one: Input) -> None:
         select = one.select
         path = (*path, "select")
         assert select is not None, "called for inputs that have one"
@@ -160,7 +172,7 @@ class ValueLinter:
 
     # -- values -----------------------------------------------------------------------------------------------------
 
-    def typed(self, path: Path, value: str) -> ReferenceType | None:
+    def typed(self, path: YamlPath, value: str) -> ReferenceType | None:
         """What a reference stands for; None, and a problem, where it stands for nothing."""
         found = reference(value)
         if found is None:
@@ -186,7 +198,7 @@ class ValueLinter:
         type_, many = known[prop]
         return ReferenceType(type_, many, name, one)
 
-    def _value(self, path: Path, value: Any, parameter: Parameter) -> None:
+    def _value(self, path: YamlPath, value: Any, parameter: Parameter) -> None:
         """One value of a parameter: a reference to an input of its type, or itself."""
         if isinstance(value, list):
             if not parameter.many:
@@ -214,7 +226,7 @@ class ValueLinter:
         if why:
             self._say(path, rule, why, remedy)
 
-    def _typed_value(self, path: Path, typed: ReferenceType, parameter: Parameter) -> None:
+    def _typed_value(self, path: YamlPath, typed: ReferenceType, parameter: Parameter) -> None:
         if typed.type != parameter.type and not (parameter.type == "object" and typed.type in IDS):
             self._say(path, "wrong-type", f"is a {typed.type}, not a {parameter.type}", f"Refer to a {parameter.type}")
         elif typed.many and not parameter.many:
@@ -232,7 +244,7 @@ class ValueLinter:
 
     # -- checks -----------------------------------------------------------------------------------------------------
 
-    def _checks(self, path: Path, lines: tuple[CheckLine, ...], role: str) -> list[tuple[str, str, list[Check]]]:
+    def _checks(self, path: YamlPath, lines: tuple[CheckLine, ...], role: str) -> list[tuple[str, str, list[Check]]]:
         """(check, what it is about as written, the check with each end of its value's range), of those that are well
         formed."""
         good = []
@@ -249,7 +261,7 @@ class ValueLinter:
                     self._say((*path, i), "contradiction", f"cannot hold beside {checks.words(other[0])}", "Remove one")
         return good
 
-    def _check(self, path: Path, line: CheckLine, role: str) -> list[Check]:
+    def _check(self, path: YamlPath, line: CheckLine, role: str) -> list[Check]:
         if line.check not in MEANINGS:
             self._say((*path, "check"), "unknown-check", f"there is no check {ascii(line.check)[:40]}",
                       near(line.check, tuple(MEANINGS)))  # fmt: skip
@@ -300,7 +312,7 @@ class ValueLinter:
             made.append(check)
         return made
 
-    def _values(self, path: Path, line: CheckLine, name: CheckName) -> list[int | str]:
+    def _values(self, path: YamlPath, line: CheckLine, name: CheckName) -> list[int | str]:
         """What a check compares with: itself, or both ends of the range of the input that it refers to."""
         value = line.value
         in_seconds = name.endswith("_s")

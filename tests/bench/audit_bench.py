@@ -16,12 +16,12 @@ from engine.control import Engine
 from engine.model.commands import AddQueues, HoldQueues, OpenQueues
 from engine.model.specs import QueueSpec
 from runbooks.audit import verify
-from runbooks.audit.checkpoints import CheckpointSigner
 from runbooks.audit.log import Audit
-from runbooks.audit.queries import AuditRange
 from runbooks.audit.reader import part
 from runbooks.audit.verify import Trust
-from runbooks.people.identity import Actor
+from runbooks.audit.witnesses import CheckpointSigner
+from runbooks.plans.identity import Actor
+from runbooks.plans.queries import AuditRange
 
 RECORDS = 100_000
 CHECKPOINTS = 100

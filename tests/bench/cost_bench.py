@@ -8,12 +8,11 @@ from typing import Any
 
 import twin_bench
 
-from console.service.advisor import Advisor
-from console.service.quotes import Quotes
-from engine.forks.memory_pages import Pages
+from console.service.advisor import Advisor, Quotes
 from engine.loop import EngineLoop
 from engine.model.specs import HOUR_MS
-from recommender.quotes.queries import Quote, QuoteRequest
+from engine.twin.forks import Pages
+from recommender.estimates.queries import Quote, QuoteRequest
 
 
 def cost() -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recommender.forecasts.demand import DemandModel
+from recommender.estimates.demand import DemandModel
 
 RUNS = 7
 

@@ -19,7 +19,7 @@ from engine.model.queries import Query
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from runbooks.drafts.rule_drafter import RuleDrafter
 from runbooks.drafts.typed_draft import Brief, Draft
-from runbooks.people.identity import THIS_ACCOUNT
+from runbooks.plans.identity import THIS_ACCOUNT
 
 T = TypeVar("T")
 SIZES = ((5_000, 10_000, True), (50_000, 100_000, False), (130_000, 100_000, False))

@@ -21,8 +21,7 @@ from contextlib import closing
 from pathlib import Path
 
 from console.client.remote import RemoteClient
-from console.fleet.client import FleetClient
-from console.fleet.paths import FleetPaths
+from console.fleet.queries import FleetClient, FleetPaths
 from engine.model.commands import Submit
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from tests.bench import fleet_routing_bench

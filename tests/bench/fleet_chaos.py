@@ -26,9 +26,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from console.client.remote import RemoteClient
-from console.fleet.client import FleetClient
-from console.fleet.paths import FleetPaths
-from console.fleet.queries import FleetView
+from console.fleet.queries import FleetClient, FleetPaths, FleetView
 from engine.model.errors import MusterError
 from engine.model.queries import Query
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from console.client.remote import RemoteClient
-from console.fleet.client import FleetClient
-from console.fleet.paths import FleetPaths
+from console.fleet.queries import FleetClient, FleetPaths
 from engine.model.commands import Submit
 from engine.model.errors import MusterError
 from engine.model.queries import Query

@@ -19,12 +19,12 @@ from engine.model.queries import Query
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from runbooks.audit.log import Audit
 from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.approval_policy import SOLO
+from runbooks.gate.composition import ForkTrial
 from runbooks.gate.policy_versions import Policies
-from runbooks.gate.simulation import ForkTrial
-from runbooks.people.identity import THIS_ACCOUNT
+from runbooks.gate.run_limits import ByTier, PolicyLimits
+from runbooks.plans.identity import THIS_ACCOUNT
 from runbooks.plans.typed_plan import Act, Request, StepRequest
-from runbooks.policy.approval_policy import SOLO
-from runbooks.policy.limits import ByTier, PolicyLimits
 
 PLANS = 200
 MANY = 1_000_000

@@ -24,9 +24,9 @@ import engine_bench
 import msgspec
 import numpy as np
 
-from console.auth.sockets import bind_unix
 from console.client.remote import RemoteClient
-from console.server.listeners import new_event_loop, run_server
+from console.client.sockets import bind_unix
+from console.server.engine_process import new_event_loop, run_server
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.control import Engine

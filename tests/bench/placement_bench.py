@@ -19,8 +19,8 @@ import numpy as np
 
 from engine.capacity.index import NOWHERE, Capacity
 from engine.capacity.task_shapes import Shape
+from engine.model.columns import view
 from engine.model.specs import NodeSpec, PoolSpec, Resources, TaskGroup
-from engine.tables.columns import view
 
 SIZES = (5_000, 50_000, 130_000, 500_000)
 POOLS = (

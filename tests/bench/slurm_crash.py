@@ -26,9 +26,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.control import Engine
-from engine.external.slurm.carrying.threads import IntentDriver
-from engine.external.slurm.client.connection import SlurmConnection
-from engine.external.slurm.errors import SlurmUnavailable
+from engine.external.change_carrier import IntentDriver
+from engine.external.slurm.capabilities import SlurmUnavailable
+from engine.external.slurm.connection import SlurmConnection
 from engine.external.slurm.records import JobRequest
 from engine.loop import EngineLoop
 from engine.model.commands import Define, Submit

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from console.auth.sockets import bind_unix
-from console.server.listeners import run_server
-from console.server.routes import event_stream
-from console.server.routes.event_stream import EventFrame, EventRoutes
+from console.client.sockets import bind_unix
+from console.server import watching
+from console.server.engine_process import run_server
+from console.server.watching import EventFrame, EventRoutes
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
@@ -58,7 +58,7 @@ class Made:
         self.count += 1
         version = 10**6 + self.count
         content = msgspec.json.encode(Changes(version=version, at_ms=1, items=self._items))
-        return EventFrame(version, len(self._items), 0, event_stream._framed(version, content), b"")
+        return EventFrame(version, len(self._items), 0, watching._framed(version, content), b"")
 
 
 async def measured(loop: EngineLoop, path: str, made: Made) -> str:
@@ -86,10 +86,10 @@ async def measured(loop: EngineLoop, path: str, made: Made) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=300)
-    parser.add_argument("--at-once", type=int, default=event_stream.AT_ONCE)
+    parser.add_argument("--at-once", type=int, default=watching.AT_ONCE)
     options = parser.parse_args()
     made = Made(options.items)
-    event_stream.AT_ONCE, event_stream.TICK_S = options.at_once, 0.25
+    watching.AT_ONCE, watching.TICK_S = options.at_once, 0.25
     EventRoutes._looked = lambda _, after: made.frame(after)  # type: ignore[method-assign, assignment]
     with running_loop() as loop, tempfile.TemporaryDirectory(prefix="mu-", dir="/tmp") as folder:
         loop.paused = True

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from engine.capacity.affinity import Bonds
 from engine.capacity.index import Capacity
-from engine.capacity.task_shapes import Shape
-from engine.capacity.topology import BLOCK
-from engine.capacity.topology_domains import domain_room, pick, spans
+from engine.capacity.task_shapes import Bonds, Shape
+from engine.capacity.topology import BLOCK, domain_room, pick, spans
 from engine.control import Engine
+from engine.model.columns import view
 from engine.model.commands import Submit
 from engine.model.specs import (
     CellSpec,
@@ -35,8 +34,7 @@ from engine.model.specs import (
     WorkloadSpec,
 )
 from engine.placement.gang_placement import Claim, place, unplace
-from engine.state.bulk_allocations import take_all_devices
-from engine.tables.columns import view
+from engine.state.allocations import take_all_devices
 
 SIZES = (5_000, 50_000, 130_000)
 POOL = PoolSpec(name="h100", capacity=Resources(cpu_milli=192_000, memory_mib=2_000_000, gpu_milli=8000))

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 
 from engine.control import Engine
-from engine.forks import child_process
-from engine.forks.memory_pages import Pages
 from engine.model.commands import Submit
 from engine.model.specs import HOUR_MS, Resources, TaskGroup, WorkloadSpec, WorkloadState
 from engine.model.twin_queries import AskStart, WhatIf
 from engine.model.what_if_edits import parse_all
+from engine.twin import forks
+from engine.twin.forks import Pages
 from engine.twin.live_twin import Twins
 from engine.twin.rehearsals import Rehearsal
 
@@ -69,18 +69,18 @@ def _forked(engine: Engine) -> dict[str, float]:
     calls = []
     for number in range(5):
         begun = time.perf_counter()
-        worker = child_process.start(lambda report, whole=not number: _measure(engine, report, whole), 60)
+        worker = forks.start(lambda report, whole=not number: _measure(engine, report, whole), 60)
         calls.append((time.perf_counter() - begun) * 1000)
         said = []
         while not worker.over:
-            child_process.wait_for([worker])
+            forks.wait_for([worker])
             said += worker.frames()
         if not number:
             private, adopted, ahead = msgspec.msgpack.decode(said[0])
     return {"call_ms": sorted(calls)[2], "private_mib": private, "adopted_mib": adopted, "ahead_mib": ahead}
 
 
-def _measure(engine: Engine, report: child_process.Report, whole: bool) -> None:
+def _measure(engine: Engine, report: forks.Report, whole: bool) -> None:
     found = [_private_mib()]
     if whole:
         ahead = Rehearsal(engine, 0, None)

@@ -10,19 +10,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from console.auth.token_queries import NewToken, TokenAsk, TokenLine
-from console.client.cell_questions import RuntimeEstimate
-from console.client.health import Health
 from console.client.presence import Here, PresenceAsk, Present
-from console.client.protocol import Client
+from console.client.protocol import Client, Health, RuntimeEstimate
 from console.client.questions import Question, refuse_read_only, wrap_answers
+from console.client.tokens import NewToken, TokenAsk, TokenLine
 from engine.elasticity.scaling_report import PoolSize, ScalingReport
-from engine.executors.process_queries import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
-from engine.external.slurm.mirror.report import NOT_MIRRORED, Mirrored, MirrorReport
-from engine.model.autoscaling import Autoscaling, ScalingSpec
+from engine.executors.task_files import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
+from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
-from engine.model.intent_reports import IntentsReport
+from engine.model.external_cells import IntentsReport
 from engine.model.queries import (
     DEFAULT_COLUMNS,
     Burn,
@@ -60,6 +57,7 @@ from engine.model.queries import (
     VertexReport,
     WorkloadDetail,
 )
+from engine.model.spec_parts import Autoscaling, ScalingSpec
 from engine.model.specs import BudgetSpec, QueueSpec
 from engine.model.twin_queries import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, StartFigure, Unit
 from engine.reads.cost_reports import (
@@ -71,18 +69,62 @@ from engine.reads.cost_reports import (
     ShowbackRequest,
     TenantGoodput,
 )
-from recommender.findings.queries import Recommendation, Recommendations, SuggestionTrial, Track
-from recommender.findings.suggestions import Benefit, Evidence, Suggestion
-from recommender.forecasts.queries import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
-from recommender.history.metrics import SeriesKey
-from recommender.history.queries import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
-from recommender.quotes.queries import Quantiles, Quote, QuoteOption, QuoteRequest, RunTime
-from recommender.runtimes.placement_queries import PlacementAdvice, PlacementOption, QuantileSpread
-from recommender.runtimes.sizing_queries import Need, SizedKind, SizingReport, SizingRequest
-from runbooks.audit.queries import AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
+from recommender.estimates.queries import (
+    Coverage,
+    Forecast,
+    ForecastRequest,
+    HourAhead,
+    MemberSkill,
+    Need,
+    PlacementAdvice,
+    PlacementOption,
+    Quantiles,
+    QuantileSpread,
+    Quote,
+    QuoteOption,
+    QuoteRequest,
+    RunTime,
+    SizedKind,
+    SizingReport,
+    SizingRequest,
+)
+from recommender.findings.suggestions import (
+    Benefit,
+    Evidence,
+    Recommendation,
+    Recommendations,
+    Suggestion,
+    SuggestionTrial,
+    Track,
+)
+from recommender.history.metrics import (
+    History,
+    HistoryPoint,
+    HistoryRequest,
+    ImportReceipt,
+    RunBatch,
+    SampleBatch,
+    SeriesKey,
+)
 from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
-from runbooks.people.identity import Signed
-from runbooks.plans.intent_queries import IntentAnswer, IntentDetail
+from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
+from runbooks.gate.run_limits import Freeze, FreezeSpec
+from runbooks.plans.identity import Signed
+from runbooks.plans.queries import (
+    AuditPage,
+    AuditPart,
+    AuditQuery,
+    AuditRange,
+    AuditState,
+    Chosen,
+    IntentAnswer,
+    IntentDetail,
+    RunbookAsk,
+    RunbookLine,
+    RunbookRun,
+    RunbookView,
+    RunbookVote,
+)
 from runbooks.plans.typed_plan import (
     Act,
     Blast,
@@ -98,10 +140,6 @@ from runbooks.plans.typed_plan import (
     Tier,
 )
 from runbooks.plans.typed_plan import Simulated as Fork
-from runbooks.policy.approval_policy import Verdict
-from runbooks.policy.freezes import Freeze, FreezeSpec
-from runbooks.policy.queries import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
-from runbooks.procedures.queries import Chosen, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 from tests.console import fake_gate, fake_policy
 
 NOW_MS = 1_772_366_400_000

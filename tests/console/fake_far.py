@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 
 from console.fleet.queries import CellView, FleetEvent, FleetSubmission, FleetView, TenantView
-from engine.external.slurm.mirror.report import MirrorReport
-from engine.external.slurm.unsupported import LeftOut
-from engine.fleet.routing_policy import CellRow, RoutingDecision
-from engine.model.intent_reports import FarLook, IntentsReport, IntentView, IntentWord
+from engine.admission.fleet_routing import CellRow, RoutingDecision
+from engine.external.mirror_report import LeftOut, MirrorReport
+from engine.model.external_cells import FarLook, IntentsReport, IntentView, IntentWord
 from engine.model.specs import TaskGroup, WorkloadSpec
-from runbooks.plans.intent_queries import IntentDetail
+from runbooks.plans.queries import IntentDetail
 from runbooks.plans.typed_plan import Act
 from tests.console.fake_client import MINUTE, NOW_MS
 

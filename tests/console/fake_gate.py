@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runbooks.audit.queries import AuditRow, AuditText
 from runbooks.plans.checks import Check, Finding
+from runbooks.plans.queries import AuditRow, AuditText, FileProblem, InputLine, RunbookLine, RunbookView
 from runbooks.plans.typed_plan import (
     Act,
     Blast,
@@ -26,7 +26,6 @@ from runbooks.plans.typed_plan import (
     Tier,
     VoteLine,
 )
-from runbooks.procedures.queries import FileProblem, InputLine, RunbookLine, RunbookView
 
 NOW_MS = 1_772_366_400_000
 MINUTE = 60_000

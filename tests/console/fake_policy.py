@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runbooks.policy.freezes import Freeze
-from runbooks.policy.queries import Candidate, PolicyDifference, PolicyView
+from runbooks.gate.approval_policy import Candidate, PolicyDifference, PolicyView
+from runbooks.gate.run_limits import Freeze
 
 
 def view(text: Callable[[int, str], str], freezes: tuple[Freeze, ...]) -> PolicyView:

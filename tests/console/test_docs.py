@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from console.auth.sockets import probe
 from console.cli.main import parser
+from console.client.launch import ensure_engine
+from console.client.sockets import probe
 from console.forms.documents import read_document
 from console.forms.settings import DEMO_CELL, load, paths_in
 from console.forms.work_files import cell_of
-from console.processes.launch import ensure_engine
 from engine.capacity.scores import SCORES
 from engine.control import Engine
 from engine.model.commands import Define
 from runbooks.drafts.typed_draft import REASONS
+from runbooks.gate.policy_files import read_policy
 from runbooks.models.endpoint import endpoint_of
-from runbooks.policy.files import read_policy
 from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 

@@ -43,9 +43,9 @@ def test_opening_the_console_loads_no_engine_before_first_paint() -> None:
         "import sys, types\n"
         "terminal = types.SimpleNamespace(isatty=lambda: True, write=sys.__stdout__.write, flush=int)\n"
         "sys.stdin = sys.stdout = sys.stderr = terminal\n"
-        "import console.tui.app, console.tui.terminal.restore\n"
+        "import console.tui.app, console.tui.terminal_guard\n"
         "console.tui.app.run = lambda connect, **options: 0\n"
-        "console.tui.terminal.restore.watched = lambda: None\n"  # it forks, and wants a real terminal
+        "console.tui.terminal_guard.watched = lambda: None\n"  # it forks, and wants a real terminal
         "from console.cli.main import run\n"
         "assert run(['--demo']) == 0\n"
         f"sys.__stdout__.write('\\n' + str(sorted(name for name in {BEFORE_PAINT} if name in sys.modules)))"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from console.auth.sockets import probe
 from console.cli.main import EXIT_CODES
+from console.client.sockets import probe
 from console.forms.settings import CellPaths, paths_in
 from tests.support.patience import PATIENCE_S, until
 from tests.support.served import socket_folder

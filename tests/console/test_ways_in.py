@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.model import commands
-from runbooks.policy.direct_requests import ADMITTED
+from runbooks.gate.decisions import ADMITTED
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {
@@ -22,22 +22,22 @@ COMMANDS = {
 MUTATING = COMMANDS - {kind.__name__ for kind in ADMITTED}
 CALLERS = {
     "runbooks/gate/executor.py": "steps of approved plans",
-    "runbooks/policy/direct_requests.py": "submissions and definitions, by role and on record",
-    "runbooks/gate/unverified_steps.py": "a person's word on an intent in doubt, by role and on record",
+    "runbooks/gate/decisions.py": "submissions and definitions, by role and on record",
+    "runbooks/gate/aftermath.py": "a person's word on an intent in doubt, by role and on record",
     "console/server/engine_process.py": "a new cell is defined by whoever starts it",
-    "console/cli/benchmarks/replay.py": "a trace's own engine, in this process alone",
+    "console/evals/engine_runs.py": "a trace's own engine, in this process alone",
     "engine/control.py": "`command` is `commands` of one; a new cell",
     "engine/loop.py": "the load of a simulated cell",
-    "engine/health/agent_reports.py": "agents of nodes begin and end to be waited for",
-    "engine/external/slurm/mirror/mirror_passes.py": "what Slurm did, in a cell that Slurm decides",
-    "engine/external/slurm/mirror/forgotten_jobs.py": "ended runs that slurmdbd tells, in a cell that Slurm decides",
-    "engine/external/slurm/carrying/threads.py": "what became of intents that the gate wrote down",
+    "engine/executors/agent_reports.py": "agents of nodes begin and end to be waited for",
+    "engine/external/mirror_passes.py": "what Slurm did, in a cell that Slurm decides",
+    "engine/external/forgotten_jobs.py": "ended runs that slurmdbd tells, in a cell that Slurm decides",
+    "engine/external/change_carrier.py": "what became of intents that the gate wrote down",
     "engine/twin/counterfactuals.py": "a fork",
     "engine/twin/rehearsals.py": "a fork",
-    "runbooks/gate/simulation.py": "a fork",
+    "runbooks/gate/composition.py": "a fork",
     "engine/twin/consolidation.py": "a fork",
     "runbooks/actions/target_readings.py": "a fork",
-    "runbooks/drafts/rules/solver.py": "a fork",
+    "runbooks/drafts/solver.py": "a fork",
     "console/evals/scores.py": "a fork",
     "console/evals/incident_replay.py": "a scripted incident's own engine, in memory",
 }
@@ -46,12 +46,12 @@ MAKERS = {
         f"runbooks/actions/{subject}.py": "what its actions come to"
         for subject in ("declaration", "workloads", "queues", "reservations", "cell", "pools", "budgets", "slurm")
     },
-    "runbooks/gate/unverified_steps.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
-    "engine/health/agent_reports.py": "agents of nodes",
-    "console/cli/benchmarks/replay.py": "a trace's own engine",
-    "engine/external/slurm/mirror/mirror_passes.py": "what Slurm did: `Observe` alone",
-    "engine/external/slurm/mirror/forgotten_jobs.py": "as the mirror: `Observe` alone",
-    "engine/external/slurm/carrying/threads.py": "what became of intents: `SettleIntents` alone",
+    "runbooks/gate/aftermath.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
+    "engine/executors/agent_reports.py": "agents of nodes",
+    "console/evals/engine_runs.py": "a trace's own engine",
+    "engine/external/mirror_passes.py": "what Slurm did: `Observe` alone",
+    "engine/external/forgotten_jobs.py": "as the mirror: `Observe` alone",
+    "engine/external/change_carrier.py": "what became of intents: `SettleIntents` alone",
     "engine/twin/counterfactuals.py": "a fork",
     "engine/admission/what_if_edits.py": "a fork",
     "engine/twin/consolidation.py": "a fork",
@@ -92,7 +92,7 @@ CLIENTS = {
     "find(act.action)",
     "catalogue",
 }
-"""What is not an engine: the `command` of clients is `runbooks.policy.direct_requests`'s, that of the catalogue only
+"""What is not an engine: the `command` of clients is `runbooks.gate.decisions`'s, that of the catalogue only
 makes one."""
 
 
@@ -116,7 +116,7 @@ def imported(tree: ast.AST, module: str) -> set[str]:
         if (
             module
             and isinstance(node, ast.ImportFrom)
-            and node.module in ("engine.model", "runbooks.actions.lazy_modules")
+            and node.module in ("engine.model", "runbooks.actions.declaration")
         ):
             found |= COMMANDS
         if (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.control import Engine
-from engine.model.autoscaling import ScalingSpec
 from engine.model.commands import Submit
+from engine.model.spec_parts import ScalingSpec
 from engine.model.specs import (
     CellSpec,
     NodeSpec,

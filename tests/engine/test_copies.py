@@ -17,12 +17,11 @@ from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine import read_replica
 from engine.control import Engine
-from engine.forks import child_process
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import Query, Term
-from engine.twin import counterfactuals
+from engine.twin import counterfactuals, forks
 from tests.support.cells import small_cell
 from tests.support.gates import gate_of
 from tests.support.large_cells import large_engine, steady_feed
@@ -143,9 +142,9 @@ def test_a_copy_is_shown_when_it_has_ready_what_people_look_at(
         os.read(reading, 1)
         return found(answers, frame)
 
-    start = child_process.start
+    start = forks.start
     monkeypatch.setattr(
-        child_process,
+        forks,
         "start",
         lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest),
     )
@@ -204,9 +203,9 @@ def test_what_takes_long_keeps_nobody_who_asks_for_less(
 
     monkeypatch.setattr(*found_by, slow)
     # A child keeps only its own files open; here, that one too.
-    start = child_process.start
+    start = forks.start
     monkeypatch.setattr(
-        child_process,
+        forks,
         "start",
         lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest),
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from console.cli.approvals import drafts
 from console.cli.main import run
+from console.commands import drafts
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.tui.app import MusterApp

@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from console.auth.oidc import OpenIdProvider
-from console.server import connections
+from console.client.oidc import OpenIdProvider
+from console.server import load_limits
 from console.server.authentication import FAILURES, MAX_LOGIN
 from engine.loop import EngineLoop
 from engine.model.errors import UnreachableError
-from tests.console.auth.test_tls import certificate, secured
+from tests.console.client.test_tls import certificate, secured
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached
 from tests.support.oidc_issuer import CLIENT, Issuer, issuing
@@ -96,7 +96,7 @@ def test_connections_on_which_nothing_comes_leave_room_for_others(
     """They are counted before TLS is begun, and let go when they end."""
     for bound, most in (("MAX_FROM_ONE", 6), ("MAX_IN_ALL", 6)):
         with monkeypatch.context() as patched, secured(loop, certificate(tmp_path)) as port:
-            patched.setattr(connections, bound, most)
+            patched.setattr(load_limits, bound, most)
             silent_ones = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(most)]
             with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as beyond:
                 assert beyond.recv(1) == b""
@@ -149,7 +149,7 @@ def test_logins_that_do_not_hold_are_slowed_down_like_tokens(loop: EngineLoop, i
 def test_made_up_logins_while_the_provider_is_silent_hold_up_nobody(
     loop: EngineLoop, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.auth.oidc.TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("console.client.oidc.TIMEOUT_S", PATIENCE_S)
     forged = issuer.token()
     provider = ExitStack()
     url = provider.enter_context(silent())
@@ -185,7 +185,7 @@ def test_made_up_logins_while_the_provider_is_silent_hold_up_nobody(
 def test_a_provider_that_failed_is_not_waited_for_at_once_again_and_its_keys_are_believed_on(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.auth.oidc.AGAIN_S", 0.0)
+    monkeypatch.setattr("console.client.oidc.AGAIN_S", 0.0)
     provider = OpenIdProvider(issuer.url, CLIENT)
     assert provider.proved(issuer.token()).account
     issuer.floods = True

@@ -17,16 +17,16 @@ import pytest
 
 from console.cli.main import run
 from console.fleet import server
-from console.fleet.client import FleetClient
-from engine.executors import supervised_task
-from engine.executors.gang_launch import MARK, of_machine
-from engine.fleet.routing_policy import BY_TAG
+from console.fleet.queries import FleetClient
+from engine.admission.fleet_routing import BY_TAG
+from engine.executors import gang_tasks
+from engine.executors.gang_tasks import MARK, of_machine
 from engine.journal.database import place_of
 from engine.model.commands import Submit
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import RunSpec
-from runbooks.people.identity import OWNER, Actor
-from runbooks.policy.local_commands import check_commands
+from runbooks.gate.decisions import check_commands
+from runbooks.plans.identity import OWNER, Actor
 from tests.console.fleet.test_fleet import job
 from tests.support.fleets import Served, served_fleet
 from tests.support.patience import PATIENCE_S, until
@@ -153,8 +153,8 @@ def test_a_process_that_came_to_its_id_later_is_not_killed() -> None:
     with subprocess.Popen(["sleep", "60"], env={MARK: "theirs", "PATH": os.defpath}) as other:
         # A program's environment can be read a moment after its start, not with it.
         until(lambda: Path(f"/proc/{other.pid}/environ").read_bytes())
-        supervised_task._kill(other.pid, "ours")
-        supervised_task._kill(other.pid, "their")
+        gang_tasks._kill(other.pid, "ours")
+        gang_tasks._kill(other.pid, "their")
         assert other.poll() is None
-        supervised_task._kill(other.pid, "theirs")
+        gang_tasks._kill(other.pid, "theirs")
         assert other.wait(PATIENCE_S) == -signal.SIGKILL

@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.external.intent_evidence import JobsByToken
+from engine.external.slurm import transport as slurm_line
 from engine.external.slurm.answers import decoded, split
-from engine.external.slurm.carrying.reconciliation import JobsByToken
-from engine.external.slurm.client import transport as slurm_line
-from engine.external.slurm.client.tokens import TokenFile
-from engine.external.slurm.errors import SlurmUnreadable
+from engine.external.slurm.capabilities import SlurmUnreadable
+from engine.external.slurm.transport import TokenFile
 from engine.model.commands import IntentChange, SettleIntents, Submit
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.specs import RunSpec
 from engine.state.intents import Phase
-from runbooks.people.identity import Scope
-from runbooks.policy.approval_policy import Grant
-from runbooks.policy.direct_requests import admit
+from runbooks.gate.approval_policy import Grant
+from runbooks.gate.decisions import admit
+from runbooks.plans.identity import Scope
 from tests.engine.external.slurm.test_slurm_line import connected, playing
 from tests.engine.external.slurm.test_slurm_mirror import World, job, running
 from tests.support.cells import workload

@@ -16,7 +16,7 @@ import pytest
 from console.client.presence import PresenceAsk
 from console.server import authentication
 from engine.loop import EngineLoop
-from runbooks.people.identity import Scope
+from runbooks.plans.identity import Scope
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached
 from tests.support.people import person, team

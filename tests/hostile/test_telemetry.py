@@ -19,7 +19,7 @@ from runbooks.drafts.vocabulary import METRICS, fact
 from runbooks.models.endpoint import Egress
 from runbooks.models.prompt import Prompt, prompt_of
 from runbooks.plans.typed_plan import Source
-from runbooks.untrusted.excerpts import prepared
+from runbooks.untrusted.stranger_texts import prepared
 from tests.hostile.harness import cases
 from tests.support.answered import Desk
 from tests.support.effort import some

@@ -54,19 +54,19 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- votes
     Mutant(
         "a vote on another digest counts",
-        "runbooks/gate/votes",
+        "runbooks/gate/decisions",
         *never("if digest != row.digest:\n            since ="),
         ("gate",),
     ),
     Mutant(
         "what does not count is taken as a vote",
-        "runbooks/gate/votes",
+        "runbooks/gate/decisions",
         *never('if why_not:\n            return RefusedError(f"your vote'),
         ("gate_rules",),
     ),
     Mutant(
         "a yes need not say why",
-        "runbooks/gate/votes",
+        "runbooks/gate/decisions",
         *never('if verdict == "approve" and need.reason and not comment.strip():'),
         ("gate_rules",),
     ),
@@ -79,77 +79,77 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "votes are counted, not people",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         "            counted[subject] = vote",
         "            counted[f'{subject}#{len(counted)}'] = vote",
         ("policy",),
     ),
     Mutant(
         "one key is several votes",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         "return a.key == b.key",
         "return False",
         ("gate_rules",),
     ),
     Mutant(
         "one unsigned account is several votes",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         "return stands_for(a) == stands_for(b) or TCP in (a, b)",
         "return False",
         ("gate_rules",),
     ),
     Mutant(
         "the author votes",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         *never("if subject == subject_of(policy, author.subject, author.account):"),
         ("policy",),
     ),
     Mutant(
         "whoever asked for it votes",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         *never("if requester and subject == subject_of(policy, requester, requester):"),
         ("policy",),
     ),
     Mutant(
         "a service votes",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         *never('if vote.kind != "human":\n        return not_human(vote.kind)\n    if vote.verdict'),
         ("policy",),
     ),
     Mutant(
         "a role that was taken away still votes",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         "    missing = [role for role in need.roles if role not in held]",
         "    missing: list[Role] = []",
         ("policy",),
     ),
     Mutant(
         "a key that was taken away still signs",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         *never("if vote.key and vote.key not in fingerprints(policy, subject):"),
         ("policy",),
     ),
     Mutant(
         "an unsigned vote counts",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         *never("if need.signed and not vote.key:"),
         ("policy",),
     ),
     Mutant(
         "two from one account are two without their keys",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         *never("if shares_account(policy, vote.account, author, requester) and not (vote.key and author.signed):"),
         ("policy",),
     ),
     Mutant(
         "a machine's draft is for its requester to approve",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         *never('if machine and policy.mode != "solo":'),
         ("gate_rules",),
     ),
     Mutant(
         "a policy goes below the floors",
-        "runbooks/policy/approval_policy",
+        "runbooks/gate/approval_policy",
         'return (SOLO_FLOORS if policy.mode == "solo" else FLOORS)[tier]',
         "return SOLO_FLOORS[tier]",
         ("policy",),
@@ -169,15 +169,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("gate_rules",),
     ),
     # -- signatures
+    Mutant("a signature is not checked", "runbooks/plans/keys", " and key.verifies(signature, message)", "", ("keys",)),
     Mutant(
-        "a signature is not checked", "runbooks/people/keys", " and key.verifies(signature, message)", "", ("keys",)
-    ),
-    Mutant(
-        "a signature holds for another plan", "runbooks/people/keys", '"digest": digest,', '"digest": "",', ("keys",)
+        "a signature holds for another plan", "runbooks/plans/keys", '"digest": digest,', '"digest": "",', ("keys",)
     ),
     Mutant(
         "an old signature holds",
-        "runbooks/people/keys",
+        "runbooks/plans/keys",
         *never("if abs(now_ms - signed.at_ms) > WINDOW_MS:"),
         ("keys",),
     ),
@@ -229,7 +227,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a tier that has risen does not matter",
-        "runbooks/gate/revalidation",
+        "runbooks/gate/proposal_status",
         *never("if tier > step.tier:"),
         ("gate_rules",),
     ),
@@ -309,7 +307,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a way back is taken twice",
-        "runbooks/gate/rollback",
+        "runbooks/gate/aftermath",
         *never("if self._has_effect(key):\n            return"),
         ("crash",),
     ),
@@ -336,14 +334,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an edge too many",
-        "runbooks/plans/proposal_states",
+        "runbooks/plans/typed_plan",
         '    ("approved", "claimed"): "executing",\n',
         '    ("approved", "claimed"): "executing",\n    ("awaiting", "claimed"): "executing",\n',
         ("gate_rules",),
     ),
     Mutant(
         "a message is sent as often as it is written",
-        "runbooks/gate/outbox",
+        "runbooks/gate/store",
         "where(OUTBOX.c.key == key)).first() is None:",
         "where(OUTBOX.c.key == key)).first() is not True:",
         ("gate_rules",),
@@ -351,7 +349,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- limits
     Mutant(
         "limits are of each plan alone",
-        "runbooks/policy/limits",
+        "runbooks/gate/run_limits",
         "if more > 0 and have + more > most * factor:",
         "if more > 0 and more > most * factor:",
         ("policy",),
@@ -372,14 +370,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a freeze stops its own tier alone",
-        "runbooks/policy/freezes",
+        "runbooks/gate/run_limits",
         "if TIERS.index(tier) < TIERS.index(spec.tier)",
         "if TIERS.index(tier) != TIERS.index(spec.tier)",
         ("policy",),
     ),
     Mutant(
         "a freeze of a zone that is gone does not hold",
-        "runbooks/policy/freezes",
+        "runbooks/gate/run_limits",
         "    except SpecError:\n        return True",
         "    except SpecError:\n        return False",
         ("policy",),
@@ -387,25 +385,25 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- break-glass
     Mutant(
         "the glass is broken again before the review",
-        "runbooks/gate/break_glass",
+        "runbooks/gate/decisions",
         *never("if any(self._is_same(in_force, actor, subject) for subject in"),
         ("gate_rules",),
     ),
     Mutant(
         "anybody breaks the glass",
-        "runbooks/gate/break_glass",
+        "runbooks/gate/decisions",
         *never('if why_not:\n            return RefusedError(f"you may not break the glass'),
         ("gate_rules",),
     ),
     Mutant(
         "the glass is broken for another digest",
-        "runbooks/gate/break_glass",
+        "runbooks/gate/decisions",
         *never('if digest != row.digest:\n            return RefusedError(f"the digest given'),
         ("gate_rules",),
     ),
     Mutant(
         "one closes the review of oneself",
-        "runbooks/gate/break_glass",
+        "runbooks/gate/decisions",
         *never('if not why_not and kept["forced"] and self._is_same('),
         ("gate_rules",),
     ),
@@ -462,10 +460,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("gate_rules",),
     ),
-    Mutant("a way back may leave targets as they are", "runbooks/actions/rollback", *never("if left:"), ("inverse",)),
+    Mutant("a way back may leave targets as they are", "runbooks/actions/wording", *never("if left:"), ("inverse",)),
     Mutant(
         "a way back may give something else",
-        "runbooks/actions/rollback",
+        "runbooks/actions/wording",
         *never("if wanted[id_] != deeds:"),
         ("inverse",),
     ),
@@ -587,9 +585,7 @@ MUTANTS: tuple[Mutant, ...] = (
         *never("if moved and self.source.first == moved + 1"),
         ("audit",),
     ),
-    Mutant(
-        "records can be changed", "runbooks/audit/tables", "for trigger in _SQLITE:", "for trigger in ():", ("audit",)
-    ),
+    Mutant("records can be changed", "runbooks/audit/log", "for trigger in _SQLITE:", "for trigger in ():", ("audit",)),
     # -- keys of requests
     Mutant(
         "a key of a request is everybody's",
@@ -622,26 +618,26 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- files
     Mutant(
         "YAML with aliases",
-        "runbooks/untrusted/strict_yaml",
+        "runbooks/untrusted/strict_formats",
         *never("if isinstance(event, yaml.AliasEvent):"),
         ("strict_yaml",),
     ),
     Mutant(
         "YAML with tags",
-        "runbooks/untrusted/strict_yaml",
+        "runbooks/untrusted/strict_formats",
         *never('if getattr(event, "tag", None) is not None:'),
         ("strict_yaml",),
     ),
-    Mutant("YAML with a key twice", "runbooks/untrusted/strict_yaml", *never("if key in found:"), ("strict_yaml",)),
+    Mutant("YAML with a key twice", "runbooks/untrusted/strict_formats", *never("if key in found:"), ("strict_yaml",)),
     Mutant(
         "YAML with what nobody sees",
-        "runbooks/untrusted/strict_yaml",
+        "runbooks/untrusted/strict_formats",
         *never("if hidden:\n            _refuse(name, number"),
         ("strict_yaml",),
     ),
     Mutant(
         "YAML as deep as it likes",
-        "runbooks/untrusted/strict_yaml",
+        "runbooks/untrusted/strict_formats",
         *never("if len(path) >= MAX_DEPTH and"),
         ("strict_yaml",),
     ),

@@ -17,11 +17,11 @@ from sqlalchemy import Connection, select
 
 from engine.control import Engine
 from runbooks.actions import catalogue
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.audit.verify import Trust, verify
 from runbooks.gate import store
 from runbooks.gate.store import EFFECT, PROPOSAL, REVISION, STEP, VOTE
-from runbooks.plans import proposal_states
+from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Plan
 
 MAKES = {
@@ -101,7 +101,7 @@ def check_life(row: store.ProposalRow, tables: dict[str, list[Any]]) -> None:
             assert state is None
             state = "drafted"
         elif kind == "proposal":
-            to = proposal_states.EDGES.get((state, event))  # type: ignore[arg-type]
+            to = typed_plan.EDGES.get((state, event))  # type: ignore[arg-type]
             assert to is not None, f"{row.id}: {event} while {state}"
             assert (record["data"]["from"], record["data"]["to"]) == (state, to)
             state, moves = to, moves + 1
@@ -136,7 +136,7 @@ def check_steps(row: store.ProposalRow, plan: Plan, tables: dict[str, list[Any]]
     if row.state == "verified":
         assert row.cursor == len(plan.steps)
     if row.cursor == 0 and row.state in (
-        *proposal_states.OPEN,
+        *typed_plan.OPEN,
         "rejected",
         "denied",
         "expired",

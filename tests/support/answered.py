@@ -11,17 +11,17 @@ from sqlalchemy import func, select
 
 from engine.control import Engine
 from engine.model.commands import Cordon
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.drafts.facts import gather
 from runbooks.drafts.model_answer import read_answer
 from runbooks.drafts.typed_draft import Brief, Draft, DraftRejected, Excerpt, Sentence, Task
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import TEAM
 from runbooks.models.answer_checks import draft_of
 from runbooks.models.endpoint import Egress
 from runbooks.models.prompt import Prompt, prompt_of
-from runbooks.people.identity import Actor
+from runbooks.plans.identity import Actor
 from runbooks.plans.typed_plan import Proposal, Request
-from runbooks.policy.approval_policy import TEAM
 from tests.support.cells import small_cell, submit, workload
 from tests.support.gates import gate_of
 from tests.support.runbook_texts import SOUND

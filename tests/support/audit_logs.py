@@ -14,12 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from engine.control import Engine
 from engine.journal import postgres_sessions
 from engine.journal.database import Schema, place_of
-from runbooks.audit.anchors import Anchor
-from runbooks.audit.checkpoints import CheckpointSigner
 from runbooks.audit.log import Audit
-from runbooks.audit.queries import AuditPart, AuditRange
 from runbooks.audit.reader import part
-from runbooks.people.identity import Actor
+from runbooks.audit.witnesses import Anchor, CheckpointSigner
+from runbooks.plans.identity import Actor
+from runbooks.plans.queries import AuditPart, AuditRange
 from runbooks.plans.typed_plan import Sealed
 
 START_MS = 1_772_366_400_000

@@ -12,17 +12,16 @@ import msgspec
 from sqlalchemy import select
 
 from engine.control import Engine
-from engine.external.slurm.job_submission import COMMENT
+from engine.external.slurm.job_requests import COMMENT
 from engine.journal.database import Schema, place_of
 from engine.model import commands as cmd
 from engine.model.events import Intended, IntentReopened, IntentSettled
 from engine.state.intents import Intent, Phase, subjects_of, wanted
 from runbooks.actions.catalogue import of_command
-from runbooks.audit.log import Audit
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import Audit, record_table
 from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.approval_policy import SOLO
 from runbooks.gate.policy_versions import Policies
-from runbooks.policy.approval_policy import SOLO
 from tests.support.chaos_requeues import Requeues, faults_of, requeues_in
 
 AGREE = {

@@ -15,14 +15,14 @@ from cells import small_cell, submit, workload
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
 from engine.control import Engine
-from engine.journal import cell_lease as leases
-from engine.journal.cell_lease import Holder
+from engine.journal import postgres_store as leases
 from engine.journal.database import Schema, create_some, place_of
+from engine.journal.postgres_store import Holder
 from engine.journal.side_tables import Records, RecordsError
 from engine.journal.standby import stand_by
 from engine.model.errors import JournalError, JournalTaken
 from runbooks.audit.log import Audit
-from runbooks.people.identity import SYSTEM
+from runbooks.plans.identity import SYSTEM
 
 NOTES = Table("note", MetaData(), Column("id", Integer, primary_key=True, autoincrement=True), Column("name", String))
 PACE_S = 0.002

@@ -15,12 +15,12 @@ from console.service.drafting import Drafting
 from console.service.model_setup import key_source, setup_of
 from console.service.recommendations import Recommender
 from engine.loop import EngineLoop
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.drafts.typed_draft import DraftAsk, DraftRun
 from runbooks.gate.approval_gate import Gate
 from runbooks.models.calls import ModelWorker
 from runbooks.models.drafter import ModelDrafter
-from runbooks.people.identity import Actor
+from runbooks.plans.identity import Actor
 from tests.support.gates import ME, gate_of
 
 KEY = "sk-canary-4f0e"

@@ -19,7 +19,7 @@ from engine.model.specs import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.state.machine_orders import OrderState
+from engine.state.machines import OrderState
 
 SECOND, MINUTE = 1000, 60_000
 QUICK = Autoscaling(scale_up_after_ms=0, scale_down_below_permille=0)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from console.auth.sockets import bind_unix
+from console.client.sockets import bind_unix
 from console.fleet.coordinator import Fleet
 from console.fleet.journal import FleetJournal
-from console.fleet.paths import FleetPaths, fleet_paths
+from console.fleet.queries import FleetPaths, fleet_paths
 from console.fleet.routing import Router
 from console.fleet.server import run_server
 from console.forms.settings import ConsoleSettings
-from engine.fleet.fleet_spec import CellLink, FleetSpec
+from engine.admission.fleet_routing import CellLink, FleetSpec
 from engine.model.errors import MusterError
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_cells import HereAndNow, ScriptedCell

@@ -21,13 +21,13 @@ from sqlalchemy import Connection, event, select
 from engine.control import Engine
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.errors import MusterError
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
-from runbooks.plans import proposal_states
+from runbooks.gate.approval_policy import SOLO
+from runbooks.gate.run_limits import ByTier, PolicyLimits
+from runbooks.plans import typed_plan
 from runbooks.plans.checks import Check
 from runbooks.plans.typed_plan import Act, Note, Outcome, Proposal, Request, StepRequest
-from runbooks.policy.approval_policy import SOLO
-from runbooks.policy.limits import ByTier, PolicyLimits
 
 T = TypeVar("T")
 
@@ -215,7 +215,7 @@ def go_on(gate: Gate, shown: Proposal) -> None:
 def bring_to_an_end(gate: Gate) -> None:
     """As people would, step by step."""
     for _ in range(12):
-        open_ones = [shown for shown in gate.proposals() if shown.state not in proposal_states.ENDED]
+        open_ones = [shown for shown in gate.proposals() if shown.state not in typed_plan.ENDED]
         if not open_ones:
             return
         for shown in open_ones:

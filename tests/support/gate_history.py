@@ -17,15 +17,14 @@ from runbook_texts import SOUND
 from engine.control import Engine
 from runbooks.audit.log import Audit
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import Candidate, Policy, PolicyChange, PolicyVote
+from runbooks.gate.policy_files import text_of
 from runbooks.gate.policy_versions import Policies
-from runbooks.people.identity import Signed
-from runbooks.people.keys import decision_bytes
+from runbooks.gate.run_limits import FreezeSpec
+from runbooks.plans.identity import Signed
+from runbooks.plans.keys import decision_bytes
+from runbooks.plans.queries import RunbookVote
 from runbooks.plans.typed_plan import Act, Note, Proposal, Request, StepRequest
-from runbooks.policy.approval_policy import Policy
-from runbooks.policy.edits import text_of
-from runbooks.policy.freezes import FreezeSpec
-from runbooks.policy.queries import Candidate, PolicyChange, PolicyVote
-from runbooks.procedures.queries import RunbookVote
 from runbooks.procedures.registry import RunbookRegistry, RunbookVoteSubject
 from tests.support.team import NUMBERS, Member, changed, members, private_key, public_key, team
 

@@ -8,10 +8,10 @@ from typing import Any
 from engine.control import Engine
 from runbooks.audit.log import Audit
 from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.approval_policy import SOLO, Policy
 from runbooks.gate.policy_versions import Policies
-from runbooks.people.identity import OWNER, Actor
+from runbooks.plans.identity import OWNER, Actor
 from runbooks.plans.typed_plan import Act, Outcome, Proposal, Request, StepRequest
-from runbooks.policy.approval_policy import SOLO, Policy
 
 ME = Actor(subject=OWNER, account=OWNER)
 """The account that runs the tests, and so owns the engine."""

@@ -12,7 +12,6 @@ from engine.capacity import mig
 from engine.capacity.index import NOWHERE, OPEN
 from engine.capacity.task_shapes import accepts
 from engine.control import Engine
-from engine.ledger.charges import GRAINS
 from engine.model import events as ev
 from engine.model.specs import (
     LEVELS,
@@ -26,9 +25,9 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.placement.gang_placement import place
-from engine.placement.start_variants import variants
+from engine.placement.gang_placement import place, variants
 from engine.state.cell_state import BOUND, State, members
+from engine.state.ledger import GRAINS
 from engine.state.timers import Timer
 from engine.state.workloads import UNBOUNDED_MS
 

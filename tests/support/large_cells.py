@@ -185,10 +185,9 @@ def _lots(numbers: range, size: int) -> Iterator[Sequence[int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from console.auth.sockets import bind_unix
-    from console.processes import garbage_collection
-    from console.server.engine_process import SWITCH_S
-    from console.server.listeners import new_event_loop, run_server
+    from console.client import garbage_collection
+    from console.client.sockets import bind_unix
+    from console.server.engine_process import SWITCH_S, new_event_loop, run_server
     from console.service.advisor import Advisor
     from console.service.local_client import LocalClient
     from engine.loop import EngineLoop

@@ -13,12 +13,11 @@ import msgspec
 from cells import small_cell
 
 from engine.control import Engine
-from engine.external.intent_checks import new_intent
-from engine.external.slurm.accounting import Diag, PastJob
-from engine.external.slurm.carrying.threads import carried_since, newer
-from engine.external.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
-from engine.external.slurm.job_submission import token_in
-from engine.external.slurm.records import AcceptedJob, Job, JobList, JobRequest
+from engine.external.change_carrier import carried_since, newer
+from engine.external.observed_changes import new_intent
+from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.job_requests import token_in
+from engine.external.slurm.records import AcceptedJob, Diag, Job, JobList, JobRequest, PastJob
 from engine.model.commands import AnyCommand, IntentChange, SettleIntents
 from engine.state.intents import Intent, Phase
 

@@ -16,9 +16,9 @@ from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.model.commands import Submit
 from runbooks.actions.catalogue import find
-from runbooks.actions.typed_acts import Maker
 from runbooks.drafts.model_answer import schema_of
 from runbooks.plans.typed_plan import Request
+from runbooks.procedures.compiler import Maker
 from runbooks.procedures.linter import lint_file
 from tests.support.gates import gate_of
 from tests.support.served import gpu_job, running_loop

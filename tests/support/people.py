@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runbooks.people.identity import Actor, Role, Signed
-from runbooks.people.key_files import FileKey
-from runbooks.people.keys import DecisionKind, signed_by
-from runbooks.policy.approval_policy import TEAM, Person, Policy
+from runbooks.gate.approval_policy import TEAM, Person, Policy
+from runbooks.plans.identity import Actor, Role, Signed
+from runbooks.plans.keys import DecisionKind, FileKey, signed_by
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from console.evals.incident_replay import PlayedIncident
-from runbooks.actions.typed_acts import Maker
 from runbooks.plans.typed_plan import Act
+from runbooks.procedures.compiler import Maker
 
 
 def perfect_acts(scene: PlayedIncident) -> tuple[Act, ...]:

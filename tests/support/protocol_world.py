@@ -22,13 +22,13 @@ from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.errors import JournalError, MusterError
 from engine.model.events import AuditEntry
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import Policy
+from runbooks.gate.run_limits import FreezeSpec
 from runbooks.gate.store import EFFECT, PROPOSAL, REVIEW, REVISION
-from runbooks.people.identity import Actor, Role, Signed
+from runbooks.plans.identity import Actor, Role, Signed
 from runbooks.plans.typed_plan import Act, Proposal, Request, Source, SourceKind, StepRequest
-from runbooks.policy.approval_policy import Policy
-from runbooks.policy.freezes import FreezeSpec
 from tests.support.gate_cells import HOUR, MINUTE, WORK, Clock, busy_engine, work
 from tests.support.team import ROLES, Member, account, public_key, put_in_force, team, team_gate
 

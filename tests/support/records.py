@@ -13,7 +13,7 @@ from sqlalchemy import select
 from engine.control import Engine
 from engine.journal.database import Schema
 from runbooks.audit import verify
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
 from runbooks.gate.store import EFFECT, PROPOSAL
 

@@ -8,12 +8,12 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from console.client.health import Health
-from engine.external.slurm.mirror.report import NOT_MIRRORED, MirrorReport
-from engine.fleet.routing_policy import FLEET_TAG
+from console.client.protocol import Health
+from engine.admission.fleet_routing import FLEET_TAG
+from engine.external.mirror_report import NOT_MIRRORED, MirrorReport
 from engine.model.commands import Receipt, Submit
 from engine.model.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
-from engine.model.intent_reports import IntentsReport, IntentView
+from engine.model.external_cells import IntentsReport, IntentView
 from engine.model.queries import Overview, Page, Query
 from engine.model.specs import WorkloadSpec
 from engine.model.twin_queries import AskOptions, Attempt, Options, OptionTrial, Placing, RunStatus

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.control import Engine
-from engine.external.slurm.accounting import Association, Diag, PastJob, Qos, Share
-from engine.external.slurm.errors import SlurmLacks, SlurmUnavailable
-from engine.external.slurm.mirror.mirror_passes import Mirror
+from engine.external.mirror_passes import Mirror
+from engine.external.slurm.capabilities import SlurmLacks, SlurmUnavailable
 from engine.external.slurm.records import (
+    Association,
+    Diag,
     Job,
     JobList,
     JobState,
     Node,
+    PastJob,
+    Qos,
+    Share,
     SlurmNodes,
     SlurmPartition,
     SlurmReservation,

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from console.auth.oidc import OpenIdProvider
-from console.auth.sockets import bind_unix
-from console.auth.tls import Tls
-from console.server.listeners import new_event_loop, run_server
+from console.client.oidc import OpenIdProvider
+from console.client.sockets import Tls, bind_unix
+from console.server.engine_process import new_event_loop, run_server
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.control import Engine

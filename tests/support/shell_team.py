@@ -15,20 +15,20 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 
-from console.auth.sockets import bind_unix
 from console.cli.main import run
+from console.client.sockets import bind_unix
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.commands import Cordon, Hold, Submit
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import Policy
 from runbooks.gate.store import EFFECT
-from runbooks.people.identity import Actor
-from runbooks.people.ssh_agent import ALGORITHM
+from runbooks.plans.identity import Actor
+from runbooks.plans.keys import ALGORITHM
 from runbooks.plans.typed_plan import Proposal, asks
-from runbooks.policy.approval_policy import Policy
 from tests.support.gate_cells import HOUR, Clock, nodes_of, work
 from tests.support.patience import PATIENCE_S
 from tests.support.served import serving, socket_folder

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.external.slurm.client.connection import SlurmConnection
+from engine.external.slurm.connection import SlurmConnection
 from tests.support.patience import PATIENCE_S
 
 SCRIPTS = Path(__file__).resolve().parents[2].parent / "shared" / "slurm"

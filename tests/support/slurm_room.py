@@ -10,16 +10,16 @@ from gates import Person
 from slurm_cluster import SlurmCluster, soon
 
 from engine.control import Engine
-from engine.external.slurm.carrying.threads import IntentDriver
-from engine.external.slurm.mirror.mirror_passes import Mirror
-from engine.external.slurm.mirror.watch import Watcher
+from engine.external.change_carrier import IntentDriver
+from engine.external.mirror_passes import Mirror
+from engine.external.mirror_watch import Watcher
 from engine.loop import EngineLoop
 from engine.model.commands import Define, Submit
 from engine.model.specs import CellSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
 from runbooks.audit.log import Audit
 from runbooks.gate.approval_gate import Gate, wall_ms
+from runbooks.gate.approval_policy import SOLO
 from runbooks.gate.policy_versions import Policies
-from runbooks.policy.approval_policy import SOLO
 from tests.support.patience import PATIENCE_S
 
 

@@ -16,12 +16,12 @@ from sqlalchemy import func, select
 from engine.control import Engine
 from runbooks.audit.log import Audit
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import TEAM, Policy
+from runbooks.gate.approval_policy import Person as Named
 from runbooks.gate.policy_versions import Policies
-from runbooks.people.identity import Actor, Role, Signed
-from runbooks.people.keys import DecisionKind, PublicKey, decision_bytes
+from runbooks.plans.identity import Actor, Role, Signed
+from runbooks.plans.keys import DecisionKind, PublicKey, decision_bytes
 from runbooks.plans.typed_plan import Outcome, Proposal
-from runbooks.policy.approval_policy import TEAM, Policy
-from runbooks.policy.approval_policy import Person as Named
 from tests.support.gates import Person
 
 ROLES: dict[str, tuple[Role, ...]] = {

@@ -13,16 +13,15 @@ from textual.app import ComposeResult
 
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
-from console.tui.widgets.detail_pane import DetailPane
-from console.tui.widgets.one_line import OneLine, part
-from console.tui.widgets.pane import AsOf, Connect
-from console.tui.widgets.table_pane import WordsPane
+from console.tui.widgets.drawing import OneLine, part
+from console.tui.widgets.list_pane import WordsPane
+from console.tui.widgets.pane import AsOf, Connect, DetailPane
 from console.tui.widgets.window_table import WindowTable
-from console.views.decisions.audit import HEADINGS, at, parse_words, record_columns, row_of, state_spans, told
+from console.views.audit import HEADINGS, at, parse_words, record_columns, row_of, state_spans, told
 from console.views.lists import Span, Window
 from console.views.sections import Section
 from engine.model.errors import MusterError, NotFoundError
-from runbooks.audit.queries import MAX_ROWS, AuditQuery, AuditRange, AuditRow, AuditState
+from runbooks.plans.queries import MAX_ROWS, AuditQuery, AuditRange, AuditRow, AuditState
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -125,7 +124,7 @@ class AuditPane(WordsPane):
             self._verifying = False
 
     async def _fetch(self, path: Path) -> None:
-        from console.cli.approvals.audit import export_lines
+        from console.commands.audit import export_lines
 
         client, count = self.connect(), 0
         every = (await in_thread(client.audit_state)).last

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import msgspec
 from textual.timer import Timer
 
-from console.actions.action_types import ActionTarget
+from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
-from console.forms.filters import parse_filter
-from console.forms.row_filters import Value, matches
+from console.forms.filters import Value, matches, parse_filter
 from console.text.terminal_text import cut, printable
-from console.tui.widgets.detail_pane import DetailPane
-from console.tui.widgets.pane import Connect
-from console.views.decisions.draft import SINCE_MS, draft_columns, list_line
+from console.tui.widgets.pane import Connect, DetailPane
+from console.views.draft import SINCE_MS, draft_columns, list_line
 from console.views.sections import Line, Section, text_line
 from engine.model.errors import MusterError, RefusedError, SpecError
-from engine.model.quantity_parsing import duration_ms
+from engine.model.quantities import duration_ms
 from engine.model.queries import Term
 from runbooks.drafts.typed_draft import Draft, DraftAsk, Drafter, DraftRun, ModelStanding, Task
 

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
-from console.tui.widgets.detail_pane import VERY_WIDE, DetailPane
-from console.tui.widgets.pane import Connect
-from console.views.overview.page import OverviewData, SlowReadings, overview_columns
-from console.views.overview.queues import question, worst_first
-from console.views.overview.recent_events import lately, questions, third_column
+from console.tui.widgets.pane import VERY_WIDE, Connect, DetailPane
+from console.views.cell_overview import OverviewData, SlowReadings, lately, overview_columns, questions, third_column
+from console.views.findings import question, worst_first
 from console.views.sections import Section
 from engine.model.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from console.views.event_log import EventLog
+    from console.views.lists import EventLog
 
 BESIDE_S = 20.0
 """Wall seconds between questions that take longer to answer."""
@@ -98,7 +96,7 @@ class OverviewPane(DetailPane[OverviewData]):
 
 def beside(client: Client) -> SlowReadings:
     """Blocks. What cannot be had is left out, but for an engine that is away."""
-    from recommender.forecasts.queries import ForecastRequest
+    from recommender.estimates.queries import ForecastRequest
 
     budgets = client.budgets().budgets
     grows = [size.scaling for size in client.scaling().pools if size.scaling is not None]

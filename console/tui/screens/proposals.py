@@ -1,26 +1,70 @@
-"""All proposals, what needs a person first. Enter opens one."""
+"""What might be done and what is proposed: recommendations, the list of proposals, and each of them.
+
+All proposals, what needs a person first. Enter opens one.
+
+One proposal: the page on which it is approved. The plan first, from the typed plan alone; then who has voted, how
+far it is, what has changed since; and what people wrote, framed.
+
+A vote for it is taken once the end of the plan has been on the screen.
+
+What stands out and what might be done: the list, and one of them with all it rests on.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual import on
 
-from console.actions.action_types import ActionTarget
+from console.actions.registry import ActionTarget
+from console.client.change_feed import in_thread
 from console.forms.filters import parse_filter
-from console.tui.widgets.pane import Connect
-from console.tui.widgets.table_pane import WordsPane
+from console.text.terminal_text import cut, printable, wrap
+from console.tui.widgets.list_pane import WordsPane
+from console.tui.widgets.pane import AsOf, Connect, DetailPane, SectionsView
 from console.tui.widgets.window_table import WindowTable
-from console.views.decisions.proposal import LIST_HEADINGS, SHOWN_STATES, headings, list_rows
+from console.views.decision_needs import (
+    found_lines,
+    found_sections,
+    keys_note,
+    press_next,
+    request_of,
+    suggestion_sections,
+    unverified,
+    waiting_step,
+)
 from console.views.lists import Window, rows_that_match
-from engine.model.queries import Term
-from runbooks.plans import proposal_states
+from console.views.proposal import (
+    LIST_HEADINGS,
+    SHOWN_STATES,
+    Fresh,
+    carried_sections,
+    head_section,
+    headings,
+    list_rows,
+    plan_sections,
+    stale_section,
+    step_section,
+    vote_section,
+    word_sections,
+)
+from console.views.sections import Line, Section, text_line
+from console.views.suggestions import followed_text, list_line
+from engine.model.errors import MusterError, RefusedError
+from engine.model.queries import Query, Term
+from recommender.findings.suggestions import MAX_TARGETS, Recommendation, Recommendations, Suggestion
+from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Proposal
 
 if TYPE_CHECKING:
+    from console.client.protocol import Client
     from console.tui.app import MusterApp
-    from runbooks.policy.queries import Caller
+    from recommender.findings.suggestions import Recommendation
+    from runbooks.gate.approval_policy import Caller
+
 
 ASK_S = 2.0
 """How often it is asked anew what nothing else tells: votes change no state of the cell."""
@@ -31,7 +75,7 @@ OVER_S = 30.0
 """How often those that are over are asked for."""
 MAX_OPEN, MAX_OVER = 64, 8
 """Proposals that are listed: under way, and of each state in which they are over."""
-OVER = tuple(sorted(proposal_states.ENDED - set(SHOWN_STATES)))
+OVER = tuple(sorted(typed_plan.ENDED - set(SHOWN_STATES)))
 
 
 class ProposalsPane(WordsPane):
@@ -111,3 +155,392 @@ class ProposalsPane(WordsPane):
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:
         self.post_message(self.Follow(f"proposal {event.row.id}"))
+
+
+PROPOSAL_REFRESH_S = 1.0
+"""How often it is asked anew what nothing else tells, as long as something can become of it: votes change no state of
+the cell."""
+SELDOM_S = 5.0
+"""The same for what is over."""
+IS_SUGGESTION = re.compile("R-[a-z2-7]{5}")
+
+
+class ProposalPage(NamedTuple):
+    proposal: Proposal
+    caller: Caller
+    at: float
+    """Monotonic clock when that was answered."""
+    fresh: Fresh | None
+    """What a stale one would do now."""
+
+
+class ProposalPane(DetailPane[ProposalPage]):
+    NAME = "proposal"
+    TARGETS = "proposal"
+    EVERY_S = 5.0
+
+    def __init__(self, connect: Connect, proposal_id: str) -> None:
+        super().__init__(connect)
+        self._proposal_id = proposal_id
+        self._clock: Callable[[], float] = lambda: 0.0
+        self._plan_lines = 0
+        self._plan_width = 0
+        self._top = 0
+        """Line to scroll to once there is something to show."""
+        self._seen = ("", 0)
+        """Digest, and width as it was laid out, of the plan whose end was on the screen."""
+        self._found: Recommendation | None = None
+        """The suggestion that it follows from."""
+        self._asked_found = False
+        self._records = -1
+        """`Client.records` from before it was asked for."""
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._clock = cast("MusterApp", self.app).clock
+        self.set_interval(DRAW_S, self._tick)
+        self.watch(self._left, "scroll_y", self._look_for_end, init=False)
+
+    @property
+    def crumb(self) -> str:
+        return cut(printable(self._proposal_id), 32)
+
+    @property
+    def line(self) -> str:
+        return f"proposal {self._proposal_id}"
+
+    @property
+    def as_of(self) -> AsOf | None:
+        return AsOf(0, self.detail.caller.now_ms) if self.detail is not None else None
+
+    @property
+    def note(self) -> str:
+        """What to press next, or for what it waits."""
+        if self.detail is None:
+            return ""
+        shown = self.detail.proposal
+        return press_next(
+            shown, self.detail.caller.me, self._now_ms(self.detail), read=self.seen_to_the_end,
+            waits_for_word=waiting_step(shown) is not None, unverified=unverified(shown),
+        )  # fmt: skip
+
+    def place(self) -> dict[str, Any]:
+        return {"top": self._left.scroll_offset.y}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        top = place.get("top")
+        self._top = top if isinstance(top, int) else 0
+
+    @property
+    def targets(self) -> tuple[ActionTarget, ...]:
+        if self.detail is None:
+            return ()
+        shown = self.detail.proposal
+        return (ActionTarget(shown.id, shown.state, unverified(shown), waiting_step(shown) is not None),)
+
+    def chosen(self) -> Proposal | None:
+        return self.detail.proposal if self.detail is not None else None
+
+    # --- whether it was read
+
+    @property
+    def seen_to_the_end(self) -> bool:
+        """The last line of exactly this plan, laid out as it is now, was on the screen."""
+        return self.detail is not None and self._seen == (self.detail.proposal.digest, self._plan_width)
+
+    @property
+    def plan_width(self) -> int:
+        """Of the plan as it was read."""
+        return self._plan_width
+
+    def refuse_unread(self) -> None:
+        """Raises RefusedError while the end of the plan was not on the screen, and when what is shown is not what the
+        digest is of: a vote would be on something else."""
+        shown = self.detail.proposal if self.detail is not None else None
+        if shown is not None and shown.plan.digest() != shown.digest:
+            raise RefusedError(
+                "the plan that is shown does not have the digest that is shown", "Run muster audit verify"
+            )
+        if not self.seen_to_the_end:
+            raise RefusedError("the end of the plan was not on the screen yet", "Read on to it (pgdn, G), then vote")
+
+    def _look_for_end(self) -> None:
+        if self.detail is None or self.seen_to_the_end or not self._plan_lines or not self._left.size.height:
+            return
+        if self.display and self._left.scroll_offset.y + self._left.size.height >= self._plan_lines:
+            self._seen = (self.detail.proposal.digest, self._plan_width)
+            self.post_message(self.Changed())
+
+    # --- what is shown
+
+    def ask(self, client: Client) -> ProposalPage:
+        self._records = client.records()
+        shown, caller = client.proposal(self._proposal_id), client.whoami()
+        fresh = None
+        if shown.stale:
+            before = self.detail
+            fresh = before.fresh if before is not None and before.proposal.stale == shown.stale else None
+            fresh = fresh or self._proposed_now(client, shown)
+        return ProposalPage(shown, caller, self._clock(), fresh)
+
+    async def _ask_found(self, rec_id: str) -> None:
+        """What it follows from, where that still stands: asked for once, beside the page, which does not wait."""
+        self._asked_found = True
+        try:
+            self._found = await in_thread(lambda: self.connect().recommendation(rec_id))
+        except MusterError:
+            return
+        self._draw()
+
+    def _proposed_now(self, client: Client, shown: Proposal) -> Fresh:
+        """What proposing it again would show: looked at, never done in its place."""
+        try:
+            return Fresh(client.preview(request_of(shown)))
+        except RefusedError as error:
+            return Fresh(None, error.problem)
+        except MusterError as error:
+            return Fresh(None, f"{error.problem} (that is all that is known)")
+
+    def columns(self, detail: ProposalPage, width: int) -> tuple[list[Section], list[Section]]:
+        shown, me = detail.proposal, detail.caller.me
+        now_ms = self._now_ms(detail)
+        plan = [head_section(shown, now_ms, width), *plan_sections(shown, width), *carried_sections(shown, width)]
+        self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
+        self._plan_width = width
+        stands = [
+            vote_section(shown, width, me, keys_note(detail.caller), nobody_named=not detail.caller.keys),
+            *step_section(shown, width),
+            *stale_section(shown, width, detail.fresh),
+            *found_sections(self._found, width),
+            *word_sections(shown, width),
+        ]
+        return plan, stands
+
+    def _now_ms(self, detail: ProposalPage) -> int:
+        """The engine's wall clock."""
+        return detail.caller.now_ms + round((self._clock() - detail.at) * 1000)
+
+    def _draw(self) -> None:
+        super()._draw()
+        reason = self.detail.proposal.reason if self.detail is not None else ""
+        if not self._asked_found and IS_SUGGESTION.fullmatch(reason):
+            self.run_worker(self._ask_found(reason))
+        if self._top and self.detail is not None:
+            self._left.scroll_to(y=self._top, animate=False)
+            self._top = 0
+        self.call_after_refresh(self._look_for_end)
+
+    def _is_same(self) -> bool:
+        """Nobody voted or decided since it was asked for."""
+        try:
+            return self._records >= 0 and self.connect().records() == self._records
+        except MusterError:
+            return False
+
+    def _tick(self) -> None:
+        if not self.display or not self.is_attached:
+            return
+        over = self.detail is not None and self.detail.proposal.state in typed_plan.ENDED
+        if self.detail is None or self._clock() - self.detail.at >= (
+            SELDOM_S if over or self._is_same() else PROPOSAL_REFRESH_S
+        ):
+            self.reload()
+        else:
+            self._draw()
+
+
+LINK = "rec:"
+SUGGESTION_OVER = ("finished", "failed", "cancelled")
+
+
+class RecommendationsPane(DetailPane[Recommendations]):
+    NAME = "recommendations"
+    EVERY_S = 20.0  # the engine looks for them beside its work
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self._shown = ""
+        """Id of the one that was asked for; empty: the first."""
+        self._explains = ""
+        """Id of the one that is explained: the one under the cursor, which is what A acts on."""
+
+    @property
+    def crumb(self) -> str:
+        return "suggestions"
+
+    @property
+    def note(self) -> str:
+        if self.detail is None:
+            return ""
+        if self._alone:
+            return f"{self._shown}   esc: all {len(self.detail.open):,}"
+        aside = f", {len(self.detail.aside):,} set aside" if self.detail.aside else ""
+        if not self.detail.open:
+            return f"nothing stands out{aside}; it is looked at again all the time"
+        return f"{len(self.detail.open):,} found{aside}"
+
+    @property
+    def _alone(self) -> bool:
+        """Where there is one column, the explanation takes the place of the list."""
+        return bool(self._shown) and not self._right.display
+
+    def clear_one(self) -> bool:
+        if not self._alone:
+            return False
+        self._shown = ""
+        self._draw()
+        self._left.show_cursor()
+        return True
+
+    @property
+    def copyable(self) -> str:
+        chosen = self.chosen()
+        return chosen.suggestion.id if chosen else ""
+
+    @property
+    def targets(self) -> tuple[ActionTarget, ...]:
+        """What it could be proposed as; a suggestion is no object of the cell."""
+        chosen = self.chosen()
+        if chosen is None:
+            return ()
+        return (
+            ActionTarget(
+                chosen.suggestion.id, "acted" if chosen.state == "acted" else "to do" if chosen.command else "told"
+            ),
+        )
+
+    @property
+    def line(self) -> str:
+        return self.NAME
+
+    @property
+    def as_of(self) -> AsOf | None:
+        return AsOf(self.detail.version, self.detail.now_ms) if self.detail is not None else None
+
+    def place(self) -> dict[str, Any]:
+        return {"shown": self._shown}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        shown = place.get("shown")
+        self._shown = shown if isinstance(shown, str) else ""
+        if self._shown:
+            self._left.put_back({"top": 0, "link": f"{LINK}{self._shown}"})
+
+    def ask(self, client: Client) -> Recommendations:
+        view = client.recommendations()
+        if self._shown and any(each.suggestion.id == self._shown for each in (*view.open, *view.aside)):
+            client.recommendation(self._shown)
+        return view
+
+    def chosen(self) -> Recommendation | None:
+        """The one under the cursor, or the one that is explained."""
+        if self.detail is None:
+            return None
+        every = {each.suggestion.id: each for each in (*self.detail.open, *self.detail.aside)}
+        under = self._left.link.removeprefix(LINK)
+        first = next(iter(every), "")
+        return every.get(under) or every.get(self._shown) or every.get(first)
+
+    def columns(self, detail: Recommendations, width: int) -> tuple[list[Section], list[Section]]:
+        explained = self._explained(detail, width)
+        if not self._right.display:
+            if self._shown and explained:
+                return explained, []
+            explained = []
+        left = [Section("Found", self._lines(detail.open, width) or (text_line("nothing", "dim"),), "GPU-hours a day")]
+        if detail.aside:
+            left.append(Section("Set aside", self._lines(detail.aside, width), "rejected, or acted on"))
+        if detail.followed:
+            told = [line for each in detail.followed for line in wrap(followed_text(each), width)]
+            left.append(Section("Followed up", tuple(text_line(line, "dim") for line in told)))
+        if detail.unknown:
+            told = [line for text in detail.unknown for line in wrap(printable(text), width)]
+            left.append(Section("Cannot tell", tuple(text_line(line, "dim") for line in told)))
+        return left, explained
+
+    def _lines(self, found: tuple[Recommendation, ...], width: int) -> tuple[Line, ...]:
+        return tuple(
+            Line(((list_line(each, width), "dim" if each.state != "open" else ""),), f"{LINK}{each.suggestion.id}")
+            for each in found
+        )
+
+    def _explained(self, detail: Recommendations, width: int) -> list[Section]:
+        shown = self.chosen()
+        if shown is None:
+            return []
+        self._explains = shown.suggestion.id
+        link = f"{LINK}{shown.suggestion.id}" if self._alone else ""
+        first, *rest = suggestion_sections(shown, width)
+        # The first line is a link where the list is away: so the cursor finds its place in the list again.
+        return [first._replace(lines=(first.lines[0]._replace(link=link), *first.lines[1:])), *rest]
+
+    def _draw(self) -> None:
+        super()._draw()
+        chosen = self.chosen()
+        if chosen is not None and chosen.suggestion.id != self._explains:
+            super()._draw()  # the list differs, and with it what is under the cursor
+
+    def point_at(self, rec_id: str) -> None:
+        """Put the cursor on it, and explain it."""
+        self._shown = rec_id
+        self._left.put_back({"top": 0, "link": f"{LINK}{rec_id}"})
+        self.reload()
+
+    async def act(self, app: MusterApp) -> str:
+        """Have the action of the chosen one planned, confirmed and done. Gives what to tell. Raises MusterError."""
+        from console.actions.request_builder import parse, propose
+        from console.forms.action_arguments import declared, metavar_of
+        from console.tui.proposal_steps import finish
+
+        chosen = self.chosen()
+        if chosen is None:
+            raise RefusedError("nothing is found now", "It is looked for all the time")
+        if not chosen.command:
+            raise RefusedError("there is nothing to propose", "It asks for a person's attention only")
+        name, *words = chosen.command
+        words = words[: words.index("--suggestion")]
+        row = declared(name)
+        # Work ends by itself, and is then no target any more.
+        on_work = row.kind == "workload" and bool(metavar_of(row))
+        over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if on_work else ()
+        if over and len(over) == len(chosen.suggestion.targets):
+            raise RefusedError(
+                "all of what it is about has ended since it was found", "It is looked for anew: r shows what there is"
+            )
+        words = [word for word in words if word not in over]
+        arguments = parse(name, shlex.join(words))
+        action = next(action for action in app.actions.values() if name in action.commands)
+        shell = shlex.join(["muster", name, *map(printable, words), "--suggestion", chosen.suggestion.id])
+        return await finish(
+            app, action, lambda: propose(app.client(), name, arguments, suggestion=chosen.suggestion.id), shell,
+            found=lambda width: found_lines(chosen, width, over), follow=True,
+        )  # fmt: skip
+
+    @on(SectionsView.Moved)
+    def _moved(self) -> None:
+        """What is explained follows the cursor."""
+        if self._left.has_focus and not self._alone and self._right.display:
+            self._shown = self._left.link.removeprefix(LINK)
+            self._draw()
+            self.reload()
+
+    @on(SectionsView.LinkChosen)
+    def _chosen(self, event: SectionsView.LinkChosen) -> None:
+        """Enter on one of them explains it."""
+        if not event.link.startswith(LINK):
+            return
+        event.prevent_default()
+        event.stop()
+        self._shown = event.link.removeprefix(LINK)
+        self._draw()
+        if self._alone:
+            self._left.scroll_to(y=0, animate=False)
+        self.reload()
+
+
+def ended(client: Client, suggestion: Suggestion) -> tuple[str, ...]:
+    """Targets that have ended since it was found. Blocks."""
+    where = tuple(Term("id", "=", target) for target in suggestion.targets)
+    page = client.query(Query(kind="workloads", columns=("id", "state"), where=where, limit=MAX_TARGETS))
+    live = {row[0] for row in page.rows if row[1] not in SUGGESTION_OVER}
+    return tuple(target for target in suggestion.targets if target not in live)

@@ -1,5 +1,12 @@
-"""What is set, by what, and what it means. `:settings NAME=VALUE` begins a change, `:settings -NAME` takes one out of
-the file; nothing is changed before a person has chosen where."""
+"""What a person sets for themselves: settings with where each comes from, the theme, and views with a name.
+
+What is set, by what, and what it means. `:settings NAME=VALUE` begins a change, `:settings -NAME` takes one out of
+the file; nothing is changed before a person has chosen where.
+
+What `t` and `:theme NAME` do.
+
+Views with a name. Enter goes to one, `x` takes it away, `y` copies its line.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +21,15 @@ from textual import on
 
 from console.client.change_feed import in_thread
 from console.forms import settings
-from console.forms.setting_sources import refuse_secret, settings_told
+from console.forms.setting_sources import refuse_secret, settings_told, write
 from console.forms.settings import ConsoleSettings
-from console.forms.settings_file import write
 from console.text.terminal_text import printable
-from console.tui.widgets.detail_pane import DetailPane
-from console.tui.widgets.pane import Connect
-from console.tui.widgets.sections_view import SectionsView
+from console.text.tones import PLAIN, THEMES, name_of
+from console.tui.navigator import kept
+from console.tui.widgets.list_pane import WordsPane
+from console.tui.widgets.pane import AsOf, Connect, DetailPane, SectionsView
+from console.tui.widgets.window_table import WindowTable
+from console.views.lists import Heading, Row, Window
 from console.views.sections import Section
 from console.views.settings import SettingChange, SettingsPage, pages, values_of
 from engine.model.errors import MusterError, SpecError
@@ -134,7 +143,7 @@ class SettingsPane(DetailPane[SettingsPage]):
 
     def _turn_theme(self, wanted: str | None) -> None:
         """As this console would look if it were started with it."""
-        from console.text.themes import theme_for
+        from console.text.tones import theme_for
 
         self._app.theme = theme_for(wanted or ConsoleSettings().theme, os.environ, self._app.console.color_system).name
 
@@ -162,3 +171,71 @@ def read(argument: str) -> SettingChange | None:
         raise SpecError("", f"{name} needs a value", f"Write :settings {name}=VALUE, or -{name} to take it out")
     given = settings.from_text(name, value.strip().strip("\"'"))
     return SettingChange(name, settings.checked(name, given, name))
+
+
+def choose(app: MusterApp, argument: str) -> None:
+    """Draw in the theme of that name; without one, in the next. Raises SpecError."""
+    names = [name_of(theme) for theme in THEMES]
+    here = names.index(name_of(app.current_theme))
+    wanted = argument.strip().lower() or names[(here + 1) % len(names)]
+    if wanted not in names:
+        near = get_close_matches(wanted, names, 1)
+        remedy = f"Did you mean :theme {near[0]}?" if near else f"There are {', '.join(names)}"
+        raise SpecError("", f"there is no theme '{printable(wanted)[:40]}'", remedy)
+    theme = THEMES[names.index(wanted)]
+    app.theme = theme.name
+    app.run_worker(in_thread(lambda: app.session.remember("theme", wanted)), group="theme")
+    app.say(f"theme {wanted}" + (": no colours" if theme is PLAIN else ""))
+
+
+HEADINGS = (Heading("name", "BOOKMARK", most=40), Heading("line", "LEADS TO", most=400))
+
+
+class BookmarksPane(WordsPane):
+    NAME = "bookmarks"
+
+    def on_mount(self) -> None:
+        self.filter(self._filter)
+
+    @property
+    def as_of(self) -> AsOf | None:
+        """They are this person's own: they do not age."""
+        return None
+
+    @property
+    def note(self) -> str:
+        return "  ·  ".join([*self.counts, "a colleague types the line behind : or :bookmark NAME = LINE"])
+
+    @property
+    def copyable(self) -> str:
+        """The line, for somebody else's `:` bar."""
+        row = self.table.cursor_row
+        return kept(cast("MusterApp", self.app).session).get(row.id, "") if row is not None else ""
+
+    def chosen(self) -> str:
+        """Name of the one under the cursor."""
+        row = self.table.cursor_row
+        return row.id if row is not None else ""
+
+    def filter(self, text: str) -> None:
+        """Show those in whose name or line every word occurs."""
+        self._filter = " ".join(text.split())
+        none = "none yet: * keeps the view you are at"
+        self.table.empty = f"no bookmark has {self._filter}" if self._filter else none
+        self.table.show(HEADINGS, self._rows)
+
+    def _rows(self, offset: int, limit: int) -> Window:
+        """Called on a thread; asks nobody."""
+        lines, words = kept(cast("MusterApp", self.app).session), self._filter.lower().split()
+        found = [
+            Row(name, ((printable(name), ""), (printable(":" + line), "dim")))
+            for name, line in sorted(lines.items())
+            if all(word in f"{name} {line}".lower() for word in words)
+        ]
+        return Window(offset, found[offset : offset + limit], len(found), len(lines), 0, 0)
+
+    @on(WindowTable.RowChosen)
+    def _go(self, event: WindowTable.RowChosen) -> None:
+        line = kept(cast("MusterApp", self.app).session).get(event.row.id)
+        if line is not None:
+            self.post_message(self.Follow(line))

@@ -1,32 +1,49 @@
-"""One workload: its state, why it waits and what would end that, where it runs, what happened to it."""
+"""One workload, why it waits and where it runs, and what its tasks write as a log that follows.
+
+One workload: its state, why it waits and what would end that, where it runs, what happened to it.
+
+Lines of a log, the newest at the bottom. Draws with the Line API, so that it costs what is in view.
+
+What a task of a workload has written on this machine, and goes on writing: the newest at the bottom.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from console.actions.action_types import ActionTarget, Context
+from rich.style import Style
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+
+from console.actions.registry import ActionTarget, Context
 from console.client.change_feed import in_thread
 from console.text.plain_tables import estimate_line
-from console.text.terminal_text import cut, fit, permille, printable, wrap
-from console.tui.widgets.detail_pane import DetailPane
-from console.tui.widgets.pane import Connect
-from console.tui.widgets.table_pane import TablePane
-from console.views.advice.what_if import eta_section
-from console.views.external.mirror import job_section
-from console.views.sections import Line, Section, text_line
-from console.views.work.workload import workload_columns
-from console.views.work.workload_context import WorkloadContext, action_section
-from engine.model.errors import MusterError, NotFoundError
+from console.text.terminal_text import cut, fit, mebibytes, permille, printable, wrap
+from console.text.tones import drawn, tones
+from console.tui.widgets.drawing import MOVES, LeanScroll, OneLine, part
+from console.tui.widgets.list_pane import TablePane
+from console.tui.widgets.pane import Connect, DetailPane, Pane
+from console.views.mirror import job_section
+from console.views.sections import Line, Section, plural, text_line
+from console.views.what_if import eta_section
+from console.views.workload import LogLines, WorkloadContext, action_section, as_left, task_line, workload_columns
+from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
+from engine.model.errors import MusterError, NotFoundError, UnreachableError
 from engine.model.queries import Page, Query, Reason, Term, Unblocking, WorkloadDetail
 from engine.model.twin_queries import AskStart, RunStatus, StartEstimate
 
 if TYPE_CHECKING:
-    from console.client.cell_questions import RuntimeEstimate
-    from console.client.protocol import Client
+    from console.client.protocol import Client, RuntimeEstimate
     from console.tui.app import MusterApp
-    from engine.external.slurm.mirror.report import Mirrored
+    from engine.external.mirror_report import Mirrored
+
 
 SAID = 12
 MAX_SIBLINGS = 1_000
@@ -198,7 +215,7 @@ def _siblings(connect: Connect, array: str) -> Page:
 
 def proposals_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str, str], ...]:
     """(id, state, title) of those under way that act on it. Blocks."""
-    from console.views.decisions.proposal import SHOWN_STATES
+    from console.views.proposal import SHOWN_STATES
 
     return tuple(
         (each.id, each.state, each.title)
@@ -212,3 +229,315 @@ def findings_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str],
     found = connect().recommendations().open
     own = [each.suggestion for each in found if workload_id in (*each.suggestion.targets, each.suggestion.about)]
     return tuple((each.id, each.finding) for each in own)
+
+
+MAX_LINES = 20_000
+"""Held at once: of more the oldest go, and come back when they are scrolled to."""
+
+
+class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
+    """Follows the end until somebody scrolls away from it, and again once they are back there."""
+
+    DEFAULT_CSS = """
+    LogView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *MOVES,
+        Binding("left", "aside(-16)", show=False),
+        Binding("right", "aside(16)", show=False),
+    ]
+
+    class Scrolled(Message):
+        """Somebody has moved; `wants_earlier`: above what is held."""
+
+        def __init__(self, wants_earlier: bool) -> None:
+            super().__init__()
+            self.wants_earlier = wants_earlier
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.empty = ""
+        """Said where there are no lines."""
+        self.following = True
+        self._open_line = ""
+        self._aside = 0
+        """Cells that are scrolled out of view on the left."""
+        self._tones: dict[str, Style] = {}
+
+    def show(self, lines: Sequence[str], open_line: str = "") -> None:
+        """These instead."""
+        self.lines = list(lines)
+        self._open_line = open_line
+        self._settle()
+
+    def add(self, lines: Sequence[str], open_line: str) -> int:
+        """These behind the others; `open_line` is not ended yet. Returns how many of the oldest had to go."""
+        self.lines += lines
+        self._open_line = open_line
+        gone = max(0, len(self.lines) - MAX_LINES)
+        if gone:
+            del self.lines[:gone]
+        self._settle(-gone)
+        return gone
+
+    def put_before(self, lines: Sequence[str]) -> None:
+        """These above the others, which stay where they are read."""
+        self.lines[:0] = lines
+        self._settle(len(lines))
+
+    def _settle(self, moved: int = 0) -> None:
+        self.virtual_size = Size(self.size.width, self._count)
+        if self.following:
+            self.scroll_to(y=max(0, self._count - self.size.height), animate=False, force=True)
+        elif moved:
+            self.scroll_to(y=max(0, self.scroll_offset.y + moved), animate=False, force=True)
+        self.refresh()
+
+    @property
+    def _count(self) -> int:
+        return len(self.lines) + bool(self._open_line)
+
+    def on_mount(self) -> None:
+        self.retone()
+
+    def retone(self) -> None:
+        self._tones = tones(self.app.current_theme)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        self._settle()
+
+    def render_line(self, y: int) -> Strip:
+        index, width, style = y + self.scroll_offset.y, self.size.width, self._tones["base"]
+        if not self._count and y == 0:
+            return Strip([drawn(cut(printable(self.empty), width), style + self._tones["dim"])]).adjust_cell_length(
+                width, style
+            )
+        if index >= self._count:
+            return Strip.blank(width, style)
+        text = self.lines[index] if index < len(self.lines) else self._open_line
+        strip = Strip([drawn(text, style)])
+        strip = strip.crop(self._aside, strip.cell_length) if self._aside else strip
+        if strip.cell_length > width:
+            strip = Strip.join([strip.crop(0, width - 1), Strip([drawn("…", style + self._tones["dim"])])])
+        return strip.adjust_cell_length(width, style)
+
+    def action_move(self, step: int) -> None:
+        self._go(self.scroll_offset.y + step)
+
+    def action_page(self, pages: int) -> None:
+        self._go(self.scroll_offset.y + pages * max(1, self.size.height - 1))
+
+    def action_edge(self, side: int) -> None:
+        self._go(-1 if side < 0 else self._count)
+
+    def action_aside(self, cells: int) -> None:
+        self._aside = max(0, self._aside + cells)
+        self.refresh()
+
+    def on_mouse_scroll_up(self) -> None:
+        self._go(self.scroll_offset.y - 3)
+
+    def on_mouse_scroll_down(self) -> None:
+        self._go(self.scroll_offset.y + 3)
+
+    def _go(self, top: int) -> None:
+        last = max(0, self._count - self.size.height)
+        self.following = top >= last
+        self.scroll_to(y=min(max(top, 0), last), animate=False, force=True)
+        self.refresh()
+        self.post_message(self.Scrolled(wants_earlier=top < 0 or (top == 0 and not self.following)))
+
+
+FIRST = 256 << 10
+"""Bytes of the end that are shown first, and that are read at once when somebody goes further back."""
+WAIT_S = 10.0
+"""Of one question for more."""
+PAUSE_S = 0.3
+"""Between two looks where more may come: what is written in it is drawn at once."""
+AGAIN_S = 2.0
+"""Before the next try where there was nothing, or nobody."""
+
+
+class OutputPane(Pane):
+    NAME = "output"
+
+    def __init__(self, connect: Connect, words: str) -> None:
+        super().__init__(connect)
+        name, _, task = words.partition(" ")
+        self._workload_id = name
+        self._wanted = task.strip()
+        """Name or number of a task; empty: the first."""
+        self._attempt = 0
+        self._report: ProcessReport | None = None
+        self._part: OutputPart | None = None
+        self._begin = 0
+        """Offset of the first byte that is shown."""
+        self._lines = LogLines()
+        self._earlier = False
+        """Earlier output is being read."""
+        self._head = OneLine("")
+        self._view = LogView()
+
+    @property
+    def crumb(self) -> str:
+        return f"output of {cut(printable(self._workload_id), 32)}"
+
+    @property
+    def note(self) -> str:
+        part = self._part
+        if part is None:
+            return ""
+        tail = "ended" if part.over else "following" if self._view.following else "stays here, end follows"
+        dropped = f"{part.dropped_bytes:,} bytes lost, disk full" if part.dropped_bytes else ""
+        return "  ·  ".join(
+            word for word in (tail, dropped, _size(part.end), f"attempt {part.attempt}", printable(part.task)) if word
+        )
+
+    @property
+    def copyable(self) -> str:
+        return "\n".join(map(printable, self._view.lines[-200:]))
+
+    def compose(self) -> ComposeResult:
+        yield self._head
+        yield self._view
+
+    def on_mount(self) -> None:
+        self._view.empty = "loading …"
+        self.run_worker(self._follow(), exclusive=True, group="follow")
+
+    def look_again(self) -> None:
+        """From the end again."""
+        self._part, self._attempt = None, 0
+        self._view.following = True
+        self.run_worker(self._follow(), exclusive=True, group="follow")
+
+    def next_task(self) -> None:
+        """That of the next member of the gang, or of the attempt before once all were seen."""
+        attempts = self._report.attempts if self._report is not None else ()
+        here = next((each for each in attempts if self._part and each.attempt == self._part.attempt), None)
+        if here is None or self._part is None:
+            return
+        names = [task.name for task in here.tasks]
+        at = names.index(self._part.task) + 1 if self._part.task in names else 0
+        earlier = [each.attempt for each in attempts if each.attempt < here.attempt]
+        if at < len(names):
+            self._attempt, self._wanted = here.attempt, names[at]
+        else:
+            self._attempt, self._wanted = (earlier or [attempts[0].attempt])[0], ""
+        self._part = None
+        self._view.following = True
+        self.run_worker(self._follow(), exclusive=True, group="follow")
+
+    async def _follow(self) -> None:
+        """Until the task has ended; then on to the next attempt as soon as there is one."""
+        while self.is_attached:
+            try:
+                await self._read_on()
+            except MusterError as error:
+                self._say(error)
+                pause = AGAIN_S
+            else:
+                pause = AGAIN_S if self._part is not None and self._part.over else PAUSE_S
+            await _sleep(pause)
+
+    async def _read_on(self) -> None:
+        """What is new. Raises MusterError."""
+        before = self._part
+        if before is None:
+            request = OutputRequest(
+                id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST
+            )
+            part = await in_thread(partial(_output, self.connect, request, 0.0))
+            self._view.empty = "nothing was written yet"
+            data, self._begin = _from_line(part)
+            self._lines = LogLines()
+            self._view.show(self._lines.take(data), as_left(self._lines.rest))
+        else:
+            at = before.offset + len(before.data)
+            if before.over and at >= before.end:
+                await self._look_for_another(before)
+                return
+            request = OutputRequest(
+                id=self._workload_id, task=before.task, attempt=before.attempt, offset=at, most=FIRST
+            )
+            part = await in_thread(partial(_output, self.connect, request, WAIT_S))
+            lost = [f"… {part.offset - at:,} bytes are not kept …"] if part.offset > at else []
+            self._view.add([*lost, *self._lines.take(part.data)], as_left(self._lines.rest))
+        self._part = part
+        if before is None or part.over or part.data:
+            await self._look_at_processes()
+        self.post_message(self.Changed())
+
+    def _request(self, task: str, attempt: int, offset: int, most: int = FIRST) -> OutputRequest:
+        return OutputRequest(id=self._workload_id, task=task, attempt=attempt, offset=offset, most=most)
+
+    async def _look_for_another(self, before: OutputPart) -> None:
+        """A workload that was started again writes elsewhere: its last attempt is what somebody wants to see, unless
+        they chose one."""
+        await self._look_at_processes()
+        attempts = self._report.attempts if self._report is not None else ()
+        if not self._attempt and attempts and attempts[0].attempt > before.attempt:
+            self._part = None
+
+    async def _look_at_processes(self) -> None:
+        self._report = await in_thread(lambda: self.connect().processes(self._workload_id))
+        attempt = self._part.attempt if self._part is not None else 0
+        tasks = next((each.tasks for each in self._report.attempts if each.attempt == attempt), ())
+        shown = next((task for task in tasks if self._part and task.name == self._part.task), None)
+        more = f"  {len(tasks)} {plural('task', len(tasks))}, n shows the next" if len(tasks) > 1 else ""
+        tone = "bad" if shown is not None and shown.ended else "dim"
+        self._head.show([part(f"  {task_line(shown)}" if shown is not None else "", tone), part(more, "accent")])
+
+    def _say(self, error: MusterError) -> None:
+        """Nothing to show. While the engine is away the banner says so."""
+        if self._part is None and not isinstance(error, UnreachableError):
+            self._view.empty = str(error)
+            self._view.show(())
+
+    @on(LogView.Scrolled)
+    def _scrolled(self, event: LogView.Scrolled) -> None:
+        self.post_message(self.Changed())
+        if event.wants_earlier and self._begin and not self._earlier and self._part is not None:
+            self._earlier = True
+            self.run_worker(self._read_earlier(self._part))
+
+    async def _read_earlier(self, shown: OutputPart) -> None:
+        try:
+            start = max(0, self._begin - FIRST)
+            request = self._request(shown.task, shown.attempt, start, self._begin - start)
+            part = await in_thread(partial(_output, self.connect, request, 0.0))
+            if part.offset >= self._begin:
+                self._begin = 0  # what was before is kept no more
+                return
+            data, before = _from_line(part)
+            # A line may be longer than all that is read at once: then there is no end to go back to.
+            self._begin = before if before < self._begin else 0
+            self._view.put_before(LogLines().take(data))
+        except MusterError as error:
+            self.post_message(self.Failed(error))
+        finally:
+            self._earlier = False
+
+
+def _from_line(part: OutputPart) -> tuple[bytes, int]:
+    """What was read, from where a line begins, and where that is."""
+    cut = part.data.find(b"\n") + 1 if part.offset else 0
+    return part.data[cut:], part.offset + cut
+
+
+def _output(connect: Connect, request: OutputRequest, wait_s: float) -> OutputPart:
+    """Called on a thread."""
+    client: Client = connect()
+    return client.output(request, wait_s)
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)
+
+
+def _size(count: int) -> str:
+    return f"{count:,} bytes" if count < 1 << 20 else mebibytes(count >> 20)

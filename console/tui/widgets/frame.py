@@ -1,17 +1,36 @@
-"""The frame around every page: header, tabs, title, banner, footer, and a message for a terminal that is too small."""
+"""The frame around every page: what it says of the moment, and header, tabs, title, banner and footer.
+
+The frame around every page: header, tabs, title, banner, footer, and a message for a terminal that is too small.
+
+What the frame around a page says: the first line, the banner, and how old the page's data are. No Textual in here.
+
+Ages are measured with a clock that never goes back and also counts while the machine sleeps, never with a wall clock.
+
+What the frame shows of the moment: the first line, the banner, the title, the keys of the footer.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from console.actions.action_types import Action
-from console.actions.registry import key_label
-from console.tui.widgets.line_widget import Covered
-from console.tui.widgets.one_line import OneLine, Part, part
+from console.actions import registry
+from console.actions.registry import Action, key_label
+from console.text.terminal_text import duration, printable, timestamp
+from console.tui.widgets.drawing import Covered, OneLine, Part, part
 from console.views.lists import Span
+
+if TYPE_CHECKING:
+    from console.client.protocol import Health
+    from console.tui.app import MusterApp
+    from console.tui.widgets.pane import AsOf
+
 
 TABS = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "suggestions", "forecast", "proposals", "runbooks",
@@ -124,3 +143,206 @@ class Frame(Covered, Vertical):
         """A line of alarm; empty takes it away."""
         self._banner.set_class(bool(text), "-lost")
         self._banner.show([part(text, "alarm")])
+
+
+NEW_S = 3.0
+"""Data that are no older than this are called new: one answer takes its time."""
+MISSED = 3
+"""So many refreshes that did not come are too many."""
+OUTDATED_MS = 5_000
+"""Cell time after which data are old although the state of the cell is the same: waits and ages go on."""
+
+
+def since_boot() -> float:
+    """Seconds, monotonic, that also pass while the machine is suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+SILENT_S = 10.0
+"""It answers every second: after so many something is wrong with it, or with the way to it."""
+
+
+class VersionSighting(NamedTuple):
+    version: int
+    at_ms: int
+    moment: float
+
+
+class DataAge:
+    """What is known of how far the cell is, and since when."""
+
+    def __init__(self, version: int = 0, at_ms: int = 0) -> None:
+        self.version = version
+        self.at_ms = at_ms
+        self.reloaded_ms = 0
+        """Cell time when the page was last asked for anew."""
+        self._heard: deque[VersionSighting] = deque(maxlen=256)
+
+    def hear(self, version: int, at_ms: int, moment: float) -> None:
+        """The cell is there, at that moment of `since_boot`."""
+        self.version, self.at_ms = version, at_ms
+        self._heard.append(VersionSighting(version, at_ms, moment))
+
+    def outdated_since(self, as_of: AsOf, speed: float = 1.0) -> float | None:
+        """The moment from which on something newer than these data was known; None while they are new. `speed`: cell
+        milliseconds per wall millisecond."""
+        for index, heard in enumerate(self._heard):
+            if heard.version > as_of.version or heard.at_ms > as_of.at_ms + OUTDATED_MS:
+                # What is newer than the first that was heard may have been for long: the cell's clock tells how long.
+                before_ms = heard.at_ms - as_of.at_ms if index == 0 and as_of.at_ms and speed > 0 else 0
+                return heard.moment - max(0, before_ms) / speed / 1000 if before_ms else heard.moment
+        return None
+
+
+class Age(NamedTuple):
+    """How old what is shown is."""
+
+    seconds: float
+    """Never below zero."""
+    late: bool
+    lost: bool
+    """There is no connection."""
+    version: int
+    frozen: bool = False
+
+
+def age_spans(age: Age | None, *, wide: bool) -> list[Span]:
+    """The end of the title line: words and signs first, the tone only repeats them."""
+    if age is None:
+        return []
+    version = f"v{age.version:,} · " if wide and age.version else ""
+    old = f"{duration(int(age.seconds * 1000))} old"
+    if age.lost:
+        return [(f" ✗ no connection · {version}{old} ", "bad")]
+    if age.frozen:
+        return [(f" ‖ frozen · {version}{old} ", "warn")]
+    if age.late:
+        return [(f" ! late · {version}{old} ", "warn")]
+    return [(f" {version}{'now' if age.seconds < NEW_S else old} ", "dim")]
+
+
+def top_bar(
+    health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int, retrying: bool = False,
+    production: bool = False, others: tuple[str, bool] = ("", False),
+) -> list[Span]:  # fmt: skip
+    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `production`: it is
+    red and says so, for another window that looks the same may be the test cell. `others`: who else is here, and
+    whether on the same thing."""
+    spans: list[Span] = [(" muster PRODUCTION ", "alarm") if production else (" muster ", "brand"), (" ", "top")]
+    if health is None:
+        spans += [(printable(title), "top"), ("  retrying …" if retrying else "  connecting …", "off")]
+        return [*spans, ("  read-only", "key")] if read_only else spans
+    spans.append((printable(health.cell or title)[:24], "strong" if production else "top"))
+    spans.append((f"  {timestamp(at_ms, date=width >= 100)} UTC", "top"))
+    spans.append((_pace(health), "caution" if health.paused else "off"))
+    spans.append((f"  v{version:,}", "off"))
+    spans.append((" ✗ retrying ", "alarm") if retrying else (" ● connected", "off"))
+    if health.journal_error:
+        spans.append(("  ✗ journal ", "alarm"))
+    elif width >= 110 and not others[0]:
+        spans.append((f"  engine {printable(health.software)} pid {health.pid}", "off"))
+    if read_only:
+        spans.append(("  read-only", "key"))
+    if others[0]:
+        spans.append((f"  {printable(others[0])} ", "caution" if others[1] else "off"))
+    return spans
+
+
+def _pace(health: Health) -> str:
+    if health.paused:
+        return " PAUSED "
+    return "" if health.speed == 1 else f" ×{health.speed:g}"
+
+
+def lost_banner(problem: str, lost_for_s: float, retry_in_s: float, at_ms: int) -> str:
+    """What the banner says while the engine does not answer."""
+    retry = f"retry in {retry_in_s:.0f}s" if retry_in_s >= 1 else "connecting"
+    age = f" · data of {timestamp(at_ms, date=False)}" if at_ms else ""
+    lost_for = duration(max(0, int(lost_for_s * 1000)))
+    return f" ✗ no connection for {lost_for}{age} · {retry} · {printable(problem)}"
+
+
+def silent_banner(silent_s: float) -> str:
+    """What the banner says while there is a connection and nothing comes over it; empty while something does."""
+    if silent_s < SILENT_S:
+        return ""
+    return f" ! the engine has said nothing for {duration(int(silent_s * 1000))}: it is very busy, stopped, or gone"
+
+
+def unwritable_banner(health: Health) -> str:
+    """What the banner says while nothing can be recorded, or what is shown is old; empty while all is well."""
+    if health.journal_error:
+        problem = printable(health.journal_error)
+        return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
+    if health.audit_error:
+        return f" ✗ audit: {printable(health.audit_error)}"
+    return f" ✗ {printable(health.mirror_error)}" if health.mirror_error else ""
+
+
+WIDE = 100
+"""From this width on the age of a page's data is told in words."""
+
+
+class FrameDrawing:
+    """One per app. Nothing is drawn that reads as before: `Frame` sees to that."""
+
+    def __init__(self, app: MusterApp, production: Sequence[str]) -> None:
+        """`production`: patterns of names of cells that are."""
+        self._app = app
+        self._production = production
+
+    def time_passes(self) -> None:
+        """Ages, and how long the engine has been away."""
+        self.banner()
+        self.title()
+        self.top()
+
+    def top(self) -> None:
+        app = self._app
+        health, seen = app.link.health, app.link.seen
+        name = health.cell if health is not None else app.title
+        app.frame.show_top(
+            top_bar(
+                health, app.title, seen.at_ms, seen.version,
+                read_only=app.read_only, width=app.size.width, retrying=app.link.outage is not None,
+                production=any(fnmatchcase(name, pattern) for pattern in self._production),
+                others=(app.beside.words(), app.beside.together),
+            )
+        )  # fmt: skip
+
+    def banner(self) -> None:
+        """A line on every page while the engine is away, or nothing can be recorded and so nothing executed."""
+        link, now = self._app.link, self._app.clock()
+        outage, text = link.outage, ""
+        if outage is not None:
+            lost_for, retry_in = now - outage.since, max(0.0, outage.retry_at - now)
+            text = lost_banner(outage.problem, lost_for, retry_in, link.seen.at_ms)
+        elif link.health is not None:
+            text = silent_banner(link.silence(now)) or unwritable_banner(link.health)
+        self._app.frame.show_banner(text)
+        for screen in self._app.screen_stack[1:]:
+            if hasattr(screen, "tell_outage"):
+                screen.tell_outage(text if outage is not None else "")
+
+    def page(self) -> None:
+        """The page, or what is selected on it, is another."""
+        self._app.frame.show_tabs(self._app.navigator.stack[0].NAME)
+        self.title()
+        self.footer()
+
+    def title(self) -> None:
+        app = self._app
+        pane = app.navigator.current
+        if pane is not None:
+            age = age_spans(app.link.age(pane, app.clock()), wide=app.size.width >= WIDE)
+            app.frame.show_title([page.crumb for page in app.navigator.stack], pane.note, age)
+
+    def footer(self) -> None:
+        """What the keys mean now."""
+        self._app.frame.show_footer(registry.footer(list(self._app.actions.values()), self._app.context()))
+
+    def jumps(self) -> None:
+        """What the next key means, while a prefix waits for it."""
+        jumps = self._app.keys.jumps
+        self._app.frame.show_jumps(jumps.offers() if jumps.waiting else [])

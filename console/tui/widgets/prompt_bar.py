@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from console.forms.filters import token_at
 from console.text.terminal_text import cut, fit, printable, visible
-from console.tui.widgets.one_line import OneLine, part
+from console.tui.widgets.drawing import OneLine, part
 from engine.model.errors import SpecError
 
 MAX_SHOWN = 24

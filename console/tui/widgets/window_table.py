@@ -20,11 +20,8 @@ from textual.strip import Strip
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
 from console.text.tones import tones
-from console.tui.widgets.line_widget import LeanScroll
-from console.tui.widgets.row_chunks import RowChunks, range_at
-from console.tui.widgets.selection import MOST, Selection
-from console.tui.widgets.table_columns import Columns
-from console.tui.widgets.table_strips import TableDrawing, VisibleCells
+from console.tui.widgets.drawing import LeanScroll
+from console.tui.widgets.table_rows import MOST, Columns, RowChunks, Selection, TableDrawing, VisibleCells, range_at
 from console.views.lists import Heading, Row, Window
 from engine.model.errors import MusterError
 

@@ -1,18 +1,31 @@
-"""Limits of QOS and associations: how much each lets run, how much is in use and by whom, and which of them stop a job.
+"""Why Slurm lets work wait: limits of QOS and associations, its reason codes, and both in words.
+
+Limits of QOS and associations: how much each lets run, how much is in use and by whom, and which of them stop a job.
 
 Slurm keeps its own count of usage and does not show it by REST: it is counted here from the jobs it shows, as Slurm
 counts it (acct_policy.c): what holds nodes now, by QOS, or by account with all accounts below it.
+
+Slurm's reason codes in words: what each means for the job, and what would change it.
+
+Sources: squeue(1), JOB REASON CODES; `job_state_reason` and `job_reason_string` of slurm.h, slurm_protocol_defs.c,
+22.05 to 26.05. Codes of limits are put together by Slurm from who limits (association, QOS), over what (group, user,
+job) and which resource, so they are read in parts instead of being listed.
+
+Why work of a mirrored cell waits: what its scheduler says, in words, before what the mirror itself makes of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
-from engine.external.slurm.accounting import Association, Qos
-from engine.external.slurm.records import Job, SlurmPartition
+from engine.external.slurm.records import Association, Job, Qos, SlurmPartition
+from engine.model.queries import Reason
+from engine.model.specs import WorkloadState
+from engine.state.cell_state import State
 
 MAX_USERS = 4
 """Of those who use a limit so many are named, the largest first."""
@@ -306,3 +319,163 @@ def _is_limit(value: int | None) -> bool:
 def _counts(jobs: int | None, submitted: int | None) -> dict[str, int]:
     given = {JOBS: jobs, SUBMITTED: submitted}
     return {over: most for over, most in given.items() if most is not None and most >= 0}
+
+
+class ReasonWords(NamedTuple):
+    """A reason code in words."""
+
+    text: str
+    helps: str = ""
+    """What somebody could do; empty where it is a matter of waiting."""
+
+
+_KNOWN: dict[str, ReasonWords] = {
+    "Priority": ReasonWords("others of higher priority wait for the same nodes, and go first"),
+    "Resources": ReasonWords("it is the next for its nodes, and waits until enough of them are free"),
+    "Dependency": ReasonWords("another job has to start or end first"),
+    "DependencyNeverSatisfied": ReasonWords(
+        "what it depends on can no longer come true: it waits for ever", "cancel it, or change its dependency"
+    ),
+    "BeginTime": ReasonWords(
+        "its begin time has not come; after a requeue Slurm sets one itself, two minutes ahead by default"
+    ),
+    "JobHeldUser": ReasonWords("its user put it on hold", "release it"),
+    "JobHeldAdmin": ReasonWords(
+        "an administrator put it on hold, or its priority was set to 0", "an administrator releases it"
+    ),
+    "JobHoldMaxRequeue": ReasonWords(
+        "it failed to start too often and was put on hold", "look why it failed, then release it"
+    ),
+    "JobLaunchFailure": ReasonWords(
+        "it could not be launched: a node, a file system or the script's interpreter failed",
+        "look into slurmd's log on its nodes",
+    ),
+    "launch_failed_requeued_held": ReasonWords(
+        "its launch failed, so it was requeued and put on hold", "look why it failed, then release it"
+    ),
+    "RaisedSignal:53(Real-time_signal_19)": ReasonWords(
+        "its output file or working directory could not be opened", "check that the folder is there and may be written"
+    ),
+    "NodeDown": ReasonWords("a node that it needs is down"),
+    "BadConstraints": ReasonWords("no node can ever meet what it asks for", "change its constraint or its request"),
+    "PartitionDown": ReasonWords(
+        "its partition is down: jobs are taken, none is started", "set the partition up again"
+    ),
+    "PartitionInactive": ReasonWords(
+        "its partition is inactive: no job is taken or started", "set the partition up again"
+    ),
+    "PartitionNodeLimit": ReasonWords(
+        "it asks for more nodes than the partition has or lets one job have, or for nodes that are down",
+        "ask for fewer nodes or use another partition",
+    ),
+    "PartitionTimeLimit": ReasonWords("its time limit is above that of the partition", "lower the time limit"),
+    "ReqNodeNotAvail": ReasonWords(
+        "a node it names is down, drained or reserved, or a reservation begins before it would end"
+    ),
+    "Reservation": ReasonWords("it waits for the reservation it names to begin or to have room"),
+    "ReservationDeleted": ReasonWords("the reservation it named is gone", "name another one or none"),
+    "Licenses": ReasonWords("the licenses it asks for are in use"),
+    "Prolog": ReasonWords("a prolog still runs on its nodes"),
+    "Cleaning": ReasonWords("its last attempt is still being cleaned up on its nodes"),
+    "NonZeroExitCode": ReasonWords("it ended with an exit code that is not 0"),
+    "JobArrayTaskLimit": ReasonWords("its array lets no more of its tasks run at once", "raise the limit of the array"),
+    "InvalidAccount": ReasonWords("its account is not valid any more", "give it another account"),
+    "InvalidQOS": ReasonWords("its QOS is not valid any more", "give it another QOS"),
+    "AccountNotAllowed": ReasonWords("its account may not use this partition", "use another partition or account"),
+    "QOSNotAllowed": ReasonWords("its QOS may not be used in this partition, or by its account", "give it another QOS"),
+    "AccountingPolicy": ReasonWords("a limit of its account stops it"),
+    "FrontEndDown": ReasonWords("no front-end node is up"),
+    "SchedDefer": ReasonWords("it asked to be looked at by the regular scheduler, which has not come to it"),
+    "DeadLine": ReasonWords("it could not end before its deadline"),
+    "TimeLimit": ReasonWords("it ran into its time limit"),
+    "SystemFailure": ReasonWords("Slurm, the network or a file system failed"),
+    "InactiveLimit": ReasonWords("it was inactive for too long"),
+    "FedJobLock": ReasonWords("the clusters of the federation are still agreeing on it"),
+    "BurstBufferResources": ReasonWords("the burst buffer has no room for it"),
+    "BurstBufferStageIn": ReasonWords("its data is being staged in"),
+    "MaxMemPerLimit": ReasonWords(
+        "it asks for more memory than its partition lets a CPU or node have", "ask for less memory"
+    ),
+    "MaxRequeue": ReasonWords("it was requeued as often as the cluster allows", "release it"),
+    "ResvInvalid": ReasonWords("the reservation it names is not valid", "name another one or none"),
+}
+_LIMIT = re.compile(
+    r"(?P<by>QOS|Assoc|Association)(?P<what>Grp|Group|Max)?(?P<resource>Billing|BB|CPU|Cpu|Energy|GRES|License|Mem|Memory|"
+    r"Node|Jobs?|Submit|SubmitJob|Wall|WallDuration|TimeLimit|Prio|Usage|UsageFactor|Unknown|MinCpu|MinGRES|MinMemory|"
+    r"MinNode)?(?P<minutes>RunMin(ute)?s?|Minutes?|Mins?)?(?P<per>PerAccount|PerAcct|PerJob|PerNode|PerUser|MinutesPerJob|"
+    r"MinsPerJob)?.*"
+)
+_RESOURCES = {
+    "CPU": "CPUs", "Cpu": "CPUs", "Mem": "memory", "Memory": "memory", "Node": "nodes",
+    "GRES": "GPUs and other generic resources",
+    "Job": "jobs", "Jobs": "jobs", "Submit": "submitted jobs", "SubmitJob": "submitted jobs",
+    "Wall": "wall time", "WallDuration": "wall time", "TimeLimit": "time limits", "License": "licenses",
+    "BB": "burst buffer", "Billing": "billing units", "Energy": "energy",
+}  # fmt: skip
+_PER = {"PerAcc": "of an account", "PerJob": "of one job", "PerNode": "on one node", "PerUse": "of a user"}
+
+
+def said(reason: str) -> ReasonWords | None:
+    """The code in words; None for one that is not known, or for none."""
+    if not reason or reason == "None":
+        return None
+    code = reason.partition(",")[0].strip()
+    known = _KNOWN.get(code) or _KNOWN.get(code.rstrip(")").partition("(")[0])
+    if known is not None:
+        return known
+    found = _LIMIT.fullmatch(code)
+    if found is None or not (found["what"] or found["resource"]):
+        return None
+    who = "the QOS" if found["by"] == "QOS" else "its account or user"
+    what = _RESOURCES.get(found["resource"] or "", "resources")
+    what = f"running minutes of {what}" if found["minutes"] else what
+    whose = next((words for key, words in _PER.items() if (found["per"] or "").find(key) >= 0), "")
+    if found["what"] in ("Grp", "Group"):
+        whose = "of all running jobs together"
+    text = " ".join(f"a limit of {who} on the {what} {whose}".split())
+    return ReasonWords(f"{text} is reached", "wait until others end, ask for less, or raise the limit")
+
+
+UNSEEN = "AwaitingEvaluation"
+"""The engine's own token where no gate is closed."""
+FITS = "FitsNow"
+_WAITS = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
+_TOKEN = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
+
+
+def outside_token(state: State, row: int) -> str:
+    """The scheduler's word, as far as it can stand in a list; empty where it says nothing or the work does not wait."""
+    word = state.outside.word_of(row) if state.outside.word else ""
+    if not word or state.workloads.state[row] not in _WAITS:
+        return ""
+    found = _TOKEN.match(word)
+    return found[0] if found else ""
+
+
+def outside_reasons(state: State, row: int) -> tuple[Reason, ...]:
+    """One, or none. The text holds the scheduler's own words: untrusted."""
+    token = outside_token(state, row)
+    if not token:
+        return ()
+    word = state.outside.word_of(row)
+    known = said(word)
+    if known is None:
+        return (Reason(token=token, text=f"Slurm says {word}"),)
+    return (Reason(token=token, text=f"Slurm says {word}: {known.text}", unblock=known.helps),)
+
+
+def not_foretold(state: State, row: int) -> str:
+    """The limit of the scheduler that holds it, where no forecast knows when that lets go; empty for all others."""
+    word = outside_token(state, row)
+    if not word or state.workloads.state[row] != WorkloadState.WAITING or not is_limit(word):
+        return ""
+    return (
+        f"{word} holds it, which no forecast knows: it tells no start, and there is none before that limit or what is "
+        "asked for is changed, or what it counts has decayed"
+    )
+
+
+def without_cycle(own: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """The mirror waits for no cycle of its own: where it sees nothing in the way it says so."""
+    text = "as far as the mirror sees, it would fit now: a rule of Slurm's holds it, or Slurm has not looked yet"
+    return tuple(Reason(token=FITS, text=text) if reason.token == UNSEEN else reason for reason in own)

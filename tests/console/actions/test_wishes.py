@@ -8,13 +8,12 @@ import msgspec
 import pytest
 
 from console.actions.request_builder import SeenThrough, parse, propose
-from console.arguments.actions import declared, typed
+from console.forms.action_arguments import declared, typed
 from engine.model.errors import RefusedError, SpecError
 from engine.model.queries import ConsolidationRequest
 from engine.model.specs import PROFILES, BurstSpec, QueueSpec, ReservationSpec
 from runbooks.actions.catalogue import CATALOG
-from runbooks.actions.queues import quota_change
-from runbooks.actions.reservations import read
+from runbooks.actions.queues import quota_change, read
 from runbooks.actions.workloads import moves_act
 from runbooks.plans.typed_plan import QueueChange, WorkloadMove
 from tests.console.fake_client import NOW_MS, FakeClient

@@ -21,31 +21,30 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from console.auth.identity import Identity
-from console.auth.sockets import probe
 from console.cli import main
-from console.cli.benchmarks.replay import LiveReplay
 from console.cli.main import EXIT_CODES, KINDS, parser, run
 from console.cli.start import _connector
+from console.client.attach import settings_of
+from console.client.identity import Identity
+from console.client.launch import EngineRecord, engine_again, ensure_engine, last_words, read_record
 from console.client.remote import RemoteClient
+from console.client.sockets import probe
+from console.evals.engine_runs import LiveReplay
 from console.forms.filters import FilterError
 from console.forms.settings import CellPaths, paths_in
-from console.processes.attach import settings_of
-from console.processes.engine_record import EngineRecord, read_record
-from console.processes.launch import engine_again, ensure_engine, last_words
 from console.views.lists import ListView
 from engine.control import Engine
-from engine.journal.process_identity import this_process
+from engine.journal.process_locks import this_process
 from engine.loop import EngineLoop
 from engine.model import errors
-from engine.model.autoscaling import PRESETS
 from engine.model.commands import Hold, Submit
 from engine.model.queries import Kind, Query
+from engine.model.spec_parts import PRESETS
 from engine.model.specs import Policy, QueueSpec
 from engine.reads.cost_reports import ShowbackRequest
 from engine.traces.replay import Estimate, prepare
 from runbooks.actions.catalogue import CATALOG
-from runbooks.actions.parameters import ORDERS, POLICIES
+from runbooks.actions.declaration import ORDERS, POLICIES
 from runbooks.plans.typed_plan import ActionName
 from tests.support.patience import PATIENCE_S
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
@@ -127,7 +126,7 @@ def test_get_as_json_is_one_value_in_raw_units(shell: Shell, capsys: pytest.Capt
 def test_more_rows_than_one_answer_holds_are_all_listed(
     shell: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.cli.show.WINDOW", 2)
+    monkeypatch.setattr("console.commands.show.WINDOW", 2)
     assert shell("get", "nodes", "--limit", "0", "--json") == 0
     names = [item["id"] for item in json.loads(capsys.readouterr().out)["items"]]
     assert sorted(names) == ["c0", "c1", "g0", "g1", "g2", "g3"]
@@ -428,7 +427,7 @@ def test_a_policy_that_nobody_confirmed_does_not_wait(
     assert "nothing was done" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdin", Left())
-        patch.setattr("console.cli.approvals.policy.at_terminal", lambda: True)
+        patch.setattr("console.commands.policy.at_terminal", lambda: True)
         assert shell("policy", "use", "solo") == 130
     capsys.readouterr()
     assert shell("policy", "show", "--json") == 0
@@ -614,7 +613,7 @@ def test_a_defect_is_one_line_and_a_log(
         password = "hunter2"
         raise ZeroDivisionError(len(password))
 
-    monkeypatch.setattr("console.cli.show.overview", broken)
+    monkeypatch.setattr("console.commands.show.overview", broken)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert run(["overview"]) == 1

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from console.auth.identity import Identity
 from console.cli.main import run
+from console.client.identity import Identity
 from console.client.remote import RemoteClient
 from console.forms.settings import ConsoleSettings
 from engine.model.errors import RefusedError

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from console.cli.main import main, parser
-from console.cli.planning.cost import quote_lines, request_of
+from console.commands.money import quote_lines, request_of
 from console.text.terminal_text import timestamp
 from engine.model.errors import SpecError
-from recommender.quotes.cost_estimates import NEVER, quantiles
-from recommender.quotes.queries import WITHIN_MS, Quote, QuoteRequest
+from recommender.estimates.queries import WITHIN_MS, Quote, QuoteRequest
+from recommender.estimates.quotes import NEVER, quantiles
 from tests.console.fake_client import NOW_MS, FakeClient
 
 HOUR, MINUTE = 3_600_000, 60_000

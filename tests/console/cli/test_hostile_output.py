@@ -14,11 +14,11 @@ import pytest
 
 import console.client.remote
 from console.cli.main import _run, run
-from console.service.notifier import send
+from console.service.gate_watch import send
 from console.text.guarded_streams import exact_output, guarded, inert, inert_json, write_over
-from engine.forks.child_process import _traced
 from engine.model.errors import MusterError
-from runbooks.gate.outbox import OutboxMessage
+from engine.twin.forks import _traced
+from runbooks.gate.store import OutboxMessage
 from tests.console.tui.test_hostile_text import full
 from tests.support.hostile_text import ACTS, PAYLOADS, told_text
 from tests.support.poisoned import Poisoned

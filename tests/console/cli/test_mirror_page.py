@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from console.views.external.mirror import job_lines, job_section, mirror_columns, mirror_lines
+from console.views.mirror import job_lines, job_section, mirror_columns, mirror_lines
 from console.views.sections import Section
-from engine.external.slurm.mirror.report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.external.mirror_report import NOT_MIRRORED, LeftOut, Mirrored, MirrorReport
 from engine.external.slurm.records import Job
-from engine.external.slurm.unsupported import LeftOut
 from engine.model.twin_queries import StartEstimate
 from engine.twin.what_if import start_of
 

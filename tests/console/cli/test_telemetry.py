@@ -16,18 +16,17 @@ import pytest
 
 from console.cli import main
 from console.service.advisor import Advisor
-from console.service.collector import Collector, kept_by
 from console.service.local_client import LocalClient
-from console.service.telemetry_archive import Archive
+from console.service.telemetry import Archive, Collector, kept_by
 from engine.control import Engine
 from engine.journal.side_tables import Records, RecordsError
 from engine.loop import EngineLoop
 from engine.model.commands import Requeue, Submit
 from engine.model.errors import SpecError
-from engine.reads import gauges
-from engine.reads.gauges import Gauges
+from engine.reads import overview
+from engine.reads.overview import Gauges
 from engine.state.usage import UsageSample
-from recommender.history.queries import HistoryRequest, SampleBatch, SampleRow
+from recommender.history.metrics import HistoryRequest, SampleBatch, SampleRow
 from recommender.history.telemetry import Telemetry
 from tests.support.cells import small_cell, workload
 from tests.support.gates import gate_of
@@ -141,7 +140,7 @@ def test_after_a_restart_nothing_is_missed_or_counted_twice(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_a_cell_met_in_parts_is_known_as_by_a_look(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(gauges, "AT_ONCE", at_once)
+    monkeypatch.setattr(overview, "AT_ONCE", at_once)
     with kept_cell() as (loop, _, _):
         submit(loop, "ended-before")
         passes(loop, 2 * HOUR_MS)

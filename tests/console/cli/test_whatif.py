@@ -12,7 +12,7 @@ from console.cli.main import run
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.tui.app import MusterApp
-from console.tui.screens.whatif import WhatIfPane
+from console.tui.screens.forecast import WhatIfPane
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.twin_queries import Outlook

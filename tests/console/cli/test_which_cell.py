@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from console.auth.identity import Identity
-from console.auth.sockets import bind_unix
 from console.cli import start
 from console.cli.main import parser, run
+from console.client.attach import settings_of
+from console.client.identity import Identity
+from console.client.launch import ensure_engine, running
+from console.client.sockets import bind_unix
 from console.forms.settings import CellPaths, paths_in
-from console.processes.attach import settings_of
-from console.processes.launch import ensure_engine, running
 from engine.model.errors import UnreachableError
 from tests.support.served import running_loop, serving, socket_folder
 

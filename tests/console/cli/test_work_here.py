@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from cells import workload
 
-from console.cli.acting import in_this_folder
 from console.cli.main import run
-from engine.external.slurm.carrying.threads import place_of_queue
-from engine.external.slurm.job_submission import JobDestination, home_of, wish_of
-from engine.external.slurm.mirror.report import MirrorReport
+from console.commands.acting import in_this_folder
+from engine.external.change_carrier import place_of_queue
+from engine.external.mirror_report import MirrorReport
+from engine.external.slurm.job_requests import JobDestination, home_of, wish_of
 from engine.model.specs import RunSpec
 from tests.console.fake_client import FakeClient
 
@@ -51,7 +51,7 @@ def test_without_an_id_the_processes_of_all_that_runs_are_told(
 ) -> None:
     client = FakeClient(20)
     monkeypatch.setattr(client, "close", lambda: None, raising=False)
-    monkeypatch.setattr("console.cli.logs.connect", lambda _arguments: client)
+    monkeypatch.setattr("console.commands.processes.connect", lambda _arguments: client)
     assert not run(["processes"])
     assert capsys.readouterr().out == "nothing runs on this machine\n"
     client.written = b"step 1\n"

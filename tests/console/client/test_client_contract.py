@@ -14,15 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.auth.token_queries import TokenAsk
 from console.client.presence import PresenceAsk
 from console.client.protocol import Client
 from console.client.remote import RemoteClient
-from console.server.responses import LONGEST_WAIT_S
+from console.client.tokens import TokenAsk
+from console.server.operations import LONGEST_WAIT_S
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
-from engine.executors.process_queries import OutputRequest
-from engine.executors.task_files import AttemptKey, attempt_folder
+from engine.executors.task_files import AttemptKey, OutputRequest, attempt_folder
 from engine.loop import EngineLoop
 from engine.model.commands import AddPools, AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
@@ -31,18 +30,13 @@ from engine.model.specs import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.model.twin_queries import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
 from engine.model.what_if_edits import FailNodesEdit, Nodes, SetWeightEdit
 from engine.reads.cost_reports import ShowbackRequest
-from recommender.forecasts.queries import ForecastRequest
-from recommender.history.metrics import RunRecord
-from recommender.history.queries import HistoryRequest, RunBatch, SampleBatch, SampleRow
-from recommender.quotes.queries import Quantiles, QuoteRequest
-from recommender.runtimes.sizing_queries import SizingRequest
-from runbooks.audit.queries import AuditQuery
+from recommender.estimates.queries import ForecastRequest, Quantiles, QuoteRequest, SizingRequest
+from recommender.history.metrics import HistoryRequest, RunBatch, RunRecord, SampleBatch, SampleRow
 from runbooks.drafts.typed_draft import DraftAsk, DraftRun
-from runbooks.people.identity import Scope
-from runbooks.plans.intent_queries import IntentAnswer
+from runbooks.gate.run_limits import FreezeSpec
+from runbooks.plans.identity import Scope
+from runbooks.plans.queries import AuditQuery, IntentAnswer, RunbookAsk, RunbookVote
 from runbooks.plans.typed_plan import Act, MoneyChange, QueueChange, Request, StepRequest, asks
-from runbooks.policy.freezes import FreezeSpec
-from runbooks.procedures.queries import RunbookAsk, RunbookVote
 from tests.support.elastic_cells import pool, work
 from tests.support.gates import gate_of
 from tests.support.made_up_slurm import put_in_doubt

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from console.client.decoders import decoder, know_structs
+from console.client.questions import decoder, know_structs
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -18,7 +18,7 @@ DEPTH = 60
 RACE = """
 import sys, threading, types
 import msgspec
-from console.client.decoders import decoder, know_structs
+from console.client.questions import decoder, know_structs
 
 deep = sys.modules["deep"] = types.ModuleType("deep")
 source = "from __future__ import annotations\\nimport msgspec\\nclass T{last}(msgspec.Struct):\\n    f: int = 0\\n"

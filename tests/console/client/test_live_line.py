@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from console.client import live_connection
-from console.client.live_connection import LiveLine, Said
+from console.client import remote
 from console.client.presence import Presence, PresenceAsk
-from console.client.remote import RemoteClient
-from console.server.routes import event_stream
+from console.client.remote import LiveLine, RemoteClient, Said
+from console.server import watching
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import NotSentError, SpecError, UnreachableError
@@ -54,7 +53,7 @@ class Played:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Played:
-    monkeypatch.setattr(live_connection, "RETRY_S", (0.0,))
+    monkeypatch.setattr(remote, "RETRY_S", (0.0,))
     return Played()
 
 
@@ -104,13 +103,13 @@ def test_a_line_on_which_nothing_comes_is_not_tried_again_soon(said: Played, mon
         monkeypatch.setattr(line._again, "wait", lambda pause_s: (waited.append(pause_s), wait(min(pause_s, 0.05))))
         for _ in range(4):
             said.words.put(NotSentError("no engine answers"))  # says nothing of what is in between
-        for _ in range(live_connection.FRUITLESS):
+        for _ in range(remote.FRUITLESS):
             said.words.put(UnreachableError("silent"))
         line.changes(0, 0.0)
-        until(lambda: len(waited) == 4 + live_connection.FRUITLESS)
+        until(lambda: len(waited) == 4 + remote.FRUITLESS)
         said.words.put(UnreachableError("over"))
     assert waited[:-1] == [0.0] * (len(waited) - 1)
-    assert waited[-1] >= live_connection.SPOILED_S / 2
+    assert waited[-1] >= remote.SPOILED_S / 2
 
 
 # -- over a server ----------------------------------------------------------------------------------------------------
@@ -118,8 +117,8 @@ def test_a_line_on_which_nothing_comes_is_not_tried_again_soon(said: Played, mon
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoop]:
-    monkeypatch.setattr(live_connection, "PACE_S", 0.05)
-    monkeypatch.setattr(event_stream, "TICK_S", 0.2)
+    monkeypatch.setattr(remote, "PACE_S", 0.05)
+    monkeypatch.setattr(watching, "TICK_S", 0.2)
     with running_loop() as running:
         running.paused = True
         yield running
@@ -191,7 +190,7 @@ def test_a_console_on_the_line_is_here_without_saying_so_again(
 
 
 def test_votes_are_told_by_it(loop: EngineLoop) -> None:
-    from runbooks.policy.freezes import FreezeSpec
+    from runbooks.gate.run_limits import FreezeSpec
 
     with served_on_unix(loop) as path, closing(live(path)) as client, closing(RemoteClient(str(path))) as other:
         client.present(ask("a"))
@@ -207,7 +206,7 @@ def test_votes_are_told_by_it(loop: EngineLoop) -> None:
 def test_a_cut_line_keeps_no_news_from_who_waits_and_comes_again(
     loop: EngineLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_connection, "RETRY_S", (0.05,))
+    monkeypatch.setattr(remote, "RETRY_S", (0.05,))
     with served_on_unix(loop) as path:
         proxy = CuttingProxy(str(path))
         with closing(proxy), closing(live(proxy.url)) as client:

@@ -10,11 +10,11 @@ from contextlib import closing
 import pytest
 
 from console.client.presence import GONE_S, MAX_OF_ONE, Here, Presence, PresenceAsk, told
-from console.server.responses import LONGEST_WAIT_S
+from console.server.operations import LONGEST_WAIT_S
 from console.tui.app import MusterApp
 from engine.loop import EngineLoop
 from engine.model.errors import MusterError, RefusedError, SpecError
-from runbooks.people.identity import Actor
+from runbooks.plans.identity import Actor
 from tests.console.fake_client import FakeClient
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached

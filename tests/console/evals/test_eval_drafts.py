@@ -12,15 +12,13 @@ import pytest
 from sqlalchemy import Connection
 
 from console.cli.main import run
-from console.evals.eval_drafts import evaluate, tally
-from console.evals.eval_model import EvaluatedModel, scripted
+from console.evals.eval_drafts import EvaluatedModel, evaluate, scripted, tally
 from console.evals.incident_replay import VERBS, PlayedIncident
 from console.evals.incidents import Incident, IncidentLimits, load
 from console.evals.scores import CHECKS, GOES_ON, IncidentScore, outcome, score, score_acts
 from console.evals.scripted_model import LIES, perfect
 from engine.loop import EngineLoop
 from engine.model.errors import NotFoundError, SpecError
-from runbooks.actions.typed_acts import Maker
 from runbooks.drafts.model_answer import read_answer
 from runbooks.drafts.typed_draft import Draft
 from runbooks.gate.approval_gate import wall_ms
@@ -29,6 +27,7 @@ from runbooks.models.drafter import ModelSetup
 from runbooks.models.endpoint import Egress, endpoint_of
 from runbooks.models.limits import SpendingLimits, TokenPrices
 from runbooks.plans.typed_plan import Act, Note, Request, StepRequest
+from runbooks.procedures.compiler import Maker
 from tests.support.gates import gate_of
 from tests.support.perfect_acts import perfect_acts
 

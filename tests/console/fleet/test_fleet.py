@@ -15,17 +15,15 @@ import pytest
 from console.fleet.cell_connection import ASKED, TAKEN
 from console.fleet.coordinator import GONE, Fleet
 from console.fleet.journal import FleetJournal
-from console.fleet.offers import MAX_SHAPES, MissingOffer, Offers
 from console.fleet.queries import FleetSubmission
-from console.fleet.routing import Router
+from console.fleet.routing import MAX_SHAPES, MissingOffer, Offers, Router
+from engine.admission.fleet_routing import CellLink, CellOffer, FleetSpec, Routing, TenantShare
 from engine.control import Engine
-from engine.external.slurm.mirror.report import MirrorReport
-from engine.fleet.fleet_spec import CellLink, FleetSpec, Routing, TenantShare
-from engine.fleet.routing_policy import CellOffer
+from engine.external.mirror_report import MirrorReport
 from engine.journal.database import Place, place_of
 from engine.model.commands import Submit
 from engine.model.errors import JournalBusy, MusterError, NotFoundError, RefusedError, SpecError
-from engine.model.intent_reports import IntentView
+from engine.model.external_cells import IntentView
 from engine.model.specs import Dependency, WorkloadSpec
 from tests.support import postgres
 from tests.support.cells import small_cell, workload

@@ -16,14 +16,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.fleet.client import FleetClient
 from console.fleet.journal import FleetJournal, copy
-from console.fleet.paths import FleetPaths
-from console.fleet.queries import OPEN
+from console.fleet.queries import OPEN, FleetClient, FleetPaths
 from engine.control import Engine
 from engine.journal import postgres_store
-from engine.journal.cell_lease import Holder, LeaseCandidate
 from engine.journal.database import Place, Schema, SqliteFile, place_of
+from engine.journal.postgres_store import Holder, LeaseCandidate
 from engine.model.errors import JournalError, JournalFormat, JournalTaken, MusterError
 from tests.console.fleet.test_fleet import World, job
 from tests.support import postgres

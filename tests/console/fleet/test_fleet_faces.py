@@ -16,18 +16,16 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from console.auth.sockets import bind_unix
 from console.cli.main import run
+from console.client.launch import note
 from console.client.remote import RemoteClient
-from console.fleet.client import FleetClient
-from console.fleet.fleet_file import fleet_of, read_fleet
-from console.fleet.page_sections import pages, submission_pages
-from console.fleet.queries import FleetEvent, TenantView
-from console.fleet.wording import status_lines
+from console.client.sockets import bind_unix
+from console.commands.fleet import fleet_of, read_fleet
+from console.fleet.queries import FleetClient, FleetEvent, TenantView
+from console.fleet.wording import pages, status_lines, submission_pages
 from console.forms.documents import read_document
-from console.processes.last_database import note
-from console.tui.widgets.detail_pane import DetailPane
-from engine.fleet.fleet_spec import TenantShare
+from console.tui.widgets.pane import DetailPane
+from engine.admission.fleet_routing import TenantShare
 from engine.model.commands import Submit
 from engine.model.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
 from tests.console.fake_client import FakeClient

@@ -16,9 +16,7 @@ from pathlib import Path
 import pytest
 
 from console.client.remote import RemoteClient
-from console.fleet.client import FleetClient
-from console.fleet.paths import FleetPaths
-from console.fleet.queries import CellView, FleetSubmission, FleetView
+from console.fleet.queries import CellView, FleetClient, FleetPaths, FleetSubmission, FleetView
 from engine.model.errors import MusterError, SpecError
 from engine.model.specs import ArraySpec, Resources, RunSpec, TaskGroup, WorkloadSpec
 from tests.bench.fleet_chaos import ROOT, Kept, _ids

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from console.cli.acting import _from_flags
 from console.cli.main import parser
+from console.commands.acting import _from_flags
 from console.forms import documents as document
 from console.forms.documents import read_document
 from console.forms.work_files import cell_of, placed, read_workloads, workloads_of
 from engine.control import Engine
 from engine.model.commands import Define, Submit
 from engine.model.errors import SpecError
-from engine.model.quantity_parsing import cpu_milli, duration_ms, gpu_milli, memory_mib
+from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.model.specs import (
     PROFILES,
     Affinity,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.actions.completion_values import values, wanted_value
-from console.forms.filters import ALIASES, VALUES, FilterError, complete, parse_filter, parse_sort, parse_view
-from console.forms.row_filters import matches
+from console.actions.line_completion import values, wanted_value
+from console.forms.filters import ALIASES, VALUES, FilterError, complete, matches, parse_filter, parse_sort, parse_view
 from engine.model.queries import Term
 from engine.reads import pending_reasons
 from tests.console.fake_client import FakeClient

@@ -15,8 +15,7 @@ import httpx
 import msgspec
 import pytest
 
-from console.server import back_pressure, idempotency
-from console.server.routes import event_stream
+from console.server import idempotency, load_limits, watching
 from engine import read_replica
 from engine.control import Engine
 from engine.loop import EngineLoop
@@ -396,7 +395,7 @@ def test_figures_count_what_was_answered(http: httpx.Client) -> None:
 def test_too_much_at_once_is_turned_away_and_the_rest_is_answered(
     loop: EngineLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(back_pressure.MOST, "read", 4)
+    monkeypatch.setitem(load_limits.MOST, "read", 4)
     with served_on_unix(loop) as path, over_unix(path) as http:
         http.get("/v1/overview")  # who asks is known from now on, without the engine
         go = held_up(loop)
@@ -457,10 +456,10 @@ def test_lists_take_the_filters_of_the_console(http: httpx.Client) -> None:
 
 
 def test_who_reads_too_slowly_is_told_how_much_they_missed() -> None:
-    follower = event_stream.StreamFollower(items=True)
-    frames = [event_stream.EventFrame(n, 10, 0, b"", b"") for n in range(1, event_stream.MAX_BEHIND + 4)]
+    follower = watching.StreamFollower(items=True)
+    frames = [watching.EventFrame(n, 10, 0, b"", b"") for n in range(1, watching.MAX_BEHIND + 4)]
     for frame in frames:
         follower.give(frame)
-    assert follower.lost == 10 * event_stream.MAX_BEHIND
+    assert follower.lost == 10 * watching.MAX_BEHIND
     waiting = [follower.frames.get_nowait() for _ in range(follower.frames.qsize())]
-    assert waiting == frames[event_stream.MAX_BEHIND :]
+    assert waiting == frames[watching.MAX_BEHIND :]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
-from console.auth.sockets import bind_tcp
+from console.client.sockets import bind_tcp
 from engine.model.commands import Submit
 from tests.support.patience import PATIENCE_S
 from tests.support.served import gpu_job, running_loop, serving

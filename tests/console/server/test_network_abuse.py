@@ -17,19 +17,19 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from console.auth.sockets import account_at, bind_tcp
 from console.cli.start import stop_running
+from console.client.launch import ensure_engine
+from console.client.sockets import account_at, bind_tcp
 from console.forms.settings import paths_in
-from console.processes.launch import ensure_engine
-from console.server import connections
+from console.server import load_limits
 from console.server.authentication import FAILURES, Doors
-from console.server.rate_limits import TokenBuckets, network_of
+from console.server.load_limits import TokenBuckets, network_of
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import RefusedError
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
-from tests.console.auth.test_tls import certificate
+from tests.console.client.test_tls import certificate
 from tests.console.server.test_server import over_unix
 from tests.support.cells import workload
 from tests.support.gates import gate_of
@@ -94,8 +94,8 @@ def is_served(line: Line) -> bool:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
-    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    monkeypatch.setattr(load_limits, "HEAD_S", 0.5)
+    monkeypatch.setattr(load_limits, "BODY_S", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -140,7 +140,7 @@ def test_who_waits_for_news_is_not_taken_for_slow(line: Line) -> None:
 
 
 def test_who_takes_no_answers_is_dropped(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "WRITE_S", 0.3)
+    monkeypatch.setattr(load_limits, "WRITE_S", 0.3)
     with socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         lazy.connect(("127.0.0.1", line.port))
@@ -260,7 +260,7 @@ def test_one_caller_who_asks_too_often_waits_and_others_do_not(
 ) -> None:
     with reached(loop, gate) as line:
         mine, other = (line.make_token(name).token for name in ("alice", "dave"))
-    monkeypatch.setattr("console.server.listeners.Doors", lambda **given: Doors(**given, per_s=1))
+    monkeypatch.setattr("console.server.engine_process.Doors", lambda **given: Doors(**given, per_s=1))
     with reached(loop, gate) as line, line.http(mine) as http, line.http(other) as patient:
         codes = [http.get("/v1/whoami").status_code for _ in range(8)]
         assert 200 in codes
@@ -287,7 +287,7 @@ def test_a_request_that_was_signed_is_taken_once(line: Line) -> None:
 def test_more_connections_of_one_address_than_are_of_use_are_not_taken(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_FROM_ONE", 8)
+    monkeypatch.setattr(load_limits, "MAX_FROM_ONE", 8)
     held = [opened(line) for _ in range(8)]
     for connection in held:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -332,8 +332,8 @@ def test_an_engine_keeps_its_bounds_of_connections_as_it_is_served(tmp_path: Pat
     ensure_engine(paths, ["--data", str(paths.folder), "--cell", "lab", "--listen", f"127.0.0.1:{port}"])
     at = ("127.0.0.1", port)
     try:
-        taken = [connected(at) for _ in range(connections.MAX_FROM_ONE + 100)]
-        assert [each is not None for each in taken] == [True] * connections.MAX_FROM_ONE + [False] * 100
+        taken = [connected(at) for _ in range(load_limits.MAX_FROM_ONE + 100)]
+        assert [each is not None for each in taken] == [True] * load_limits.MAX_FROM_ONE + [False] * 100
         assert connected(at, "127.0.0.2"), "another address is served"
         with over_unix(paths.socket) as http:
             assert http.get("/healthz").status_code == 200
@@ -348,8 +348,8 @@ def test_an_engine_keeps_its_bounds_of_connections_as_it_is_served(tmp_path: Pat
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can connect as another account")
 def test_an_account_on_the_socket_has_its_bounds_too(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_FROM_ONE", 4)
-    monkeypatch.setattr(connections, "MAX_IN_ALL", 0)
+    monkeypatch.setattr(load_limits, "MAX_FROM_ONE", 4)
+    monkeypatch.setattr(load_limits, "MAX_IN_ALL", 0)
     with served_on_unix(loop) as path:
         held = [socket.socket(socket.AF_UNIX) for _ in range(5)]
         _OPEN.extend(held)
@@ -374,7 +374,7 @@ def test_an_account_on_the_socket_has_its_bounds_too(loop: EngineLoop, monkeypat
 def test_connections_that_begin_no_tls_count_too(
     loop: EngineLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_FROM_ONE", 4)
+    monkeypatch.setattr(load_limits, "MAX_FROM_ONE", 4)
     bound = bind_tcp("127.0.0.1:0", secured=True)
     at = bound.getsockname()
     tls = certificate(tmp_path)
@@ -399,11 +399,11 @@ def test_who_begins_no_tls_is_dropped(loop: EngineLoop, tmp_path: Path) -> None:
 
 
 def test_a_name_with_an_address_in_it_is_nobody_elses(line: Line) -> None:
-    assert connections._certified({"subject": ((("commonName", "alice"),),)}) == "cert:alice"
+    assert load_limits._certified({"subject": ((("commonName", "alice"),),)}) == "cert:alice"
     for name in ("alice 10.0.0.1", "", "a" * 100, "alice\x00", "-x", "ålice"):
-        assert connections._certified({"subject": ((("commonName", name),),)}) == ""
-    assert connections._certified({"subject": ((("commonName", "a"),), (("commonName", "b"),))}) == ""
-    assert connections._certified(None) == ""
+        assert load_limits._certified({"subject": ((("commonName", name),),)}) == ""
+    assert load_limits._certified({"subject": ((("commonName", "a"),), (("commonName", "b"),))}) == ""
+    assert load_limits._certified(None) == ""
 
 
 def test_buckets_fill_again_and_forget_whoever_is_long_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +414,7 @@ def test_buckets_fill_again_and_forget_whoever_is_long_gone(monkeypatch: pytest.
     assert buckets.take("b") == 0
     now[0] = 0.5
     assert buckets.take("a") == 0
-    monkeypatch.setattr("console.server.rate_limits.MAX_CALLERS", 3)
+    monkeypatch.setattr("console.server.load_limits.MAX_CALLERS", 3)
     for number in range(10):
         buckets.take(str(number))
     assert len(buckets._held) == 3

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from console.client.protocol import Client
 from console.client.questions import questions_of
 from console.server import application
-from console.server.openapi import document
+from console.server.application import document
 from console.server.operations import asked_by
 from tests.support.served import running_loop, served_on_unix
 

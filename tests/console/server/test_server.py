@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from console.auth.sockets import bind_tcp, bind_unix, parse_listen, private_folder, probe
-from console.server import responses
+from console.client.sockets import bind_tcp, bind_unix, parse_listen, private_folder, probe
+from console.server import operations
 from engine.loop import EngineLoop
 from engine.model.errors import MusterError, RefusedError, SpecError
 from tests.support.served import running_loop, served_on_unix, serving, socket_folder
@@ -112,7 +112,7 @@ def test_unknown_routes_methods_and_things(http: httpx.Client) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(operations, "MAX_BODY_BYTES", 1000)
     refused(http.post("/v1/query", content=b" " * 1001), 413, "invalid")
     refused(http.post("/v1/query", content=iter([b" " * 600, b" " * 600])), 413, "invalid")
     assert http.get("/v1/health").status_code == 200

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from console.service import advisor, run_times
+from console.service import advisor
 from console.service.advisor import Advisor
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.commands import Cancel, Cordon, Requeue, Submit
 from engine.model.errors import NotFoundError
 from engine.model.queries import Page, Query
+from recommender.estimates import run_time_model
+from recommender.estimates.cell_runs import WorkloadFeatures
+from recommender.estimates.run_time_model import ENOUGH
 from recommender.findings.live_findings import CORDONED_MS
-from recommender.runtimes import run_time_model
-from recommender.runtimes.cell_runs import WorkloadFeatures
-from recommender.runtimes.run_time_model import ENOUGH
 from tests.support.cells import workload
 from tests.support.served import running_loop
 
@@ -212,7 +212,7 @@ def test_nothing_of_the_future_reaches_what_was_said(loop: EngineLoop) -> None:
 def test_ends_of_one_instant_are_each_learnt_once_whatever_the_window(
     loop: EngineLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_times, "PAGE", 7)
+    monkeypatch.setattr(advisor, "PAGE", 7)
     specs = tuple(workload(f"train-{number}", tenant="ml", run=MINUTE) for number in range(40))
     loop.call(lambda engine: engine.command(Submit(workloads=specs)))
     told = Advisor(loop)
@@ -225,7 +225,7 @@ def test_ends_of_one_instant_are_each_learnt_once_whatever_the_window(
 
 
 def test_with_too_much_to_learn_the_latest_is_learnt(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_times, "LOOKBACK", 10)
+    monkeypatch.setattr(advisor, "LOOKBACK", 10)
     told = Advisor(loop)
     asked = WorkloadFeatures(name="train-9", tenant="ml", queue="a", tasks=1, gpu_milli=0)
     finish(loop, "train", [60] * 8)
@@ -239,7 +239,7 @@ def test_with_too_much_to_learn_the_latest_is_learnt(loop: EngineLoop, monkeypat
 def test_every_question_is_bounded_and_nothing_is_asked_twice(
     loop: EngineLoop, asked: list[tuple[Query, Page]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_times, "PAGE", 10)
+    monkeypatch.setattr(advisor, "PAGE", 10)
     told = Advisor(loop)
     finish(loop, "train", [2] * 25)
     told.estimate("train-0")
@@ -256,7 +256,7 @@ def test_every_question_is_bounded_and_nothing_is_asked_twice(
 
 
 def test_a_failure_in_the_middle_loses_and_doubles_nothing(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_times, "PAGE", 10)
+    monkeypatch.setattr(advisor, "PAGE", 10)
     finish(loop, "train", [2] * 25)
     told = Advisor(loop)
     answer = Engine.query

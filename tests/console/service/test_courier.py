@@ -15,14 +15,13 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from console.service.notifier import Notifier, send
+from console.service.gate_watch import Notifier, send
 from engine.loop import EngineLoop
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
-from runbooks.gate.outbox import FIRST_PAUSE_MS, MAX_ATTEMPTS, OutboxMessage
-from runbooks.gate.store import OUTBOX
+from runbooks.gate.approval_policy import SOLO
+from runbooks.gate.store import FIRST_PAUSE_MS, MAX_ATTEMPTS, OUTBOX, OutboxMessage
 from runbooks.plans.typed_plan import Note, asks
-from runbooks.policy.approval_policy import SOLO
 from tests.support.gates import ME, gate_of
 from tests.support.patience import PATIENCE_S
 from tests.support.served import running_loop

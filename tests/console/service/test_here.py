@@ -14,17 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from console.auth.sockets import probe
+from console.client.sockets import probe
 from console.forms.settings import paths_in
 from console.service.this_machine import LocalExecution, check_here, new_cell
 from engine.control import Engine
-from engine.executors.cgroups import Cgroups, find
-from engine.executors.this_machine import gpus_told, model_of
+from engine.executors.this_machine import Cgroups, find, gpus_told, model_of
 from engine.model.commands import Submit
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import CellSpec, QueueSpec
-from runbooks.people.identity import OWNER, TCP, Actor
-from runbooks.policy.local_commands import check_commands
+from runbooks.gate.decisions import check_commands
+from runbooks.plans.identity import OWNER, TCP, Actor
 from tests.support.patience import PATIENCE_S
 from tests.support.real_work import Desk, job, now_ms
 from tests.support.served import socket_folder

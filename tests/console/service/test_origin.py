@@ -14,15 +14,15 @@ from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.service.recommendations import command
 from console.tui.app import MusterApp
-from console.views.decisions.proposal import plan_sections
+from console.views.proposal import plan_sections
 from engine.loop import EngineLoop
 from engine.model.commands import Cordon
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from runbooks.gate.approval_gate import Gate
-from runbooks.people.identity import Actor
+from runbooks.gate.approval_policy import SOLO, TEAM
+from runbooks.plans.identity import Actor
+from runbooks.plans.queries import RunbookAsk
 from runbooks.plans.typed_plan import Proposal, Source
-from runbooks.policy.approval_policy import SOLO, TEAM
-from runbooks.procedures.queries import RunbookAsk
 from tests.console.tui.test_app import press, quick, read_to_the_end, until  # noqa: F401
 from tests.support.drafting import drafted, drafting, records
 from tests.support.gates import ME, asked, gate_of
@@ -135,7 +135,7 @@ def test_a_suggestion_that_nobody_found_or_that_says_something_else_is_refused(c
 
 
 def test_an_edit_and_a_second_try_keep_where_it_comes_from(client: LocalClient) -> None:
-    from console.views.decisions.proposal_needs import request_of
+    from console.views.decision_needs import request_of
 
     id_, source = suggested(client)
     asked_for = msgspec.structs.replace(asked("uncordon", ["c0", "c1"]), source=Source(kind="suggestion", id=id_))

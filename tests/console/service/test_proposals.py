@@ -17,28 +17,28 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 
-from console.auth.identity import Identity
-from console.auth.sockets import probe
 from console.cli.main import run
+from console.client.identity import Identity
+from console.client.launch import ensure_engine
 from console.client.remote import RemoteClient
-from console.forms.plan_files import plan_of
+from console.client.sockets import probe
+from console.commands.proposals import plan_of
 from console.forms.settings import ConsoleSettings, paths_in
-from console.processes.launch import ensure_engine
-from console.service.gate_ticker import NOTHING_RUNS, GateTicker
+from console.service.gate_watch import NOTHING_RUNS, GateTicker
 from engine.loop import EngineLoop
 from engine.model.commands import AddQueues, Cancel, Drain, Submit
 from engine.model.errors import JournalError, MusterError, RefusedError, SpecError
 from engine.model.specs import QueueSpec
-from recommender.history.queries import RunBatch, SampleBatch
-from runbooks.audit.tables import record_table
+from recommender.history.metrics import RunBatch, SampleBatch
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import SOLO, Policy, Service
+from runbooks.gate.run_limits import FreezeSpec
 from runbooks.gate.store import EFFECT, OUTBOX
-from runbooks.people.identity import OWNER, Actor, Signed
-from runbooks.plans.intent_queries import IntentAnswer
+from runbooks.plans.identity import OWNER, Actor, Signed
+from runbooks.plans.queries import IntentAnswer
 from runbooks.plans.typed_plan import Act, Proposal, Request, StepRequest, asks
-from runbooks.policy.approval_policy import SOLO, Policy, Service
-from runbooks.policy.freezes import FreezeSpec
-from runbooks.untrusted.strict_yaml import read
+from runbooks.untrusted.strict_formats import read
 from tests.support.gates import gate_of
 from tests.support.patience import PATIENCE_S
 from tests.support.people import key_of, person, team

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 import console
-from console.text.ascii_fallback import signs_for
+from console.tui.terminal_driver import signs_for
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "utf-16"])

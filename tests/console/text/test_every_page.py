@@ -14,10 +14,9 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
-from console.text.themes import CONTRAST, PLAIN, THEMES
-from console.text.tones import STATES, tones
-from console.tui.widgets.line_widget import LeanLines
-from console.tui.widgets.sections_view import MARGIN, SectionsView
+from console.text.tones import CONTRAST, PLAIN, STATES, THEMES, tones
+from console.tui.widgets.drawing import LeanLines
+from console.tui.widgets.pane import MARGIN, SectionsView
 from console.tui.widgets.window_table import WindowTable
 from tests.console.text.test_palettes import contrast, rgb
 from tests.console.tui.test_snapshots import FAR, QUICK, SCREENS, app, app_past_the_cell

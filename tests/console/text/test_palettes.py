@@ -11,8 +11,7 @@ from rich.style import Style
 from textual.theme import Theme
 
 from console.forms import settings
-from console.text.themes import CONTRAST, DARK, LIGHT, PLAIN, SAFE, SIXTEEN, THEMES, name_of, theme_for
-from console.text.tones import STATES, tones
+from console.text.tones import CONTRAST, DARK, LIGHT, PLAIN, SAFE, SIXTEEN, STATES, THEMES, name_of, theme_for, tones
 
 COLOURED = (DARK, LIGHT, CONTRAST, SAFE)
 ON_PAGES = ("", "strong", "dim", "ok", "warn", "bad", "info", "accent", "head", "link", "bar")

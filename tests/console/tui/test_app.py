@@ -15,13 +15,13 @@ from textual.pilot import Pilot
 
 from console.actions.registry import ACTIONS, READ_ONLY
 from console.client import change_feed
+from console.tui import dialog_frames
 from console.tui.app import MusterApp
-from console.tui.dialogs import base
-from console.tui.dialogs.columns import SortDialog
-from console.tui.dialogs.confirmation import ConfirmDialog
-from console.tui.dialogs.help import HelpDialog
+from console.tui.decision_dialogs import ConfirmDialog
+from console.tui.dialog_frames import HelpDialog
+from console.tui.list_layout import SortDialog
+from console.tui.widgets.drawing import OneLine
 from console.tui.widgets.list_pane import ListPane
-from console.tui.widgets.one_line import OneLine
 from engine.model.errors import RefusedError, SpecError
 from runbooks.plans.typed_plan import DIGEST_TYPED
 from tests.console.fake_client import FakeClient
@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_feed, "POLL_S", 0.05)
     monkeypatch.setattr(change_feed, "MIN_BETWEEN_S", 0.02)
     monkeypatch.setattr(change_feed, "RETRY_S", (0.05,))
-    monkeypatch.setattr(base, "GUARD_S", 0.0)
+    monkeypatch.setattr(dialog_frames, "GUARD_S", 0.0)
     monkeypatch.setattr("console.tui.input_bars.DEBOUNCE_S", 0.01)
 
 
@@ -299,12 +299,12 @@ async def test_a_reversible_plan_takes_a_y_but_not_an_early_one(monkeypatch: pyt
     async with console(client) as pilot:
         pilot.app.navigator.current.filter("state:queued")  # type: ignore[attr-defined]
         await until(pilot, lambda: here(pilot).targets and here(pilot).targets[0].state == "queued")
-        monkeypatch.setattr(base, "GUARD_S", 1_000)
+        monkeypatch.setattr(dialog_frames, "GUARD_S", 1_000)
         await press(pilot, "H")
         await read_to_the_end(pilot)
         await press(pilot, "y")
         assert client.approved == [], "typed before it could be read"
-        monkeypatch.setattr(base, "GUARD_S", 0.0)
+        monkeypatch.setattr(dialog_frames, "GUARD_S", 0.0)
         await press(pilot, "y")
         await until(pilot, lambda: client.approved == ["P-1"])
 

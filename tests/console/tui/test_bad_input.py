@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from console.text.terminal_text import LONGEST
 from console.tui.app import MIN_HEIGHT, MIN_WIDTH, MusterApp
-from console.tui.handlers.dispatch import DEEDS
+from console.tui.navigation import DEEDS
 from tests.console import fake_drafts
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, hint, line, press, quick, until  # noqa: F401

@@ -10,10 +10,10 @@ from textual.pilot import Pilot
 
 from console.forms.settings import ConsoleSettings
 from console.tui.app import MusterApp
-from console.tui.dialogs.base import Dialog
-from console.tui.dialogs.decision import DecideDialog
+from console.tui.decision_dialogs import DecideDialog
+from console.tui.dialog_frames import Dialog
+from runbooks.gate.run_limits import FreezeSpec
 from runbooks.plans.typed_plan import Proposal
-from runbooks.policy.freezes import FreezeSpec
 from tests.console.tui.screens.test_proposal_pages import decide, on_screen, page, shown, type_digest
 from tests.console.tui.test_app import hint, line, notes, press, quick, until, write  # noqa: F401
 from tests.console.tui.test_hostile_text import check_screen

@@ -12,7 +12,7 @@ import pytest
 from console.actions.registry import ACTIONS
 from console.forms.session_state import SessionState
 from console.tui.app import MusterApp
-from console.tui.page_lines import page_command
+from console.tui.navigator import page_command
 from engine.model.errors import SpecError
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, line, notes, press, until, write

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from console.text.data_sheets import plain, title
-from console.tui.dialogs.overwrite import OverwriteDialog
-from console.tui.handlers.exporting import OVERLAP, Export, read_argument
-from console.tui.handlers.page_data import STEP, PageData, PageRows, list_data
+from console.text.plain_tables import plain, title
+from console.tui.dialog_frames import OverwriteDialog
+from console.tui.page_data import OVERLAP, STEP, Export, PageData, PageRows, list_data, read_argument
 from console.views.lists import ListView
 from engine.model.errors import RefusedError, SpecError, UnreachableError
 from engine.model.queries import COLUMNS
@@ -193,7 +192,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: py
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("console.tui.handlers.exporting.os.fsync", full)
+    monkeypatch.setattr("console.tui.page_data.os.fsync", full)
     with pytest.raises(RefusedError, match="no space left on device"):
         Export(Source(3).data, "numbers", "csv", tmp_path / "x.csv").write()
     assert list(tmp_path.iterdir()) == []
@@ -248,7 +247,7 @@ async def test_from_the_console_with_a_question_before_a_file_is_replaced(tmp_pa
 
 async def test_progress_is_in_the_title_and_escape_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(300)
-    monkeypatch.setattr("console.tui.handlers.exporting.STEP", 10)
+    monkeypatch.setattr("console.tui.page_data.STEP", 10)
     async with console(client) as pilot:
         ask, pane = client.query, here(pilot)
 
@@ -261,7 +260,7 @@ async def test_progress_is_in_the_title_and_escape_stops(tmp_path: Path, monkeyp
             return ask(query)  # type: ignore[arg-type]
 
         client.query = slow  # type: ignore[assignment,method-assign]
-        monkeypatch.setattr("console.tui.handlers.exporting.OVERLAP", 2)
+        monkeypatch.setattr("console.tui.page_data.OVERLAP", 2)
         await press(pilot, "colon")
         await write(pilot, f"export csv {tmp_path / 'w.csv'}")
         await press(pilot, "enter")

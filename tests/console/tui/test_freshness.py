@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from console.auth.sockets import bind_unix
 from console.client.change_feed import Arrived, Connected, Lost
 from console.client.remote import RemoteClient
+from console.client.sockets import bind_unix
 from console.tui.app import MusterApp
-from console.tui.connection_state import ConnectionState
-from console.tui.dialogs.confirmation import ConfirmDialog
-from console.tui.key_queue import AWAY
+from console.tui.connection import ConnectionState
+from console.tui.decision_dialogs import ConfirmDialog
+from console.tui.input_bars import AWAY
+from console.tui.widgets.frame import Age, DataAge, age_spans, silent_banner, since_boot, top_bar
 from console.tui.widgets.pane import AsOf
-from console.views.frame import Age, DataAge, age_spans, silent_banner, since_boot, top_bar
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.errors import UnreachableError

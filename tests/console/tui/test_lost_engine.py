@@ -20,10 +20,10 @@ import pytest
 from textual.pilot import Pilot
 
 from console.client.remote import RemoteClient
+from console.tui import page_data
 from console.tui.app import MusterApp
-from console.tui.dialogs.confirmation import ConfirmDialog
-from console.tui.handlers import exporting
-from console.tui.screens.whatif import WhatIfPane
+from console.tui.decision_dialogs import ConfirmDialog
+from console.tui.screens.forecast import WhatIfPane
 from engine.model.errors import MusterError
 from tests.console.tui.test_app import here, line, notes, press, read_to_the_end, until, write
 from tests.console.tui.test_app import quick as quick
@@ -200,25 +200,25 @@ async def test_while_a_filter_is_typed(process: Process) -> None:
 async def test_during_an_export_leaves_no_half_file(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "STEP", 20)
+    monkeypatch.setattr(page_data, "STEP", 20)
     there = tmp_path / "out"
     there.mkdir()
     async with console_of(process, "nodes") as pilot:
         await until(pilot, lambda: here(pilot).table.cursor_row is not None, PATIENCE_S)
-        fill = exporting.Export._put
+        fill = page_data.Export._put
 
         def put_and_kill(self: Any, file: Any, part: Any, begin: int) -> None:
             fill(self, file, part, begin)
             process.kill()
 
-        monkeypatch.setattr(exporting.Export, "_put", put_and_kill)
+        monkeypatch.setattr(page_data.Export, "_put", put_and_kill)
         await press(pilot, "colon")
         await write(pilot, f"export json {there}/nodes.json")
         await press(pilot, "enter")
         await until(pilot, lambda: not pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
         await pilot.app.workers.wait_for_complete()
         assert list(there.iterdir()) == []
-        monkeypatch.setattr(exporting.Export, "_put", fill)
+        monkeypatch.setattr(page_data.Export, "_put", fill)
         await regained(pilot, process)
         await press(pilot, "colon")
         await write(pilot, f"export json {there}/nodes.json")

@@ -7,8 +7,8 @@ from collections import Counter
 
 from textual.strip import Strip
 
-from console.processes.garbage_collection import EVERY_S
-from console.tui.widgets.sections_view import SectionsView
+from console.client.garbage_collection import EVERY_S
+from console.tui.widgets.pane import SectionsView
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, press, until
 

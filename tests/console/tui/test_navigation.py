@@ -10,12 +10,10 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from console.actions.key_jumps import Jumps
-from console.actions.registry import ACTIONS
+from console.actions.registry import ACTIONS, Jumps
 from console.forms.session_state import SessionState
 from console.tui.app import MusterApp
-from console.tui.dialogs.choice import ChoiceDialog
-from console.tui.dialogs.help import HelpDialog
+from console.tui.dialog_frames import ChoiceDialog, HelpDialog
 from console.tui.navigator import MAX_DEPTH, MAX_VIEWS, trail_of
 from engine.model.queries import Named
 from tests.console.fake_client import FakeClient

@@ -14,11 +14,10 @@ import pytest
 from textual.pilot import Pilot
 
 from console.tui.app import MusterApp
-from console.tui.screens.fleet import FleetPane
-from console.tui.screens.mirror import MirrorPane
-from console.tui.widgets.detail_pane import DetailPane
-from console.tui.widgets.log_view import LogView
-from console.tui.widgets.one_line import OneLine
+from console.tui.screens.outside import FleetPane, MirrorPane
+from console.tui.screens.workload import LogView
+from console.tui.widgets.drawing import OneLine
+from console.tui.widgets.pane import DetailPane
 from tests.console import fake_drafts, fake_far, fake_gate
 from tests.console.tui.test_app import hint, line, until
 

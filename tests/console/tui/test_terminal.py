@@ -22,7 +22,7 @@ import pytest
 from textual.drivers._writer_thread import WriterThread
 
 from console.text.guarded_streams import VanishingTerminal
-from console.tui.dialogs.base import GUARD_S
+from console.tui.dialog_frames import GUARD_S
 from tests.support.patience import PATIENCE_S
 from tests.support.pseudo_terminal import PseudoTerminal, children
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from console.tui.screens.overview import OverviewPane
-from console.tui.widgets.detail_pane import spread
-from console.views.overview.recent_events import LongestWait, LostNode, RecentColumn, third_column
+from console.tui.widgets.pane import spread
+from console.views.cell_overview import LongestWait, LostNode, RecentColumn, third_column
 from console.views.sections import Section, text_line
 from engine.model.queries import Change
 from tests.console.fake_client import FakeClient

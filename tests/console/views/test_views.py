@@ -6,20 +6,17 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from console.actions.action_types import SCREENS, ActionTarget, Context
-from console.actions.command_line import parse_command
 from console.actions.line_completion import complete_line
-from console.actions.registry import ACTIONS, actions, footer
+from console.actions.registry import ACTIONS, SCREENS, ActionTarget, Context, actions, footer, parse_command
 from console.forms.filters import FilterError, parse_filter
 from console.text.charts import graph, shrink
 from console.text.plain_tables import workload_lines
-from console.views.event_log import EventLog
-from console.views.frame import lost_banner, top_bar
-from console.views.lists import ListView, meter, summary
-from console.views.node import node_columns
-from console.views.overview.page import OverviewData, overview_columns
+from console.tui.widgets.frame import lost_banner, top_bar
+from console.views.cell_overview import OverviewData, overview_columns
+from console.views.lists import EventLog, ListView, meter, summary
+from console.views.nodes import node_columns
 from console.views.sections import Section
-from console.views.work.workload import workload_columns
+from console.views.workload import workload_columns
 from engine.model.errors import SpecError
 from engine.model.queries import COLUMNS, Change, DependencyDetail, GroupDetail, TopologyDetail, Unblocking
 from engine.model.specs import Affinity, Spread, Toleration

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from engine.admission.resizing import RequestRecommendation
+from engine.admission.workload_changes import RequestRecommendation
 from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.errors import RefusedError, SpecError

@@ -14,8 +14,7 @@ import pytest
 from cells import CLASSES
 from invariants import check_state
 
-from engine.capacity.topology import RACK
-from engine.capacity.topology_domains import domain_room
+from engine.capacity.topology import RACK, domain_room
 from engine.control import Engine
 from engine.model.commands import AddNodes, AddPriorityClasses, Cancel, Cordon, Drain, Reserve, Submit, Uncordon
 from engine.model.errors import SpecError

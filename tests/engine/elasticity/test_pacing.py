@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from engine.elasticity.request_pacing import Pacer
-from engine.elasticity.simulated_clouds import (
+from engine.elasticity.order_limits import Pacer
+from engine.elasticity.providers import (
     CloudSpec,
     ProjectSpec,
     ProviderSignal,

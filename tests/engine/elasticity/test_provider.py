@@ -11,7 +11,7 @@ from engine.elasticity.providers import Machine, MachinesBooted, MachinesGranted
 from engine.model.commands import Cordon, Drain, RemoveNodes, RestoreNodes, SetScaling, Uncordon
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import NodeState
-from engine.state.machine_orders import OrderState
+from engine.state.machines import OrderState
 
 
 def machine(engine: Engine, name: str = "m1", **other) -> Machine:

@@ -26,8 +26,9 @@ from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
 from engine.control import Engine
 from engine.elasticity import scale_up
-from engine.elasticity.expander import GrowthOption, choose, waste_ppm
+from engine.elasticity.trial_nodes import GrowthOption, choose, waste_ppm
 from engine.model import commands as cmd
+from engine.model.columns import view
 from engine.model.commands import SetSettings
 from engine.model.errors import MusterError, SpecError
 from engine.model.specs import (
@@ -51,7 +52,6 @@ from engine.model.specs import (
     WorkloadSpec,
 )
 from engine.placement.gang_placement import place
-from engine.tables.columns import view
 
 BY_WASTE = Autoscaling(scale_up_after_ms=0, scale_down_below_permille=0, expanders=("least-waste", "price"))
 

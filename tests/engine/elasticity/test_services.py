@@ -12,7 +12,7 @@ from engine.control import Engine
 from engine.elasticity.service_scaling import unmet
 from engine.model import commands as cmd
 from engine.model.errors import SpecError
-from engine.model.service_replicas import LOOK_EVERY_MS, desired, load_permille
+from engine.model.spec_parts import LOOK_EVERY_MS, desired, load_permille
 from engine.model.specs import (
     CellSpec,
     NodeSpec,

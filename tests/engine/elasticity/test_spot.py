@@ -29,8 +29,8 @@ from engine.model.specs import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.state.deadlines import hazard_ppm_hour, spot_time_ms, turns_at
 from engine.state.run_times import HistoricRunTimes, uniforms
+from engine.state.timers import hazard_ppm_hour, spot_time_ms, turns_at
 from engine.twin.rehearsals import Rehearsal
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000

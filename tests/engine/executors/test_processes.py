@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.executors.process_queries import OutputRequest, part_of, report_of
-from engine.executors.supervised_task import holders_of
-from engine.executors.task_files import AttemptKey, Bounds, attempt_folder, status_of
+from engine.executors.gang_tasks import holders_of
+from engine.executors.task_files import AttemptKey, Bounds, OutputRequest, attempt_folder, part_of, report_of, status_of
 from engine.model.commands import Cancel, Requeue
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.run_spec import check_run
+from engine.model.spec_parts import check_run
 from engine.model.specs import RunSpec
 from tests.support.patience import PATIENCE_S
 from tests.support.real_crash import crash_rounds

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from engine.control import Engine
-from engine.model import observations as seen
+from engine.model import external_cells as seen
 from engine.model.commands import Define, Observe, Submit
 from engine.model.errors import RefusedError
 from engine.model.specs import (

@@ -18,11 +18,10 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, 
 from sqlalchemy.exc import DBAPIError
 
 from engine.control import Engine
-from engine.journal import cell_lease as leases
-from engine.journal import postgres_store
-from engine.journal.cell_lease import Holder, LeaseCandidate
+from engine.journal import postgres_store as leases
 from engine.journal.database import Schema, create_some, place_of
 from engine.journal.event_journal import Journal
+from engine.journal.postgres_store import Holder, LeaseCandidate
 from engine.journal.side_tables import Records, RecordsError
 from engine.journal.standby import JournalFollower, StandbyResult, stand_by
 from engine.model.errors import JournalError, JournalTaken, SpecError
@@ -128,7 +127,7 @@ def test_while_nobody_can_tell_a_turn_is_refused_and_then_seen_for_what_it_was(
         line.lose(b"INSERT INTO batch", when=when)  # type: ignore[arg-type]
         engine._journal._store._writers.dispose()  # its statements are prepared by name after a while
         with monkeypatch.context() as cut:
-            cut.setattr(postgres_store, "PATIENCE_S", 0.2)
+            cut.setattr(leases, "PATIENCE_S", 0.2)
             cut.setattr(engine._journal._store, "_end", _unreachable)
             with pytest.raises(JournalError, match="cannot be seen yet"):
                 engine.command(submit(workload(f"w{number}", gpu=1000)))
@@ -152,8 +151,8 @@ def test_a_session_that_was_given_up_can_write_nothing_more(engine: Engine, plac
     late = (engine.version + 1, engine.version + 1, 0, 0, 0, 0, b"")
     with psycopg.connect(place.conninfo, autocommit=True) as other:
         other.execute(f"SET search_path TO {place.name}")
-        assert other.execute(postgres_store._ADD_TURN, (epoch, 9, 9, *head, *late)).rowcount == 0
-        assert other.execute(postgres_store._MARK, (1, epoch)).rowcount == 0
+        assert other.execute(leases._ADD_TURN, (epoch, 9, 9, *head, *late)).rowcount == 0
+        assert other.execute(leases._MARK, (1, epoch)).rowcount == 0
     same_again(engine)
 
 
@@ -175,7 +174,7 @@ def test_a_restart_of_the_server_is_waited_for(engine: Engine, server: postgres.
 def test_without_a_server_questions_are_answered_and_changes_refused(
     engine: Engine, server: postgres.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(leases, "PATIENCE_S", 0.2)
     engine.command(submit(workload("before", gpu=1000)))
     server.kill()
     with pytest.raises(JournalError, match=r"127\.0\.0\.1"):
@@ -183,7 +182,7 @@ def test_without_a_server_questions_are_answered_and_changes_refused(
     assert engine.workload("before").id == "before"
     assert engine.journal_error
     server.start()
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(leases, "PATIENCE_S", PATIENCE_S)
     engine.command(submit(workload("after", gpu=1000)))
     assert engine.journal_error == ""
     assert {"before", "after"} <= set(engine.state.workloads.row_of)
@@ -194,8 +193,8 @@ def test_without_a_server_questions_are_answered_and_changes_refused(
 def test_a_server_that_hangs_is_given_up_and_found_again(
     engine: Engine, server: postgres.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(postgres_store, "STUCK_S", 0.5)
+    monkeypatch.setattr(leases, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(leases, "STUCK_S", 0.5)
     engine.command(submit(workload("before", gpu=1000)))
     server.hold()
     try:
@@ -203,7 +202,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(
             engine.command(submit(workload("during", gpu=1000)))
     finally:
         server.go_on()
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(leases, "PATIENCE_S", PATIENCE_S)
     engine.settle()
     engine.command(submit(workload("after", gpu=1000)))
     assert {"before", "after"} <= set(engine.state.workloads.row_of)
@@ -339,7 +338,7 @@ def test_a_user_who_may_not_make_a_schema_is_told_so(server: postgres.Server) ->
 
 def test_the_audit_of_a_server_is_append_only(engine: Engine, place: Schema) -> None:
     from runbooks.audit.log import Audit
-    from runbooks.people.identity import SYSTEM
+    from runbooks.plans.identity import SYSTEM
 
     audit = Audit(engine, lambda: 1)
     engine.record(lambda connection: audit.append(connection, "test.done", SYSTEM))

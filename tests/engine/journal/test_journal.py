@@ -211,11 +211,11 @@ def test_a_child_that_a_killed_engine_had_just_begun_does_not_lock_out_the_next(
         assert killed.stdout is not None
         assert killed.stdout.read(5) == b"begun"
         killed.wait()
-        monkeypatch.setattr("engine.journal.file_lock.ORPHANED_S", 0.0)
+        monkeypatch.setattr("engine.journal.process_locks.ORPHANED_S", 0.0)
         with pytest.raises(JournalBusy):
             Engine.open(path)
-        monkeypatch.setattr("engine.journal.file_lock.ORPHANED_S", PATIENCE_S)
-        monkeypatch.setattr("engine.journal.file_lock.time.sleep", lambda _: os.write(parent, b"."))
+        monkeypatch.setattr("engine.journal.process_locks.ORPHANED_S", PATIENCE_S)
+        monkeypatch.setattr("engine.journal.process_locks.time.sleep", lambda _: os.write(parent, b"."))
         Engine.open(path).close()
     os.close(child)
     os.close(parent)

@@ -21,10 +21,9 @@ from database_chaos_worker import NOTES
 from sqlalchemy import select
 
 from engine.control import Engine
-from engine.journal import cell_lease as leases
-from engine.journal import postgres_store
-from engine.journal.cell_lease import Holder, LeaseCandidate
+from engine.journal import postgres_store as leases
 from engine.journal.database import Schema, create_some, place_of
+from engine.journal.postgres_store import Holder, LeaseCandidate
 from engine.journal.standby import JournalFollower, StandbyResult, stand_by
 from engine.model.errors import JournalError, JournalFormat
 from tests.support.patience import PATIENCE_S
@@ -35,7 +34,7 @@ SUPPORT = Path(postgres.__file__).parent
 SLEEPER = """
 import os, signal, sys
 from engine.journal import cell_lease
-from engine.journal.cell_lease import Holder
+from engine.journal.postgres_store import Holder
 cell_lease.this_process = lambda: Holder(host="elsewhere", pid=os.getpid(), boot="another")
 from sqlalchemy import insert
 from cells import submit, workload
@@ -219,7 +218,7 @@ def test_a_takeover_ends_the_session_that_stands_in_its_way(place: Schema, monke
     gone = leases.take(place)
     gone._stop.set()
     gone._thread.join()
-    store = postgres_store.PostgresStore(place, 0, gone)
+    store = leases.PostgresStore(place, 0, gone)
     with contextlib.ExitStack() as left_open:
         left_open.enter_context(contextlib.suppress(JournalError))
         left_open.enter_context(store.writing())

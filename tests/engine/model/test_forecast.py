@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.model.demand_forecast import DAY, KEPT, WEEK, SeasonalBaseline
 from engine.model.errors import SpecError
+from engine.state.demand import DAY, KEPT, WEEK, SeasonalBaseline
 from engine.traces import demand_series as dm
 
 BASELINE = SeasonalBaseline()

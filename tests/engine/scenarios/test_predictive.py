@@ -9,12 +9,12 @@ import pytest
 
 from engine.control import Engine
 from engine.elasticity.capacity_ahead import Foresight
-from engine.model.autoscaling import PRESETS
 from engine.model.commands import SetAutoscaling, SetScaling, SetTargets, Submit
-from engine.model.demand_forecast import Series
 from engine.model.errors import NotFoundError, RefusedError, SpecError
+from engine.model.spec_parts import PRESETS
 from engine.model.specs import NodeState, QueueSpec
 from engine.state.cell_state import State
+from engine.state.demand import Series
 from tests.support.growing_cells import HOUR, MINUTE, cell, job, started, there
 from tests.support.invariants import check_state
 

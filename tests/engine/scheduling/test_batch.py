@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from random_cells import HOUR, SOME, Life, Player, differences, lives
 
 from engine.control import Engine
-from engine.forks.child_process import Report
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.errors import MusterError
@@ -29,8 +28,9 @@ from engine.model.specs import (
     WorkloadState,
 )
 from engine.model.what_if_edits import parse_all
-from engine.scheduling.binder import Binder
+from engine.scheduling.cycle_memory import Binder
 from engine.state.run_times import HistoricRunTimes
+from engine.twin.forks import Report
 from engine.twin.rehearsals import Conditions, RehearsalSample, decode, rehearse
 
 CELL = small_cell(gpu_nodes=4, quota={"gpu_milli": 24_000})

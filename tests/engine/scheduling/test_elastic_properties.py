@@ -17,9 +17,8 @@ from random_cells import SOME
 
 from engine.control import Engine
 from engine.elasticity.growth_report import outlook
-from engine.elasticity.providers import ProviderFaults
+from engine.elasticity.providers import WINDOW_MS, ProviderFaults
 from engine.elasticity.scale_up import Planner
-from engine.elasticity.simulated_clouds import WINDOW_MS
 from engine.model import commands as cmd
 from engine.model.errors import MusterError
 from engine.model.specs import (
@@ -32,7 +31,7 @@ from engine.model.specs import (
     WorkloadState,
 )
 from engine.reads.pending_reasons import _OF_ROOM
-from engine.state.machine_orders import OrderState
+from engine.state.machines import OrderState
 
 HONEST = ProviderFaults()
 rates = st.sampled_from([0, 0, 0, 200, 1000])

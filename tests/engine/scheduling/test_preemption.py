@@ -33,10 +33,10 @@ from engine.model.specs import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.queues.tree import QueueTree
 from engine.scheduling import preemption
 from engine.scheduling.preemption import Preemption
 from engine.state.cell_state import State
+from engine.state.queue_tree import QueueTree
 from engine.state.workloads import NONE
 
 GPU = "gpu_milli"

@@ -20,8 +20,7 @@ from engine.model.specs import NodeSpec, NodeState, PoolSpec, Resources, TaskGro
 from engine.placement.gang_placement import place
 from engine.scheduling.victim_candidates import Ask, Quota, VictimCandidates
 from engine.scheduling.victims import CORE, cheapest
-from engine.state.allocations import NONE, Allocations
-from engine.state.class_requests import RequestColumns
+from engine.state.allocations import NONE, Allocations, RequestColumns
 from engine.state.workloads import ClassKey, WorkloadClass
 
 POOLS = (

@@ -14,7 +14,7 @@ from engine.journal.event_journal import Journal
 from engine.model import commands as cmd
 from engine.model.errors import MusterError
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources
-from engine.state import bulk_allocations
+from engine.state import allocations
 from engine.state.cell_state import State
 
 NODES = 150
@@ -84,7 +84,7 @@ def test_whatever_happens_to_large_gangs_the_books_balance(tmp_path_factory, ste
 
 @settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(
-    rows=st.lists(st.integers(0, NODES - 1), min_size=bulk_allocations.LEAST, max_size=NODES, unique=True),
+    rows=st.lists(st.integers(0, NODES - 1), min_size=allocations.LEAST, max_size=NODES, unique=True),
     cpu=st.sampled_from([500, 4000]),
 )
 def test_many_at_once_is_the_same_as_one_after_another(rows, cpu):
@@ -96,7 +96,7 @@ def test_many_at_once_is_the_same_as_one_after_another(rows, cpu):
     rows = [row for row in rows if one.capacity.fits(row, shape)]
     many: State = one.copy()
     nodes = np.array(rows, np.int32)
-    bulk_allocations.shift_many(many.capacity, shape, nodes, np.full(len(rows), -1))
+    allocations.shift_many(many.capacity, shape, nodes, np.full(len(rows), -1))
     for row in rows:
         one.capacity.take(row, shape, 1, 0)
     assert one.digest() == many.digest()

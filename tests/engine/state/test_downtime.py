@@ -19,7 +19,7 @@ from engine.model import events as ev
 from engine.model.commands import Define
 from engine.model.specs import NodeSpec, NodeState, WorkloadState
 from engine.reads.cost_reports import ShowbackRequest
-from engine.state import downtime
+from engine.state import timers
 from engine.state.cell_state import State
 from tests.support.cells import small_cell, submit, workload
 from tests.support.effort import examples
@@ -81,7 +81,7 @@ def test_what_no_work_used_while_no_engine_decided_is_downtime_and_lines_still_s
     path = tmp_path / "journal.db"
     crashed(path)
     engine = Engine.open(path)
-    said = downtime.resume(engine, BEGIN + 3 * HOUR, follow=False)
+    said = timers.resume(engine, BEGIN + 3 * HOUR, follow=False)
     assert "from 2024-10-04 22:00:00 UTC to 2024-10-05 01:00:00 UTC" in said
     found = lines(engine)
     assert (found["total"], found["idle"]) == (3 * NODE_HOUR, 0)
@@ -138,7 +138,7 @@ def test_nothing_is_decided_in_a_downtime_and_it_is_on_record(tmp_path: Path, ho
     path = tmp_path / "journal.db"
     crashed(path, watched=True)
     engine = Engine.open(path)
-    downtime.resume(engine, BEGIN + 3 * HOUR, follow=False)
+    timers.resume(engine, BEGIN + 3 * HOUR, follow=False)
     w = engine.state.workloads
     row_of = w.row_of
     assert WorkloadState(w.state[row_of["short"]]) == WorkloadState.FINISHED
@@ -163,7 +163,7 @@ def test_a_short_restart_is_not_told_and_costs_no_node(tmp_path: Path, host: Hos
     path = tmp_path / "journal.db"
     crashed(path, watched=True)
     engine = Engine.open(path)
-    assert downtime.resume(engine, BEGIN + 2 * MINUTE, follow=False) == ""
+    assert timers.resume(engine, BEGIN + 2 * MINUTE, follow=False) == ""
     assert engine.now_ms == BEGIN + 2 * MINUTE
     assert told(engine) == []
     assert "downtime" not in lines(engine)
@@ -176,7 +176,7 @@ def test_a_host_whose_clock_stepped_back_goes_on_from_the_journal(tmp_path: Path
     crashed(path)
     host.now_ms = BEGIN - HOUR
     engine = Engine.open(path)
-    said = downtime.resume(engine, host.now_ms, follow=True)
+    said = timers.resume(engine, host.now_ms, follow=True)
     assert "clock shows 2024-10-04 21:00:00 UTC, the journal ends at 2024-10-04 22:00:00 UTC" in said
     assert told(engine) == [
         ("clock held", "the host's clock shows 2024-10-04 21:00:00 UTC; the cell keeps its own time")
@@ -186,7 +186,7 @@ def test_a_host_whose_clock_stepped_back_goes_on_from_the_journal(tmp_path: Path
     engine._journal.close()
     # And when the host's clock is beyond the cell's again, the cell follows it: no further than it was away.
     again = Engine.open(path)
-    assert downtime.resume(again, BEGIN + 30 * MINUTE, follow=False)
+    assert timers.resume(again, BEGIN + 30 * MINUTE, follow=False)
     assert again.now_ms == BEGIN + 30 * MINUTE
     assert again.state.downtimes.since(0) == [(BEGIN + 2 * MINUTE, BEGIN + 30 * MINUTE)]
     again.close()
@@ -196,7 +196,7 @@ def test_clocks_of_hosts_that_differ_by_seconds_are_not_told(tmp_path: Path, hos
     path = tmp_path / "journal.db"
     crashed(path)
     engine = Engine.open(path)
-    assert downtime.resume(engine, BEGIN - 3 * SECOND, follow=False) == ""
+    assert timers.resume(engine, BEGIN - 3 * SECOND, follow=False) == ""
     assert (engine.now_ms, told(engine)) == (BEGIN, [])
     engine.close()
 
@@ -209,7 +209,7 @@ def test_a_cell_with_a_time_of_its_own_never_jumps_to_the_hosts(tmp_path: Path, 
     crashed(path)
     host.now_ms += 2 * SECOND
     engine = Engine.open(path)
-    said = downtime.resume(engine, host.now_ms, follow=follow)
+    said = timers.resume(engine, host.now_ms, follow=follow)
     assert said
     if follow:
         assert engine.now_ms == host.now_ms
@@ -227,7 +227,7 @@ def test_a_host_whose_clock_is_far_ahead_is_asked_about(tmp_path: Path, host: Ho
     path = tmp_path / "journal.db"
     crashed(path)
     engine = Engine.open(path)
-    said = downtime.resume(engine, BEGIN + 365 * DAY, follow=follow)
+    said = timers.resume(engine, BEGIN + 365 * DAY, follow=follow)
     assert ("--catch-up" in said) == (not follow)
     assert engine.now_ms == BEGIN + (365 * DAY if follow else 0)
     engine.close()
@@ -252,7 +252,7 @@ class Away(Player):
     """Plays a life in which nobody decides while time passes, every other time for long."""
 
     def advance(self, engine: Engine, milliseconds: int) -> None:
-        longer = downtime.MIN_DOWNTIME_MS * (len(self.commands) % 2)
+        longer = timers.MIN_DOWNTIME_MS * (len(self.commands) % 2)
         self.commands.append(engine.now_ms + milliseconds + longer)
         engine.catch_up(engine.now_ms + milliseconds + longer)
 

@@ -11,11 +11,10 @@ from cells import small_cell, workload
 from made_up_slurm import Connection, EngineLedger, MadeUpSlurm, OneByOne, live, outside_cell, put_in_doubt
 
 from engine.control import Engine
-from engine.external.slurm.accounting import PastJob
-from engine.external.slurm.carrying import evidence
-from engine.external.slurm.carrying.submission_carrier import Submitter
-from engine.external.slurm.errors import SlurmRefused, SlurmUnavailable
-from engine.external.slurm.records import Job, JobList, JobRequest
+from engine.external import intent_evidence
+from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
+from engine.external.slurm.records import Job, JobList, JobRequest, PastJob
+from engine.external.submission_carrier import Submitter
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.errors import NotFoundError, RefusedError, SpecError
@@ -118,7 +117,7 @@ def test_what_could_not_be_submitted_now_is_not_carried_again_either(why: str, m
     elif why == "no way to submit":
         engine.lacks = {cmd.Submit: why}
     else:
-        monkeypatch.setattr("engine.external.intent_checks.MAX_OPEN", 0)
+        monkeypatch.setattr("engine.external.observed_changes.MAX_OPEN", 0)
     with pytest.raises(RefusedError, match=why):
         say(engine, number, "retry")
     assert phase(engine, number) == Phase.IN_DOUBT
@@ -213,7 +212,7 @@ class Far:
     def diag(self) -> object:
         if not self._up:
             raise SlurmUnavailable("slurmctld does not answer")
-        from engine.external.slurm.accounting import Diag
+        from engine.external.slurm.records import Diag
 
         return Diag(since_s=900)
 
@@ -238,7 +237,7 @@ def test_evidence_of_a_submission_goes_by_its_token() -> None:
     others = Job(id=7, name="theirs", user="bob", submit_s=6)
 
     def look(*jobs: Job, past: tuple[PastJob, ...] | None = None, up: bool = True) -> tuple[str, str]:
-        found = evidence.look(Far(*jobs, past=past, up=up), intent, lambda _: None, 0)
+        found = intent_evidence.look(Far(*jobs, past=past, up=up), intent, lambda _: None, 0)
         return found.shows, found.error or "; ".join(found.lines)
 
     shows, told = look(ours, others)
@@ -264,11 +263,11 @@ def test_a_job_of_somebody_else_that_carries_the_token_is_no_evidence() -> None:
     past = PastJob(id=8, name="w", comment=token, user="mallory", state="COMPLETED", submit_s=5)
     far = Far(theirs, past=(past,))
     far.acts_as = "muster"
-    found = evidence.look(far, intent, lambda _: None, 0)
+    found = intent_evidence.look(far, intent, lambda _: None, 0)
     told = "; ".join(found.lines)
     assert found.shows == "undone", told
     assert "job 7, the id it was given, carries its token, but is mallory's" in told
     far.acts_as = ""  # as whom Muster asks is not known: whose they are is said, for a person to judge
-    found = evidence.look(far, intent, lambda _: None, 0)
+    found = intent_evidence.look(far, intent, lambda _: None, 0)
     assert found.shows == "done"
     assert "job 7 of mallory carries its token" in found.lines[0]

@@ -10,7 +10,7 @@ from cells import small_cell, workload
 
 from engine.control import Engine
 from engine.model.commands import IntentChange, Observe, SettleIntents, Submit
-from engine.model.observations import WorkloadSeen
+from engine.model.external_cells import WorkloadSeen
 from engine.model.specs import ArraySpec, RunSpec
 from engine.state import intents
 from engine.state.intents import NAMED_KEPT_MS, Phase

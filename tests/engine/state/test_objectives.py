@@ -16,7 +16,7 @@ from engine.model import commands as cmd
 from engine.model.errors import SpecError
 from engine.model.queries import Burn, BurnWindow, Query
 from engine.model.specs import CellSpec, WorkloadState
-from engine.queues.timely_starts import Starts
+from engine.state.queue_tree import Starts
 
 S, MINUTE = 1000, 60_000
 WITHIN_MS = 2 * MINUTE

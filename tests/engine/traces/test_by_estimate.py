@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_sim import Job, simulate
 
-from engine.traces.counted_jobs import JobColumns, easy
-from engine.traces.estimated_jobs import LastTwoEstimates, backfill
+from engine.traces.counted_jobs import JobColumns, LastTwoEstimates, backfill, easy
 
 HOUR_S = 3600
 

@@ -14,8 +14,7 @@ from reference_sim import figures, jobs_from, simulate
 
 from engine.model.errors import SpecError, TraceError
 from engine.model.specs import Resources, check_id, check_pool
-from engine.traces.openb import read_nodes
-from engine.traces.swf import COLUMNS, read_header
+from engine.traces.trace_formats import COLUMNS, read_header, read_nodes
 from engine.traces.trace_reader import FORMATS, KEPT_PROBLEMS, MAX_LINE, Problems, TraceJob, read_jobs
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

@@ -13,7 +13,7 @@ from engine.model.commands import AddPriorityClasses, Cancel, ChangeQueue, Cordo
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.queries import Consolidation, ConsolidationPlan, ConsolidationRequest
 from engine.model.specs import CellSpec, PriorityClassSpec, QueueSpec, ReservationSpec, TopologyRequest, WorkloadSpec
-from engine.scheduling.movable_work import RESTART_MS
+from engine.scheduling.migration import RESTART_MS
 from engine.state.cell_state import State
 from engine.twin.consolidation import plan
 from engine.twin.counterfactuals import verified

@@ -32,8 +32,7 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.placement.gang_placement import place
-from engine.placement.start_variants import variants
+from engine.placement.gang_placement import place, variants
 from engine.state.cell_state import BOUND, State
 from engine.state.workloads import DEPENDS_ON
 from engine.twin.counterfactuals import MAX_FORKS, verified

@@ -9,11 +9,11 @@ import pytest
 from cells import CLASSES, small_cell, submit, workload
 
 from engine.control import Engine
-from engine.forks import child_process
 from engine.model import commands as cmd
 from engine.model.specs import WorkloadSpec
 from engine.model.twin_queries import Answer, Ask, AskRun, AskStart, DryRun, StartEstimate
 from engine.model.what_if_edits import EditsError
+from engine.twin import forks
 from engine.twin.live_twin import Twins
 from engine.twin.start_estimates import score
 from tests.support.patience import PATIENCE_S
@@ -45,7 +45,7 @@ def told(engine: Engine, ask: Ask) -> Answer:
     twins = Twins(engine)
     run = twins.start(ask).id
     while twins.busy:
-        child_process.wait_for(list(twins._children.values()), PATIENCE_S)
+        forks.wait_for(list(twins._children.values()), PATIENCE_S)
         twins.poll()
     status = twins.status(run)
     assert status.error is None, status.error

@@ -10,12 +10,12 @@ import pytest
 from cells import small_cell, submit, workload
 
 from engine.control import Engine
-from engine.model.distributions import MIN_RUNS
 from engine.model.errors import SpecError
+from engine.model.quantities import MIN_RUNS
 from engine.model.specs import NodeSpec, ScalingSpec, WorkloadSpec
 from engine.model.twin_queries import AskOptions, AskRun, DryRun, Options
 from engine.twin.live_twin import Twins
-from engine.twin.run_options import run_time_in, share_of
+from engine.twin.start_estimates import run_time_in, share_of
 from tests.engine.twin.test_eta import experienced, job, told
 
 HOUR, MINUTE = 3_600_000, 60_000
@@ -93,7 +93,7 @@ def test_where_time_is_short_what_is_reached_is_run_often_enough_for_quantiles(m
     """An option that is cut off does not take the time of those whose start is known. The clock is that of this
     process: a busy machine has as much time for it."""
     monkeypatch.setattr(
-        "engine.twin.run_options.time", SimpleNamespace(monotonic=time.process_time, process_time=time.process_time)
+        "engine.twin.start_estimates.time", SimpleNamespace(monotonic=time.process_time, process_time=time.process_time)
     )
     engine = experienced(gpu_nodes=2)
     # Ten days of work on all devices: what needs them all does not start within the week that is run ahead.

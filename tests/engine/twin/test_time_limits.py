@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.control import Engine
-from engine.model import observations as seen
+from engine.model import external_cells as seen
 from engine.model.commands import Define, Observe
 from engine.model.specs import (
     CellSpec,

@@ -24,12 +24,11 @@ from random_cells import Player, differences, lives
 from served import running_loop
 
 from engine.control import Engine
-from engine.forks import child_process
 from engine.model.errors import NotFoundError, RefusedError
 from engine.model.twin_queries import Ask, AskStart, Outlook, RunStatus, WhatIf
 from engine.model.what_if_edits import EditsError, parse_all
 from engine.state.run_times import OF_ESTIMATE, HistoricRunTimes, quantile, quantiles, uniform, uniforms
-from engine.twin import live_twin
+from engine.twin import forks, live_twin
 from engine.twin.live_twin import MAX_AT_ONCE, Twins
 from engine.twin.rehearsals import Rehearsal
 from tests.support.patience import PATIENCE_S
@@ -63,7 +62,7 @@ def what_if(*edits: str, **more: object) -> WhatIf:
 
 def watch(twins: Twins) -> None:
     """Wait until a child has something to say, and take it in."""
-    child_process.wait_for(list(twins._children.values()), PATIENCE_S)
+    forks.wait_for(list(twins._children.values()), PATIENCE_S)
     twins.poll()
 
 
@@ -120,7 +119,7 @@ def children_of(pid: int) -> set[int]:
     return found
 
 
-def working(twins: Twins, ask: Ask) -> tuple[str, child_process.Child, set[int]]:
+def working(twins: Twins, ask: Ask) -> tuple[str, forks.Child, set[int]]:
     """A run that is under way, its process, and the processes of its rehearsals."""
     run = twins.start(ask).id
     worker = twins._children[run]
@@ -170,15 +169,15 @@ def test_with_the_run_times_that_the_executor_knows_the_twin_foretells_exactly_w
     engine = player.engine
     until = engine.now_ms + HOUR
 
-    def ahead(report: child_process.Report) -> None:
+    def ahead(report: forks.Report) -> None:
         foretold = Rehearsal(engine, engine.seed, None)
         foretold.advance(until)
         report(foretold.state.digest().encode())
 
-    worker = child_process.start(ahead, 60)
+    worker = forks.start(ahead, 60)
     frames = []
     while not worker.over:
-        child_process.wait_for([worker], PATIENCE_S)
+        forks.wait_for([worker], PATIENCE_S)
         frames += worker.frames()
     engine.advance(until)
     assert [frame.decode() for frame in frames] == [engine.state.digest()]
@@ -347,7 +346,7 @@ def test_closing_leaves_no_process_behind(twins: Twins) -> None:
     assert gone(pids)
     assert not twins.busy
     assert {status.state for status in twins.runs()} == {"cancelled"}
-    assert not child_process._RUNNING
+    assert not forks._RUNNING
 
 
 def test_a_killed_process_is_an_error_that_says_so(twins: Twins) -> None:
@@ -378,15 +377,15 @@ def test_the_child_holds_nothing_of_its_parents_but_its_pipe(tmp_path: Path) -> 
     engine = busy_engine(tmp_path / "journal.db")
     listening = socket.create_server(("127.0.0.1", 0))
 
-    def held(report: child_process.Report) -> None:
+    def held(report: forks.Report) -> None:
         numbers = [int(name) for name in os.listdir("/dev/fd")]
         there = [os.readlink(f"/dev/fd/{n}") for n in numbers if n > 2 and os.path.lexists(f"/dev/fd/{n}")]
         report("\n".join(there).encode())
 
-    worker = child_process.start(held, 20)
+    worker = forks.start(held, 20)
     frames = []
     while not worker.over:
-        child_process.wait_for([worker], PATIENCE_S)
+        forks.wait_for([worker], PATIENCE_S)
         frames += worker.frames()
     listening.close()
     engine.close()
@@ -405,7 +404,7 @@ def test_a_signal_to_a_young_child_is_none_to_its_parent() -> None:
         wakeup = signal.set_wakeup_fd(theirs.fileno())
         try:
             for _ in range(10):
-                worker = child_process.start(lambda report: signal.pause(), 20)
+                worker = forks.start(lambda report: signal.pause(), 20)
                 worker.cancel()
                 assert worker.exit_code in (-signal.SIGKILL, 128 + signal.SIGTERM)
         finally:

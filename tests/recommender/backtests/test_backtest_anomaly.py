@@ -10,7 +10,7 @@ import pytest
 from console.cli.main import run as muster
 from engine.model.errors import SpecError
 from engine.traces.trace_reader import Problems, TraceError
-from recommender.backtests.anomalies import LabelledSeries, read, read_labels, score, three_sigma_day
+from recommender.backtests.series import LabelledSeries, read, read_labels, score_anomalies, three_sigma_day
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 LABELS = Path(__file__).with_name("nab_windows.json")
@@ -29,10 +29,10 @@ def written(path: Path, rows: list[str]) -> Path:
 def test_windows_and_alarms_are_counted_as_events_after_the_probation() -> None:
     made = series([0.0] * 100)
     windows = [(0, 5 * HOUR), (30 * HOUR, 35 * HOUR), (60 * HOUR, 70 * HOUR)]
-    found = score(made, [2 * HOUR, 31 * HOUR, 33 * HOUR, 50 * HOUR], windows)
+    found = score_anomalies(made, [2 * HOUR, 31 * HOUR, 33 * HOUR, 50 * HOUR], windows)
     assert (found.windows, found.hit, found.alarms, found.false) == (2, 1, 3, 1)
     assert (found.recall, found.precision) == (0.5, 0.5)
-    nothing = score(made, [], [])
+    nothing = score_anomalies(made, [], [])
     assert nothing.recall is None
     assert nothing.precision is None
 

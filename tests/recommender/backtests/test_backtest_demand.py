@@ -10,8 +10,8 @@ import pytest
 
 from console.cli.main import run as muster
 from engine.traces.trace_reader import Problems
-from recommender.backtests.demand import DAY, backtest, predictions, score, simple_rules, with_own_errors
-from recommender.forecasts.hourly_series import Hourly, read
+from recommender.backtests.series import DAY, backtest, predictions, score, simple_rules, with_own_errors
+from recommender.estimates.hourly_series import Hourly, read
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "demand_hourly"
 

@@ -11,11 +11,17 @@ import pytest
 
 from console.cli.main import run as muster
 from engine.model.errors import SpecError
-from engine.traces.counted_jobs import JobColumns
-from engine.traces.estimated_jobs import LastTwoEstimates, backfill
+from engine.traces.counted_jobs import JobColumns, LastTwoEstimates, backfill
 from engine.traces.replay import replay
-from recommender.backtests.queueing import ROWS, ModelEstimates, backtest, jobs_of, read, score
-from recommender.runtimes.similar_runs import SubmittedRun
+from recommender.backtests.run_times import (
+    ROWS,
+    ModelEstimates,
+    backtest_queueing,
+    jobs_of,
+    read_queueing,
+    score_queueing,
+)
+from recommender.estimates.run_time_model import SubmittedRun
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 HOUR = 3_600_000
@@ -119,7 +125,7 @@ def log(path: Path, jobs: int, *, seed: int) -> Path:
 
 def test_rows_without_learning_are_those_of_the_replay(tmp_path: Path) -> None:
     path = log(tmp_path / "log.swf", 120, seed=3)
-    scores = backtest(read(path, "swf", nodes=5, arrivals=0.8), "swf")
+    scores = backtest_queueing(read_queueing(path, "swf", nodes=5, arrivals=0.8), "swf")
     for row, policy, estimate in (
         ("easy_requested", "easy", "requested"),
         ("easy_actual", "easy", "actual"),
@@ -139,7 +145,7 @@ def test_a_small_trace_by_hand(tmp_path: Path) -> None:
     rows += [(6, 600, 100, 100, 2), (7, 610, 500, 500, 3), (8, 620, 10, 1000, 1)]
     path = tmp_path / "log.swf"
     path.write_text("".join(LINE.format(n, at, run, 1, 1, asked, user) for n, at, run, asked, user in rows))
-    scores = backtest(read(path, "swf", nodes=1), "swf", every=True)
+    scores = backtest_queueing(read_queueing(path, "swf", nodes=1), "swf", every=True)
     # The first waits 90 s; then the long one (90 + 0) and the short one behind it (580), or the other way (80 and 100).
     assert scores["easy_requested"].avg_wait_s == pytest.approx((90 + 580) / 9)
     assert scores["muster"].avg_wait_s == pytest.approx((80 + 100) / 9)
@@ -170,7 +176,7 @@ def test_what_cannot_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "log.swf"
     path.write_text(LINE.format(1, 0, 10, 8, 8, 60, 1) + "nonsense\n")
     with pytest.raises(SpecError, match="no job that could run on 4"):
-        read(path, "swf", nodes=4)
+        read_queueing(path, "swf", nodes=4)
     command = ["backtest", "queueing", str(path), "--format", "swf", "--nodes", "8"]
     assert muster([*command, "--arrivals", "0"]) == 2
     assert muster(command) == 0
@@ -190,8 +196,8 @@ def test_easy_plus_plus_gives_the_published_figures(name, format, nodes, arrival
     path = SHARED / name
     if not path.exists():
         pytest.skip(f"{path} is not here: the shared traces are kept outside the project")
-    plan = read(path, format, nodes=nodes, arrivals=arrivals)
+    plan = read_queueing(path, format, nodes=nodes, arrivals=arrivals)
     jobs = jobs_of(plan)
-    met = score(jobs, backfill(jobs, plan.units, LastTwoEstimates(jobs, [job.user for job in plan.jobs])))
+    met = score_queueing(jobs, backfill(jobs, plan.units, LastTwoEstimates(jobs, [job.user for job in plan.jobs])))
     assert met.avg_wait_s == pytest.approx(wait, rel=0.01)
     assert met.avg_bounded_slowdown == pytest.approx(slowdown, rel=0.01)

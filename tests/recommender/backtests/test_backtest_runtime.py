@@ -14,7 +14,7 @@ from console.cli.main import run as muster
 from engine.model.errors import SpecError
 from engine.traces.trace_reader import Problems, read_jobs
 from recommender.backtests.run_times import FinishedRun, backtest_rules, predictions, read, score, simple_rules
-from recommender.runtimes.similar_runs import SubmittedRun
+from recommender.estimates.run_time_model import SubmittedRun
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 HOUR = 3_600_000

@@ -10,8 +10,8 @@ import pytest
 
 from console.cli.main import run as muster
 from engine.traces.trace_reader import Problems
-from recommender.backtests.scaling import RULES, backtest
-from recommender.forecasts import hourly_series
+from recommender.backtests.series import RULES, backtest_scaling
+from recommender.estimates import hourly_series
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "demand_hourly"
 METHODS = ["muster", "muster_fitted_headroom", "reactive", "reactive_max_24h", "max_last_yesterday", "static_peak"]
@@ -33,7 +33,7 @@ def test_simple_rules_are_those_published() -> None:
     if not SHARED.exists():
         pytest.skip("the shared series are not here")
     series = hourly_series.read(SHARED / f"{name}.csv.gz", Problems())
-    scores = backtest(series, 6)
+    scores = backtest_scaling(series, 6)
     assert list(scores) == METHODS
     published = {"reactive": 14.9, "reactive_max_24h": 17.2, "max_last_yesterday": 17.3, "static_peak": 14.1}
     for method, over in published.items():

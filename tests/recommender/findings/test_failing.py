@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.health.agent_reports import AgentsReport
-from engine.health.stragglers import Straggler
+from engine.executors.agent_reports import AgentsReport, Straggler
 from recommender.findings.failing_nodes import failing_nodes
 from recommender.findings.suggestions import MAX_TARGETS
 

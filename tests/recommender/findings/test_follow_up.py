@@ -10,11 +10,20 @@ import pytest
 
 from engine.journal.side_tables import Records
 from engine.model.errors import RefusedError, SpecError
-from recommender.findings.follow_ups import judged, looked_up, record, tracks, wilson
-from recommender.findings.queries import Followed, Verdict
-from recommender.findings.suggestion_store import GONE_MS, SuggestionStore, done_by
-from recommender.findings.suggestions import Evidence, Expected, PromiseRecord, Suggestion
-from recommender.findings.tables import SuggestionRows
+from recommender.findings.suggestion_store import GONE_MS, SuggestionRows, SuggestionStore, done_by
+from recommender.findings.suggestions import (
+    Evidence,
+    Expected,
+    Followed,
+    PromiseRecord,
+    Suggestion,
+    Verdict,
+    judged,
+    looked_up,
+    record,
+    tracks,
+    wilson,
+)
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from recommender.findings.rare_events import CHANCE, Counts, chance_of_count, chance_of_share
+from recommender.findings.anomalies import CHANCE, Counts, chance_of_count, chance_of_share
 
 HOUR_MS = 3_600_000
 

@@ -15,8 +15,18 @@ from sqlalchemy import func, select, update
 from engine.journal.side_tables import Records
 from engine.model.errors import SpecError
 from recommender.history.chunks import FOLDED_AT_ONCE
-from recommender.history.metrics import METRICS, OFS, RunRecord, Sample, SeriesKey, kind_of
-from recommender.history.retention import DAY_MS, HOUR_MS, MINUTE_MS, Retention
+from recommender.history.metrics import (
+    DAY_MS,
+    HOUR_MS,
+    METRICS,
+    MINUTE_MS,
+    OFS,
+    Retention,
+    RunRecord,
+    Sample,
+    SeriesKey,
+    kind_of,
+)
 from recommender.history.tables import CHUNK, SERIES
 from recommender.history.telemetry import Telemetry
 

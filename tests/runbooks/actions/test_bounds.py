@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from engine.model.errors import SpecError
 from engine.model.specs import ID_PATTERN, MAX_QUANTITY, QueueSpec, ReservationSpec
 from runbooks.actions import catalogue
-from runbooks.actions.bounds import MAX_ENTRIES, MAX_TEXT, TEXTS, check_bounds
 from runbooks.actions.catalogue import CATALOG
 from runbooks.plans.checks import Check
 from runbooks.plans.typed_plan import (
+    MAX_ENTRIES,
+    MAX_TEXT,
+    TEXTS,
     Act,
     Canary,
     MoneyChange,
@@ -27,6 +29,7 @@ from runbooks.plans.typed_plan import (
     Request,
     RequestChange,
     ScalingChange,
+    check_bounds,
 )
 
 FIELDS = tuple(field for field in Act.__struct_fields__ if field not in ("action", "targets"))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from runbooks.people.identity import Actor
+from runbooks.plans.identity import Actor
 from runbooks.plans.typed_plan import Request
 from tests.support.gate_cells import Clock, Watched, busy_engine
 from tests.support.records import effect_keys, problems, records, states

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.control import Engine
+from engine.model.columns import canonical
 from engine.model.errors import NotFoundError, RefusedError
 from engine.model.events import AuditEntry
-from engine.tables.columns import canonical
 from runbooks.actions import catalogue, target_readings, wording
-from runbooks.actions.rollback import inverse_of, why_not_inverse
+from runbooks.actions.wording import inverse_of, why_not_inverse
 from runbooks.plans.typed_plan import Act, ActionName, Target
 
 SOME = settings(

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from engine.elasticity.scaling_report import PoolSize
-from engine.model.autoscaling import PRESETS
+from engine.model.spec_parts import PRESETS
 from engine.model.specs import BudgetSpec, QueueSpec, ReservationSpec, ScalingSpec
 from runbooks.actions.catalogue import CATALOG
-from runbooks.actions.rollback import inverse_of, why_not_inverse
+from runbooks.actions.wording import inverse_of, why_not_inverse
 from runbooks.plans.typed_plan import Act, Canary, MoneyChange, QueueChange, RequestChange, ScalingChange, Target
 
 WAS = QueueSpec(name="q", parent="root", nominal={"gpu_milli": 32_000}, order="best_effort")

@@ -11,14 +11,14 @@ from made_up_slurm import outside_cell
 
 from engine.control import Engine
 from engine.model import commands as cmd
-from engine.model import observations as seen
+from engine.model import external_cells as seen
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import NodeSpec
 from engine.state.intents import Intent, Phase
-from runbooks.actions import catalogue, external_actions, wording
-from runbooks.actions.rollback import inverse_of
+from runbooks.actions import catalogue, target_readings, wording
+from runbooks.actions.wording import inverse_of
+from runbooks.gate.approval_policy import SOLO
 from runbooks.plans.typed_plan import Act, Target
-from runbooks.policy.approval_policy import SOLO
 
 HOLD = Act(action="hold", targets=("w",))
 QUEUED, HELD = Target(id="w", state="queued"), Target(id="w", state="held")
@@ -46,14 +46,14 @@ def intent(phase: Phase, text: str = "") -> Intent:
 def test_a_verdict_needs_what_was_read_there_and_what_is_seen_here(
     phase: Phase, now: Target, in_time: bool, verdict: str
 ) -> None:
-    assert external_actions.verdict(intent(phase), HOLD, QUEUED, now, in_time=in_time) == verdict
+    assert target_readings.verdict(intent(phase), HOLD, QUEUED, now, in_time=in_time) == verdict
 
 
 def test_what_the_cell_does_not_hold_is_shown_by_what_was_read_there() -> None:
     act = Act(action="power_up", targets=("n",))
     node = Target(id="n", state="ready")
-    assert external_actions.verdict(intent(Phase.ACCEPTED), act, node, node, in_time=True) == "success"
-    assert external_actions.verdict(intent(Phase.SENT), act, node, node, in_time=True) == "inconclusive"
+    assert target_readings.verdict(intent(Phase.ACCEPTED), act, node, node, in_time=True) == "success"
+    assert target_readings.verdict(intent(Phase.SENT), act, node, node, in_time=True) == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_what_the_cell_does_not_hold_is_shown_by_what_was_read_there() -> None:
 )
 def test_the_qos_of_what_waits_is_read_from_its_class(act: Act, was: str, verdict: str) -> None:
     before, now = (Target(id="w", state="queued", was=told) for told in ("old", was))
-    assert external_actions.verdict(intent(Phase.ACCEPTED), act, before, now, in_time=True) == verdict
+    assert target_readings.verdict(intent(Phase.ACCEPTED), act, before, now, in_time=True) == verdict
 
 
 @pytest.mark.parametrize(("name", "qos"), [("high.tier-10.01", "high"), ("a.b.tier-1", "a.b"), ("tier-10.02", "")])
 def test_a_class_of_the_mirror_tells_its_qos(name: str, qos: str) -> None:
-    from engine.external.slurm.job_changes import TIER
+    from engine.external.slurm.job_requests import TIER
     from runbooks.actions.workloads import qos_of
 
     assert qos_of(name) == qos
@@ -97,12 +97,12 @@ def test_it_is_said_how_an_act_would_be_carried_and_what_is_read_back() -> None:
     found = person.gate.proposal(shown.id)
     assert found.carried == ("cordon cannot be carried now: REST v0.0.38 cannot change nodes",)
     assert found.digest == shown.digest, "how it is carried is no part of the plan"
-    assert external_actions.carried(Engine.open(None), (HOLD,)) == ()
+    assert target_readings.carried(Engine.open(None), (HOLD,)) == ()
 
 
 def test_every_ability_of_a_cluster_is_told_as_a_way() -> None:
+    from engine.external.change_carrier import lacks_of, ways_of
     from engine.external.slurm.capabilities import COMMAND, REST, Capabilities, Capability
-    from engine.external.slurm.carrying.threads import lacks_of, ways_of
 
     none = Capability("", "it is only read")
     can = dict.fromkeys(Capabilities.__struct_fields__, REST) | {"requeue": COMMAND, "reservation_write": none}
@@ -114,8 +114,8 @@ def test_every_ability_of_a_cluster_is_told_as_a_way() -> None:
 
 
 def test_the_line_says_what_slurm_said() -> None:
-    assert external_actions.line(intent(Phase.REFUSED, "job 7: no")) == "i3 to Slurm is refused: job 7: no"
-    assert external_actions.line(None) == ""
+    assert target_readings.line(intent(Phase.REFUSED, "job 7: no")) == "i3 to Slurm is refused: job 7: no"
+    assert target_readings.line(None) == ""
 
 
 def test_impossible_actions_are_refused_before_anybody_votes() -> None:
@@ -134,7 +134,7 @@ def test_impossible_actions_are_refused_before_anybody_votes() -> None:
 def test_what_only_slurm_has_is_refused_where_muster_decides() -> None:
     engine = Engine.open(None)
     with pytest.raises(RefusedError, match="power_up: Muster itself decides"):
-        external_actions.refuse_impossible(engine, [Act(action="power_up", targets=("n",))])
+        target_readings.refuse_impossible(engine, [Act(action="power_up", targets=("n",))])
 
 
 def test_an_approved_act_leaves_an_intent_in_the_transaction_of_its_record() -> None:
@@ -148,7 +148,7 @@ def test_an_approved_act_leaves_an_intent_in_the_transaction_of_its_record() -> 
     (left,) = engine.state.intents.open.values()
     assert left.command == msgspec.msgpack.encode(cmd.Cordon(ids=(node,)))
     assert engine.node(node).state == "ready"
-    assert shown.plan.steps[0].timeout_ms >= external_actions.MIN_MS
+    assert shown.plan.steps[0].timeout_ms >= target_readings.MIN_MS
     refused = cmd.IntentChange(number=left.number, phase=Phase.REFUSED, text="node is busy")
     engine.command(cmd.SettleIntents(changes=(refused,)))
     person.gate.tick()
@@ -216,6 +216,6 @@ def test_an_intent_is_found_though_an_older_one_was_settled_after_it() -> None:
     older, ours = engine.state.intents.open
     for number in (ours, older):
         engine.command(cmd.SettleIntents(changes=(cmd.IntentChange(number=number, phase=Phase.DONE),)))
-    found = external_actions.intent_of(engine, act, 1500)
+    found = target_readings.intent_of(engine, act, 1500)
     assert found is not None
     assert found.number == ours

@@ -18,21 +18,20 @@ from on_postgres import is_server, kept, literal
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from console.server.database_tables import tables
+from console.commands.database import tables
 from engine.control import Engine
-from engine.journal import database_copy
+from engine.journal import database_reading
 from engine.journal.database import place_of
 from engine.journal.event_journal import Journal
 from engine.model.commands import AddQueues
 from engine.model.errors import JournalBusy, JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import QueueSpec
 from runbooks.audit import verify
-from runbooks.audit.anchors import FileAnchor, SyslogAnchor, anchors_of
-from runbooks.audit.checkpoints import CheckpointSigner, next_key
 from runbooks.audit.log import CHECKPOINT_EVERY, CHECKPOINT_EVERY_MS, MAX_BYTES, Audit, signer_at
-from runbooks.audit.queries import AuditQuery
 from runbooks.audit.reader import AuditReader, page
 from runbooks.audit.verify import CHAIN, SIGNATURE, Trust
+from runbooks.audit.witnesses import CheckpointSigner, FileAnchor, SyslogAnchor, anchors_of, next_key
+from runbooks.plans.queries import AuditQuery
 from tests.support.audit_logs import ALICE, BOB, START_MS, Log, make_log, open_log, signer, tampered
 from tests.support.cells import small_cell
 
@@ -492,7 +491,7 @@ def test_a_log_goes_on_from_what_was_moved_to_files(moved: Path) -> None:
 def test_a_copy_of_such_a_log_verifies_too(moved: Path) -> None:
     other = moved.with_name("other.db")
     with closing(Journal(place_of(moved), 0)) as source, closing(Journal(place_of(other), source.seed)) as target:
-        database_copy.copy(source, target, tables())
+        database_reading.copy(source, target, tables())
     assert code_of(other) == 0
 
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from on_postgres import is_server, kept
 
 from runbooks.audit import verify
-from runbooks.audit.checkpoints import checkpoint_text, origin_of
 from runbooks.audit.verify import CHAIN, CHECKPOINT, SIGNATURE, TRUNCATED, USAGE, Frontier, LogReport, Trust
+from runbooks.audit.witnesses import checkpoint_text, origin_of
 from tests.support.audit_logs import ALICE, make_log, open_log, signer, tampered
 from tests.support.patience import PATIENCE_S
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.control import Engine
 from engine.model.commands import FailNodes, Hold, RestoreNodes, Suspend
 from engine.model.specs import NodeSpec, QueueSpec
-from runbooks.drafts import candidates
+from runbooks.drafts import facts as candidates
 from runbooks.drafts.facts import gather
 from tests.support.cells import small_cell, submit, workload
 from tests.support.gate_cells import CELL, HOUR, nodes_of, work

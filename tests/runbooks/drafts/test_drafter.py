@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.control import Engine
-from engine.health.stragglers import SampleOf
+from engine.executors.agent_reports import SampleOf
 from engine.model import commands as do
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, ReservationSpec, Resources, ScalingSpec
 from runbooks.drafts.rule_drafter import RuleDrafter

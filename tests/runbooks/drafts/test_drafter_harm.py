@@ -15,9 +15,9 @@ from console.evals.incidents import Incident, load
 from console.evals.scores import score
 from engine.control import Engine
 from runbooks.drafts.rule_drafter import RuleDrafter
-from runbooks.drafts.rules.findings import FINDINGS
+from runbooks.drafts.symptom_rules import FINDINGS
 from runbooks.drafts.typed_draft import Brief, Draft, ReportedFinding
-from runbooks.policy.approval_policy import TEAM
+from runbooks.gate.approval_policy import TEAM
 from tests.support.gates import ME, gate_of
 
 SEED = 20260211

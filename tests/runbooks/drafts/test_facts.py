@@ -13,7 +13,7 @@ from engine.model.commands import Cordon, FailNodes
 from runbooks.drafts.facts import gather, names_in
 from runbooks.drafts.typed_draft import MAX_FACTS, Excerpt, Fact, Observation, ReportedFinding
 from runbooks.drafts.vocabulary import METRICS, is_word, said
-from runbooks.models.pseudonyms import PromptNames, is_plain, key_of
+from runbooks.models.prompt import PromptNames, is_plain, key_of
 from runbooks.plans.check_readings import READINGS
 from tests.support.cells import small_cell, submit, workload
 

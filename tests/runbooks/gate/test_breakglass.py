@@ -10,10 +10,10 @@ from sqlalchemy import select
 
 from engine.model.commands import Requeue
 from engine.model.errors import RefusedError, SpecError
+from runbooks.gate.run_limits import FreezeSpec
 from runbooks.gate.store import OUTBOX, REVIEW
-from runbooks.people.identity import Actor
+from runbooks.plans.identity import Actor
 from runbooks.plans.typed_plan import Outcome, Proposal, Source, SourceKind
-from runbooks.policy.freezes import FreezeSpec
 from tests.support.gate_cells import HOUR, MINUTE, START, Clock, Watched, busy_engine
 from tests.support.gates import asked
 from tests.support.records import records, types

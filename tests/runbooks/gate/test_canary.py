@@ -11,7 +11,7 @@ from engine.model.commands import OrderQueues, Submit
 from engine.model.errors import SpecError
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
 from runbooks.actions import catalogue
-from runbooks.gate.canary import SHORT_MS, Judgement, judge
+from runbooks.gate.aftermath import SHORT_MS, Judgement, judge
 from runbooks.plans.typed_plan import Act, Canary
 
 MINUTE, HOUR = 60_000, 3_600_000

@@ -30,7 +30,7 @@ from engine.journal.database import place_of
 from engine.journal.database_reading import read
 from runbooks.gate.approval_gate import Gate
 from runbooks.gate.store import PROPOSAL
-from runbooks.plans import proposal_states
+from runbooks.plans import typed_plan
 from tests.support.patience import PATIENCE_S
 
 CHOSEN = {
@@ -143,7 +143,7 @@ def clear(folder: Path) -> None:
 def test_the_boundaries_are_those_of_every_edge(boundaries: list[str]) -> None:
     """So that a new edge is not left out of the kills by accident."""
     told = {name.split(" ", 1)[1] for name in boundaries}
-    events = {event for _, event in proposal_states.EDGES}
+    events = {event for _, event in typed_plan.EDGES}
     elsewhere = {
         "simulated", "acted", "denied", "expired", "superseded", "staled", "revised", "broke_glass", "failed",
         "rollback_failed", "fell_short", "finished",
@@ -228,7 +228,7 @@ def random_kills(path: Path | str, rounds: int, folder: Path) -> Counter[str]:
         acknowledged = [line.split() for line in told.read_text().split("\n")[1:-1]]
         final |= {name: state for name, state in acknowledged if state in ("rolled_back", "cancelled")}
         before = left(path)
-        seen.update(f"killed while {state}" for _, state, _ in before.values() if state in proposal_states.LIVE)
+        seen.update(f"killed while {state}" for _, state, _ in before.values() if state in typed_plan.LIVE)
         fresh = rng.random() < 0.7
         with worker.opened(path, at_ms if fresh else at_ms + 10 * MINUTE) as (engine, gate):
             gate.tick()

@@ -15,18 +15,18 @@ from sqlalchemy import select
 from engine.command_checks import check
 from engine.control import Engine
 from engine.model import commands as cmd
-from engine.model import observations as seen
+from engine.model import external_cells as seen
+from engine.model.commands import CARRIED
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.external_commands import CARRIED
 from engine.model.specs import ReservationSpec, RunSpec
 from engine.state.intents import Phase
-from runbooks.audit.tables import record_table
-from runbooks.gate import unverified_steps
+from runbooks.audit.log import record_table
+from runbooks.gate import aftermath
 from runbooks.gate.approval_gate import Gate, wall_ms
-from runbooks.people.identity import Scope
-from runbooks.plans.intent_queries import IntentAnswer
-from runbooks.policy.approval_policy import SOLO
-from runbooks.policy.freezes import FreezeSpec
+from runbooks.gate.approval_policy import SOLO
+from runbooks.gate.run_limits import FreezeSpec
+from runbooks.plans.identity import Scope
+from runbooks.plans.queries import IntentAnswer
 from tests.support.records import problems
 from tests.support.team import Member, team_gate
 
@@ -35,7 +35,7 @@ FOUND = "looked at the node: it is drained"
 
 def answer(engine: Engine, gate: Gate, who: Person, number: int, outcome: str = "done", reason: str = FOUND) -> None:
     said = IntentAnswer(number=number, outcome=outcome, reason=reason)  # type: ignore[arg-type]
-    unverified_steps.answer(engine, gate, who.actor, said)
+    aftermath.answer(engine, gate, who.actor, said)
 
 
 def types(gate: Gate, engine: Engine) -> list[str]:
@@ -175,12 +175,12 @@ def test_who_asked_for_it_is_found_by_the_proposal_that_left_it() -> None:
         person.approve(shown.id, shown.plan.digest())
     numbers = list(engine.state.intents.open)
     for number, proposal, node in zip(numbers, ("P-1", "P-2"), (first, second), strict=True):
-        found, _ = unverified_steps.detail(engine, gate, number)
+        found, _ = aftermath.detail(engine, gate, number)
         assert (found.proposal, found.by, found.agreed) == (proposal, person.actor.subject, (person.actor.subject,))
         assert found.act is not None
         assert (found.act.action, found.act.targets) == ("cordon", (node,))
     with pytest.raises(NotFoundError):
-        unverified_steps.detail(engine, gate, 99)
+        aftermath.detail(engine, gate, 99)
 
 
 def test_a_freeze_that_was_set_since_stops_what_would_be_done_again_by_itself() -> None:
@@ -193,15 +193,15 @@ def test_a_freeze_that_was_set_since_stops_what_would_be_done_again_by_itself() 
         shown = person.propose(action, targets, "power work")
         person.approve(shown.id, shown.plan.digest())
     cordon, hold = engine.state.intents.open
-    assert (unverified_steps.frozen(engine, gate, cordon), unverified_steps.frozen(engine, gate, hold)) == ("", "")
+    assert (aftermath.frozen(engine, gate, cordon), aftermath.frozen(engine, gate, hold)) == ("", "")
     now_ms = gate._now()
     window = {"from_ms": now_ms - 1000, "until_ms": now_ms + 3_600_000}
     gate.policies.freeze(person.actor, FreezeSpec(name="late", tier="T3", **window))
     gate.policies.freeze(person.actor, FreezeSpec(name="gpus", scope=Scope(pools=("gpu",)), **window))
-    assert "freeze gpus holds: it is not done again by itself" in unverified_steps.frozen(engine, gate, cordon)
-    assert unverified_steps.frozen(engine, gate, hold) == ""
+    assert "freeze gpus holds: it is not done again by itself" in aftermath.frozen(engine, gate, cordon)
+    assert aftermath.frozen(engine, gate, hold) == ""
     gate.policies.thaw(person.actor, "gpus")
-    assert unverified_steps.frozen(engine, gate, cordon) == ""
+    assert aftermath.frozen(engine, gate, cordon) == ""
 
 
 def test_a_doubt_that_is_settled_as_done_lets_its_plan_go_on() -> None:
@@ -242,7 +242,7 @@ def test_every_act_that_is_carried_can_be_proposed_once_more() -> None:
     from runbooks.actions import catalogue
 
     for command in ACTS:
-        act = unverified_steps.act_of(command)
+        act = aftermath.act_of(command)
         assert act is not None, command
         assert catalogue.command(act) == command
     left = {kind for kind in CARRIED if kind not in {type(each) for each in ACTS}}
@@ -259,9 +259,7 @@ def test_what_muster_does_again_by_itself_is_on_record_beside_its_event(tmp_path
         number = next(reversed(engine.state.intents.open))
         for phase, why in ((Phase.ACCEPTED, ""), (Phase.OPEN, "slurmctld has forgotten it: done again")):
             changes = (cmd.IntentChange(number=number, phase=phase, text=why),)
-            engine.command(
-                cmd.SettleIntents(changes=changes), beside=unverified_steps.recorded_again(engine, gate, changes)
-            )
+            engine.command(cmd.SettleIntents(changes=changes), beside=aftermath.recorded_again(engine, gate, changes))
     # A submission is carried until there is a job: nobody voted on it.
     assert types(gate, engine).count("intent.again") == 1
     assert problems(engine, tmp_path) == []

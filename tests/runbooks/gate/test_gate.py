@@ -16,7 +16,7 @@ from engine.model.events import Audited, NodesChanged
 from engine.model.specs import ArraySpec, BudgetSpec, NodeState
 from runbooks.actions.target_readings import MAX_TARGETS
 from runbooks.gate.approval_gate import MAX_OPEN
-from runbooks.people.identity import Actor
+from runbooks.plans.identity import Actor
 from runbooks.plans.typed_plan import Act, MoneyChange, Request, RequestChange, StepRequest
 from tests.support.gate_cells import HOUR, START, Clock, Watched, busy_engine, effects, work
 from tests.support.gates import ME, Person, asked, gate_of

@@ -23,16 +23,15 @@ from engine.control import Engine
 from engine.model.commands import RemoveNodes, Uncordon
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import SOLO, TEAM, ApprovalNeed, Person, Policy, Rule, Vote, need, tally
+from runbooks.gate.run_limits import ByTier, FreezeSpec
 from runbooks.gate.store import OUTBOX, PROPOSAL, REVIEW, REVISION, VOTE
-from runbooks.people.identity import Actor
-from runbooks.plans import proposal_states
+from runbooks.plans import typed_plan
 from runbooks.plans.checks import Check
+from runbooks.plans.identity import Actor
 from runbooks.plans.typed_plan import Act, Limits, Note, Party, Proposal, Request, Source, StepRequest, plan_digest
-from runbooks.policy.approval_policy import SOLO, TEAM, ApprovalNeed, Person, Policy, Rule, Vote, need, tally
-from runbooks.policy.freezes import FreezeSpec
-from runbooks.policy.limits import ByTier
 
 YES = "seen and wanted"
 HOLD = steps(("hold", ("w0",)))
@@ -365,14 +364,14 @@ def test_a_plan_that_is_set_back_in_the_database_is_not_done_again(made: Make) -
 
 
 def test_nothing_but_a_claim_of_what_was_approved_leads_to_executing() -> None:
-    assert {edge for edge, to in proposal_states.EDGES.items() if to == "executing"} == {
+    assert {edge for edge, to in typed_plan.EDGES.items() if to == "executing"} == {
         ("approved", "claimed"), ("verifying", "continued"), ("paused", "resumed"),
     }  # fmt: skip
-    assert {edge for edge, to in proposal_states.EDGES.items() if to == "approved"} == {
+    assert {edge for edge, to in typed_plan.EDGES.items() if to == "approved"} == {
         ("awaiting", "approved"), ("awaiting", "broke_glass"),
     }  # fmt: skip
-    ends: set[proposal_states.State] = {"rejected", "denied", "superseded", "cancelled", "rolled_back"}
-    assert not [edge for edge in proposal_states.EDGES if edge[0] in ends]
+    ends: set[typed_plan.State] = {"rejected", "denied", "superseded", "cancelled", "rolled_back"}
+    assert not [edge for edge in typed_plan.EDGES if edge[0] in ends]
 
 
 def test_a_message_that_is_written_twice_is_one(made: Make) -> None:

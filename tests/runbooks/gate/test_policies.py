@@ -11,17 +11,24 @@ from sqlalchemy import delete, insert, select, update
 
 from engine.control import Engine
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from runbooks.audit.log import Audit
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import Audit, record_table
+from runbooks.gate.approval_policy import (
+    SOLO,
+    TEAM,
+    ApprovalNeed,
+    Candidate,
+    Person,
+    Policy,
+    PolicyChange,
+    PolicyVote,
+    need,
+    stricter,
+)
+from runbooks.gate.policy_changes import NONCE, VERSION, caller_of, change_need, changes, check, two_people, view_of
 from runbooks.gate.policy_versions import Policies
-from runbooks.people.identity import OWNER, TCP, Actor, AuthRefused, Scope, Signed
-from runbooks.people.keys import signed_by
-from runbooks.policy.approval_policy import SOLO, TEAM, ApprovalNeed, Person, Policy, need, stricter
-from runbooks.policy.changes import change_need, changes
-from runbooks.policy.freezes import FreezeSpec
-from runbooks.policy.queries import Candidate, PolicyChange, PolicyVote
-from runbooks.policy.tables import NONCE, VERSION
-from runbooks.policy.wording import caller_of, check, two_people, view_of
+from runbooks.gate.run_limits import FreezeSpec
+from runbooks.plans.identity import OWNER, TCP, Actor, AuthRefused, Scope, Signed
+from runbooks.plans.keys import signed_by
 from tests.support.people import ALICE, BOB, CAROL, DAVE, ERIN, FAITH, NOW_MS, OTTO, actor, key_of, person, sign, team
 
 pytestmark = pytest.mark.both_databases

@@ -11,8 +11,8 @@ from engine.control import Engine
 from engine.model.commands import Cancel, ChangeQueue, Drain, Submit
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.specs import QueueSpec
+from runbooks.gate.approval_policy import SOLO
 from runbooks.plans.typed_plan import Request, RequestChange
-from runbooks.policy.approval_policy import SOLO
 from tests.support.gate_cells import HOUR, Clock, Watched, busy_engine, change, effects, nodes_of, work
 from tests.support.gates import ME, Person, asked, gate_of
 from tests.support.records import effect_keys, records

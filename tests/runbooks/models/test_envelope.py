@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbooks.drafts.typed_draft import REASONS
-from runbooks.models.completion_envelope import Unusable, read
+from runbooks.untrusted.strict_formats import Unusable, read_completion
 from tests.support.effort import examples
 
 SCALARS = (
@@ -29,7 +29,7 @@ JUNK = st.recursive(
 
 def opened(answer: Any, **more: int) -> Any:
     sizes = {"prompt_bytes": 3_000, "max_tokens": 500, "most_bytes": 10_000, **more}
-    return read(json.dumps(answer).encode(), **sizes)
+    return read_completion(json.dumps(answer).encode(), **sizes)
 
 
 def outcome(answer: Any) -> Any:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from runbooks.drafts.typed_draft import Fact
 from runbooks.drafts.vocabulary import METRICS, fact
-from runbooks.models.prose import ProseReader
-from runbooks.models.pseudonyms import PromptNames
+from runbooks.models.answer_checks import ProseReader
+from runbooks.models.prompt import PromptNames
 from tests.support.answered import linked
 from tests.support.effort import examples
 

@@ -14,8 +14,8 @@ from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, Settings
+from runbooks.gate.approval_policy import SOLO
 from runbooks.plans.typed_plan import Act, Canary, Note, Outcome, QueueChange, Request, StepRequest
-from runbooks.policy.approval_policy import SOLO
 from tests.runbooks.gate.test_canary import busy, cell
 from tests.support.growing_cells import cell as growing
 from tests.support.growing_cells import job, started

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.elasticity.scaling_report import PoolSize
 from engine.model.specs import ScalingSpec
-from runbooks.actions.blast_radius import blast_of, total
+from runbooks.gate.composition import blast_of, total
 from runbooks.plans.typed_plan import Act, Blast, MoneyChange, ScalingChange, Target
 
 

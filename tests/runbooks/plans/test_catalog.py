@@ -25,11 +25,9 @@ from engine.model.specs import (
 )
 from runbooks.actions import catalogue, wording
 from runbooks.actions.catalogue import CATALOG, find
-from runbooks.actions.declaration import Action
-from runbooks.actions.parameters import POLICIES
-from runbooks.actions.risk import tier_and_why
+from runbooks.actions.declaration import POLICIES, Action, tier_and_why
 from runbooks.plans import amounts
-from runbooks.plans.spec_differences import differences, kept
+from runbooks.plans.amounts import differences, kept
 from runbooks.plans.typed_plan import TIERS, Act, ActionName, Canary, Note, QueueChange, ScalingChange, Target
 
 WORKLOAD_STATES = {state.label for state in WorkloadState}

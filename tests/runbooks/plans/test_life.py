@@ -12,20 +12,20 @@ from engine.control import Engine
 from engine.model.errors import NotFoundError, RefusedError
 from runbooks.audit.log import Audit
 from runbooks.gate import store
-from runbooks.people.identity import SYSTEM
-from runbooks.plans import proposal_states
+from runbooks.plans import typed_plan
+from runbooks.plans.identity import SYSTEM
 from tests.support.gate_cells import START, Clock
 from tests.support.records import records
 
-STATES: tuple[proposal_states.State, ...] = get_args(proposal_states.State)
-EVENTS: tuple[proposal_states.Event, ...] = get_args(proposal_states.Event)
+STATES: tuple[typed_plan.State, ...] = get_args(typed_plan.State)
+EVENTS: tuple[typed_plan.Event, ...] = get_args(typed_plan.Event)
 UNDER_VOTE = {"drafted", "simulated", "awaiting"}
 DONE_WITH = {"rejected", "denied", "superseded", "cancelled", "rolled_back"}
 
 
-def leads_to(state: proposal_states.State) -> set[proposal_states.State]:
+def leads_to(state: typed_plan.State) -> set[typed_plan.State]:
     """Every state from which one event leads there."""
-    return {at for (at, _), to in proposal_states.EDGES.items() if to == state}
+    return {at for (at, _), to in typed_plan.EDGES.items() if to == state}
 
 
 def test_nothing_reaches_executing_but_from_what_was_approved() -> None:
@@ -37,29 +37,29 @@ def test_nothing_reaches_executing_but_from_what_was_approved() -> None:
 
 
 def test_without_a_vote_or_broken_glass_nothing_is_ever_executed() -> None:
-    without = {edge: to for edge, to in proposal_states.EDGES.items() if edge[1] not in ("approved", "broke_glass")}
+    without = {edge: to for edge, to in typed_plan.EDGES.items() if edge[1] not in ("approved", "broke_glass")}
     reached: set[str] = {"drafted"}
     while more := {to for (at, _), to in without.items() if at in reached} - reached:
         reached |= more
-    assert reached.isdisjoint(proposal_states.LIVE)
+    assert reached.isdisjoint(typed_plan.LIVE)
     assert "approved" not in reached
 
 
 def test_a_new_revision_starts_over() -> None:
-    revised = {at: to for (at, event), to in proposal_states.EDGES.items() if event == "revised"}
+    revised = {at: to for (at, event), to in typed_plan.EDGES.items() if event == "revised"}
     assert set(revised.values()) == {"drafted"}
     assert set(revised) == {"awaiting", "approved", "stale", "expired"}, "what was begun is not rewritten"
 
 
 def test_what_is_over_stays_over() -> None:
     for state in DONE_WITH:
-        assert not [event for at, event in proposal_states.EDGES if at == state], state
+        assert not [event for at, event in typed_plan.EDGES if at == state], state
 
 
 def test_every_state_is_reached_and_every_event_is_used() -> None:
-    assert set(proposal_states.EDGES.values()) | {"drafted"} == set(STATES)
-    assert {event for _, event in proposal_states.EDGES} == set(EVENTS) == set(proposal_states.DEEDS)
-    assert set(STATES) == UNDER_VOTE | proposal_states.OPEN | proposal_states.LIVE | proposal_states.ENDED
+    assert set(typed_plan.EDGES.values()) | {"drafted"} == set(STATES)
+    assert {event for _, event in typed_plan.EDGES} == set(EVENTS) == set(typed_plan.DEEDS)
+    assert set(STATES) == UNDER_VOTE | typed_plan.OPEN | typed_plan.LIVE | typed_plan.ENDED
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def audit(engine: Engine) -> Audit:
     return Audit(engine, Clock(), log_id="life")
 
 
-def made(connection: Connection, state: proposal_states.State) -> store.ProposalRow:
+def made(connection: Connection, state: typed_plan.State) -> store.ProposalRow:
     values = {
         "revision": 1, "serial": 0, "state": state, "since_ms": START, "created_ms": START, "author": "person:ann",
         "origin": "person", "tier": "T1", "digest": "d", "policy": "p", "blast": b"{}", "expires_ms": START,
@@ -84,12 +84,12 @@ def made(connection: Connection, state: proposal_states.State) -> store.Proposal
 
 @pytest.mark.parametrize("state", STATES)
 def test_every_pair_either_moves_it_with_one_record_or_changes_nothing(
-    engine: Engine, audit: Audit, state: proposal_states.State
+    engine: Engine, audit: Audit, state: typed_plan.State
 ) -> None:
     for event in EVENTS:
         row = engine.record(lambda connection: made(connection, state))
         before = len(records(engine))
-        to = proposal_states.EDGES.get((state, event))
+        to = typed_plan.EDGES.get((state, event))
         if to is None:
             with pytest.raises(RefusedError, match=f"{row.id} is {state.replace('_', ' ')}"):
                 engine.record(lambda c, row=row, event=event: store.move(c, audit, row, event, SYSTEM, START))

@@ -23,10 +23,10 @@ from engine.loop import EngineLoop
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.errors import JournalBusy, JournalError, MusterError, RefusedError
 from runbooks.gate.approval_gate import Gate
-from runbooks.people.identity import Actor
-from runbooks.plans import proposal_states
+from runbooks.gate.approval_policy import Person, Policy, Rule
+from runbooks.plans import typed_plan
+from runbooks.plans.identity import Actor
 from runbooks.plans.typed_plan import Outcome, Proposal
-from runbooks.policy.approval_policy import Person, Policy, Rule
 from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
@@ -293,6 +293,6 @@ def test_expiry_between_the_last_vote_and_the_claim_leaves_everything_as_it_was(
     clock.now_ms = shown.expires_ms
     with pytest.raises(RefusedError, match=f"{shown.id} is expired"):
         gate.execute(ME, shown.id)
-    assert gate.proposal(shown.id).state in proposal_states.ENDED
+    assert gate.proposal(shown.id).state in typed_plan.ENDED
     assert check_agreement(engine, UNTOUCHED) == {}
     engine.close()

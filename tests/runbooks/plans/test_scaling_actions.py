@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from engine.control import Engine
-from engine.model.autoscaling import PRESETS
 from engine.model.commands import SetScaling
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.model.spec_parts import PRESETS
 from runbooks.plans.typed_plan import ScalingChange
 from tests.support.gates import Person, gate_of
 from tests.support.growing_cells import HOUR, cell, started

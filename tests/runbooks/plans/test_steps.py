@@ -11,11 +11,11 @@ from sqlalchemy import update
 from engine.control import Engine
 from engine.model.commands import Cancel, Cordon, Drain, Hold, RemoveNodes, Submit
 from engine.model.errors import JournalError, RefusedError, SpecError
-from runbooks.gate.revalidation import GO_ON_WITHIN_MS
+from runbooks.gate.proposal_status import GO_ON_WITHIN_MS
+from runbooks.gate.run_limits import FreezeSpec
 from runbooks.gate.store import REVISION
 from runbooks.plans.checks import Check
 from runbooks.plans.typed_plan import Act, Limits, Outcome, Proposal, Request, StepRequest
-from runbooks.policy.freezes import FreezeSpec
 from tests.support.gate_cells import HOUR, MINUTE, START, Clock, Watched, busy_engine, nodes_of, work
 from tests.support.gates import ME, Person, gate_of
 from tests.support.records import effect_keys, records, types

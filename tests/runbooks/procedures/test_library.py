@@ -11,7 +11,7 @@ import pytest
 
 from console.cli.main import parser
 from engine.control import Engine
-from engine.health.stragglers import SampleOf
+from engine.executors.agent_reports import SampleOf
 from engine.model.commands import Cordon, FailNodes, Interrupt, Reserve, RestoreNodes, SetBudgets
 from engine.model.specs import (
     Autoscaling,
@@ -25,10 +25,9 @@ from engine.model.specs import (
     ScalingSpec,
     Settings,
 )
-from runbooks.procedures.files import LIBRARY
+from runbooks.plans.queries import RunbookAsk, RunbookRun, RunbookVote
 from runbooks.procedures.linter import lint_file
-from runbooks.procedures.program import parse
-from runbooks.procedures.queries import RunbookAsk, RunbookRun, RunbookVote
+from runbooks.procedures.program import LIBRARY, parse
 from runbooks.procedures.registry import RunbookRegistry
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.gates import ME, gate_of

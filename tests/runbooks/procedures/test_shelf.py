@@ -12,13 +12,13 @@ from sqlalchemy import select
 
 from engine.control import Engine
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from runbooks.audit.tables import record_table
+from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
-from runbooks.gate.runbook_approvals import why_not_usable
-from runbooks.people.identity import Actor
+from runbooks.gate.authority import why_not_usable
+from runbooks.plans.identity import Actor
+from runbooks.plans.queries import RunbookAsk, RunbookLine, RunbookVote
 from runbooks.plans.typed_plan import RunbookRef
 from runbooks.procedures.program import parse
-from runbooks.procedures.queries import RunbookAsk, RunbookLine, RunbookVote
 from runbooks.procedures.registry import RunbookRegistry, RunbookVoteSubject
 from tests.support.cells import small_cell, submit, workload
 from tests.support.gates import ME, gate_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runbooks.untrusted.strict_json import NotJson, loads
+from runbooks.untrusted.strict_formats import NotJson, loads
 from tests.support.effort import examples
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.model.errors import SpecError
-from runbooks.untrusted.strict_yaml import MAX_BYTES, load, read
+from runbooks.untrusted.strict_formats import MAX_BYTES, load, read
 
 
 def test_plain_values_are_read_as_written() -> None:

@@ -12,27 +12,26 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from console.auth.sockets import bind_unix
-from console.cli.demo_cell import AGENTS, feed
-from console.cli.demo_cell import cell as demo_cell
+from console.cli.start import AGENTS, feed
+from console.cli.start import cell as demo_cell
 from console.client.remote import RemoteClient
+from console.client.sockets import bind_unix
 from console.forms.settings import ConsoleSettings
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
+from console.tui import decision_dialogs
 from console.tui.app import MusterApp
-from console.tui.dialogs import decision
-from console.tui.dialogs.decision import DecideDialog
+from console.tui.decision_dialogs import DecideDialog
 from console.tui.screens.policy import PolicyPane, ReviewsPane
-from console.tui.screens.proposal import ProposalPane
-from console.tui.screens.recommendations import RecommendationsPane
+from console.tui.screens.proposals import ProposalPane, RecommendationsPane
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import UnreachableError
 from engine.model.specs import WorkloadSpec
 from runbooks.gate.approval_gate import Gate
+from runbooks.gate.approval_policy import Person
 from runbooks.plans.typed_plan import DIGEST_TYPED, Source, asks
-from runbooks.policy.approval_policy import Person
 from tests.console.tui.screens.test_proposal_pages import (  # noqa: F401
     cell,
     decide,
@@ -53,7 +52,7 @@ MINUTE_MS = 60_000
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision, "LOOK_S", 0.05)
+    monkeypatch.setattr(decision_dialogs, "LOOK_S", 0.05)
 
 
 def here(pilot: Pilot[None], kind: type) -> bool:
@@ -172,7 +171,7 @@ async def two_consoles(
 
 def effects(loop: EngineLoop, client: LocalClient) -> int:
     """How often anything was done, by the audit."""
-    from runbooks.audit.queries import AuditQuery
+    from runbooks.plans.queries import AuditQuery
 
     return len(client.audit_page(AuditQuery(type="exec.effect")).rows)
 
@@ -262,7 +261,7 @@ async def test_a_freeze_is_set_and_ended_from_the_console() -> None:
 
 @pytest.mark.thorough
 async def test_a_policy_that_waits_is_read_and_put_in_force_by_who_is_alone() -> None:
-    from runbooks.policy.queries import PolicyChange
+    from runbooks.gate.approval_policy import PolicyChange
 
     with running_loop() as loop:
         client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), name="lab")

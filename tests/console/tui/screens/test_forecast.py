@@ -9,14 +9,13 @@ import pytest
 
 from console.cli.main import run
 from console.service.advisor import Advisor
-from console.service.forecasts import SCORED_AHEAD, Forecasts
-from console.service.history_findings import HistoryFindings
+from console.service.forecasts import SCORED_AHEAD, Forecasts, HistoryFindings
 from console.service.recommendations import Recommender
-from console.views.advice.suggestions import bar, forecast_lines
+from console.views.suggestions import bar, forecast_lines
 from engine.loop import EngineLoop
 from engine.model.commands import Cordon
 from engine.model.errors import NotFoundError
-from recommender.forecasts.queries import ForecastRequest, HourAhead
+from recommender.estimates.queries import ForecastRequest, HourAhead
 from recommender.history.metrics import Sample
 from recommender.history.telemetry import Telemetry
 from tests.console.fake_client import HOSTILE, FakeClient

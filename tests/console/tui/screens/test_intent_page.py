@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from console.cli.main import run
-from console.views.external.intent import detail_columns, detail_lines
-from engine.model.intent_reports import FarLook
+from console.views.intents import detail_columns, detail_lines
+from engine.model.external_cells import FarLook
 from tests.console import fake_far
 from tests.console.fake_client import NOW_MS, FakeClient
 from tests.console.tui.test_app import console, here, press, quick, until  # noqa: F401
@@ -102,7 +102,7 @@ def test_the_shell_shows_retries_and_settles(
 ) -> None:
     client = far()
     monkeypatch.setattr(client, "close", lambda: None, raising=False)
-    monkeypatch.setattr("console.cli.approvals.intents.connect", lambda _arguments: client)
+    monkeypatch.setattr("console.commands.slurm.connect", lambda _arguments: client)
     assert run(["intents", "show", "i17"]) == 1
     assert "that does not show whether it happened" in capsys.readouterr().out
     assert run(["intents", "show", "17", "--json"]) == 1

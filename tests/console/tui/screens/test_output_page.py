@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from console.text.log_lines import MAX_LINE, LogLines
-from console.tui.screens.output import FIRST, OutputPane
-from console.tui.widgets.log_view import MAX_LINES, LogView
-from console.views.work.processes import process_sections
+from console.tui.screens.workload import FIRST, MAX_LINES, LogView, OutputPane
+from console.views.workload import MAX_LINE, LogLines, process_sections
 from engine.model.specs import RunSpec
 from tests.console.fake_client import FakeClient
 from tests.console.tui.screens.test_workload_page import detail, words

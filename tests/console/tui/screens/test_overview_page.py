@@ -8,18 +8,14 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from console.actions.command_line import parse_command
-from console.actions.registry import ACTIONS
+from console.actions.registry import ACTIONS, parse_command
 from console.tui.screens.overview import OverviewPane, beside
-from console.views.overview.cost_and_forecast import short_money
-from console.views.overview.findings import times
-from console.views.overview.page import OverviewData, SlowReadings, overview_columns
-from console.views.overview.queues import question, worst_first
-from console.views.quota_bars import BORROWED, IDLE, USED, bar, quota_parts
-from console.views.sections import Line, Section
+from console.views.cell_overview import OverviewData, SlowReadings, overview_columns, short_money
+from console.views.findings import question, times, worst_first
+from console.views.sections import BORROWED, IDLE, USED, Line, Section, bar, quota_parts
 from engine.model.errors import RefusedError
 from engine.model.queries import Burn, BurnWindow, Overview, PoolOverview
-from recommender.forecasts.queries import ForecastRequest
+from recommender.estimates.queries import ForecastRequest
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, line, press, quick, until  # noqa: F401
 

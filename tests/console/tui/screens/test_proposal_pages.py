@@ -15,17 +15,20 @@ from textual.pilot import Pilot
 
 from console.actions.registry import actions as registry
 from console.actions.registry import by_key
-from console.auth.identity import Identity
+from console.client.identity import Identity
 from console.forms.filters import FilterError
 from console.forms.settings import ConsoleSettings
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
+from console.tui import dialog_frames as dialogs
 from console.tui.app import MusterApp
-from console.tui.dialogs import base as dialogs
-from console.tui.dialogs.decision import DecideDialog, InputsDialog, PassphraseDialog
-from console.tui.screens.proposal import ProposalPane
-from console.views.decisions.audit import parse_words
-from console.views.decisions.proposal import (
+from console.tui.decision_dialogs import DecideDialog, InputsDialog, PassphraseDialog
+from console.tui.screens.proposals import ProposalPane
+from console.tui.widgets.frame import unwritable_banner
+from console.views.audit import parse_words
+from console.views.decision_needs import by_author_alone, one_key
+from console.views.policy import request_words
+from console.views.proposal import (
     GUTTER,
     HANG,
     Fresh,
@@ -37,16 +40,13 @@ from console.views.decisions.proposal import (
     vote_section,
     word_sections,
 )
-from console.views.decisions.proposal_needs import by_author_alone, one_key
-from console.views.decisions.runbook import request_words
-from console.views.frame import unwritable_banner
 from console.views.sections import Section
 from engine.loop import EngineLoop
 from engine.model.commands import Cordon, Submit
-from runbooks.people.key_files import write_new_key
+from runbooks.gate.approval_policy import Person
+from runbooks.gate.run_limits import FreezeSpec
+from runbooks.plans.keys import write_new_key
 from runbooks.plans.typed_plan import DIGEST_TYPED, Proposal, asks
-from runbooks.policy.approval_policy import Person
-from runbooks.policy.freezes import FreezeSpec
 from tests.console import fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.fake_gate import ALICE, IMITATION, NOW_MS, changed_since, halfway, proposal, voted

@@ -11,10 +11,9 @@ from rich.cells import cell_len
 
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
-from console.tui.screens.queue import QueuePane
+from console.tui.screens.cell_lists import QueuePane
 from console.views.lists import ListView, Window
-from console.views.work.queue import QueuePageData, queue_columns
-from console.views.work.queue_tree import fetch
+from console.views.queues import QueuePageData, fetch, queue_columns
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.queries import Query

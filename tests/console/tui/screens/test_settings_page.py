@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.forms.setting_sources import meanings, refuse_secret, settings_told, shown, subjects
+from console.forms.setting_sources import (
+    changed,
+    find,
+    literal,
+    meanings,
+    refuse_secret,
+    settings_told,
+    shown,
+    subjects,
+    write,
+)
 from console.forms.settings import ConsoleSettings, load
-from console.forms.settings_file import changed, find, literal, write
 from console.tui.screens.settings import read
 from console.views.settings import SettingChange
 from engine.model.errors import RefusedError, SpecError

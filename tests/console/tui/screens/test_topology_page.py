@@ -12,9 +12,9 @@ from rich.cells import cell_len
 from console.client.remote import RemoteClient
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
-from console.tui.screens.topology import TopologyPane
+from console.tui.screens.nodes import TopologyPane
 from console.views.lists import ListView
-from console.views.work.topology import (
+from console.views.nodes import (
     COLOURINGS,
     View,
     drawn_row,

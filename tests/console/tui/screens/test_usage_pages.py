@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from console.text.plain_tables import beneath, terms
-from console.views.node import node_columns
+from console.views.nodes import node_columns
 from engine.control import Engine
 from engine.model.queries import Query
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, ServiceSpec

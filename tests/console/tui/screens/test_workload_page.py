@@ -11,9 +11,17 @@ from rich.cells import cell_len
 from console.text.plain_tables import reason_lines
 from console.tui.screens.workload import WorkloadPane
 from console.views.sections import Section
-from console.views.work.workload import workload_columns
-from console.views.work.workload_context import WorkloadContext, dependency_sections, money_section, related_section
-from console.views.work.workload_timeline import SIGNS, bar, stretches, timeline
+from console.views.workload import (
+    SIGNS,
+    WorkloadContext,
+    bar,
+    dependency_sections,
+    money_section,
+    related_section,
+    stretches,
+    timeline,
+    workload_columns,
+)
 from engine.model.queries import DependencyDetail, HistoryItem, Reason, TaskPlace, WorkloadDetail
 from tests.console.fake_client import MINUTE, NOW_MS, FakeClient
 from tests.console.tui.test_app import console, here, press, quick, until

@@ -6,8 +6,8 @@ import pytest
 
 from console.forms.filters import FilterError
 from console.forms.session_state import SessionState
-from console.tui.dialogs.columns import ColumnDialog
-from console.tui.widgets.column_choice import kept_columns
+from console.tui.list_layout import ColumnDialog
+from console.tui.widgets.list_pane import kept_columns
 from console.tui.widgets.window_table import TablePosition
 from console.views.lists import LISTS, ListView, share_of
 from tests.console.fake_client import FakeClient

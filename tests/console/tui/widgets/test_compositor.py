@@ -11,8 +11,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from console.tui.widgets.cached_screen import PageScreen
-from console.tui.widgets.compositor import LeanCompositor
+from console.tui.widgets.drawing import LeanCompositor, PageScreen
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, press, quick, until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.tui.widgets.selection import MOST, Selection
+from console.tui.widgets.table_rows import MOST, Selection
 from console.views.lists import Row
 from runbooks.actions.target_readings import MAX_TARGETS
 from tests.console.fake_client import FakeClient

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from console.text.themes import DARK
-from console.tui.widgets.row_chunks import CHUNK
+from console.text.tones import DARK
+from console.tui.widgets.table_rows import CHUNK
 from console.tui.widgets.window_table import WindowTable
 from console.views.lists import Heading, Row, Window
 from engine.model.errors import UnreachableError

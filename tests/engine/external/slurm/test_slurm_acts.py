@@ -11,11 +11,10 @@ from cells import small_cell, workload
 from made_up_slurm import EngineLedger, MadeUpSlurm, outside_cell
 
 from engine.control import Engine
-from engine.external.intent_checks import intend, new_intent
-from engine.external.slurm.carrying.carried_change import AGAIN_WITHIN_MS, MAX_AGAIN
-from engine.external.slurm.carrying.change_carrier import BOOT_EVERY_S, GIVE_UP_MS, ChangeCarrier
-from engine.external.slurm.carrying.reconciliation import SAFE_S
-from engine.external.slurm.errors import SlurmRefused, SlurmUnavailable
+from engine.external.change_carrier import AGAIN_WITHIN_MS, BOOT_EVERY_S, GIVE_UP_MS, MAX_AGAIN, ChangeCarrier
+from engine.external.intent_evidence import SAFE_S
+from engine.external.observed_changes import intend, new_intent
+from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.external.slurm.names import check_name
 from engine.external.slurm.records import Job, JobList, JobRequest, Node
 from engine.model import commands as cmd

@@ -9,7 +9,7 @@ import pytest
 from slurm_samples import EARLY, LATER, needs_samples, sample
 
 from engine.external.slurm.answers import ignored_fields, job_id, require, split
-from engine.external.slurm.errors import (
+from engine.external.slurm.capabilities import (
     SlurmDenied,
     SlurmGone,
     SlurmLacks,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from engine.external.slurm.answers import split
-from engine.external.slurm.client.list_streaming import Cutter
+from engine.external.slurm.session import Cutter
 
 NASTY = '},\n {"job_id": 7, "x": [{"job_id":1},{"job_id":2}], "jobs": [{'
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scripted_slurm import NOW_S, World, job, running
 
-from engine.external.slurm.accounting import Association, PastJob, Qos
-from engine.external.slurm.errors import SlurmLacks
+from engine.external.forgotten_jobs import PastRunsReader, runs_of
+from engine.external.slurm.capabilities import SlurmLacks
 from engine.external.slurm.limits import ClusterLimits
-from engine.external.slurm.mirror.forgotten_jobs import PastRunsReader, runs_of
+from engine.external.slurm.records import Association, PastJob, Qos
 from engine.model.twin_queries import AskStart
 from engine.state.cell_state import State
-from engine.state.external_caps import Full
+from engine.state.external_cell import Full
 from engine.state.invariants import faults_of
 from engine.state.run_times import HistoricRunTimes
 from engine.twin.start_estimates import estimate

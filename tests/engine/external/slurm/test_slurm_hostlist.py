@@ -7,7 +7,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.external.slurm import hostlist
+from engine.external.slurm import names as hostlist
 
 
 @pytest.mark.parametrize(

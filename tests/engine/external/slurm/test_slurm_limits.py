@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from console.views.external.slurm_rules import limit_sentence, share_lines
-from engine.external.slurm.accounting import Association, Qos, Share
+from console.views.mirror import limit_sentence, share_lines
 from engine.external.slurm.limits import ClusterLimits, is_limit
-from engine.external.slurm.records import UNLIMITED, Job, SlurmPartition
+from engine.external.slurm.records import UNLIMITED, Association, Job, Qos, Share, SlurmPartition
 
 HIGH = Qos(name="high", tres_total={"cpu": 64, "gres/gpu": 4}, jobs_per_user=2, wall_limit_s=7200, jobs_total=UNLIMITED)
 HOUSE = Qos(name="house", tres_total={"node": 3})

@@ -15,10 +15,10 @@ import pytest
 from cutting_proxy import CuttingProxy
 from played_slurm import Answered, Asked, PlayedSlurm, meta
 
-from engine.external.slurm.client.connection import SlurmConnection
-from engine.external.slurm.client.transport import IN_FLIGHT, SlurmTransport, where
-from engine.external.slurm.errors import SlurmDenied, SlurmLacks, SlurmRefused, SlurmUnavailable, SlurmUnreadable
+from engine.external.slurm.capabilities import SlurmDenied, SlurmLacks, SlurmRefused, SlurmUnavailable, SlurmUnreadable
+from engine.external.slurm.connection import SlurmConnection
 from engine.external.slurm.records import JobRequest
+from engine.external.slurm.transport import IN_FLIGHT, SlurmTransport, where
 from engine.model.errors import SpecError
 from tests.support.patience import PATIENCE_S
 

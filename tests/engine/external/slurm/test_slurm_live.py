@@ -14,8 +14,8 @@ from cutting_proxy import CuttingProxy
 from played_slurm import PlayedSlurm
 from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 
-from engine.external.slurm.client.connection import SlurmConnection
-from engine.external.slurm.errors import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.capabilities import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.connection import SlurmConnection
 from engine.external.slurm.records import UNLIMITED, Job, JobRequest, ReservationWish
 
 pytestmark = pytest.mark.thorough
@@ -314,7 +314,7 @@ def ids_of(slurm: SlurmConnection) -> set[int]:
 def test_the_versions_between_are_spoken_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with shared("trixie") as cluster:
         for api in ("v0.0.40", "v0.0.41"):
-            monkeypatch.setattr("engine.external.slurm.client.session.PROVEN", (api,))
+            monkeypatch.setattr("engine.external.slurm.session.PROVEN", (api,))
             slurm = cluster.connection()
             assert slurm.api == api
             since = slurm.jobs().last_update

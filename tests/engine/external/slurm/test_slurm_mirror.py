@@ -13,13 +13,12 @@ import msgspec
 import pytest
 from scripted_slurm import NOW_S, World, job, running
 
-from console.views.external.mirror import mirror_trouble
-from engine.external.slurm.accounting import PastJob
-from engine.external.slurm.errors import SlurmUnavailable
-from engine.external.slurm.mirror.boot_times import RESUME_TIMEOUT_S
-from engine.external.slurm.mirror.watch import Watcher
-from engine.external.slurm.reason_codes import said
-from engine.external.slurm.records import JobList, Node, SlurmNodes
+from console.views.mirror import mirror_trouble
+from engine.external.mapping import RESUME_TIMEOUT_S
+from engine.external.mirror_watch import Watcher
+from engine.external.slurm.capabilities import SlurmUnavailable
+from engine.external.slurm.limits import said
+from engine.external.slurm.records import JobList, Node, PastJob, SlurmNodes
 from engine.model.commands import IntentChange, SettleIntents, Submit
 from engine.model.queries import Query
 from engine.model.specs import ArraySpec, NodeState, Resources, RunSpec, TaskGroup, WorkloadSpec
@@ -441,7 +440,7 @@ def test_a_controller_that_died_is_said_to_be_lost_while_its_answer_is_still_awa
         raise SlurmUnavailable("at last")
 
     pings = iter((True, False, True, False, False))
-    monkeypatch.setattr("engine.external.slurm.mirror.watch.PATIENCE_S", 0.02)
+    monkeypatch.setattr("engine.external.mirror_watch.PATIENCE_S", 0.02)
     monkeypatch.setattr(world.cluster, "jobs", held_for_half_a_minute)
     monkeypatch.setattr(world.cluster, "answers", lambda: next(pings), raising=False)
     watcher = Watcher(world.cluster, world.mirror, where="here")

@@ -1,2 +1,0 @@
-"""Shell commands that replay traces, backtest and run published scenarios. Imports `engine.scenarios`, `engine.traces`
-and `recommender.backtests`; nothing imports it. Start at `replay`."""

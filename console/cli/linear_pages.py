@@ -1,0 +1,265 @@
+"""What there is to be read in the line mode, as it is said: one fact a line, in words.
+
+Pages as they are said: one fact a line, in words, for a screen reader. No Textual in here.
+
+The same sections and rows as on the screen. What only lends shape there is left out: bars, rules, glyphs beside their
+words. Columns become "name: value, value".
+
+What there is to be read in the console's line mode: pages, lists, news; each as lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from console.text.plain_tables import overview_lines
+from console.text.terminal_text import NONE, printable, timestamp
+from console.tui.navigator import new_page
+from console.tui.widgets.list_pane import ListPane, fetch_rows
+from console.tui.widgets.pane import DetailPane
+from console.views.lists import EventLog, Heading, Row
+from console.views.proposal import GUTTER, HANG
+from console.views.sections import Line, Section
+from console.views.workload import workload_columns
+from engine.model.errors import NotFoundError, SpecError
+
+if TYPE_CHECKING:
+    from console.actions.registry import ScreenName
+    from console.client.protocol import Client
+    from console.views.lists import Heading, ListView, Row
+    from engine.model.queries import Change
+
+
+QUOTED = "quoted: "
+"""Before what somebody else wrote: on the screen it stands behind a gutter."""
+FACTS = 7
+"""Of a row; its page has the rest."""
+
+_SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff]+")
+"""Rules, bars, charts."""
+_GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▸▾☐☑■□▲▼◆★☆]")
+"""What always stands beside its word."""
+_WORDS = {
+    "·": ", ",
+    "›": ", ",
+    "…": " and more",
+    "⇧": "",
+    "↑": " rising",
+    "↓": " falling",
+    "≤": " at most ",
+}
+_GAP = re.compile(r"\s{2,}")
+
+
+class SpokenLine(NamedTuple):
+    """One line, and the command that tells more of it."""
+
+    text: str
+    link: str = ""
+
+
+def said_of(sections: Sequence[Section]) -> list[SpokenLine]:
+    """Each section by its title, then its facts; one without facts is left out."""
+    said: list[SpokenLine] = []
+    for section in sections:
+        facts = _facts(section.lines)
+        if facts:
+            title = spoken(f"{section.title}  {section.note}" if section.note else section.title)
+            said += [SpokenLine(f"{title}." if said or section.title else title), *facts]
+    return said
+
+
+def _facts(lines: Sequence[Line]) -> list[SpokenLine]:
+    """What a line goes on with below joins it."""
+    facts: list[SpokenLine] = []
+    for line in lines:
+        text = "".join(part for part, _ in line.spans)
+        bare = text.lstrip()
+        if bare.startswith(HANG) and facts:
+            facts[-1] = facts[-1]._replace(text=f"{facts[-1].text} {spoken(bare[len(HANG) :])}")
+        elif bare.startswith(GUTTER.rstrip()):
+            facts.append(SpokenLine(QUOTED + printable(bare[len(GUTTER) :]), line.link))
+        elif told := spoken(text):
+            facts.append(SpokenLine(told, line.link))
+    return facts
+
+
+def spoken(text: str) -> str:
+    """A line of the screen in words."""
+    text = _GLYPHS.sub(" ", _SHAPES.sub("   ", text))
+    if text.lstrip().startswith("→"):
+        text = "so " + text.replace("→", "", 1).lstrip()
+    text = re.sub(r"\s*→\s*", " to ", text)
+    for sign, word in _WORDS.items():
+        text = text.replace(sign, word)
+    parts = [part for part in (_tidy(part) for part in _GAP.split(text)) if part]
+    if len(parts) < 2:
+        return parts[0] if parts else ""
+    first = parts[0] if parts[0].endswith((":", ",", ".")) else f"{parts[0]}:"
+    return f"{first} {', '.join('none' if part == NONE else part for part in parts[1:])}"
+
+
+def _tidy(part: str) -> str:
+    return re.sub(r"\s+,", ",", " ".join(part.split())).strip(", ")
+
+
+def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLine:
+    """A row of a table: what it is, then its most important columns by name. What is nothing is left out."""
+    texts = [spoken(text) if index else printable(text) for index, (text, _) in enumerate(row.cells)]
+    named = [
+        f"{heading.title.lower()} {text}"
+        for heading, text in zip(headings[1:], texts[1:], strict=False)
+        if text not in ("", "0", NONE)
+    ]
+    return SpokenLine(f"{texts[0]}: {', '.join(named[:FACTS])}", link)
+
+
+def changes(before: Sequence[SpokenLine], now: Sequence[SpokenLine]) -> list[SpokenLine]:
+    """What a page says now that it did not say before, and the reverse."""
+    was, is_now = {line.text for line in before}, {line.text for line in now}
+    new = [line for line in now if line.text not in was]
+    gone = [SpokenLine(f"no more: {line.text}") for line in before if line.text not in is_now]
+    return [*new, *gone] if new or gone else [SpokenLine("nothing has changed")]
+
+
+WIDTH = 160
+"""For which pages are laid out, in cells: wide enough that little of a line is cut."""
+LAST_BYTES, LAST_LINES = 64 << 10, 40
+"""Of what a task has written, so much is told: its end."""
+NAMED = 3
+"""Things that are named of each kind of news."""
+WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining", "cordoned")
+"""News that come first."""
+PAGES: tuple[ScreenName, ...] = (
+    "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
+    "drafts", "policy", "reviews", "mirror", "intents", "intent", "fleet", "output",
+)  # fmt: skip
+LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "proposals", "runbooks")
+_ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
+"""The page of one of them."""
+
+Part = Callable[[int, int], tuple[list[SpokenLine], int]]
+"""Offset and limit -> lines, and how many there are in all."""
+
+
+def part_of(line: str, client: Callable[[], Client]) -> Part:
+    """What a page has to say, for the `:` line that leads to it. Raises MusterError, FilterError."""
+    name, _, argument = line.partition(" ")
+    if name == "overview":
+        return partial(sliced, overview(client))
+    if name in ("proposals", "runbooks"):
+        return lambda start, limit: sliced(_table(client(), name, argument), start, limit)
+    if name == "output":
+        return partial(sliced, _output(client(), argument))
+    pane = new_page(cast("ScreenName", name), argument, client, EventLog())
+    if isinstance(pane, ListPane):
+        return partial(_rows, client, pane.view, _ONE.get(name, ""))
+    if name == "workload":
+        # Its page gathers more beside what the engine says of it at once.
+        columns = workload_columns(client().workload(argument), WIDTH)
+        return partial(sliced, said_of([section for column in columns for section in column]))
+    assert isinstance(pane, DetailPane), f"{name} is one of PAGES"
+    said = said_of([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
+    return partial(sliced, said)
+
+
+def findings(client: Callable[[], Client]) -> list[SpokenLine]:
+    """What needs somebody: the first section of the overview."""
+    pane = cast("DetailPane[object]", new_page("overview", "", client, EventLog()))
+    left, right = pane.columns(pane.ask(client()), WIDTH)
+    return said_of([*left, *right][:1])
+
+
+def overview(client: Callable[[], Client]) -> list[SpokenLine]:
+    """What needs somebody, and the cell in a few lines. The tables of the page are lists of their own."""
+    told = [SpokenLine(spoken(printable(line))) for line in overview_lines(client().overview())]
+    return [*findings(client), SpokenLine("The cell."), *told]
+
+
+def _output(client: Client, words: str) -> list[SpokenLine]:
+    """The end of what a task has written, and how the task does. Raises MusterError."""
+    from console.views.workload import LogLines, as_left, task_facts
+    from engine.executors.task_files import OutputRequest
+
+    name, _, task = words.partition(" ")
+    part = client.output(OutputRequest(id=name, task=task.strip(), attempt=0, offset=-LAST_BYTES, most=LAST_BYTES))
+    taken = LogLines()
+    lines = taken.take(part.data)
+    lines += [as_left(taken.rest)] if taken.rest else []
+    shown = next(
+        (each for attempt in client.processes(name).attempts if attempt.attempt == part.attempt
+         for each in attempt.tasks if each.name == part.task), None,
+    )  # fmt: skip
+    facts = [shown.phase, *task_facts(shown)] if shown is not None else []
+    head = SpokenLine(", ".join([f"{printable(part.task)} of attempt {part.attempt}", *facts]))
+    whole = part.offset == 0 and len(lines) <= LAST_LINES
+    of = "all it has written" if whole else f"the last {min(len(lines), LAST_LINES)} lines"
+    return [
+        head,
+        SpokenLine(f"{of}."),
+        *(SpokenLine(f"quoted: {printable(line)}") for line in lines[-LAST_LINES:] if line.strip()),
+    ]
+
+
+def sliced(said: Sequence[SpokenLine], start: int, limit: int) -> tuple[list[SpokenLine], int]:
+    return list(said[start : start + limit]), len(said)
+
+
+def _rows(
+    client: Callable[[], Client], view: ListView, page: str, start: int, limit: int
+) -> tuple[list[SpokenLine], int]:  # fmt: skip
+    window = fetch_rows(client, view, start, limit)
+    said = [row_said(row, view.headings, f"{page} {row.id}" if page else "") for row in window.rows]
+    return said, window.matched
+
+
+def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
+    """Proposals or runbooks in whose line every word occurs. What is over is told when `all` are asked for."""
+    rows: Sequence[Row]
+    headings: Sequence[Heading]
+    if name == "proposals":
+        from console.views.proposal import LIST_HEADINGS, SHOWN_STATES, list_rows
+
+        every, caller = words == "all", client.whoami()
+        rows = list_rows(client.proposals(() if every else SHOWN_STATES), caller.now_ms, caller.me)
+        headings, words = LIST_HEADINGS, "" if every else words
+    else:
+        from console.views.policy import HEADINGS, row_of
+
+        rows, headings = [row_of(line) for line in client.runbooks()], HEADINGS
+    said = [row_said(row, headings, f"{_ONE[name]} {row.id}") for row in rows]
+    return [line for line in said if all(word in line.text.lower() for word in words.lower().split())]
+
+
+def page_of(client: Client, wanted: str) -> str:
+    """The `:` line that leads to whatever has that id. Raises SpecError."""
+    if wanted.startswith("P-"):
+        return f"proposal {wanted}"
+    for kind, ask in (("workload", client.workload), ("node", client.node), ("queue", client.queue)):
+        with contextlib.suppress(NotFoundError):
+            ask(wanted)
+            return f"{kind} {wanted}"
+    raise SpecError("", f"nothing has the id '{wanted[:60]}'", "Say workloads, nodes or queues to find it")
+
+
+def news(items: Sequence[Change]) -> str:
+    """As in "1 down: node-4; 12 started, 3 finished"."""
+    counts = Counter(item.what for item in items)
+    worst = []
+    for what in WORST:
+        if what in counts:
+            names = list(dict.fromkeys(item.subject for item in items if item.what == what))
+            more = " and more" if len(names) > NAMED else ""
+            worst.append(f"{counts.pop(what):,} {what}: {', '.join(names[:NAMED])}{more}")
+    rest = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
+    return "; ".join([*worst, *([rest] if rest else [])])
+
+
+def event_said(change: Change) -> str:
+    detail = f", {change.detail}" if change.detail else ""
+    return f"{timestamp(change.at_ms, date=False)} {change.what}: {change.subject}{detail}"

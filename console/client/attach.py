@@ -1,0 +1,84 @@
+"""Which engine a command talks to, and the client for it. Loaded before first paint: httpx waits until it is used."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from console.forms.settings import DEFAULT_CELL, CellPaths, ConsoleSettings, cell_paths, cells_folder, load, paths_in
+from console.text.terminal_text import printable
+from engine.model.errors import SpecError, UnreachableError
+
+if TYPE_CHECKING:
+    from console.client.identity import Identity
+    from console.client.protocol import Client
+
+
+def settings_of(arguments: argparse.Namespace) -> ConsoleSettings:
+    """Settings with the flags of this command on top. Raises SpecError."""
+    return load(vars(arguments))
+
+
+def settings_with_cell(arguments: argparse.Namespace) -> ConsoleSettings:
+    """The same for a command about a cell that is there: where nobody names one, the one that runs on this machine is
+    meant. Raises SpecError when several run."""
+    settings = settings_of(arguments)
+    if settings.cell or settings.connect:
+        return settings
+    return replace(settings, cell=only_running(settings) or DEFAULT_CELL)
+
+
+def only_running(settings: ConsoleSettings) -> str:
+    """Name of the cell that runs on this machine; empty: none does. Raises SpecError when several do."""
+    found = running_cells(settings)
+    if len(found) > 1:
+        raise SpecError(
+            "--cell", f"several cells run here: {', '.join(map(printable, found))}",
+            f"Choose one, such as --cell {printable(found[0])}",
+        )  # fmt: skip
+    return found[0] if found else ""
+
+
+def connect(arguments: argparse.Namespace) -> Client:
+    """A client of the engine that runs. Raises UnreachableError naming the cells that do run when there is none."""
+    from console.client.remote import RemoteClient
+
+    settings = settings_with_cell(arguments)
+    where = settings.connect or str(running_paths(settings).socket)
+    return RemoteClient(where, settings.readonly, identity_of(arguments))
+
+
+def identity_of(arguments: argparse.Namespace) -> Identity:
+    """In whose name this command acts, and what signs for them: the same for all it asks, so that a passphrase is asked
+    for once."""
+    from console.client.identity import Identity
+
+    if getattr(arguments, "identity", None) is None:
+        arguments.identity = Identity(settings_of(arguments))
+    found: Identity = arguments.identity
+    return found
+
+
+def running_paths(settings: ConsoleSettings) -> CellPaths:
+    """Paths of the cell, if its engine runs. Raises UnreachableError otherwise."""
+    from console.client.launch import running
+
+    paths = cell_paths(settings)
+    if running(paths.socket) is None:
+        others = [printable(name) for name in running_cells(settings) if name != paths.folder.name]
+        remedy = f"Running now: {', '.join(others)}; choose with --cell {others[0]}" if others else _START
+        raise UnreachableError(f"no engine runs for cell '{printable(paths.folder.name)}'", remedy)
+    return paths
+
+
+def running_cells(settings: ConsoleSettings) -> list[str]:
+    """Names of the cells on this machine whose engine answers."""
+    from console.client.launch import running
+
+    folder = cells_folder(settings)
+    found = sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    return [entry.name for entry in found if running(paths_in(entry).socket) is not None]
+
+
+_START = "Start one with `muster`, `muster --demo` or `muster serve`"

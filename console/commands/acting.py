@@ -1,0 +1,308 @@
+"""The commands that change something: `define`, `submit`, and the actions that are shown before they are done."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+from console.client.attach import connect
+from console.commands.show import tell_lines, write_json, write_lines
+from console.text.terminal_text import duration, printable
+from engine.model.errors import MusterError, RefusedError, SpecError
+from runbooks.plans.typed_plan import DIGEST_TYPED
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+    from console.forms.documents import LocatedDocument
+    from engine.model.commands import Receipt
+    from engine.model.specs import WorkloadSpec
+    from runbooks.plans.identity import Signed
+    from runbooks.plans.keys import DecisionKind
+    from runbooks.plans.typed_plan import Outcome, Proposal, Request
+
+
+SHOWN_STEPS = 40
+WIDTH = 78
+"""Of what is shown before a vote, in characters."""
+STOPPED_SHORT = 4
+"""Exit code of what was begun and is not done."""
+_FLAGS = (
+    "id", "name", "queue", "priority", "tenant", "team", "tasks", "min_tasks", "elastic", "hot_swap", "estimate",
+    "max_runtime",
+    "array", "after", "not_before", "deadline", "retries", "reservation", "tags", "mig", "gpu_models", "gpu_memory",
+    "pools", "capacity", "on_demand", "node_labels", "avoid_labels", "tolerations", "spread", "near", "apart", "data",
+    "qos", "service",
+)  # fmt: skip
+_REQUEST_FLAGS = {"cpus": "cpu", "memory": "memory", "gpus_per_task": "gpu", "disk": "disk"}
+
+
+def submit(arguments: argparse.Namespace) -> None:
+    """All workloads of a file are accepted or none; a retry says "already there" instead of running them twice."""
+    from console.forms.fields import clock_of
+    from console.forms.work_files import placed, workloads_of
+    from engine.model.commands import Submit
+
+    document = asked_for(arguments)
+    with closing(connect(arguments)) as client, placed(document):
+        workloads = in_this_folder(client, workloads_of(document, clock_of(client)))
+        if arguments.dry_run:
+            from console.commands.advice import dry_run
+
+            dry_run(arguments, client, workloads)
+            return
+        receipt = client.command(Submit(workloads=workloads))
+    _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted")
+
+
+def in_this_folder(client: Client, workloads: tuple[WorkloadSpec, ...]) -> tuple[WorkloadSpec, ...]:
+    """Where Slurm runs it, work that names no folder begins in the one it is submitted from, and leaves its output
+    there, as with sbatch."""
+    import os
+
+    import msgspec
+
+    without = [spec for spec in workloads if spec.run is not None and not spec.run.cwd]
+    if not without or client.mirror().state == "none":
+        return workloads
+    here = os.getcwd()
+    return tuple(
+        msgspec.structs.replace(spec, run=msgspec.structs.replace(spec.run, cwd=here))
+        if spec.run is not None and not spec.run.cwd
+        else spec
+        for spec in workloads
+    )
+
+
+def define(arguments: argparse.Namespace) -> None:
+    """Give an empty cell its pools, nodes, queues and priority classes. Refused when it has some."""
+    from console.forms.documents import read_document
+    from console.forms.work_files import cell_of, placed
+    from engine.model.commands import Define
+
+    document = read_document(arguments.file)
+    cell = cell_of(document, arguments.prices)
+    with closing(connect(arguments)) as client, placed(document):
+        receipt = client.command(Define(cell=cell))
+    _acknowledge(arguments, receipt, f"{len(cell.nodes):,} nodes defined")
+
+
+def _acknowledge(arguments: argparse.Namespace, receipt: Receipt, what: str) -> None:
+    """Ids to standard output, the rest beside it."""
+    if arguments.json:
+        write_json(receipt)
+        return
+    write_lines(printable(name) for name in receipt.changed)
+    print(f"{printable(what)}, journalled as version {receipt.version:,}", file=sys.stderr)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Propose, show the plan and its effect, ask, and do exactly what was shown. Where the policy wants the votes of
+    others it stays proposed, and nothing is done."""
+    from console.actions.request_builder import wanted
+
+    with closing(connect(arguments)) as client:
+        request = wanted(client, arguments.action, arguments, arguments.reason, arguments.suggestion)
+        return propose_and_do(arguments, client, request)
+
+
+def propose_and_do(arguments: argparse.Namespace, client: Client, request: Request) -> int:
+    """The same with what is to be proposed; `--dry-run` shows it alone."""
+    if arguments.dry_run:
+        shown = client.preview(request)
+        write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
+        return 0
+    proposal = client.propose(request)
+    tell_lines(proposal_lines(proposal))
+    outcome = carry_out(arguments, client, proposal)
+    return told(arguments, outcome, go_on(client, outcome))
+
+
+def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal) -> Outcome:
+    """Have it approved by whoever asks, and done. What they do not want after all is withdrawn. Raises RefusedError
+    where the policy wants others: then it waits for their votes."""
+    if not by_author_alone(proposal):
+        left_ms = proposal.expires_ms - client.whoami().now_ms
+        raise RefusedError(
+            f"{proposal.id} is {proposal.tier}, so nothing is done yet: it needs {votes(proposal.needs)} of others "
+            f"({proposal.need})",
+            f"They run: muster approve {proposal.id}; it expires in {duration(max(0, left_ms))}",
+        )
+    try:
+        if not arguments.yes:
+            ask_for_yes(proposal, "Add --yes to approve the plan shown")
+        reason = why_yes(proposal, arguments.reason)
+        must_sign = proposal.signed or client.whoami().proved_by_key
+        signed = signature(arguments, client, proposal, "vote", "approve") if must_sign else None
+    except BaseException:
+        with suppress(MusterError):
+            client.cancel(proposal.id, "not confirmed")
+        raise
+    return client.approve(proposal.id, proposal.digest, reason, signed)
+
+
+def by_author_alone(proposal: Proposal) -> bool:
+    """Whether the votes of others are not needed."""
+    return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
+
+
+def votes(count: int) -> str:
+    return "1 vote" if count == 1 else f"{count} votes"
+
+
+def why_yes(proposal: Proposal, given: str) -> str:
+    """The reason of a yes. Raises RefusedError where one is needed and nobody can be asked for it."""
+    if given.strip() or not proposal.wants_reason:
+        return given
+    if not at_terminal():
+        raise RefusedError(
+            f"{proposal.id} is {proposal.tier}: a yes must say why", "Give --reason, or --comment with a vote"
+        )
+    print("Why? ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def ask_for_yes(proposal: Proposal, else_do: str) -> None:
+    """Returns when a person at the terminal said yes: with `y`, or with the beginning of the digest where the policy
+    wants that. The default answer is no. Raises RefusedError."""
+    if not at_terminal():
+        raise RefusedError("nobody can be asked here, so nothing was done", else_do)
+    if proposal.typed == "key" and proposal.tier in ("T0", "T1"):
+        print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise RefusedError("not approved, nothing was done")
+        return
+    wanted = proposal.digest[:DIGEST_TYPED]
+    question = f"This is {proposal.tier}. Type {wanted} to do it: "
+    print(printable(question), end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() != wanted:
+        raise RefusedError("not approved, nothing was done")
+
+
+def at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def signature(
+    arguments: argparse.Namespace, client: Client, proposal: Proposal, kind: DecisionKind, verdict: str
+) -> Signed:
+    """Over exactly the plan that was shown, with the key of whoever asks. Raises RefusedError when there is none."""
+    from console.client.attach import identity_of
+    from console.views.proposal import plan_sections, screen_digest
+
+    return identity_of(arguments).sign(
+        client.whoami(), kind=kind, proposal=proposal.id, revision=proposal.revision, digest=proposal.digest,
+        verdict=verdict, screen=screen_digest(plan_sections(proposal, WIDTH)),
+    )  # fmt: skip
+
+
+def go_on(client: Client, outcome: Outcome) -> str:
+    """The command that comes next; empty where none does, or where that cannot be told."""
+    from console.views.proposal import what_next
+
+    if outcome.state in ("awaiting", "rolled_back"):
+        return ""
+    try:
+        return what_next(client.proposal(outcome.proposal))
+    except MusterError:
+        return ""
+
+
+def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int:
+    """What a deed has led to, and what comes `then`: ids to standard output, the rest beside it. The exit code: 4 where
+    it was begun and stopped short."""
+    if arguments.json:
+        write_json(outcome)
+    else:
+        write_lines(printable(target) for target in outcome.changed)
+        tell_lines([*outcome_lines(outcome), *([then] if then else [])])
+    return STOPPED_SHORT if outcome.state in ("failed", "paused", "rollback_failed") else 0
+
+
+def proposal_lines(proposal: Proposal) -> list[str]:
+    """What would be done, rendered from the typed plan and its simulated effect."""
+    steps = [f"  {printable(step)}" for step in proposal.steps[:SHOWN_STEPS]]
+    if len(proposal.steps) > SHOWN_STEPS:
+        steps.append(f"  and {len(proposal.steps) - SHOWN_STEPS:,} more")
+    width = max((len(effect.label) for effect in proposal.effects), default=0)
+    effects = [
+        f"  {printable(effect.label):<{width}}  {printable(effect.before)} -> {printable(effect.after)}"
+        for effect in proposal.effects
+    ]
+    kept = f"{proposal.id}, digest {proposal.digest[:12]}" if proposal.revision else "not proposed"
+    return [
+        f"{printable(proposal.title)}  [{proposal.tier}, {kept}]",
+        *steps,
+        *(f"  {proposal.tier} because {printable(why)}" for why in proposal.why_tier),
+        *([f"  {printable(proposal.note)}"] if proposal.note and not proposal.revision else []),
+        *([f"effect, simulated at version {proposal.version:,}:", *effects] if effects else []),
+        f"undo: {printable(proposal.inverse)}",
+        *(f"carried: {printable(told)}" for told in proposal.carried),
+    ]
+
+
+def outcome_lines(outcome: Outcome) -> list[str]:
+    """In words what became of it."""
+    state = outcome.state.replace("_", " ")
+    if outcome.state == "verified":
+        first = f"done, version {outcome.version:,}"
+    elif outcome.state in ("awaiting", "approved"):
+        first = f"{outcome.proposal}: your vote is kept; it waits for {printable(outcome.waits_for)}"
+    else:
+        waits = f": {printable(outcome.waits_for)}" if outcome.waits_for else ""
+        first = f"{outcome.proposal} is {state}{waits}"
+    found = () if outcome.state == "rolled_back" else outcome.verified[:SHOWN_STEPS]
+    return [first, *(f"  {printable(line)}" for line in found)]
+
+
+def approved_or_refused(arguments: argparse.Namespace) -> None:
+    """Returns when a person agreed. The default answer is no."""
+    if arguments.yes:
+        return
+    if not at_terminal():
+        raise RefusedError("nobody can be asked here, so nothing was done", "Add --yes to approve the plan shown")
+    print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise RefusedError("not approved, nothing was done")
+
+
+def asked_for(arguments: argparse.Namespace) -> LocatedDocument:
+    """The workloads of a file, or the one that flags describe."""
+    from console.forms.documents import LocatedDocument, read_document
+
+    values = _from_flags(arguments)
+    if arguments.file:
+        if values:
+            raise SpecError("submit", "takes a file or flags, not both", "Put the values into the file")
+        return read_document(arguments.file)
+    if "queue" not in values or not ("request" in values or "mig" in values):
+        raise SpecError(
+            "submit",
+            "needs a file, or --queue and at least one of --gpus-per-task, --mig, --cpus, --memory",
+            "See `muster submit --help`",
+        )
+    values.setdefault("id", _made_up_id(values.get("name", "job")))
+    return LocatedDocument("flags", values, {})
+
+
+def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    values = {name: value for name in _FLAGS if (value := getattr(arguments, name)) is not None}
+    request = {name: value for flag, name in _REQUEST_FLAGS.items() if (value := getattr(arguments, flag)) is not None}
+    if request:
+        values["request"] = request
+    topology = {name: level for name in ("required", "preferred") if (level := getattr(arguments, f"{name}_level"))}
+    if topology:
+        values["topology"] = topology
+    if arguments.held:
+        values["held"] = True
+    return values
+
+
+def _made_up_id(name: str) -> str:
+    """An id nobody used: from the name, with eight random letters."""
+    import re
+    import secrets
+
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60] or "job"
+    return f"{stem}-{secrets.token_hex(4)}"

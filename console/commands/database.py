@@ -1,0 +1,232 @@
+"""`muster database`: what is kept where, in which tables, whether it is whole, and taking it elsewhere.
+
+`muster database`: what is kept where, whether it is whole, and taking it elsewhere.
+
+Every table of a cell's database, by whoever writes it: what a copy takes along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import closing
+
+import msgspec
+from sqlalchemy import Connection, MetaData, Table, inspect, select
+
+from console.client.attach import settings_of
+from console.client.launch import refuse_file
+from console.commands.show import write_json, write_lines
+from console.forms.settings import ConsoleSettings, cell_paths
+from console.server import idempotency
+from console.service import token_store
+from console.text.plain_tables import facts, table
+from console.text.terminal_text import duration, mebibytes, printable, timestamp
+from engine.journal import tables as journal_tables
+from engine.journal.database import Place, Schema, SqliteFile, place_of, schema_for
+from engine.journal.database_reading import read
+from engine.journal.event_journal import batches, head_of, newest_snapshot
+from engine.journal.postgres_store import LEASE, STANDBY, holder_of
+from engine.journal.tables import MIGRATION, MIGRATIONS, Snapshot, refuse_other, table_of
+from engine.model.errors import RefusedError, SpecError
+from recommender.findings import suggestion_store as shelf_tables
+from recommender.history import tables as telemetry_tables
+from runbooks.audit import log as audit_tables
+from runbooks.drafts import store as draft_books
+from runbooks.gate import authority
+from runbooks.gate import policy_changes as policy_tables
+from runbooks.gate import store as books
+from runbooks.models import limits, prompt
+
+LARGEST = 6
+"""Tables that are named."""
+GONE_MS = 10_000
+"""A standby that was not seen for so long stands by no more."""
+
+
+class DatabaseReport(msgspec.Struct, kw_only=True):
+    """A cell's database as it was found."""
+
+    place: str
+    version: int
+    format: int
+    migrations: int
+    known_migrations: int
+    snapshots: tuple[int, ...]
+    bytes: int
+    rows: dict[str, int]
+    writer: str
+    """Empty: nobody, or nobody knows, as of a file."""
+    epoch: int = 0
+    since_ms: int = 0
+    renewed_ago_ms: int = 0
+    standbys: tuple[str, ...] = ()
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Reads beside the engine; writes nothing."""
+    place = _named(arguments.where, settings_of(arguments))
+    _must_exist(place)
+    kept = read(place, lambda connection: _kept(connection, place))
+    if arguments.json:
+        write_json(msgspec.to_builtins(kept))
+        return
+    write_lines(_lines(kept, place))
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises JournalCorrupt for what does not verify."""
+    place = _named(arguments.where, settings_of(arguments))
+
+    def whole(connection: Connection) -> int:
+        head = head_of(connection, place)
+        refuse_other(connection, place, head)
+        newest_snapshot(connection, place)
+        end = (head["last_version"], head["chain"])
+        return sum(event.versions for batch in batches(connection, place, (0, 0), end) for event in batch)
+
+    _must_exist(place)
+    events = read(place, whole)
+    if arguments.json:
+        write_json({"place": str(place), "events": events})
+        return
+    write_lines([f"{printable(str(place))}: {events:,} events, all as they were written"])
+
+
+def copy(arguments: argparse.Namespace) -> None:
+    """The source is held as by an engine meanwhile, so that nobody writes it."""
+    from engine.journal import database_reading
+    from engine.journal.event_journal import Journal
+
+    settings = settings_of(arguments)
+    if settings.readonly:
+        raise RefusedError("this session is read-only", "Start without --readonly to act")
+    places = [_named(where, settings) for where in (arguments.source, arguments.target)]
+    meant = [os.path.realpath(place.path) if isinstance(place, SqliteFile) else place for place in places]
+    if meant[0] == meant[1]:
+        raise SpecError("TO", "is where the cell is already", "Name another place")
+    _must_exist(places[0])
+    with closing(Journal(places[0], 0)) as source, closing(Journal(places[1], source.seed)) as target:
+        counts = database_reading.copy(source, target, tables(), _tell)
+        version = target.version
+    if arguments.json:
+        write_json({"from": str(places[0]), "to": str(places[1]), "version": version, "rows": counts})
+        return
+    rows = sum(counts.values())
+    write_lines(
+        [
+            f"{printable(str(places[1]))}: version {version:,}, {rows:,} rows in {len(counts)} tables, verified",
+            f"{printable(str(places[0]))} is as it was: serve one of the two from now on",
+        ]
+    )
+
+
+def _tell(name: str, rows: int) -> None:
+    if rows:
+        print(f"{printable(name)}: {rows:,} rows", file=sys.stderr)
+
+
+# -- finding it -------------------------------------------------------------------------------------------------------
+
+
+def _named(where: str, settings: ConsoleSettings) -> Place:
+    """Raises SpecError."""
+    if not where and settings.connect:
+        raise SpecError("--connect", "says no database", "Name the database itself, where the engine runs")
+    paths = cell_paths(settings)
+    cell = paths.folder.name
+    if not where and not settings.database:
+        refuse_file(cell, paths.folder, paths.journal)
+    return place_of(where or settings.database or str(paths.journal), schema_for(cell))
+
+
+def _must_exist(place: Place) -> None:
+    if isinstance(place, SqliteFile) and not place.path.exists():
+        raise SpecError("FROM", f"there is no file {place}", "Name the journal of a cell, or its database")
+    if isinstance(place, Schema):
+        from engine.journal.postgres_store import exists
+
+        if not exists(place):
+            raise SpecError("FROM", f"there is no cell at {place}", "See `muster database show URL`")
+
+
+# -- what is there ----------------------------------------------------------------------------------------------------
+
+
+def _kept(connection: Connection, place: Place) -> DatabaseReport:
+    head = head_of(connection, place)
+    inspector = inspect(connection)
+    names = inspector.get_table_names()
+    numbers = connection.execute(select(MIGRATION.c.number)).scalars().all() if MIGRATION.name in names else ()
+    versions = select(table_of(Snapshot).c.version).order_by("version")
+    snapshots = connection.execute(versions).scalars().all() if "snapshot" in names else ()  # a fleet has none
+    found = DatabaseReport(
+        place=str(place), version=head["last_version"], format=head["format"], migrations=max(numbers, default=0),
+        known_migrations=len(MIGRATIONS), snapshots=tuple(snapshots), bytes=_bytes(connection, place),
+        rows={name: _rows(connection, name) for name in sorted(names)}, writer="",
+    )  # fmt: skip
+    if isinstance(place, Schema):
+        _add_people(connection, found)
+    return found
+
+
+def _rows(connection: Connection, name: str) -> int:
+    quoted = connection.dialect.identifier_preparer.quote(name)
+    return int(connection.exec_driver_sql(f"SELECT count(*) FROM {quoted}").scalar() or 0)
+
+
+def _bytes(connection: Connection, place: Place) -> int:
+    if isinstance(place, SqliteFile):
+        return place.path.stat().st_size
+    whole = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class WHERE relkind = 'r' AND "
+    return int(connection.exec_driver_sql(whole + "relnamespace = current_schema()::regnamespace").scalar() or 0)
+
+
+def _add_people(connection: Connection, kept: DatabaseReport) -> None:
+    now_ms = connection.exec_driver_sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").scalar() or 0
+    lease = connection.execute(select(LEASE)).one()
+    kept.writer = str(holder_of(lease.holder)) if lease.owner else ""
+    kept.since_ms, kept.renewed_ago_ms = lease.since_ms, now_ms - lease.renewed_ms
+    kept.epoch = connection.exec_driver_sql("SELECT epoch FROM fence").scalar() or 0
+    seen = select(STANDBY).where(STANDBY.c.seen_ms > now_ms - GONE_MS).order_by(STANDBY.c.seen_ms)
+    kept.standbys = tuple(str(holder_of(row.holder)) for row in connection.execute(seen))
+
+
+def _lines(kept: DatabaseReport, place: Place) -> list[str]:
+    snapshots = ", ".join(f"{version:,}" for version in kept.snapshots) or "none yet"
+    pairs = [
+        ("kept in", kept.place),
+        ("journal", f"version {kept.version:,}, format {kept.format}; snapshots at {snapshots}"),
+        ("migrations", f"{kept.migrations} of the {kept.known_migrations} that this Muster knows"),
+    ]
+    if isinstance(place, Schema):
+        renewed = f"renewed {duration(max(0, kept.renewed_ago_ms))} ago"
+        writer = f"{kept.writer}, since {timestamp(kept.since_ms)}, {renewed}" if kept.writer else "nobody"
+        pairs += [("writer", writer), ("epoch", f"{kept.epoch:,}"), ("stand by", ", ".join(kept.standbys) or "nobody")]
+    pairs.append(("size", mebibytes(-(-kept.bytes // 2**20))))
+    largest = sorted(kept.rows.items(), key=lambda row: -row[1])[:LARGEST]
+    rows = [[name, f"{count:,}"] for name, count in largest]
+    return [*(printable(line) for line in facts(pairs)), "", *table(["TABLE", "ROWS"], rows, [False, True])]
+
+
+_OTHERS: tuple[MetaData, ...] = (
+    books.METADATA,
+    audit_tables.METADATA,
+    audit_tables.MOVED_METADATA,
+    policy_tables.METADATA,
+    authority.METADATA,
+    draft_books.METADATA,
+    limits.METADATA,
+    prompt.METADATA,
+    telemetry_tables.META,
+    shelf_tables.META,
+    telemetry_tables.META,
+    token_store.METADATA,
+    idempotency.METADATA,
+)
+
+
+def tables() -> list[Table]:
+    own = [*journal_tables.TABLES, journal_tables.table_of(journal_tables.Estimate), MIGRATION]
+    return [*own, *(table for metadata in _OTHERS for table in metadata.sorted_tables)]

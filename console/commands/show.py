@@ -1,0 +1,274 @@
+"""The commands that look: `muster overview`, `get`, `why`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from console.client.attach import connect
+from console.forms.filters import FilterError, ViewLine, parse_columns, parse_sort, parse_view
+from console.text.guarded_streams import inert_json
+from console.text.plain_tables import (
+    OVERVIEW_LATE,
+    beneath,
+    estimate_line,
+    facts,
+    layout,
+    linked,
+    overview_lines,
+    page_table,
+    quantity,
+    reason_lines,
+    unblocking_lines,
+    workload_lines,
+)
+from console.text.terminal_text import LONGEST, duration, money, printable
+from console.views.mirror import job_lines
+from engine.model.errors import NotFoundError, SpecError
+from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client, Health
+    from engine.external.mirror_report import Mirrored
+    from engine.model.queries import NodeDetail
+    from engine.reads.cost_reports import BudgetLine
+
+
+WHY = (
+    "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "start_not_before_ms",
+    "promised_start_ms",
+)  # fmt: skip
+"""Fields of a workload that `muster why --json` gives."""
+WINDOW = 10_000
+"""Rows asked for at a time; the engine gives no more in one answer."""
+
+
+def overview(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        view = client.overview()
+        health = client.health()
+        budgets = () if arguments.json else client.budgets().budgets
+    if arguments.json:
+        write_json(view)
+        return
+    write_lines(overview_lines(view))
+    write_lines(budget_line(budgets))
+    write_lines(pending_lines(health))
+    if health.approval == "solo":
+        write_lines(["approval  solo: one person approves everything, no two-person rule holds"])
+    if health.audit_error:
+        write_lines([f"audit     {printable(health.audit_error)}"])
+    if health.mirror_error:
+        write_lines([f"mirror    {printable(health.mirror_error)}"])
+
+
+def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
+    """How fast money goes, and where that leads by the end of each budget's window; the worst first. At most a line."""
+
+    def course(line: BudgetLine) -> int:
+        return line.forecast_microusd * 100 // max(1, line.spec.limit_microusd)
+
+    worst = sorted(budgets, key=course, reverse=True)
+    told = [
+        f"{printable(line.spec.name)} {line.spent_microusd * 100 // max(1, line.spec.limit_microusd)}% spent, "
+        f"{course(line):,}% by its end at {money(line.rate_microusd_hour)}/h"
+        for line in worst[:OVERVIEW_LATE]
+    ]
+    more = f"; {len(worst) - OVERVIEW_LATE} more: muster budgets" if len(worst) > OVERVIEW_LATE else ""
+    return [f"budgets   {'; '.join(told)}{more}"] if told else []
+
+
+def pending_lines(health: Health) -> list[str]:
+    """What waits for people; nothing where nothing does."""
+    lines = []
+    if health.awaiting:
+        lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposals")
+    if health.stuck:
+        lines.append(f"stuck     {_counted(health.stuck, 'plan')} begun and not done: muster proposals")
+    return lines
+
+
+def get(arguments: argparse.Namespace) -> None:
+    kind: Kind = arguments.kind
+    if arguments.columns == "help":
+        write_lines(facts([(column.name, column.help) for column in COLUMNS[kind]]))
+        return
+    if arguments.id and kind in ("workloads", "nodes") and arguments.output != "csv":
+        arguments.json = arguments.json or arguments.output == "json"
+        _get_one(arguments)
+        return
+    key = "id" if kind in ("workloads", "nodes", "orders") else "name"
+    view = _view(kind, arguments)
+    where = (Term(key, "=", arguments.id),) if arguments.id else view.terms
+    query = Query(kind=kind, columns=view.columns or (), where=where, sort=view.sort or ())
+    if arguments.output == "csv":
+        _stream_csv(arguments, query)
+        return
+    with closing(connect(arguments)) as client:
+        page = _all_rows(client, query, arguments.limit)
+    if arguments.id and not page.rows:
+        raise NotFoundError(f"there is no {kind.removesuffix('s')} '{arguments.id}'", f"See `muster get {kind}`")
+    if arguments.json or arguments.output == "json":
+        write_json(_page_object(page))
+        return
+    write_lines(page_table(kind, page))
+    if len(page.rows) < page.matched:
+        print(f"{len(page.rows):,} of {page.matched:,} shown; --limit 0 shows all", file=sys.stderr)
+
+
+def why(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        view = client.workload(arguments.id)
+        likely = client.estimate(arguments.id)
+        unblocking = client.unblocking(arguments.id) if view.reasons else None
+        job = mirrored(client, arguments.id)
+    if arguments.json:
+        shown = {name: getattr(view, name) for name in WHY}
+        write_json({**shown, "unblocking": unblocking, "estimate": likely, "mirrored": job})
+        return
+    change = unblocking_lines(unblocking) if unblocking is not None else []
+    beside = [] if job is None else job_lines(job)
+    write_lines([printable(view.id), *beside, *reason_lines(view), *change, estimate_line(likely)])
+
+
+def mirrored(client: Client, workload_id: str) -> Mirrored | None:
+    """What another scheduler says of the workload; None where Muster decides, or nothing is said."""
+    try:
+        return client.mirrored(workload_id)
+    except NotFoundError:
+        return None
+
+
+def write_json(value: Any) -> None:
+    """One JSON value and a line end on standard output. What could act on a terminal is in the escapes of JSON."""
+    sys.stdout.write(inert_json(msgspec.json.encode(value).decode()) + "\n")
+
+
+def write_text(text: str) -> None:
+    """What `console.text.plain_tables` made: in it nothing can act on a terminal."""
+    write_lines(text.splitlines())
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Lines on standard output. Each stays one line, and does nothing to a terminal, whoever wrote what is in it."""
+    sys.stdout.writelines(f"{_line(line)}\n" for line in lines)
+
+
+def tell_lines(lines: Iterable[str]) -> None:
+    """The same beside the data, on standard error."""
+    sys.stderr.writelines(f"{_line(line)}\n" for line in lines)
+
+
+def _line(text: str) -> str:
+    """Of any length: it may be a script, or a list of ids."""
+    part = LONGEST // 10  # an escape takes up to ten characters
+    return "".join(printable(text[at : at + part]) for at in range(0, len(text), part))
+
+
+def which_engine(arguments: argparse.Namespace) -> list[str]:
+    """The flags that named the engine of this command, for another command that shall reach the same."""
+    named = ((f"--{flag}", getattr(arguments, flag)) for flag in ("cell", "connect"))
+    return [word for flag, value in named if value for word in (flag, value)]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _get_one(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        if arguments.kind == "nodes":
+            node = client.node(arguments.id)
+            write_json(node) if arguments.json else write_lines(_node_lines(node))
+        else:
+            workload = client.workload(arguments.id)
+            write_json(workload) if arguments.json else write_lines(workload_lines(workload))
+
+
+def _all_rows(client: Client, query: Query, limit: int) -> Page:
+    """Up to `limit` rows (0: all) of one answer after another."""
+    page = client.query(msgspec.structs.replace(query, limit=min(limit or WINDOW, WINDOW)))
+    while page.rows and len(page.rows) < min(limit or page.matched, page.matched):
+        left = (limit or page.matched) - len(page.rows)
+        more = client.query(msgspec.structs.replace(query, offset=len(page.rows), limit=min(left, WINDOW)))
+        if not more.rows:
+            break
+        page = msgspec.structs.replace(more, rows=[*page.rows, *more.rows])
+    return page
+
+
+def _stream_csv(arguments: argparse.Namespace, query: Query) -> None:
+    """Window after window, so that a million rows take no more memory than one."""
+    from console.text.plain_tables import csv_text, plain, title
+
+    known = {column.name: column for column in COLUMNS[query.kind]}
+    columns = [known[name] for name in query.columns]
+    limit, written = arguments.limit, 0
+    with closing(connect(arguments)) as client:
+        while True:
+            wanted = min(limit - written, WINDOW) if limit else WINDOW
+            page = client.query(msgspec.structs.replace(query, offset=written, limit=wanted))
+            if arguments.id and not page.rows:
+                raise NotFoundError(
+                    f"there is no {query.kind.removesuffix('s')} '{arguments.id}'", f"See `muster get {query.kind}`"
+                )
+            if not written:
+                write_text(csv_text([[title(column) for column in columns]]))
+            write_text(
+                csv_text([[plain(c, value) for c, value in zip(columns, row, strict=True)] for row in page.rows])
+            )
+            written += len(page.rows)
+            if not page.rows or written >= (limit or page.matched) or written >= page.matched:
+                break
+    if written < page.matched:
+        print(f"{written:,} of {page.matched:,} written; --limit 0 writes all", file=sys.stderr)
+
+
+def _page_object(page: Page) -> dict[str, Any]:
+    items = [dict(zip(page.columns, row, strict=True)) for row in page.rows]
+    return {
+        "version": page.version, "at_ms": page.at_ms, "matched": page.matched, "total": page.total, "items": items
+    }  # fmt: skip
+
+
+def _view(kind: Kind, arguments: argparse.Namespace) -> ViewLine:
+    """Filter, order and columns, as the console reads them. What a flag says stands before what is in the filter."""
+    told = parse_view(kind, arguments.filter)
+    try:
+        where = "columns"
+        columns = parse_columns(kind, arguments.columns) if arguments.columns else told.columns
+        where = "sort"
+        sort = parse_sort(kind, arguments.sort) if arguments.sort else told.sort
+    except FilterError as error:
+        raise SpecError(where, error.short, error.remedy) from None
+    return replace(told, columns=columns or DEFAULT_COLUMNS[kind], sort=sort or ())
+
+
+def _node_lines(node: NodeDetail) -> list[str]:
+    place = " / ".join(printable(part) for part in (node.region, node.zone, node.block, node.rack, node.nvlink) if part)
+    free = ", ".join(
+        f"{quantity(name, node.free.get(name, 0))} of {quantity(name, most)}"
+        for name, most in node.capacity.items()
+        if most
+    )
+    pairs = [
+        ("id", printable(node.id)),
+        ("state", f"{node.state} for {duration(node.now_ms - node.since_ms)}"),
+        ("pool", " ".join(printable(part) for part in (node.pool, node.gpu_model) if part)),
+        ("place", place or "unknown"),
+        *(("label", printable(f"{key}={value}")) for key, value in sorted(node.labels.items())),
+        *(("taint", printable(taint)) for taint in node.taints),
+        ("free", free or "nothing"),
+        *beneath(node),
+        *([("nvlink", f"among devices {links}")] if (links := linked(len(node.devices), node.nvlink_group)) else []),
+        *([("mig", f"{', '.join(map(printable, node.profiles))}")] if node.profiles else []),
+        *((f"gpu {index}", layout(instances)) for index, instances in enumerate(node.instances) if instances),
+        *(("work", f"{printable(workload)} ({tasks:,} tasks)") for workload, tasks in node.workloads),
+    ]
+    return facts(pairs)

@@ -1,0 +1,203 @@
+"""The gate as time passes: what goes on by itself, how it stands, and who is notified.
+
+What the gate does as time passes: about once a second, on the engine's thread, what has run out expires and what
+takes long is looked at again. Where it cannot be done `error` says why, and what that keeps from being done.
+
+How the gate stands, for whoever asks for the engine's health every other second: looked up on the engine's thread,
+which is not waited for.
+
+Takes what the outbox holds to the channels of the approval policy, on a thread of its own: the engine's only reads
+what is due and writes down what became of it.
+
+    log:                  one line of the engine's own log
+    file:/path            one JSON object, as a line
+    webhook:https://…     one JSON object by POST, with the message's key as Idempotency-Key
+
+A message may come twice, if the engine ends between sending and writing that down: with the same key.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from console.text.guarded_streams import inert_json
+from console.text.terminal_text import printable
+from engine.model.errors import MusterError, UnreachableError
+from runbooks.gate.store import OutboxMessage, error_of
+
+if TYPE_CHECKING:
+    from engine.loop import EngineLoop
+    from runbooks.gate.approval_gate import Gate
+
+
+EVERY_S = 1.0
+AFTER_FAILURE_S = 5.0
+"""A database that another program holds keeps the engine's thread waiting at every try."""
+NOTHING_RUNS = "nothing can be proposed, voted on or executed"
+
+
+class GateTicker:
+    """One gate's clock."""
+
+    def __init__(self, loop: EngineLoop, gate: Gate) -> None:
+        self.error = ""
+        """Why the gate can do nothing; empty while all is well."""
+        self._loop = loop
+        self._gate = gate
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="doorkeeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = EVERY_S
+        while not self._stopping.wait(pause_s):
+            pause_s = EVERY_S if self.turn() else AFTER_FAILURE_S
+
+    def turn(self) -> bool:
+        """One look. Returns whether it could be done."""
+        try:
+            self._loop.call(lambda _: self._gate.tick())
+        except UnreachableError:
+            return False  # The engine stops, or is busy: that is told elsewhere.
+        except MusterError as error:
+            self.error = f"{NOTHING_RUNS}: {error.problem}"
+            return False
+        self.error = ""
+        return True
+
+
+Figures = tuple[str, int, int]
+"""(mode of approval, proposals that wait for votes, plans that got stuck)"""
+
+
+class GateFigures:
+    """The last figures that were looked up."""
+
+    def __init__(self, loop: EngineLoop, gate: Gate) -> None:
+        self._loop = loop
+        self._gate = gate
+        self._figures: Figures | None = None
+        self._asked_at = 0.0
+
+    def look(self) -> Figures:
+        """The present ones. On the engine's thread."""
+        self._figures = (self._gate.mode(), *self._gate.pending())
+        return self._figures
+
+    def latest(self) -> Figures:
+        """From a moment ago, and others are asked for where that is longer than a second. From any thread."""
+        figures, now = self._figures, time.monotonic()
+        if figures is None:
+            return self._loop.call(lambda _: self.look())
+        if now - self._asked_at > EVERY_S:
+            self._asked_at = now
+            self._loop.post(lambda _: self.look())
+        return figures
+
+    def forget(self) -> None:
+        """Something was changed: who asks next waits for the present ones."""
+        self._figures = None
+
+
+TIMEOUT_S = 5.0
+"""Longest wait for a webhook to take a connection, and for each part of its answer."""
+
+
+class Notifier:
+    """One gate's messages."""
+
+    def __init__(self, loop: EngineLoop, gate: Gate) -> None:
+        self._loop = loop
+        self._gate = gate
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What is under way is not waited for longer than a webhook may take; what is not sent stays in the outbox."""
+        self._stopping.set()
+        self._thread.join(TIMEOUT_S)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(EVERY_S):
+            try:
+                self.turn()
+            except MusterError:
+                continue  # Nothing can be read or written now: what waits is still there at the next turn.
+
+    def turn(self) -> None:
+        """Send what is due. A channel that fails keeps its other messages waiting, and nobody else's."""
+        due, channels = self._loop.call(lambda _: (self._gate.outbox.due(), self._gate.channels()))
+        failed: set[str] = set()
+        for message in due:
+            if self._stopping.is_set():
+                return
+            if message.channel in failed:
+                continue
+            error = _sent(message, channels.get(message.channel, ""))
+            if error:
+                failed.add(message.channel)
+            self._loop.call(lambda _, m=message, e=error: self._gate.outbox.settle(m, e))  # type: ignore[misc]
+
+
+def _sent(message: OutboxMessage, address: str) -> str:
+    """Empty when it was; else why it was not."""
+    try:
+        send(message, address)
+    except Exception as error:  # a channel is the world outside: whatever it does, the others go on
+        return error_of(error)
+    return ""
+
+
+def send(message: OutboxMessage, address: str) -> None:
+    """To where the policy says that the channel leads. Raises whatever keeps it from being sent."""
+    kind, _, where = address.partition(":")
+    body = {
+        "key": message.key, "proposal": f"P-{message.number}" if message.number else "", "channel": message.channel,
+        "text": message.text, "created_ms": message.created_ms,
+    }  # fmt: skip
+    if kind == "log":
+        print(f"muster: {printable(message.channel)}: {printable(message.text)}", file=sys.stderr, flush=True)
+    elif kind == "file":
+        _append(where, inert_json(msgspec.json.encode(body, order="sorted").decode()).encode() + b"\n")
+    elif kind == "webhook":
+        _post(where, msgspec.json.encode(body, order="sorted"), message.key)
+    else:
+        raise LookupError(f"the policy has no channel {message.channel[:40]!a} any more")
+
+
+def _append(path: str, line: bytes) -> None:
+    """Never through a link that somebody put there."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, line)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _post(url: str, body: bytes, key: str) -> None:
+    """To that URL and no other: no redirects, no proxies of the environment. The answer's body is not read."""
+    import httpx
+
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+    with (
+        httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False) as client,
+        client.stream("POST", url, content=body, headers=headers) as answer,
+    ):
+        if not 200 <= answer.status_code < 300:
+            raise OSError(f"answered {answer.status_code}")

@@ -1,0 +1,428 @@
+"""What lies over a page: the frame of every dialog, menu, choice, overwriting, help and palette.
+
+What lies over a page: the frame of every dialog.
+
+A menu over the page: one line each, Enter takes the one under the cursor.
+
+One of several: what was meant by a name that several things have.
+
+Whether a file that is there may be replaced.
+
+The keys of the screen beneath, then everything else; made from the registry, searched with `/`.
+
+The command palette: every row of the registry, those that are not possible now with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.containers import Vertical
+from textual.events import Key
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from console.actions.registry import ACTIONS, Action, Context, Jumps, key_label
+from console.text.terminal_text import fit, printable, wrap
+from console.tui.widgets.drawing import DrawnOnce, OneLine, OverPage, part
+from console.tui.widgets.pane import SectionsView
+from console.tui.widgets.prompt_bar import PromptInput
+from console.views.sections import Line, Section, text_line
+
+if TYPE_CHECKING:
+    from console.tui.app import MusterApp
+
+
+GUARD_S = 0.4
+"""Keys typed before a dialog could be read do not count as an answer."""
+
+
+class Dialog(OverPage, DrawnOnce, ModalScreen[bool]):
+    """A framed page over the page."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog > Vertical { width: 90%; max-width: 100; height: auto; max-height: 92%; background: $background;
+        border: round $border; padding: 0 1; }
+    Dialog SectionsView { height: auto; max-height: 100%; }
+    Dialog > #outage { dock: bottom; }
+    """
+    ACTS: ClassVar[bool] = True
+    """A yes in it leads to a change."""
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace,q", "leave", show=False)]
+    _outage: OneLine | None = None
+    _opening = True
+
+    def action_leave(self) -> None:
+        self.dismiss(False)
+
+    def tell_outage(self, text: str) -> None:
+        """Say over whatever is asked that the engine is away; empty when it is back."""
+        if self._outage is None and text and self.is_attached:
+            self._outage = OneLine("alarm", id="outage")
+            self.mount(self._outage)
+        if self._outage is not None:
+            self._outage.display = bool(text)
+            self._outage.show([part(text, "alarm")])
+
+    def refuses(self, event: Key) -> bool:
+        """Whether a key would lead to a yes while there is nobody to carry it out. Reading, writing and leaving go
+        on."""
+        if not self.ACTS or self._outage is None or not self._outage.display:
+            return False
+        if isinstance(self.focused, Input):
+            return event.key == "enter"
+        return event.key in ("y", "Y") or (event.character or " ") in "0123456789abcdef"
+
+    def leave_room(self, body: SectionsView, lines: int) -> None:
+        """Have the body scroll before it pushes what is asked below it, so many lines, out of the frame."""
+        body.styles.max_height = max(1, self.size.height * 92 // 100 - 2 - lines)
+
+
+class MenuDialog(Dialog):
+    """What is chosen here only looks, or asks again before it acts."""
+
+    ACTS = False
+
+    def __init__(self, title: str, keys: str) -> None:
+        """`keys`: what they do here, in a few words."""
+        super().__init__()
+        self._title = title
+        self._keys = keys
+        self._body = SectionsView()
+
+    def lines(self) -> Sequence[Line]:
+        """What there is to choose from, each with a link."""
+        raise NotImplementedError
+
+    def take(self, link: str) -> None:
+        """A person has chosen the line with this link."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield self._body
+
+    def on_mount(self) -> None:
+        self.on_resize()
+        self._body.focus()
+
+    def on_resize(self) -> None:
+        self.leave_room(self._body, 0)
+        self._show()
+
+    def _show(self) -> None:
+        self._body.show([Section(self._title, tuple(self.lines()), self._keys)])
+
+    @on(SectionsView.LinkChosen)
+    def _link_chosen(self, event: SectionsView.LinkChosen) -> None:
+        event.stop()
+        self.choose(event.link)
+
+    def choose(self, link: str) -> None:
+        """Take it, and leave."""
+        self.dismiss(True)
+        self.take(link)
+
+
+class ChoiceDialog(MenuDialog):
+    DEFAULT_CSS = """
+    ChoiceDialog > Vertical { max-width: 80; }
+    """
+
+    def __init__(self, title: str, rows: Sequence[tuple[str, str, str]], chosen: Callable[[str], object]) -> None:
+        """`rows`: what is given to `chosen`, what it is, and more of it."""
+        super().__init__(title, "↵ takes one")
+        self._rows = rows
+        self._chosen = chosen
+
+    def lines(self) -> Sequence[Line]:
+        return [
+            Line(((fit(printable(what), 30), ""), ("  ", ""), (printable(more), "dim")), link)
+            for link, what, more in self._rows
+        ]
+
+    def take(self, link: str) -> None:
+        self._chosen(link)
+
+
+class OverwriteDialog(Dialog):
+    """The default is No: Enter and Esc leave the file as it is."""
+
+    DEFAULT_CSS = """
+    OverwriteDialog > Vertical { max-width: 76; }
+    """
+    ACTS = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n,N,enter", "leave", show=False, priority=True),
+        Binding("y,Y", "accept", show=False, priority=True),
+    ]
+
+    def __init__(self, path: str, told: str, accepted: Callable[[], object]) -> None:
+        """`told`: what is known of the file, such as its size and age."""
+        super().__init__()
+        self._path = path
+        self._told = told
+        self._accepted = accepted
+        self._body = SectionsView()
+        self._question = OneLine("top")
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield self._body
+            yield self._question
+
+    def on_mount(self) -> None:
+        self._body.focus()
+        self._question.show(
+            [part(" n ", "key"), part("no, leave it ", "strong"), part(" y ", "key"), part("yes, replace it", "off")]
+        )
+
+    def on_resize(self) -> None:
+        self.leave_room(self._body, 1)
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        lines = [*wrap(printable(self._path), self._body.text_width), printable(self._told)]
+        self._body.show([Section("There is such a file already", tuple(text_line(line) for line in lines))])
+
+    def action_accept(self) -> None:
+        self.dismiss(True)
+        self._accepted()
+
+
+KEYS, TITLE, COMMAND = 14, 26, 22
+"""Cells of the columns."""
+
+
+class HelpDialog(Dialog):
+    """Every action of the registry: keys, `:` command, and why it is not possible here."""
+
+    DEFAULT_CSS = """
+    HelpDialog Input { border: none; height: 1; padding: 0 1; background: $panel; display: none; }
+    HelpDialog Input.-open { display: block; }
+    HelpDialog Input:focus { border: none; background: $panel; background-tint: $panel 0%; }
+    """
+    ACTS = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "leave", show=False),
+        Binding("slash", "search", show=False),
+        Binding("escape", "leave", show=False, priority=True),
+    ]
+
+    def __init__(self, available: Sequence[Action], context: Context) -> None:
+        super().__init__()
+        self._rows = available
+        self._where = context
+        self._body = SectionsView()
+        self._search = PromptInput(select_on_focus=False, max_length=60)
+        self._foot = OneLine("top")
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield self._body
+            yield self._search
+            yield self._foot
+
+    def on_mount(self) -> None:
+        self._search.cursor_blink = False
+        self._foot.show(
+            [part(" / ", "key"), part("search ", "off"), part(" ↓ ↑ pgdn ", "key"), part("read ", "off"),
+             part(" esc ", "key"), part("back", "off")]
+        )  # fmt: skip
+        self._body.focus()
+
+    def on_resize(self) -> None:
+        self.leave_room(self._body, 2)
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        sections = help_sections(self._rows, self._where, self._body.text_width)
+        self._body.show(found(sections, self._search.value))
+
+    def action_search(self) -> None:
+        self._search.add_class("-open")
+        self._search.focus()
+
+    def action_leave(self) -> None:
+        """First out of the search."""
+        if self._search.has_class("-open"):
+            self._search.value = ""
+            self._search.remove_class("-open")
+            self._body.focus()
+        else:
+            super().action_leave()
+
+    @on(Input.Changed)
+    def _edited(self, event: Input.Changed) -> None:
+        event.stop()
+        self._draw()
+        self._body.scroll_to(y=0, animate=False)
+
+    @on(Input.Submitted)
+    def _settled(self, event: Input.Submitted) -> None:
+        """What was found is read like the rest."""
+        event.stop()
+        self._body.focus()
+
+
+MOVING = (
+    ("j k ↓ ↑", "one line"),
+    ("^d ^u pgdn pgup", "half a page, a page"),
+    ("gg G home end", "first, last"),
+    ("← →", "columns to the side"),
+    ("space", "mark, for an action on several"),
+    ("tab", "next column of a page; in a bar: complete"),
+    ("↑ ^r in a bar", "earlier lines with what is typed in them"),
+)
+
+FILTERS = (
+    ("state:queued,held", "is one of"),
+    ("queue:research/*  name~llama", "like, contains"),
+    ("gpu>=8 wait>2h memory>64g use<50%", "quantities with units"),
+    ("!tenant:acme", "not"),
+    ("llama", "id or name contains"),
+    ("sort:-wait", "order, - for descending"),
+)
+
+
+def help_sections(available: Sequence[Action], context: Context, width: int = 96) -> list[Section]:
+    """The registry as help: what can be done here first."""
+    here = [action for action in available if context.screen in action.screens and action.keys]
+    pages = [action for action in here if action.jump]
+    looks = [action for action in here if not action.jump and not (action.mutates or action.changes)]
+    acts = [action for action in here if action.mutates or action.changes]
+    away = [action for action in available if context.screen not in action.screens and action.keys]
+    sections = [Section("Here", _lines(looks, context, width), context.screen)]
+    if acts:
+        sections.append(Section("Acts on the cluster", _lines(acts, context, width), "each asks first"))
+    sections.append(Section("Go to", _jump_lines(available, pages)))
+    sections.append(Section("Moving", _two_columns(MOVING, 18)))
+    if away:
+        sections.append(Section("On other pages", _lines(away, context, width)))
+    sections.append(Section("Commands", tuple(line for action in available for line in _command(action))))
+    sections.append(Section("Filters", _two_columns(FILTERS, 36)))
+    return sections
+
+
+def found(sections: Sequence[Section], words: str) -> list[Section]:
+    """Those lines in which every word occurs, under their headings."""
+    wanted = words.lower().split()
+    if not wanted:
+        return list(sections)
+    kept = [section._replace(lines=tuple(line for line in section.lines if _has(line, wanted))) for section in sections]
+    return [section for section in kept if section.lines] or [
+        Section("Nothing", (text_line(f"no key and no command has to do with '{printable(words)}'", "warn"),))
+    ]
+
+
+def _has(line: Line, wanted: Sequence[str]) -> bool:
+    text = "".join(text for text, _ in line.spans).lower()
+    return all(word in text for word in wanted)
+
+
+def _lines(rows: Sequence[Action], context: Context, width: int) -> tuple[Line, ...]:
+    """What is possible first; what is not says why."""
+    told = [(action, action.disabled_reason(context)) for action in rows]
+    ordered = sorted(told, key=lambda each: bool(each[1]))
+    return tuple(line for action, reason in ordered for line in _help_line(action, reason, width))
+
+
+def _help_line(action: Action, reason: str, width: int) -> list[Line]:
+    keys = " ".join(key_label(key) for key in action.keys)
+    title = f"{action.title} ({action.tier})" if action.mutates else action.title
+    why = wrap(printable(reason), max(12, width - KEYS - TITLE - 2)) if reason else [""]
+    first = Line(
+        ((fit(keys, KEYS), "accent"), (fit(title, TITLE), "dim" if reason else ""), ("  ", ""), (why[0], "dim"))
+    )
+    return [first, *(Line(((" " * (KEYS + TITLE + 2), ""), (more, "dim"))) for more in why[1:])]
+
+
+def _jump_lines(available: Sequence[Action], pages: Sequence[Action]) -> tuple[Line, ...]:
+    """Each page with the digit and the keys behind `g` that lead there."""
+    digits = {action.id: " ".join(key_label(key) for key in action.keys) for action in pages}
+    jumps = Jumps(available)
+    lines = [
+        Line(((fit(f"g {key}", 6), "accent"), (fit(digits.get(action.id, ""), KEYS - 6), "accent"), (action.title, "")))
+        for key, action in sorted(jumps.pages.items())
+    ]
+    return (*lines, Line(((fit("g u", KEYS), "accent"), ("The page before", ""))))
+
+
+def _command(action: Action) -> list[Line]:
+    if not action.commands:
+        return []
+    names = ":" + " :".join(action.commands)
+    told = ((fit(action.title, TITLE), ""), (_argument(action), "dim"))
+    if len(names) < COMMAND:
+        return [Line(((fit(names, COMMAND), "accent"), *told))]
+    return [Line(((names, "accent"),)), Line(((" " * COMMAND, ""), *told))]
+
+
+def _two_columns(rows: Sequence[tuple[str, str]], first: int) -> tuple[Line, ...]:
+    return tuple(Line(((fit(left, first), "accent"), (right, ""))) for left, right in rows)
+
+
+def _argument(action: Action) -> str:
+    words = {
+        "": "",
+        "filter": "[filter]",
+        "id": "ID",
+        "ids": "[ID …]",
+        "flags": "as in the shell",
+        "columns": "column,column …",
+        "edit": "[EDIT]",
+        "words": "[words]",
+    }
+    return words[action.argument]
+
+
+_NOT_OFFERED = ("palette", "open", "mark")
+
+
+class ActionProvider(Provider):
+    """Titles of actions, found by any of their letters."""
+
+    @property
+    def _rows(self) -> list[tuple[Action, str]]:
+        app = cast("MusterApp", self.app)
+        return [(action, _hint(action, app.why_not(action))) for action in ACTIONS if action.id not in _NOT_OFFERED]
+
+    def _run(self, action: Action) -> None:
+        cast("MusterApp", self.app).action_act(action.id)
+
+    async def discover(self) -> Hits:
+        for action, hint in self._rows:
+            yield DiscoveryHit(_shown(action.title, hint), partial(self._later, action), action.title)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action, hint in self._rows:
+            score = matcher.match(action.title)
+            if score > 0:
+                yield Hit(score, _shown(action.title, hint), partial(self._later, action), action.title)
+
+    def _later(self, action: Action) -> None:
+        """When the palette is gone: an action acts on the page beneath."""
+        self.app.call_after_refresh(self._run, action)
+
+
+def _shown(title: str, hint: str) -> Text:
+    """Two lines. As plain strings the palette would read markup in them."""
+    shown = Text(printable(title))
+    return shown.append("\n" + printable(hint), "dim") if hint else shown
+
+
+def _hint(action: Action, reason: str) -> str:
+    if reason:
+        return f"not now: {reason}"
+    keys = " ".join(key_label(key) for key in action.keys)
+    commands = " ".join(":" + command for command in action.commands)
+    return "  ".join(part for part in (keys, commands, "asks before it acts" if action.mutates else "") if part)

@@ -1,1 +1,0 @@
-"""Dialogs over a page: choose, confirm, decide. Imports widgets and views. Start at `base`."""

@@ -1,0 +1,282 @@
+"""The pages that list the cell: workloads, queues, nodes, pools, orders, reservations, events; and one queue.
+
+All workloads. Enter opens one.
+
+All queues as a tree: what waits in each, whether it may start, and how much it uses, borrows and lends. Filtered or
+sorted it is a flat list. Enter opens a queue, `x` folds a cohort.
+
+All nodes. Enter opens one.
+
+All pools: how large, what boots and is on order, what they cost. Enter shows a pool's nodes.
+
+All orders of machines, and what has come of them.
+
+Nodes that are kept for later.
+
+What happens in the cell, newest first, as it happens. Enter opens the workload or node an event is about.
+
+While the first line is in view it follows; scrolled away from, it stays where it is read and tells how many are new.
+
+One queue: its quota and who borrows from whom, its objective, what waits in it and why, what runs.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from textual import on
+
+from console.actions.registry import ActionTarget
+from console.client.change_feed import in_thread
+from console.forms.filters import FilterError, parse_filter, quoted
+from console.text.terminal_text import cut, printable
+from console.tui.widgets.list_pane import ListPane, WordsPane
+from console.tui.widgets.pane import Connect, DetailPane
+from console.tui.widgets.window_table import WindowTable
+from console.views.lists import EVENT_HEADINGS, EventLog
+from console.views.queues import QueuePageData, fetch, queue_columns
+from console.views.sections import Section
+from engine.model.errors import MusterError, UnreachableError
+from engine.model.queries import Page, Query, QueueDetail, Term
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+    from console.tui.widgets.window_table import Fetch
+    from console.views.lists import ListView
+    from engine.model.queries import FairnessReport
+
+
+class WorkloadsPane(ListPane):
+    NAME = "workloads"
+    KIND = "workloads"
+    TARGETS = "workload"
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        self.post_message(self.Follow(f"workload {event.row.id}"))
+
+
+MAX_KEPT = 500
+"""Folded cohorts that are kept with the place."""
+
+
+class QueuesPane(ListPane):
+    NAME = "queues"
+    KIND = "queues"
+    TARGETS = "queue"
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self._folded: frozenset[str] = frozenset()
+        self._cohorts: dict[str, str] = {}
+        """Queue -> the cohort it is in, as last fetched."""
+
+    @property
+    def note(self) -> str:
+        if not self._folded or self.view.where or self.view.sort:
+            return super().note
+        return f"{super().note}  ·  {len(self._folded)} folded"
+
+    def fetcher(self, view: ListView) -> Fetch:
+        return partial(fetch, self.connect, view, self._folded, self._cohorts)
+
+    def fold(self) -> None:
+        """Fold the cohort under the cursor away or back; on a queue within one, that one."""
+        row = self.table.cursor_row
+        if row is None or self.view.where or self.view.sort:
+            self.app.notify("a list that is filtered or sorted has no tree to fold", markup=False, timeout=3)
+            return
+        name = row.id if row.id in self._cohorts.values() else self._cohorts.get(row.id, "")
+        if name:
+            self._folded ^= {name}
+            place = self.table.place
+            self._ask_anew(place if name == row.id else place._replace(id=name))
+
+    def place(self) -> dict[str, Any]:
+        return super().place() | {"folded": sorted(self._folded)[:MAX_KEPT]}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        folded = place.get("folded")
+        if isinstance(folded, list):
+            self._folded = frozenset(name for name in folded[:MAX_KEPT] if isinstance(name, str))
+            self._ask_anew()
+        super().put_back(place)
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        self.post_message(self.Follow(f"queue {printable(event.row.id)}"))
+
+
+class NodesPane(ListPane):
+    NAME = "nodes"
+    KIND = "nodes"
+    TARGETS = "node"
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        self.post_message(self.Follow(f"node {event.row.id}"))
+
+
+class PoolsPane(ListPane):
+    NAME = "pools"
+    KIND = "pools"
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        self.post_message(self.Follow(f"nodes pool:{quoted(event.row.id)}"))
+
+
+class OrdersPane(ListPane):
+    NAME = "orders"
+    KIND = "orders"
+
+
+class ReservationsPane(ListPane):
+    NAME = "reservations"
+    KIND = "reservations"
+
+
+class EventsPane(WordsPane):
+    NAME = "events"
+    TAILS = True
+
+    def __init__(self, connect: Connect, log: EventLog) -> None:
+        super().__init__(connect)
+        self._log = log
+        self._terms: tuple[Term, ...] = ()
+        self._seen = log.serial
+        """Serial of the newest event when the first line was last in view."""
+
+    def on_mount(self) -> None:
+        try:
+            self.filter(self.argument)
+        except FilterError as error:
+            self.filter("")
+            self.post_message(self.Failed(error))
+
+    @property
+    def note(self) -> str:
+        if not self.counts:
+            return ""
+        missed = [f"{self._log.missed:,} missed"] if self._log.missed else []
+        return "  ·  ".join([*self.counts, *missed, self._tail])
+
+    @property
+    def _tail(self) -> str:
+        """Whether it follows what happens."""
+        if self.frozen is None and self.table.at_top:
+            return "newest first, following"
+        new = self._log.newer_than(self._seen, self._terms)
+        if self.frozen is not None:
+            return f"{new:,} new"
+        return f"stays here, {new:,} new, home follows" if new else "stays here, home follows"
+
+    @property
+    def copyable(self) -> str:
+        row = self.table.cursor_row
+        return row.state if row else ""
+
+    def filter(self, text: str) -> None:
+        """Show other events. Raises FilterError and stays as it is when the filter cannot be read."""
+        self._terms = parse_filter("events", text)
+        self._filter = " ".join(text.split())
+        self.table.empty = f"no event matches {self._filter}" if self._filter else "nothing happened yet"
+        fetch = partial(self._log.window, self._terms)
+        self.table.show(EVENT_HEADINGS, fetch, grows_at_top=True)
+
+    @on(WindowTable.Loaded)
+    @on(WindowTable.Touched)
+    def _follow_tail(self) -> None:
+        if self.table.at_top and self.frozen is None:
+            self._seen = self._log.serial
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        if event.row.state:
+            self.post_message(self.Follow(f"open {event.row.state}"))
+
+
+FAIRNESS_S = 5.0
+"""Wall seconds between questions for what all queues hold and deserve: that looks at everything that waits."""
+SHOWN = 8
+"""Workloads of each list."""
+MAX_LEAVES = 200
+_ROW = (
+    "name", "state", "queued", "held", "waiting", "running", "share", "past_share", "gpu_used", "gpu_nominal",
+    "cpu_used", "cpu_nominal", "memory_used", "memory_nominal", "burst",
+)  # fmt: skip
+
+
+class QueuePane(DetailPane[QueuePageData]):
+    NAME = "queue"
+    THIRD = True
+    TARGETS = "queue"
+
+    def __init__(self, connect: Connect, name: str) -> None:
+        super().__init__(connect)
+        self._queue = name
+        self._fairness: FairnessReport | None = None
+        self._fairness_at = float("-inf")
+        self._asking_fairness = False
+
+    @property
+    def crumb(self) -> str:
+        return cut(printable(self._queue), 32)
+
+    @property
+    def line(self) -> str:
+        return f"queue {self._queue}"
+
+    @property
+    def targets(self) -> tuple[ActionTarget, ...]:
+        return (ActionTarget(self._queue, self.detail.detail.mode),) if self.detail else ()
+
+    def ask(self, client: Client) -> QueuePageData:
+        detail = client.queue(self._queue)
+        page = client.query(Query(kind="queues", columns=_ROW, where=(Term("name", "=", self._queue),), limit=1))
+        row: dict[str, Any] = dict(zip(page.columns, page.rows[0], strict=True)) if page.rows else {}
+        return QueuePageData(detail, row, _waiting(client, detail), _running(client, detail))
+
+    def columns(self, detail: QueuePageData, width: int) -> tuple[list[Section], list[Section]]:
+        return queue_columns(detail._replace(fairness=self._fairness), width)
+
+    def reload(self) -> None:
+        super().reload()
+        if self.frozen is None and not self._asking_fairness and time.monotonic() - self._fairness_at >= FAIRNESS_S:
+            self._asking_fairness = True
+            self.run_worker(self._ask_fairness())
+
+    def look_again(self) -> None:
+        self._fairness_at = float("-inf")
+        super().look_again()
+        self.reload()
+
+    async def _ask_fairness(self) -> None:
+        try:
+            self._fairness = await in_thread(lambda: self.connect().fairness())
+        except UnreachableError:
+            return  # asked again with the next reload
+        except MusterError as error:
+            self.post_message(self.Failed(error))
+        finally:
+            self._asking_fairness = False
+        self._fairness_at = time.monotonic()
+        self._draw()
+
+
+def _of(detail: QueueDetail) -> tuple[Term, ...]:
+    return tuple(Term("queue", "=", name) for name in detail.leaves[:MAX_LEAVES])
+
+
+def _waiting(client: Client, detail: QueueDetail) -> Page:
+    columns = ("id", "wait", "reason", "gpu", "cpu")
+    where = (Term("state", "=", "queued"), *_of(detail))
+    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-wait",), limit=SHOWN))
+
+
+def _running(client: Client, detail: QueueDetail) -> Page:
+    where = (Term("state", "=", "running"), Term("state", "=", "placed"), *_of(detail))
+    columns = ("id", "run", "gpu", "cpu")
+    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-gpu", "-cpu"), limit=SHOWN))

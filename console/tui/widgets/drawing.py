@@ -1,0 +1,369 @@
+"""Screens and widgets that draw their lines themselves, each frame once, and at once what answers a key.
+
+What puts widgets together to a picture of the screen, without drawing what is covered anyway.
+
+Textual has every widget draw all its lines and cuts them to pieces, from the front to the back, before it sees that
+something in front is there already. Of a page that is mostly the containers behind it, each as large as the screen.
+
+A screen that draws each frame once, and draws at once what answers a key.
+
+Textual draws after it laid out, and again for whatever else was changed in the same turn: of a page that comes up that
+is the whole screen twice. And it draws when everything has settled, which for a page takes several turns.
+
+Widgets that draw their lines themselves and need nothing else done to them: no border, no padding, no child.
+
+Textual puts every line of a widget through its styles, and lays the whole screen out anew when what can be scrolled
+grows by a line. For lines that are complete as they are drawn neither changes a cell; without both, a page of a table
+costs a third.
+
+One line of toned text across the screen: header, tabs, title, footer, banner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual import events
+from textual._compositor import Compositor
+from textual.binding import Binding, BindingType
+from textual.color import Color
+from textual.filter import ANSIToTruecolor, LineFilter
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console.text.terminal_text import cut, printable
+from console.text.tones import drawn, tones
+
+
+class LeanCompositor(Compositor):
+    """Textual's: it only ends sooner."""
+
+    def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
+        cuts = self.cuts
+        chops: list[dict[int, Strip | None]] = [dict.fromkeys(line[:-1]) for line in cuts]
+        missing = {
+            y: {cut for cut, end in pairwise(cuts[y]) if cut < crop.right and end > crop.x}
+            for y in crop.line_range
+            if y < len(cuts) and is_rendered_line(y)
+        }
+        for widget, (region, clip) in self.visible_widgets.items():
+            seen = region.intersection(clip)
+            lines = [y for y in seen.line_range if y in missing] if crop.overlaps(seen) else []
+            if not lines:
+                continue
+            top = lines[0]
+            drawn = widget.render_lines(Region(seen.x - region.x, top - region.y, seen.width, lines[-1] - top + 1))
+            # What is just being laid out may have fewer lines than it has room for, or shorter ones.
+            for y, strip in zip(range(top, lines[-1] + 1), drawn, strict=False):
+                if y not in missing:
+                    continue
+                inside = [at for at in cuts[y] if seen.x <= at <= seen.right]
+                pieces = strip.divide([at - seen.x for at in inside[1:]])
+                for at, piece in zip(inside, pieces, strict=False):
+                    if chops[y][at] is None:
+                        chops[y][at] = piece
+                    missing[y].discard(at)
+                if not missing[y]:
+                    del missing[y]
+            if not missing:
+                break
+        return cast("Sequence[Mapping[int, Strip]]", chops)
+
+    def lines(self, wanted: Sequence[int]) -> dict[int, Strip]:
+        """These lines of the screen, as they would be drawn now."""
+        if not wanted:
+            return {}
+        crop = Region(0, min(wanted), self.size.width, max(wanted) - min(wanted) + 1)
+        chops = self._render_chops(crop, set(wanted).__contains__)
+        return {y: Strip.join(chops[y].values()) for y in wanted if y < len(chops)}
+
+
+if TYPE_CHECKING:
+    _Screen = Screen[object]
+else:
+    _Screen = object
+
+
+class DrawnOnce(_Screen):
+    """Stands before the screen among the bases."""
+
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """Who loses the keys and who has them draws that; the rest of the screen is as it was."""
+    _gathering = False
+    _owed = False
+    _opening = False
+    """It comes up and is not laid out yet: who sets this sees nothing of it before that."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._compositor = LeanCompositor()
+
+    def _on_timer_update(self) -> None:
+        self._gathering = True
+        try:
+            super()._on_timer_update()
+        finally:
+            self._gathering = False
+            self._opening = False
+        if self._owed:
+            self._compositor_refresh()
+
+    def _compositor_refresh(self) -> None:
+        self._owed = self._gathering
+        if self._gathering or self._opening:
+            return
+        if self.app.screen is self:
+            super()._compositor_refresh()
+        else:
+            self._tell_what_lies_over()
+
+    def _tell_what_lies_over(self) -> None:
+        """What is seen dimly below it is another. Textual would say so again and again."""
+        regions = self._compositor._dirty_regions
+        if regions and self in self.app._background_screens:
+            self.app.screen.refresh(*regions)
+            regions.clear()
+            self._dirty_widgets.clear()
+
+    def set_focus(self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False) -> None:
+        """The cursor of what has the keys is drawn with the same frame, not when the widget is told."""
+        super().set_focus(widget, scroll_visible, from_app_focus)
+        if widget is not None and widget is self.focused:
+            widget.has_focus = True
+
+    def draw(self, widgets: Iterable[Widget] = (), *, where_they_stand: bool = False) -> None:
+        """Lay out and draw now what comes, goes or moves, and these. `where_they_stand`: nothing but these."""
+        if not self._drawable:
+            return
+        self._compositor.update_widgets({widget for widget in widgets if widget in self._compositor})
+        if where_they_stand:
+            self._compositor_refresh()
+        else:
+            self._refresh_layout()
+
+    @property
+    def _drawable(self) -> bool:
+        return self.is_current and self.is_attached and not self.app._batch_count and bool(self.size)
+
+
+class PageScreen(DrawnOnce, Screen[None]):
+    """The screen that the pages are on."""
+
+    BLANK = True  # the frame covers it
+
+    def _on_screen_suspend(self) -> None:
+        # Besides Textual's own, which wants it drawn anew: what lies over it now does that.
+        self._repaint_required = False
+
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    _Lines = Widget
+else:
+    _Lines = object
+
+
+MOVES: tuple[BindingType, ...] = (
+    Binding("up,k", "move(-1)", show=False),
+    Binding("down,j", "move(1)", show=False),
+    Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
+    Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
+    Binding("home", "edge(-1)", show=False),
+    Binding("G,end", "edge(1)", show=False),
+)
+"""Keys that move in what scrolls up and down."""
+
+
+@runtime_checkable
+class Toned(Protocol):
+    """Keeps the tones it draws in. The app has it take them anew when the theme is another one: a watcher of the app
+    would keep each page that ever was in memory."""
+
+    def retone(self) -> None: ...
+
+
+class LeanLines(_Lines):
+    """For widgets whose `render_line` gives lines as wide as the widget. Stands before the widget among the bases."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        filters = [each for each in self.get_line_filters() if not isinstance(each, ANSIToTruecolor)]
+        lines = [self._lean_line(y, filters) for y in crop.line_range]
+        return [line.crop(crop.x, crop.right) for line in lines] if crop.x else lines
+
+    def _lean_line(self, y: int, filters: Sequence[LineFilter]) -> Strip:
+        strip = self.render_line(y)
+        for each in filters:
+            strip = strip.apply_filter(each, self.background_colors[1])
+        return strip
+
+
+class LeanScroll(LeanLines, ScrollView):
+    """Scrolls over lines that it draws itself. Who changes `virtual_size` says what is to be drawn anew."""
+
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False, repaint=False)
+
+    def watch_virtual_size(self, size: Size) -> None:
+        if self.styles.auto_dimensions:
+            self.refresh(layout=True)
+        elif self.is_mounted and self.size:
+            self._scroll_update(size)
+
+    def _scroll_update(self, virtual_size: Size) -> None:
+        """The bars of what was scrolled before it had any say where it is, too."""
+        super()._scroll_update(virtual_size)
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.position = self.scroll_y
+        if self.show_horizontal_scrollbar:
+            self.horizontal_scrollbar.position = self.scroll_x
+
+
+class Covered(_Lines):
+    """For a container that what it holds covers whole: it is never drawn, whatever comes and goes in it. Stands before
+    the container among the bases."""
+
+    BLANK = True
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        return super().refresh(*regions, repaint=False, layout=layout, recompose=recompose)
+
+
+class OverPage(_Lines):
+    """For a screen that lies over another, which shines through dimly. Stands before the screen among the bases.
+
+    What lies below is drawn once and kept, and of it only those lines anew that the screen below says are others. It is
+    dimmed style by style, not letter by letter.
+    """
+
+    _below: dict[int, Strip]
+    _below_as: tuple[object, ...] = ()
+    """Size and theme of what is kept."""
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        for y in {y for region in regions for y in region.line_range} if self._below_as else ():
+            self._below.pop(y, None)
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        now_as = (self.size, self.app.theme)
+        if self._below_as != now_as:
+            self._below, self._below_as = {}, now_as
+        if missing := [y for y in crop.line_range if y not in self._below]:
+            stack = self.app.screen_stack
+            below = cast("LeanCompositor", stack[stack.index(self) - 1]._compositor)
+            dimmed = _Dimmed(self.styles.background)
+            for y, strip in below.lines(missing).items():
+                pieces = [drawn(text, dimmed[style]) for text, style, _ in strip if style is not None]
+                self._below[y] = Strip(pieces)
+        blank = Strip.blank(self.size.width)
+        lines = [self._below.get(y, blank) for y in crop.line_range]
+        return [line.crop(crop.x, crop.right) for line in lines]
+
+
+class _Dimmed(dict[Style, Style]):
+    """Style -> the same under a tint."""
+
+    def __init__(self, tint: Color) -> None:
+        super().__init__()
+        self._tint = tint
+
+    def __missing__(self, style: Style) -> Style:
+        front, back = (
+            (Color.from_rich_color(colour) + self._tint).rich_color if colour is not None else None
+            for colour in (style.color, style.bgcolor)
+        )
+        self[style] = dimmed = style + Style.from_color(front, back)
+        return dimmed
+
+
+Part = tuple[str, str, str]
+"""Text, tone, and what a click on it means (empty: nothing)."""
+
+
+def part(text: str, tone: str = "", press: str = "") -> Part:
+    """A part whose text, wherever it comes from, is safe to draw."""
+    return printable(text), tone, press
+
+
+def whole(parts: Sequence[Part], room: int) -> list[Part]:
+    """Those from the left that fit: of what can be clicked all or nothing, so that no name of a key is cut in two."""
+    kept: list[Part] = []
+    for press, group in groupby(parts, key=itemgetter(2)):
+        unit = list(group)
+        width = sum(cell_len(text) for text, _, _ in unit)
+        if width > room:
+            for text, tone, _ in () if press else unit:
+                # Whoever cuts a line says so behind it.
+                kept.append((text if cell_len(text) <= room else cut(text, room + 1)[:-1], tone, ""))
+                room = max(0, room - cell_len(text))
+            break
+        kept += unit
+        room -= width
+    return kept
+
+
+class OneLine(LeanLines, Widget):
+    """Draws parts from the left and parts from the right; repaints only when they differ from before."""
+
+    DEFAULT_CSS = """
+    OneLine { height: 1; width: 100%; }
+    """
+
+    class Pressed(Message):
+        """A click on a part that means something."""
+
+        def __init__(self, press: str) -> None:
+            super().__init__()
+            self.press = press
+
+    def __init__(self, ground: str, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._ground = ground
+        self._left: tuple[Part, ...] = ()
+        self._right: tuple[Part, ...] = ()
+        self._tones: dict[str, Style] = {}
+
+    def show(self, left: Sequence[Part], right: Sequence[Part] = ()) -> None:
+        if (tuple(left), tuple(right)) != (self._left, self._right):
+            self._left, self._right = tuple(left), tuple(right)
+            self.refresh()
+
+    def on_mount(self) -> None:
+        self.retone()
+
+    def retone(self) -> None:
+        self._tones = tones(self.app.current_theme)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        base = self._tones["base"] + self._tones[self._ground]
+        left, right = self._strip(self._left, base), self._strip(self._right, base)
+        room = self.size.width - right.cell_length
+        if room <= 0:
+            return left.adjust_cell_length(self.size.width, base)
+        if left.cell_length > room:
+            left = self._strip((*whole(self._left, room - 2), ("… ", "", "")), base)
+        return Strip.join([left.adjust_cell_length(room, base), right])
+
+    def _strip(self, parts: tuple[Part, ...], base: Style) -> Strip:
+        return Strip([drawn(text, base + self._tones[tone]) for text, tone, _ in parts])
+
+    def on_click(self, event: events.Click) -> None:
+        edge = self.size.width - sum(cell_len(text) for text, _, _ in self._right)
+        side, edge = (self._right, edge) if event.x >= edge else (self._left, 0)
+        for text, _, press in side:
+            edge += cell_len(text)
+            if event.x < edge:
+                if press:
+                    self.post_message(self.Pressed(press))
+                return

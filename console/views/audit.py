@@ -1,0 +1,172 @@
+"""View models of the audit: a filter, rows, one record, and how the log stands. No Textual in here.
+
+What records hold was written by many: ids, reasons of refusals, comments. All of it is data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from console.forms.filters import FilterError
+from console.text.terminal_text import printable, read_value, timestamp
+from console.views.lists import Heading, Row, Span
+from console.views.proposal import framed, hanging, name_of
+from console.views.sections import Line, Section, text_line
+from runbooks.plans.queries import FOR_MACHINES, AuditQuery, AuditRow, AuditState
+
+if TYPE_CHECKING:
+    from runbooks.audit.verify import LogReport
+
+
+HEADINGS = (
+    Heading("seq", "RECORD", right=True, most=10),
+    Heading("at", "TIME", most=19),
+    Heading("type", "TYPE", most=22),
+    Heading("who", "WHO", most=16),
+    Heading("proposal", "PROPOSAL", most=10),
+    Heading("what", "WHAT", most=200),
+)
+WORDS = ("proposal", "actor", "type", "since")
+_TYPE = re.compile(r"[a-z]{1,30}(\.[a-z_-]{1,60})?")
+_PROPOSAL = re.compile(r"P-\d{1,11}")
+_BAD = ("refused", "denied", "failed", "expired", "rejected", "stale", "breakglass")
+"""What is read twice."""
+
+
+def parse_words(text: str, now_ms: int = 0) -> AuditQuery:
+    """`proposal:P-3 actor:alice type:exec since:2h`, or P-3 and exec alone. `now_ms`: wall clock. Raises FilterError at
+    what cannot be read."""
+    found: dict[str, str] = {}
+    for match in re.finditer(r"\S+", text):
+        name, colon, value = match.group().partition(":")
+        if not colon or name not in WORDS:
+            name, value = _alone(match)
+        if name == "actor" and ":" not in value and value != "system":
+            value = f"person:{value}"
+        if name == "proposal" and _PROPOSAL.fullmatch(value) is None:
+            raise FilterError(match.start(), match.end(), "is no id of a proposal", "Write for example proposal:P-3")
+        if name == "type" and _TYPE.fullmatch(value) is None:
+            raise FilterError(match.start(), match.end(), "is no type of record", "Write for example type:exec")
+        if name == "since":
+            value = str(max(1, now_ms - _ago(value, match)))
+        if name in found:
+            raise FilterError(match.start(), match.end(), f"there is another {name} already", "Give each once")
+        found[name] = value
+    since = int(found.pop("since", "0"))
+    return AuditQuery(**found, since_ms=since)
+
+
+def _ago(value: str, match: re.Match[str]) -> int:
+    try:
+        return read_value("duration", value)
+    except ValueError as error:
+        problem, _, remedy = str(error).partition("; ")
+        begin = match.start() + len("since:")
+        raise FilterError(begin, match.end(), problem, remedy[:1].upper() + remedy[1:]) from None
+
+
+def _alone(match: re.Match[str]) -> tuple[str, str]:
+    word = match.group()
+    if _PROPOSAL.fullmatch(word):
+        return "proposal", word
+    if _TYPE.fullmatch(word):
+        return "type", word
+    known = ", ".join(f"{name}:" for name in WORDS)
+    raise FilterError(match.start(), match.end(), "is not understood", f"Filter by {known}")
+
+
+def row_of(record: AuditRow) -> Row:
+    bad = any(word in record.type for word in _BAD)
+    cells: tuple[Span, ...] = (
+        (f"{record.seq:,}", "dim"),
+        (timestamp(record.at_ms)[5:], "dim"),
+        (printable(record.type), "warn" if bad else ""),
+        (name_of(record.subject), ""),
+        (printable(record.proposal), "dim"),
+        (about(record), "dim"),
+    )
+    return Row(str(record.seq), cells)
+
+
+def about(record: AuditRow) -> str:
+    """What else it says, in one line."""
+    words = [f"step {record.step}"] if record.step else []
+    words += [f"{name} {_short(value)}" for name, value in record.data.items() if name not in FOR_MACHINES]
+    words += ["(text erased)" if one.text is None else f'"{one.text[:80]}"' for one in record.private]
+    return printable(" · ".join(words))
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def record_columns(record: AuditRow, width: int) -> tuple[list[Section], list[Section]]:
+    """A record whole: what it is; and what it says, framed."""
+    signed = f", signed with {printable(record.key)}" if record.signed else ""
+    facts = [
+        ("when", f"{timestamp(record.at_ms)} UTC"),
+        ("type", printable(record.type)),
+        ("who", f"{printable(record.subject)} ({printable(record.kind)}{signed})"),
+        ("from", printable(record.account)),
+        ("session", printable(record.session)),
+        ("step", printable(record.step)),
+        ("plan", printable(record.plan)),
+        ("policy", printable(record.policy)),
+        ("hash", printable(record.hash)),
+    ]
+    lines = [line for name, value in facts if value for line in hanging(f"{name:<9}", value, width)]
+    if _PROPOSAL.fullmatch(record.proposal):
+        spans = (("proposal ", "dim"), (printable(f"{record.proposal} revision {record.revision}"), "link"))
+        lines.insert(3, Line(spans, f"proposal {printable(record.proposal)}"))
+    said: list[Line] = []
+    for name, value in record.data.items():
+        said.append(text_line(f"{name}:", "dim"))
+        said += framed(_short(value), width)
+    texts: list[Line] = []
+    for one in record.private:
+        texts.append(text_line(f"text {one.ref}:", "dim"))
+        texts += [text_line("it was erased", "warn")] if one.text is None else framed(one.text, width)
+    right = [Section("What it says", tuple(said or [text_line("nothing more", "dim")]))]
+    if texts:
+        right.append(Section("Words of people", tuple(texts), "kept apart, can be erased"))
+    return [Section(f"Record {record.seq:,}", tuple(lines))], right
+
+
+def state_spans(state: AuditState) -> list[Span]:
+    """The newest checkpoint, and where it is remembered."""
+    after = state.last - state.covered
+    if not state.checkpoint:
+        head: list[Span] = [("  no checkpoint yet", "warn")]
+    else:
+        signed = "not signed" if state.key in ("", "none") else "signed"
+        head = [(f"  checkpoint of {state.covered:,} records, {signed}", "warn" if signed != "signed" else "")]
+        if after > 0:
+            head.append((f", {after:,} after it", "dim"))
+    where = ", ".join(map(printable, state.anchors)) or "nowhere"
+    head.append((f"  ·  remembered outside: {where}", "dim"))
+    if state.error:
+        head = [(f"  ✗ {printable(state.error)}", "bad")]
+    return head
+
+
+def told(reports: list[LogReport], code: int) -> list[Span]:
+    """What checking the log has found."""
+    problems = [bad for report in reports for bad in report.problems]
+    if code or problems:
+        first = problems[0].what if problems else f"code {code}"
+        more = f", and {len(problems) - 1:,} more" if problems[1:] else ""
+        return [(f"  ✗ NOT valid: {printable(first)}{more}", "bad")]
+    records = sum(report.records for report in reports)
+    checkpoints = sum(report.checkpoints for report in reports)
+    signed = sum(report.signed for report in reports)
+    facts = f"{records:,} records, {checkpoints:,} checkpoints, {signed:,} signed"
+    return [("  ✓ valid: ", "ok"), (facts, ""), (", by the log's own word: compare a checkpoint you kept", "dim")]
+
+
+def at(query: AuditQuery, before: int, limit: int) -> AuditQuery:
+    """The part of the same question below a record."""
+    return msgspec.structs.replace(query, before=before, limit=limit)

@@ -1,2 +1,0 @@
-"""Views of proposals, policies, runbooks, drafts and the audit log. Imports text and `runbooks`' answers. Start at
-`proposal`."""

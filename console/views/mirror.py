@@ -1,0 +1,288 @@
+"""The mirror of a Slurm cluster in words: how it follows, what it costs Slurm, its limits and fair share.
+
+Limits of a Slurm cluster's QOS and accounts, and their fair share, in words. No Textual in here.
+
+The mirror of a Slurm cluster in words: how it follows, what it costs Slurm, what it leaves out; and one job of it
+beside what Muster makes of it. No Textual in here. All texts of Slurm's are untrusted, and pass `printable`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from console.text.terminal_text import NONE, cut, duration, mebibytes, printable, timestamp, wrap
+from console.views.sections import Line, Section, fact, plural, text_line
+from console.views.what_if import start
+from engine.external.mirror_report import Mirrored, MirrorReport
+from engine.external.slurm.limits import JOBS, SUBMITTED, TIME, Limit
+from engine.external.slurm.records import JobStep, Share
+from engine.model.twin_queries import StartEstimate
+
+_NAMES = {"cpu": "CPUs", "node": "nodes", "gres/gpu": "GPUs", "billing": "billing units"}
+_SCOPES = {
+    "all": "of all its running jobs together",
+    "user": "of each user's running jobs",
+    "account": "of each account's running jobs",
+    "job": "in one job",
+}
+
+
+_COUNTED = {JOBS: "running jobs", SUBMITTED: "jobs submitted at once"}
+_WHOSE = {"all": "together", "user": "of one user", "account": "of one account"}
+
+
+def amount(limit: Limit, value: int) -> str:
+    """So much of what is limited, with its unit."""
+    if limit.over == "mem":
+        return f"{mebibytes(value)} of memory"
+    if limit.over == TIME:
+        return duration(value * 1000)
+    kind = limit.over.removeprefix("gres/").replace("gpu:", "GPUs ")
+    return f"{value:,} {_NAMES.get(limit.over, kind)}"
+
+
+def limit_sentence(limit: Limit) -> str:
+    """The limit, who uses it, and what of it the job that is asked about would take too much."""
+    text = f"{limit.of}: at most {amount(limit, limit.most)} {_SCOPES.get(limit.scope, limit.scope)}"
+    if limit.over in _COUNTED:
+        text = f"{limit.of}: at most {limit.most:,} {_COUNTED[limit.over]} {_WHOSE.get(limit.scope, limit.scope)}"
+    if limit.scope != "job":
+        text += f"; {_bare(limit, limit.used)} in use"
+        by = [
+            f"{use.user} {_bare(limit, use.amount)}"
+            + ("" if limit.over in _COUNTED else f" in {use.jobs:,} job{'s' * (use.jobs != 1)}")
+            for use in limit.by
+        ]
+        text += f" ({', '.join(by)})" if by else ""
+    if limit.wanted:
+        text += f"; this job asks for {_bare(limit, limit.wanted)}"
+    if limit.is_over and limit.wanted:
+        text += f", {_bare(limit, limit.used + limit.wanted - limit.most)} too many" if limit.over != TIME else ""
+    return printable(text)
+
+
+def _bare(limit: Limit, value: int) -> str:
+    return amount(limit, value) if limit.over in ("mem", TIME) else f"{value:,}"
+
+
+def limit_lines(limits: Sequence[Limit], width: int) -> Iterator[Line]:
+    """One line for each, those that are used up first."""
+    for limit in sorted(limits, key=lambda each: (-(each.used / each.most) if each.most else 0, each.of)):
+        full = limit.scope != "job" and limit.used >= limit.most
+        yield Line(((cut(limit_sentence(limit), width), "warn" if full else ""),))
+
+
+def share_lines(shares: Sequence[Share], width: int) -> Iterator[Line]:
+    """Accounts, with their users under them: share, part of the usage, and the factor that priority goes by."""
+    for each in shares:
+        name = f"  {each.user}" if each.user else each.account
+        share = NONE if each.shares_normalized is None else f"{each.shares_normalized:.0%}"
+        used = NONE if each.usage_effective is None else f"{each.usage_effective:.0%}"
+        factor = NONE if each.factor is None else f"{each.factor:.3f}"
+        under = each.level is not None and 0 < each.level < 1
+        told = f"share {share:>4}  used {used:>4}  factor {factor:>5}"
+        yield Line(
+            ((f"{cut(printable(name), 16):<17}", ""), (cut(told, max(8, width - 17)), "warn" if under else "dim"))
+        )
+
+
+TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
+GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
+LATE_S = 8.0
+MAX_STEPS = 6
+"""Of a job that are shown."""
+MAX_LIMITS = 3
+"""That a job is shown to wait for."""
+ABILITIES = {
+    "submit": "submit", "update_job": "change jobs", "cancel": "cancel", "requeue": "requeue",
+    "update_node": "drain, resume and power nodes", "update_partition": "state of partitions",
+    "reservation_write": "make reservations", "job_states": "states alone", "shares": "fair shares",
+    "history": "accounting", "topology": "switches",
+}  # fmt: skip
+"""What may be lacking, in an operator's words."""
+
+
+def mirror_columns(
+    report: MirrorReport, width: int, wall_s: Callable[[], float] = time.time
+) -> tuple[list[Section], list[Section]]:
+    """Left: how it follows, and what Slurm has to do for it. Right: what is not mirrored, and what cannot be done."""
+    if report.state == "none":
+        return [Section("Mirror", tuple(map(text_line, wrap(NOBODY, width))))], []
+    left = [Section("Mirror", tuple(_standing(report, width, wall_s())))]
+    left.append(Section("What it costs", tuple(fact(name, text) for name, text in cost_facts(report))))
+    if report.shares:
+        left.append(Section("Fair share", tuple(share_lines(report.shares, width)), "of accounts and their users"))
+    limits = [Section("Limits", tuple(limit_lines(report.limits, width)), "Slurm's; no forecast knows them")]
+    return left, [*(limits if report.limits else []), _left_out(report, width), *_lacks(report, width)]
+
+
+NOBODY = (
+    "This cell mirrors no other scheduler: Muster decides here itself. Mirror a Slurm cluster with: muster serve "
+    "--cell NAME --slurm WHERE"
+)
+
+
+def _standing(report: MirrorReport, width: int, now_s: float) -> list[Line]:
+    tone = "warn" if is_late(report, now_s) else TONES[report.state]
+    since = f"  for {duration(round(max(0.0, now_s - report.since_s) * 1000))}"
+    lines = [Line(((f"{GLYPHS[report.state]} {report.state}", tone), (since, "dim")))]
+    lines += [text_line(part, "bad") for part in wrap(printable(report.error), width)] if report.error else []
+    lines += [text_line(part, "bad") for part in wrap(_acting(report), width)] if report.trouble else []
+    lines += [fact(name, cut(text, max(10, width - 11))) for name, text in standing_facts(report, now_s)]
+    return lines
+
+
+def _acting(report: MirrorReport) -> str:
+    return f"nothing can be carried there: {printable(report.trouble)}"
+
+
+def is_late(report: MirrorReport, now_s: float) -> bool:
+    """Whether an answer has been awaited for longer than it usually takes. slurmrestd itself waits for a slurmctld that
+    is down for half a minute."""
+    return report.state == "following" and now_s - report.looked_s > max(LATE_S, 2 * report.every_s)
+
+
+def mirror_trouble(report: MirrorReport, now_s: float) -> str:
+    """Why what is shown of the cluster is old; empty while it follows, or has yet to begin."""
+    if report.state == "lost":
+        of = f"data of {timestamp(round(report.looked_s * 1000), date=False)}" if report.looked_s else ""
+        said = "Slurm does not answer" if report.where else ""
+        return " · ".join(word for word in (said, of, printable(report.error)) if word)
+    if is_late(report, now_s):
+        return f"Slurm has not answered for {duration(round((now_s - report.looked_s) * 1000))}"
+    return ""
+
+
+def standing_facts(report: MirrorReport, now_s: float) -> list[tuple[str, str]]:
+    """(name, what is so) of the cluster and of how fresh it is seen."""
+    ago = duration(round(max(0.0, now_s - report.looked_s) * 1000)) + " ago" if report.looked_s else "not yet"
+    spoken = f"Slurm {report.release or '?'}, REST {report.dialect or '?'}"
+    return [
+        ("cluster", printable(report.where)),
+        ("speaks", printable(spoken) + (f" as {printable(report.user)}" if report.user else "")),
+        ("mode", "acts there, through the gate" if report.acts else "looks on: nothing is done there"),
+        ("last look", ago),
+        ("jobs", f"{report.jobs:,} on {report.nodes:,} {plural('node', report.nodes)}"),
+    ]
+
+
+def cost_facts(report: MirrorReport) -> list[tuple[str, str]]:
+    """(name, what is so) of what the mirror takes, from Slurm and from the cell."""
+    share = f", {report.own_rpcs:,} of them by this user" if report.rpcs else ""
+    return [
+        ("whole list", f"{report.asked_s * 1000:,.0f} ms for Slurm, {report.told_s * 1000:,.0f} ms for the cell"),
+        ("asked every", f"{report.every_s:,.1f} s at most; {report.looks:,} looks"),
+        (
+            "slurmctld",
+            f"main cycle {report.cycle_mean_us / 1000:,.1f} ms, backfill {report.backfill_last_us / 1000:,.1f} ms",
+        ),
+        ("requests", f"{report.rpcs:,} since its statistics began{share}" if report.rpcs else NONE),
+    ]
+
+
+def _left_out(report: MirrorReport, width: int) -> Section:
+    if not report.left_out:
+        return Section("Not mirrored", (text_line("all of what Slurm shows is in the cell", "ok"),))
+    lines: list[Line] = []
+    for each in report.left_out:
+        lines += [text_line(part, "" if n else "warn") for n, part in enumerate(wrap(printable(each.text), width))]
+        if each.examples:
+            more = f" and {each.count - len(each.examples):,} more" if each.count > len(each.examples) else ""
+            lines.append(text_line(cut(f"  {', '.join(map(printable, each.examples))}{more}", width), "dim"))
+    return Section("Not mirrored", tuple(lines), f"{len(report.left_out):,} {plural('thing', len(report.left_out))}")
+
+
+def _lacks(report: MirrorReport, width: int) -> list[Section]:
+    lines: list[Line] = []
+    for text in _lack_texts(report):
+        first, *rest = wrap(text, width - 2)
+        lines += [text_line(first), *(text_line("  " + part, "dim") for part in rest)]
+    return [Section("Not to be had here", tuple(lines))] if lines else []
+
+
+def _lack_texts(report: MirrorReport) -> list[str]:
+    return [f"{printable(ABILITIES.get(what, what))}: {printable(why)}" for what, why in sorted(report.lacks.items())]
+
+
+def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
+    """The same for the shell."""
+    if report.state == "none":
+        return [NOBODY]
+    state = f"{report.state}{': ' + printable(report.error) if report.error else ''}"
+    acting = [("acting", _acting(report))] if report.trouble else []
+    facts = [("state", state), *acting, *standing_facts(report, now_s), *cost_facts(report)]
+    lines = [f"{name:<12}{text}" for name, text in facts]
+    for each in report.left_out:
+        some = f" ({', '.join(map(printable, each.examples))})" if each.examples else ""
+        lines.append(f"not mirrored: {printable(each.text)}, {each.count:,} times{some}")
+    lines += [f"limit: {limit_sentence(each)}" for each in report.limits]
+    lines += [f"share: {line.spans[0][0]}{line.spans[1][0]}" for line in share_lines(report.shares, 100)]
+    lines += [f"not to be had: {text}" for text in _lack_texts(report)]
+    return lines
+
+
+# -- one job ----------------------------------------------------------------------------------------------------------
+
+
+def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None) -> Section:
+    """What Slurm says of the job, and when it would start: by Slurm's plan, and beside it by the twin."""
+    flags = f" ({', '.join(job.flags)})" if job.flags else ""
+    lines = [fact("job", printable(f"{job.job_id}, {job.state}{flags}"))]
+    if job.state == "PENDING":
+        lines += [fact("reason", printable(job.reason or NONE))]
+        lines += [text_line("           " + part, "dim") for part in wrap(job.meaning, max(20, width - 11))]
+        for limit in job.limits[:MAX_LIMITS]:
+            tone = "warn" if limit.is_over else ""
+            first, *rest = wrap(limit_sentence(limit), max(20, width - 11))
+            lines += [fact("limit", first, tone), *(text_line("           " + part, tone) for part in rest)]
+        if job.reason_text and job.reason_text != job.reason:
+            lines.append(fact("in full", cut(printable(job.reason_text), max(10, width - 11))))
+        lines.append(fact("priority", NONE if job.priority is None else f"{job.priority:,}"))
+        lines += [fact(name, text) for name, text in start_facts(job, estimate, time.time())]
+    elif job.exit_status is not None or job.signal is not None:
+        ended = f"exit {job.exit_status}" if job.exit_status is not None else f"signal {job.signal}"
+        lines.append(fact("ended", f"{ended}{', ' + printable(job.reason) if job.reason else ''}"))
+    lines += [fact("step" if not n else "", cut(step_text(each), max(10, width - 11)))
+              for n, each in enumerate(job.steps[:MAX_STEPS])]  # fmt: skip
+    if len(job.steps) > MAX_STEPS:
+        lines.append(text_line(f"           and {len(job.steps) - MAX_STEPS:,} more steps", "dim"))
+    if job.restarts:
+        lines.append(fact("requeued", f"{job.restarts:,} times"))
+    if job.stdout:
+        lines.append(fact("output", cut(printable(job.stdout), max(10, width - 11))))
+    return Section("In Slurm", tuple(lines))
+
+
+def step_text(step: JobStep) -> str:
+    """A step that runs: which, where and since when."""
+    named = "" if step.name in ("", step.id) else f" {step.name}"
+    where = ", ".join(step.nodes[:3]) + (f" and {len(step.nodes) - 3:,} more nodes" if len(step.nodes) > 3 else "")
+    since = f" since {timestamp(step.start_s * 1000, date=False)} UTC" if step.start_s else ""
+    tasks = f"{step.tasks:,} {plural('task', step.tasks)} " if step.tasks else ""
+    return printable(f"{step.id}{named}: {tasks}on {where or NONE}{since}")
+
+
+def start_facts(job: Mirrored, estimate: StartEstimate | None, now_s: float) -> list[tuple[str, str]]:
+    """(who says it, when it starts)"""
+    away = duration(max(0, round(job.expected_s - now_s) * 1000))
+    own = f"in {away}, {timestamp(job.expected_s * 1000, date=False)} UTC" if job.expected_s else "no start planned yet"
+    found = [("squeue", f"{own} (squeue --start)")]
+    if estimate is not None and estimate.start is not None:
+        found.append(("twin", start(estimate.start, estimate.at_ms, estimate.horizon_ms)))
+    return found
+
+
+def job_lines(job: Mirrored) -> list[str]:
+    """For `muster why`."""
+    flags = f" ({', '.join(job.flags)})" if job.flags else ""
+    lines = [printable(f"in Slurm    job {job.job_id}, {job.state}{flags}")]
+    if job.state == "PENDING":
+        meaning = f": {job.meaning}" if job.meaning else ""
+        lines.append(printable(f"reason      {job.reason or NONE}{meaning}"))
+        lines += [f"limit       {limit_sentence(limit)}" for limit in job.limits[:MAX_LIMITS]]
+        lines += [printable(f"            -> {job.helps}")] if job.helps else []
+        lines += [f"{name:<12}{text}" for name, text in start_facts(job, None, time.time())]
+    lines += [f"step        {step_text(each)}" for each in job.steps[:MAX_STEPS]]
+    lines += [printable(f"output      {job.stdout}")] if job.stdout else []
+    return lines

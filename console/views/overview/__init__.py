@@ -1,1 +1,0 @@
-"""The parts of the overview. Imports text and the typed answers. Start at `page`."""

@@ -1,2 +1,0 @@
-"""Views of workloads, queues, nodes' topology and processes. Imports text and the engine's answers. Start at
-`workload`."""

@@ -1,0 +1,737 @@
+"""Carries changes to Slurm step by step, and the threads that carry intents from the journal.
+
+An act that is carried to Slurm, how far it is, and what to make of it when it is so no longer.
+
+What is no longer so slurmctld forgot in a crash, or somebody undid. It is done again only where that is told apart:
+hardly anybody undoes a cancel or a requeue, and not if slurmctld ran on; and what sets something is done again, a few
+times, where the slurmctld that showed it set has ended since and the setting is the one from before. Of everything else
+a person has to judge, and of what was wanted too long ago: it was approved for the cell as it was then.
+
+Carries to Slurm what is wanted of things that exist: one intent after the other, one step after the other.
+
+Each step is looked at, done if it is not so already, and read back. What could not be carried in time is given up: a
+cancel that comes hours after it was approved is another act than the one approved. What was done is looked at once more
+a little later, and as soon as slurmctld is seen to have started anew: one that was killed may have forgotten it.
+What is then so no longer is done again, or left to a person: `engine.external.change_carrier`.
+
+The threads that carry intents from the journal to Slurm: one for submissions, one for everything else, so that a
+drain does not wait behind a thousand jobs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import msgspec
+
+from engine.control import Engine
+from engine.external.intent_evidence import SAFE_S
+from engine.external.slurm import job_requests
+from engine.external.slurm.capabilities import Capabilities, Capability, SlurmGone, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.job_requests import JobDestination, home_of
+from engine.external.slurm.records import Job
+from engine.external.submission_carrier import SubmissionJournal, Submitter
+from engine.journal.event_journal import Beside
+from engine.loop import EngineLoop
+from engine.model import commands as cmd
+from engine.model.commands import IntentChange, SettleIntents
+from engine.model.errors import JournalError, MusterError, SpecError, UnreachableError
+from engine.model.specs import WorkloadSpec
+from engine.state.intents import MAYBE_CARRIED, Intent, Phase, subjects_of, wanted
+
+MAX_AGAIN = 5
+"""So often at most is done again what slurmctld forgot."""
+AGAIN_WITHIN_MS = 900_000
+"""Cell time since it was wanted; later that it was forgotten is found out only where Slurm was away for so long."""
+MAX_TOLD = 5
+LONGEST_SETTING = 200
+UNDECIDED: tuple[job_requests.Standing, ...] = ("to do", "changing", "missing")
+FOR_GOOD: frozenset[job_requests.Do] = frozenset(("cancel", "requeue"))
+"""What hardly anybody undoes: a job that is as it was before was forgotten to be so, unless slurmctld ran on."""
+TWO_WAYS: frozenset[job_requests.Do] = frozenset(("hold", "release", "drain", "reserve"))
+"""What is as it was before whenever it is not so."""
+
+
+class CarriedStep(msgspec.Struct):
+    """One step of an intent, and how far it is."""
+
+    step: job_requests.ChangeStep
+    meant: Job | None
+    standing: job_requests.Standing = "to do"
+    tried: bool = False
+    tried_s: float = 0.0
+    """Our clock: it was last asked for."""
+    text: str = ""
+    setting: str = ""
+    before: str = ""
+    """The setting before it was first asked for; empty: by another process."""
+    refused: str = ""
+
+    def see(self, seen: job_requests.StepReading) -> None:
+        self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
+        if self.step.do == "requeue" and self.standing == "to do" and self.before not in ("", self.setting):
+            self.standing = "done"  # it was put back since; that it began before then is another clock's word
+
+
+class CarriedIntent(msgspec.Struct):
+    """An intent under way."""
+
+    number: int
+    command: cmd.AnyCommand
+    at_ms: int
+    """Cell time: from when on its time to be carried counts."""
+    wanted_ms: int
+    """Cell time: it was asked for by a person."""
+    phase: Phase
+    parts: list[CarriedStep] | None = None
+    so_s: float = 0.0
+    """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
+    wake_s: float = 0.0
+    boot: str = ""
+    """Run of slurmctld in which all of it was so."""
+    before: str = ""
+    """As `engine.state.intents.Intent`, of an earlier process."""
+    again: int = 0
+    """How often it was done again."""
+    perhaps: bool = False
+    """It was asked for by an earlier process, or without an answer: that it is so now may be of that, and be forgotten
+    yet."""
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        return frozenset(subjects_of(self.command))
+
+    @property
+    def tried(self) -> bool:
+        return self.perhaps or any(part.tried for part in self.parts or ())
+
+
+LastSet = dict[tuple[str, str], tuple[int, job_requests.ChangeStep]]
+"""What is set, of what -> number of the last intent that sets it, and by which step."""
+
+
+def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
+    """By intents with these numbers."""
+    found: LastSet = {}
+    for number, command in sorted(commands, key=lambda each: each[0]):
+        found |= {what: (number, step) for what, step in job_requests.settings_of(command).items()}
+    return found
+
+
+def is_overtaken(held: CarriedIntent, part: CarriedStep, last: LastSet) -> bool:
+    """Whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been needless
+    only for this."""
+    number, step = last.get((job_requests.TOPIC.get(part.step.do, ""), part.step.target), (held.number, part.step))
+    if number <= held.number:
+        return False
+    return step.do != part.step.do or (step.do in job_requests.OF_JOBS and step.value != part.step.value)
+
+
+def why_not_again(held: CarriedIntent, undone: Sequence[CarriedStep], boot: str, now_ms: int) -> str:
+    """Why what is so no longer is left to a person; empty: it was forgotten, and is done again. `boot`:
+    the run of slurmctld that answers now."""
+    if held.again >= MAX_AGAIN:
+        return f"slurmctld has forgotten it {held.again} times, or somebody undoes it"
+    # A job that was forgotten itself is submitted anew, whenever that can be: never without what was done to it.
+    known = [part for part in undone if part.standing != "missing"]
+    why = _why_not_forgotten(held, known, boot)
+    if known and not why and now_ms - held.wanted_ms > AGAIN_WITHIN_MS:
+        return "slurmctld has forgotten it, and it was wanted too long ago to be done again by itself"
+    return why
+
+
+def _why_not_forgotten(held: CarriedIntent, known: Sequence[CarriedStep], boot: str) -> str:
+    """Why nobody can tell that slurmctld forgot it; empty: it did."""
+    if known and held.boot and held.boot == boot:
+        return "somebody has undone it: slurmctld has run on since"
+    if all(part.step.do in FOR_GOOD for part in known):
+        return ""
+    if not held.boot or not boot:
+        return "slurmctld has forgotten it in a crash, or somebody has undone it"
+    others = [part.setting for part in known if not _is_as_before(part)]
+    if others:
+        return f"slurmctld was started anew since, but nothing tells that it was so before: {few(others)}"
+    return ""
+
+
+def _is_as_before(part: CarriedStep) -> bool:
+    if part.step.do in FOR_GOOD:
+        return True
+    known = part.before or part.step.do in TWO_WAYS
+    return part.step.do in job_requests.TOPIC and bool(known) and part.before in ("", part.setting)
+
+
+def common(settings: Sequence[str]) -> str:
+    """What was the same of all, to be journalled; else empty."""
+    return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
+
+
+def few(texts: Sequence[str]) -> str:
+    told = list(dict.fromkeys(text for text in texts if text))
+    more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+    return "; ".join(told[:MAX_TOLD]) + more
+
+
+class Acted(Protocol):
+    """Told when something changed at Slurm, so that it is observed soon."""
+
+    def __call__(self, *, machines: bool) -> None: ...
+
+
+SEEN_AT_ONCE: frozenset[job_requests.Do] = job_requests.OF_JOBS | {"drain", "resume", "power up", "power down"}
+"""What every look of a mirror shows; `machines` for the rest."""
+GIVE_UP_MS = 120_000
+"""Cell time after which what is not done is not done any more."""
+AGAIN_S = 1.0
+"""Between looks at a step whose effect takes its time."""
+ASK_AGAIN_S = 5.0
+"""After that what Slurm took, and is not so, is asked for again: a slurmctld that was killed forgets."""
+BOOT_EVERY_S = 2.0
+"""Between looks at which run of slurmctld answers, while there is something that it may forget."""
+MAX_MUTE = 3
+"""So often is waited for what tells it; acts do not depend on that."""
+
+
+class ChangeCarrier:
+    """Acts of one cell. `turn` is called again and again, by one thread."""
+
+    def __init__(
+        self,
+        far: job_requests.JobChangeApi,
+        ledger: SubmissionJournal,
+        job_of: job_requests.JobOf,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        acted: Acted = lambda *, machines: None,
+        may_act: Callable[[], bool] = lambda: True,
+        is_coming: Callable[[str], bool] = lambda workload: False,
+        knows_jobs: Callable[[], bool] = lambda: True,
+        forbidden: Callable[[int], str] = lambda number: "",
+    ) -> None:
+        self._far = far
+        self._ledger = ledger
+        self._job_of = job_of
+        self._is_coming = is_coming
+        """Whether a workload's submission is under way: if slurmctld forgets its job, there will be another."""
+        self._knows_jobs = knows_jobs
+        """Whether `job_of` has seen Slurm's list: before that no job of it is known, which says nothing of any."""
+        self._forbidden = forbidden
+        """Why an intent may not be done again by itself now, such as a freeze that was set since; empty: it may."""
+        self._clock = clock
+        self._wall_ms = wall_ms
+        """Cell time: that of a cell that Slurm decides on is Unix time."""
+        self._acted = acted
+        self._may_act = may_act
+        """Whether this process is still the one that may: asked before each request that changes anything."""
+        self._held: dict[int, CarriedIntent] = {}
+        """In the order of their numbers."""
+        self._settled: dict[int, cmd.AnyCommand] = {}
+        """What was carried, or may have been, after what is held: the journal's state remembers only the last few."""
+        self._last = -1
+        self._last_of: LastSet | None = None
+        self._boot = ""
+        self._mute = 0
+        """How often in a row it was not told."""
+        self._boot_s = -1e9
+        """Our clock: it was asked for."""
+        self._unsaid: list[IntentChange] = []
+        self.trouble = ""
+        """Why nothing can be carried at present; empty when all is well."""
+
+    def turn(self) -> None:
+        """Do what can be done now. Raises MusterError when it cannot be journalled: then nothing more is done."""
+        self._take()
+        self._say()
+        self._last_of = None
+        try:
+            if self._knows_jobs():
+                self._wake_forgotten()
+                self._carry_all()
+                self.trouble = ""
+            elif self._held:
+                self.trouble = "Slurm's list of jobs was not seen yet"
+        except (SlurmUnavailable, SlurmRefused) as error:
+            self.trouble = str(error)
+        for held in list(self._held.values()):
+            self._give_up(held)
+        self._say()
+
+    def _take(self) -> None:
+        for intent in self._ledger.new(self._last):
+            self._last = max(self._last, intent.number)
+            command = wanted(intent)
+            if not isinstance(command, cmd.Submit):
+                self._held[intent.number] = CarriedIntent(
+                    number=intent.number, command=command, phase=Phase(intent.phase), boot=intent.boot,
+                    before=intent.before,
+                    # What is done again has its time anew.
+                    at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries,
+                    wanted_ms=intent.at_ms,
+                    perhaps=intent.phase == Phase.SENT,
+                )  # fmt: skip
+
+    def _note(self, held: CarriedIntent, phase: Phase, text: str = "") -> None:
+        held.phase = phase
+        self._unsaid.append(
+            IntentChange(number=held.number, phase=phase, text=text[:500], boot=held.boot, before=held.before)
+        )
+        if phase.settled:
+            del self._held[held.number]
+            self._remember(held)
+
+    def _remember(self, held: CarriedIntent) -> None:
+        if held.phase in MAYBE_CARRIED:
+            self._settled[held.number] = held.command
+        else:
+            self._last_of = None
+        oldest = next(iter(self._held), None)
+        while self._settled and (oldest is None or next(iter(self._settled)) < oldest):
+            del self._settled[next(iter(self._settled))]
+
+    def _say(self) -> None:
+        if self._unsaid:
+            self._ledger.settle(self._unsaid)
+            self._unsaid.clear()
+
+    def _carry_all(self) -> None:
+        """In their order where they are about the same: a release must not overtake the hold before it."""
+        blocked: set[str] = set()
+        for held in list(self._held.values()):
+            if held.wake_s <= self._clock() and (held.phase == Phase.ACCEPTED or blocked.isdisjoint(held.subjects)):
+                self._carry(held)
+            if held.phase in (Phase.OPEN, Phase.SENT):
+                blocked.update(held.subjects)
+
+    # -- one intent ---------------------------------------------------------------------------------------------------
+
+    def _carry(self, held: CarriedIntent) -> None:
+        if held.phase == Phase.ACCEPTED:
+            self._confirm(held)
+            return
+        if held.parts is None:
+            try:
+                held.parts = self._parts(held)
+            except SlurmUnavailable:
+                raise
+            except MusterError as error:
+                self._note(held, Phase.REFUSED, error.problem)
+                return
+        if held.phase == Phase.OPEN:
+            self._note(held, Phase.SENT)
+            self._say()
+        self._do(held)
+
+    def _parts(self, held: CarriedIntent) -> list[CarriedStep]:
+        steps = job_requests.steps_of(held.command, held.number, self._far, self._job_of)
+        return [CarriedStep(step, meant, before=held.before) for step, meant in steps]
+
+    def _do(self, held: CarriedIntent) -> None:
+        """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
+        assert held.parts is not None
+        boot = self._boot or self._ask_boot()
+        changed: set[job_requests.Do] = set()
+        try:
+            for part in held.parts:
+                if part.standing == "missing":
+                    part.meant = self._job_of(part.step.target)
+                if part.standing in UNDECIDED and not part.refused and self._step(held, part):
+                    changed.add(part.step.do)
+        finally:
+            if changed:
+                self._acted(machines=not changed <= SEEN_AT_ONCE)
+        if any(self._is_left(part) for part in held.parts):
+            held.wake_s = self._clock() + AGAIN_S
+            return
+        if held.tried and self._ask_boot() != boot:
+            # Nobody knows which run of slurmctld showed what: all of it is looked at once more.
+            for part in held.parts:
+                part.standing = "to do" if part.standing == "done" else part.standing
+            return
+        self._conclude(held)
+
+    def _is_left(self, part: CarriedStep) -> bool:
+        """Whether there is still something to do of it, or will be."""
+        if part.refused or part.standing not in UNDECIDED:
+            return False
+        return part.standing != "missing" or self._is_coming(part.step.target)
+
+    def _is_due(self, part: CarriedStep) -> bool:
+        """Jobs alone change at once: nodes take their time."""
+        return not part.tried or (part.step.do in job_requests.OF_JOBS and self._clock() - part.tried_s >= ASK_AGAIN_S)
+
+    def _step(self, held: CarriedIntent, part: CarriedStep) -> bool:
+        """Returns whether anything was asked for."""
+        since_s = held.at_ms / 1000
+        asked = False
+        try:
+            part.see(job_requests.look(self._far, part.step, part.meant, since_s))
+            if part.standing == "to do" and self._is_due(part):
+                if not self._may_act():
+                    raise SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
+                part.before = part.before or part.setting
+                part.tried = asked = True
+                part.tried_s = self._clock()
+                job_requests.do(self._far, part.step, part.meant)
+                part.see(job_requests.look(self._far, part.step, part.meant, since_s))
+        except SlurmGone as error:
+            part.standing, part.text = "missing" if part.step.do in job_requests.OF_JOBS else "gone", error.problem
+        except (SlurmRefused, SpecError) as error:
+            # Or it is nothing that Slurm could be asked for: one intent must not keep up those after it.
+            part.refused = f"{part.step.target}: {error.problem}"
+        except SlurmUnavailable:
+            # It may have been done or not: it is looked at before it is done again.
+            held.perhaps = held.perhaps or asked
+            part.tried = False
+            raise
+        return asked
+
+    def _conclude(self, held: CarriedIntent) -> None:
+        """Every step is done, refused, or about what has gone."""
+        assert held.parts is not None
+        refused = [part.refused for part in held.parts if part.refused and part.step.needed]
+        if refused:
+            done = sum(part.standing == "done" for part in held.parts)
+            others = f"; {done} others are done" if done else ""
+            self._note(held, Phase.REFUSED, few(refused) + others)
+        elif not held.tried:
+            self._note(held, Phase.NEEDLESS, few([part.text for part in held.parts]))
+        else:
+            held.boot, held.before = self._boot, common([part.before for part in held.parts if part.step.needed])
+            held.so_s = held.wake_s = self._clock()
+            held.wake_s += SAFE_S
+            texts = [part.refused or part.text for part in held.parts]
+            self._note(held, Phase.ACCEPTED, "read back: " + few(texts))
+
+    def _confirm(self, held: CarriedIntent) -> None:
+        """What is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no longer
+        slurmctld has forgotten in a crash, or somebody has undone: only what nobody can undo is done again."""
+        if held.parts is None:
+            # Of an earlier process, which saw it done.
+            held.parts = self._parts(held)
+        boot = self._boot
+        needed = [part for part in held.parts if part.step.needed]
+        for part in needed:
+            if part.standing in ("done", "changing") or not held.so_s:
+                self._look_again(held, part)
+        if any(part.standing == "changing" for part in needed):
+            held.wake_s = self._clock() + AGAIN_S
+            return
+        undone = [part for part in needed if self._is_left(part)]
+        if undone:
+            if self._ask_boot() != boot:
+                held.so_s = 0.0  # another run of slurmctld may have shown it: all of it is looked at once more
+                return
+            last = self._last_set()
+            undone = [part for part in undone if not is_overtaken(held, part, last)]
+        if not undone:
+            self._note(held, Phase.DONE, few([part.refused or part.text for part in held.parts]))
+            return
+        doubt = why_not_again(held, undone, self._boot, self._wall_ms()) or self._forbidden(held.number)
+        if doubt:
+            told = few([part.text for part in undone])
+            self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {doubt}")
+            return
+        for part in undone:
+            part.tried = False
+        held.at_ms = self._wall_ms()
+        held.again += 1
+        self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
+
+    def _last_set(self) -> LastSet:
+        """What was set, or may have been, of what, the last time: that it is no longer as it was set before is then as
+        it should be. The journal is asked too, for it knows what was settled before this process began. Found once a
+        turn: a slurmctld that was killed has forgotten many things at once."""
+        if self._last_of is None:
+            self._say()
+            known = [(held.number, held.command) for held in self._held.values()]
+            known += self._settled.items()
+            since = min(self._held)
+            known += [(intent.number, wanted(intent)) for intent in self._ledger.carried_since(since)]
+            self._last_of = last_set(known)
+        return self._last_of
+
+    # -- which slurmctld ----------------------------------------------------------------------------------------------
+
+    def _ask_boot(self) -> str:
+        """Which run of slurmctld answers; empty where that cannot be known. The same before and after a look: it was
+        that one which showed what was seen."""
+        self._boot_s = self._clock()
+        try:
+            self._boot, self._mute = self._far.boot(), 0
+        except SlurmUnavailable:
+            self._mute += 1
+            if self._mute <= MAX_MUTE:
+                raise
+            self._boot = ""
+        except SlurmRefused:
+            self._boot = ""
+        return self._boot
+
+    def _wake_forgotten(self) -> None:
+        """What was done in a run of slurmctld that has ended is looked at now: what it forgot, such as a hold, Slurm
+        goes on without."""
+        waiting = [held for held in self._held.values() if held.phase == Phase.ACCEPTED and held.boot]
+        if not waiting or self._clock() - self._boot_s < BOOT_EVERY_S:
+            return
+        boot = self._ask_boot()
+        for held in waiting:
+            if boot and held.boot != boot:
+                held.wake_s = 0.0
+
+    def _look_again(self, held: CarriedIntent, part: CarriedStep) -> None:
+        part.meant = part.meant or self._job_of(part.step.target)
+        try:
+            part.see(job_requests.look(self._far, part.step, part.meant, held.at_ms / 1000))
+        except (SlurmRefused, SpecError) as error:
+            part.refused = f"{part.step.target}: {error.problem}"
+
+    def _give_up(self, held: CarriedIntent) -> None:
+        if held.phase == Phase.ACCEPTED or self._wall_ms() - held.at_ms < GIVE_UP_MS:
+            return
+        waiting = [part for part in held.parts or () if part.standing == "missing" and self._is_left(part)]
+        if waiting:
+            return  # for a job of ours that is being submitted anew, whatever time that takes
+        why = self.trouble or "its effect was not to be seen"
+        if held.phase == Phase.OPEN and held.parts is None:
+            self._note(held, Phase.EXPIRED, f"Slurm could not be asked within {GIVE_UP_MS // 1000} s: {why}")
+        else:
+            open_ = [part.text or part.step.target for part in held.parts or () if self._is_left(part)]
+            self._note(held, Phase.IN_DOUBT, f"not seen to be done within {GIVE_UP_MS // 1000} s: {few(open_)}; {why}")
+
+
+AT_ONCE = 5
+"""Submissions asked for at the same moment: more only lengthen Slurm's answers."""
+IDLE_S = 1.0
+"""Between turns while something is under way and nothing new comes."""
+PAUSE_S = 0.02
+"""Least time between turns: what comes together is journalled together."""
+TROUBLE_S = 2.0
+
+
+Recorded = Callable[[Engine, Sequence[IntentChange]], Beside | None]
+"""What is to be written in the transaction of such changes; None: nothing."""
+
+
+Forbidden = Callable[[Engine, int], str]
+"""On the engine's thread: why the intent of that number may not be done again by itself now; empty: it may."""
+
+
+class EngineLedger:
+    """The journalled side, on the engine's thread."""
+
+    def __init__(self, loop: EngineLoop, recorded: Recorded = lambda engine, changes: None) -> None:
+        self._loop = loop
+        self._recorded = recorded
+
+    def new(self, after: int) -> list[Intent]:
+        return self._loop.call(lambda engine: newer(engine, after))
+
+    def settle(self, changes: Sequence[IntentChange]) -> None:
+        command = SettleIntents(changes=tuple(changes))
+        self._loop.call(lambda engine: engine.command(command, beside=self._recorded(engine, command.changes)))
+
+    def carried_since(self, number: int) -> list[Intent]:
+        return self._loop.call(lambda engine: carried_since(engine, number))
+
+
+def carried_since(engine: Engine, number: int) -> list[Intent]:
+    """Settled intents with a larger number that are done, or were so already, or may be, as far as they are still
+    kept."""
+    ended = engine.state.intents.ended
+    return [intent for intent in ended if intent.number > number and intent.phase in MAYBE_CARRIED]
+
+
+def newer(engine: Engine, after: int) -> list[Intent]:
+    """Intents under way with a larger number than `after`, in their order."""
+    found: list[Intent] = []
+    for number, intent in reversed(engine.state.intents.open.items()):
+        if number <= after:
+            break
+        found.append(intent)
+    return found[::-1]
+
+
+def is_under_way(engine: Engine, workload: str) -> bool:
+    """Whether the submission of that workload, or of the array it is of, is not settled."""
+    intents = engine.state.intents
+    names = {workload, workload.rpartition("/")[0]}
+    if names.isdisjoint(intents.ids):
+        return False
+    return any(intents.named.get(intent.token) in names for intent in intents.open.values())
+
+
+class IntentDriver:
+    """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is. `missing`: workloads under way that
+    the mirror has seen and does not find any more. `knows_jobs`: whether the mirror has seen any list of jobs yet."""
+
+    def __init__(
+        self,
+        far: Any,
+        loop: EngineLoop,
+        job_of: job_requests.JobOf,
+        *,
+        acted: Acted = lambda *, machines: None,
+        missing: Callable[[], Collection[str]] = lambda: (),
+        knows_jobs: Callable[[], bool] = lambda: True,
+        recorded: Recorded = lambda engine, changes: None,
+        forbidden: Forbidden = lambda engine, number: "",
+        place_of: Callable[[WorkloadSpec], JobDestination] | None = None,
+    ) -> None:
+        self._far = far
+        self._loop = loop
+        self._learnt = False
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slurm-submit")
+        ledger = EngineLedger(loop, recorded)
+
+        def job_id(workload: str) -> int:
+            job = job_of(workload)
+            return 0 if job is None else job.id
+
+        def cell_ms() -> int:
+            return loop.engine.now_ms
+
+        def may_act() -> bool:
+            lease = loop.engine.lease
+            return lease is None or lease.is_held
+
+        self.submitter = Submitter(
+            far, ledger, self._pool, place_of=place_of or _by_name(far.acts_as), job_ids=job_id, wall_ms=cell_ms,
+            may_act=may_act, missing=missing, user=far.acts_as,
+        )  # fmt: skip
+
+        def is_coming(workload: str) -> bool:
+            return loop.call(lambda engine: is_under_way(engine, workload))
+
+        self.actor = ChangeCarrier(
+            far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming,
+            knows_jobs=knows_jobs, forbidden=lambda number: loop.call(lambda engine: forbidden(engine, number)),
+        )  # fmt: skip
+        self._news = (threading.Event(), threading.Event())
+        self._threads = [
+            threading.Thread(target=self._submit, name="slurm-submissions", daemon=True),
+            threading.Thread(target=self._act, name="slurm-acts", daemon=True),
+        ]
+        self._end_listening: Callable[[], None] = lambda: None
+        self._faults: dict[str, str] = {}
+        """What -> why its last turn came to nothing; not those whose turn came to its end."""
+
+    def start(self) -> None:
+        self._end_listening = self._loop.on_version(self._on_version)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """What is under way is in the journal: the next process goes on with it."""
+        self._stopping.set()
+        self._end_listening()
+        for event in self._news:
+            event.set()
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be carried at present; empty when all is well."""
+        return next(iter(tuple(self._faults.values())), "") or self.submitter.trouble or self.actor.trouble
+
+    def _on_version(self, version: int) -> None:
+        for event in self._news:
+            event.set()
+
+    def _learn(self) -> None:
+        """What this cluster cannot be asked for, as it is reached: said at the door, before anybody approves it."""
+        lacking, ways = lacks_of(self._far.can), ways_of(self._far.can, self._far.api)
+        far = f"Slurm {self._far.version} at {self._far.place}"
+
+        def tell(engine: Engine) -> None:
+            engine.lacks, engine.ways, engine.far = lacking, ways, far
+
+        self._loop.call(tell)
+        self._learnt = True
+
+    def _submit(self) -> None:
+        more = False
+        while not self._stopping.is_set():
+            self._wait(self._news[0], 0.0 if more else IDLE_S)
+            more = self._turn("submissions", self.submitter.turn)
+
+    def _act(self) -> None:
+        while not self._stopping.is_set():
+            self._wait(self._news[1], IDLE_S)
+            if not self._learnt:
+                self._turn("abilities", self._learn)
+            self._turn("acts", self.actor.turn)
+
+    def _wait(self, news: threading.Event, most_s: float) -> None:
+        self._stopping.wait(PAUSE_S)
+        news.wait(most_s)
+        news.clear()
+
+    def _turn(self, what: str, turn: Callable[[], bool | None]) -> bool:
+        """A journal that cannot be written, or an engine that ends, holds everything up: nothing is carried that is not
+        on record. Any other fault is ours: it is said, and must not end what carries everything else."""
+        try:
+            more = bool(turn())
+        except (JournalError, UnreachableError) as error:
+            self._faults[what] = str(error)
+        except Exception as error:
+            self._faults[what] = f"a defect of Muster's: {type(error).__name__}: {error}"
+            traceback.print_exc()
+        else:
+            self._faults.pop(what, None)
+            return more
+        self._stopping.wait(TROUBLE_S)
+        return False
+
+
+def _by_name(user: str) -> Callable[[WorkloadSpec], JobDestination]:
+    """Of the work of that user, empty: of the account this process runs as."""
+    home = home_of(user)
+    return lambda spec: place_of_queue(spec, home)
+
+
+def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> JobDestination:
+    """As the mirror names things: a queue is a partition, a tenant an account, and the priority class begins with the
+    QOS."""
+    found = job_requests.TIER.fullmatch(spec.priority_class)
+    return JobDestination(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)
+
+
+def _needs(can: Capabilities) -> tuple[tuple[Capability, tuple[type[cmd.Command], ...]], ...]:
+    return (
+        (can.submit, (cmd.Submit,)),
+        (can.cancel, (cmd.Cancel,)),
+        (
+            can.update_job,
+            (cmd.Hold, cmd.Release, cmd.SetPriority, cmd.SetQos, cmd.SetJobPriority, cmd.MoveToQueue),
+        ),
+        (can.requeue, (cmd.Requeue, cmd.Preempt, cmd.Drain, cmd.DrainQueues)),
+        (can.update_node, (cmd.Cordon, cmd.Drain, cmd.Uncordon, cmd.RestoreNodes, cmd.PowerUp, cmd.PowerDown)),
+        (can.update_partition, (cmd.HoldQueues, cmd.OpenQueues, cmd.DrainQueues)),
+        (can.reservation_write, (cmd.Reserve, cmd.Unreserve)),
+    )
+
+
+def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
+    """Commands for which there is no way to this cluster, and why."""
+    return {command: ability.why for ability, commands in _needs(can) if not ability for command in commands}
+
+
+def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
+    """Commands that can be carried there -> by what."""
+    names = {"rest": f"REST {api}", "command": "scontrol"}
+    ways: dict[type[cmd.Command], dict[str, None]] = {}
+    for ability, commands in _needs(can):
+        for command in commands:
+            if ability.by:
+                ways.setdefault(command, {})[names[ability.by]] = None
+    lacks = lacks_of(can)
+    return {command: " and ".join(by) for command, by in ways.items() if command not in lacks}

@@ -1,0 +1,500 @@
+"""Jobs, nodes, partitions and reservations as the controller lists them.
+
+Jobs as the controller lists them.
+
+Nodes, partitions and reservations as the controller lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engine.external.slurm import names as hostlist
+from engine.external.slurm.answers import Entry, EntryShape, in_seconds, number_in, read_all, within
+from engine.external.slurm.records import (
+    JOB_STATES,
+    NODE_STATES,
+    UNLIMITED,
+    Job,
+    JobState,
+    Node,
+    SlurmPartition,
+    SlurmReservation,
+)
+
+JOB = EntryShape(
+    "job",
+    """job_id array_job_id array_task_id array_task_string name user_name account partition qos comment job_state
+    state_reason state_description priority hold submit_time eligible_time start_time end_time time_limit
+    node_count max_nodes tasks cpus memory_per_node memory_per_cpu tres_req_str tres_alloc_str tres_per_node
+    nodes gres_detail job_resources features required_nodes excluded_nodes shared contiguous required_switches
+    dependency deadline restart_cnt exit_code requeue nice resv_name licenses het_job_id
+    current_working_directory standard_output standard_error preempt_time last_sched_evaluation cluster sluid
+    user_id scheduled_nodes""",
+)
+STATE = EntryShape("job state", "job_id state")
+
+_MEANS_RUNNING = frozenset(["CONFIGURING", "RESIZING", "STOPPED", "SIGNALING", "POWER_UP_NODE"])
+_MEANS_PENDING = frozenset(["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
+_STEP_ID = re.compile(r"(\d{1,10})(?:_(\d{1,10}))?(?:\+\d+)?$")
+_PATTERN = re.compile(r"%(%|[0-9]{0,3}[jAaux])")
+
+
+def job(raw: msgspec.Raw) -> Job:
+    """ValueError when it has no id."""
+    entry = JOB.entry(raw)
+    id_ = entry.count("job_id")
+    if not id_:
+        raise ValueError(f"has no job id but {entry.raw.job_id!r}")
+    state, flags = job_state(entry, entry.raw.job_state)
+    reason = entry.text("state_reason")
+    priority = entry.number("priority")
+    max_nodes = entry.count("max_nodes")
+    wanted: dict[str, int] = entry.parsed("tres_req_str", hostlist.tres, {})
+    nodes = _hosts(entry, "nodes")
+    exit_status, signal = exit_code(entry, "exit_code", entry.raw.exit_code)
+    array_id, task = entry.count("array_job_id"), entry.number("array_task_id")
+    over = state not in ("PENDING", "RUNNING", "SUSPENDED")
+    name, user = entry.text("name"), _user(entry)
+    read = Job(
+        id=id_,
+        array_id=array_id,
+        array_task=task if array_id and task is not None and task >= 0 else None,
+        array_tasks=entry.text("array_task_string"),
+        name=name,
+        user=user,
+        account=entry.text("account"),
+        partition=entry.text("partition"),
+        qos=entry.text("qos"),
+        comment=entry.text("comment"),
+        state=state,
+        flags=flags,
+        reason="" if reason == "None" else reason,
+        reason_text=entry.text("state_description"),
+        priority=priority,
+        held=state == "PENDING" and (entry.flag("hold") or priority == 0 or reason.startswith("JobHeld")),
+        submit_s=entry.time("submit_time"),
+        eligible_s=entry.time("eligible_time"),
+        start_s=entry.time("start_time"),
+        end_s=entry.time("end_time"),
+        time_limit_s=entry.minutes("time_limit"),
+        nodes_min=_nodes_min(entry.count("node_count", 1), max_nodes, wanted),
+        nodes_max=max_nodes,
+        tasks=entry.number("tasks"),
+        cpus=entry.count("cpus"),
+        memory_mib=wanted.get("mem"),
+        memory_per_node_mib=_memory(entry, "memory_per_node"),
+        memory_per_cpu_mib=_memory(entry, "memory_per_cpu"),
+        tres_wanted=wanted,
+        tres_held=entry.parsed("tres_alloc_str", hostlist.tres, {}),
+        gres_wanted=entry.parsed("tres_per_node", hostlist.gres, {}),
+        nodes=nodes,
+        nodes_planned=_hosts(entry, "scheduled_nodes"),
+        **_on_nodes(entry, nodes),
+        features=entry.text("features"),
+        nodes_required=_hosts(entry, "required_nodes"),
+        nodes_excluded=_hosts(entry, "excluded_nodes"),
+        exclusive=_exclusive(entry),
+        contiguous=entry.flag("contiguous"),
+        switches=entry.count("required_switches"),
+        dependency=entry.text("dependency"),
+        deadline_s=entry.time("deadline"),
+        restarts=entry.count("restart_cnt"),
+        exit_status=exit_status if over else None,
+        signal=signal if over else None,
+        requeueable=entry.flag("requeue"),
+        nice=entry.number("nice") or 0,
+        reservation=entry.text("resv_name"),
+        licenses=entry.text("licenses"),
+        het_id=entry.count("het_job_id"),
+        workdir=entry.text("current_working_directory"),
+        stdout=_path(entry.text("standard_output"), id_, array_id, task, name, user),
+        stderr=_path(entry.text("standard_error"), id_, array_id, task, name, user),
+        preempted_s=entry.time("preempt_time"),
+        last_tried_s=entry.time("last_sched_evaluation"),
+        cluster=entry.text("cluster"),
+        stable_id=entry.text("sluid"),
+        extra=entry.extra,
+    )
+    return read
+
+
+def short_states(raws: Sequence[msgspec.Raw], own_ids: bool) -> tuple[tuple[JobState, ...], tuple[str, ...]]:
+    """The entries of `jobs/state`, one for each record of the controller, and those that could not be read.
+
+    They name array tasks `24_0`. In v0.0.42 (`own_ids`) 24 is the task's own job id, or the array's while it waits, one
+    entry for each task; before, it is always the array's, and the own id is not told.
+    """
+    read, bad = read_all(raws, _short_state, "job")
+    if not own_ids:
+        alone = (one if one.array_task is None else _of_array(one) for one in read)
+        return tuple(alone), bad
+    by_id: dict[int, list[JobState]] = {}
+    for one in read:
+        by_id.setdefault(one.id, []).append(one)
+    return tuple(each[0] if len(each) == 1 else _waiting(each) for each in by_id.values()), bad
+
+
+def _short_state(raw: msgspec.Raw) -> JobState:
+    entry = STATE.entry(raw)
+    found = _STEP_ID.match(str(entry.raw.job_id))
+    if not found:
+        raise ValueError(f"has no job id but {entry.raw.job_id!r}")
+    state, flags = job_state(entry, entry.raw.state)
+    return JobState(id=int(found[1]), state=state, flags=flags, array_task=int(found[2]) if found[2] else None)
+
+
+def _of_array(one: JobState) -> JobState:
+    return msgspec.structs.replace(one, id=0, array_id=one.id)
+
+
+def _waiting(each: list[JobState]) -> JobState:
+    tasks = ",".join(str(one.array_task) for one in each)
+    return msgspec.structs.replace(each[0], array_id=each[0].id, array_task=None, array_tasks=tasks)
+
+
+def job_state(entry: Entry, value: Any) -> tuple[str, frozenset[str]]:
+    """The base state and the flags: of a list of words (v0.0.40 and on), or of the one word that v0.0.38 shows."""
+    words = [word.upper() for word in entry.as_words("job_state", value)]
+    known = [word for word in words if word in JOB_STATES]
+    flags = frozenset(words) - JOB_STATES
+    if known:
+        return known[0], flags
+    if flags & _MEANS_RUNNING:
+        return "RUNNING", flags
+    if "COMPLETING" in flags or "STAGE_OUT" in flags:
+        return "COMPLETING", flags | {"COMPLETING"}
+    if flags & _MEANS_PENDING:
+        return "PENDING", flags
+    if value is not None:
+        entry.extra["job_state"] = value
+    return (words[0] if words else "UNKNOWN"), flags
+
+
+def exit_code(entry: Entry, name: str, value: Any) -> tuple[int | None, int | None]:
+    """Return code and signal, of a raw wait status or of its parts."""
+    if isinstance(value, dict) and "return_code" in value:
+        signal = value.get("signal")
+        number = number_in(within(signal, "id")) if isinstance(signal, dict) else None
+        if number is None and isinstance(signal, dict):
+            number = number_in(signal.get("signal_id"))
+        return (number_in(value["return_code"]) if number in (None, 0) else None), number or None
+    status = entry.read_number(name, value)
+    if status is None or status < 0:
+        return None, None
+    signal_number = status & 0x7F
+    return (None, signal_number) if signal_number else ((status >> 8) & 0xFF, None)
+
+
+def _nodes_min(node_count: int, nodes_max: int, wanted: dict[str, int]) -> int:
+    """Of a range ("2-4") `node_count` may tell the upper end while the job waits; what it asks for tells the lower."""
+    lower = wanted.get("node", 0)
+    return lower if 0 < lower < node_count <= nodes_max else max(1, node_count)
+
+
+def _user(entry: Entry) -> str:
+    name = entry.text("user_name")
+    if name:
+        return name
+    uid = entry.number("user_id")
+    return str(uid) if uid is not None and uid >= 0 else ""
+
+
+def _memory(entry: Entry, name: str) -> int | None:
+    value = entry.number(name)
+    return value if value else None
+
+
+def _hosts(entry: Entry, name: str) -> tuple[str, ...]:
+    value = getattr(entry.raw, name)
+    if isinstance(value, list):
+        value = ",".join(one for one in value if isinstance(one, str))
+    return entry.as_parsed(name, value, hostlist.hosts, ())
+
+
+def _exclusive(entry: Entry) -> bool:
+    """v0.0.38 writes `shared` as 0 for whole nodes, null for the default; later ones a list with `none`."""
+    value = entry.raw.shared
+    if isinstance(value, list):
+        return "none" in value
+    if isinstance(value, str):
+        return value == "none"
+    return type(value) is int and value == 0
+
+
+def _on_nodes(entry: Entry, nodes: tuple[str, ...]) -> dict[str, Any]:
+    """What is held on each node: CPUs, memory, GRES and indexes of GPUs, from `job_resources` and `gres_detail`."""
+    resources = entry.raw.job_resources
+    listed = within(resources, "allocated_nodes")
+    if not isinstance(listed, list):
+        listed = within(resources, "nodes", "allocation")
+    found: dict[str, Any] = {}
+    order = nodes
+    if isinstance(listed, list) and listed:
+        cores = {one[0]: one for one in map(_allocation, listed) if one}
+        order = tuple(cores) if set(cores) == set(nodes) else nodes
+        found["cpus_on"] = _as_cpus({name: one[1] for name, one in cores.items()}, entry.count("cpus"))
+        found["memory_on"] = {name: one[2] for name, one in cores.items()}
+    elif resources:
+        entry.extra["job_resources"] = resources
+    details = entry.raw.gres_detail
+    if isinstance(details, list) and details and len(details) == len(order):
+        found["gres_on"] = {name: _gres(entry, one) for name, one in zip(order, details, strict=True)}
+        found["gpus_on"] = {name: _gpu_indexes(entry, one) for name, one in zip(order, details, strict=True)}
+    elif details:
+        entry.extra["gres_detail"] = details
+    return found
+
+
+def _allocation(one: Any) -> tuple[str, int, int] | None:
+    """Name, cores (v0.0.38) or CPUs, and memory of one node of a job."""
+    name = within(one, "nodename") or within(one, "name")
+    if not isinstance(name, str):
+        return None
+    cpus = number_in(within(one, "cpus", "count"))
+    memory = number_in(within(one, "memory", "allocated")) or number_in(within(one, "memory_allocated")) or 0
+    return name, _cores(within(one, "sockets")) if cpus is None else cpus, memory
+
+
+def _cores(sockets: Any) -> int:
+    if not isinstance(sockets, dict):
+        return 0
+    cores = (within(one, "cores") for one in sockets.values())
+    return sum(1 for each in cores if isinstance(each, dict) for word in each.values() if word == "allocated")
+
+
+def _as_cpus(cores: dict[str, int], cpus: int) -> dict[str, int]:
+    """Cores as CPUs: with several threads a core, all the job's CPUs are a multiple of its cores."""
+    total = sum(cores.values())
+    threads = cpus // total if total and cpus and cpus % total == 0 else 1
+    return {name: count * threads for name, count in cores.items()}
+
+
+def _gres(entry: Entry, detail: Any) -> dict[str, int]:
+    return entry.as_parsed("gres_detail", detail, hostlist.gres, {})
+
+
+def _gpu_indexes(entry: Entry, detail: Any) -> tuple[int, ...]:
+    indexes: dict[str, tuple[int, ...]] = entry.as_parsed("gres_detail", detail, hostlist.gres_indexes, {})
+    return tuple(sorted(at for name, each in indexes.items() if name.split(":")[0] == "gpu" for at in each))
+
+
+def _path(path: str, id_: int, array_id: int, task: int | None, name: str, user: str) -> str:
+    """A file name with Slurm's patterns filled in, as v0.0.42 gives it and v0.0.38 does not."""
+    if "%" not in path:
+        return path
+    values = {
+        "j": str(id_),
+        "A": str(array_id or id_),
+        "a": str(task) if task is not None and task != UNLIMITED else "4294967294",
+        "u": user,
+        "x": name,
+    }
+
+    def filled(found: re.Match[str]) -> str:
+        pattern = found[1]
+        if pattern == "%":
+            return "%"
+        return values[pattern[-1]].rjust(int(pattern[:-1] or 0), "0") if pattern[:-1] else values[pattern[-1]]
+
+    return _PATTERN.sub(filled, path)
+
+
+NODE = EntryShape(
+    "node",
+    """name state state_flags cpus effective_cpus alloc_cpus cpu_load real_memory specialized_memory alloc_memory
+    free_mem free_memory gres gres_used sockets cores threads partitions features active_features reason
+    reason_changed_at reason_set_by_user boot_time slurmd_start_time last_busy weight address hostname
+    instance_type reservation version slurmd_version topology""",
+)
+PARTITION = EntryShape(
+    "partition",
+    """name partition state nodes flags max_time_limit default_time_limit maximum_nodes_per_job maximums defaults
+    minimums priority priority_tier priority_job_factor preemption_mode preempt_mode preemption_grace_time
+    grace_time default_memory_per_cpu default_memory_per_node qos allowed_qos denied_qos allowed_accounts
+    denied_accounts accounts total_cpus cpus tres""",
+)
+RESERVATION = EntryShape(
+    "reservation", "name start_time end_time node_list core_count partition users accounts features licenses flags tres"
+)
+
+_SAME_FLAG = {"MAINT": "MAINTENANCE", "NO_RESPOND": "NOT_RESPONDING", "REBOOT": "REBOOT_REQUESTED"}
+
+
+def node(raw: msgspec.Raw) -> Node:
+    """ValueError when it has no name."""
+    entry = NODE.entry(raw)
+    state, flags = _node_state(entry)
+    free = entry.number("free_mem" if entry.raw.free_mem is not None else "free_memory")
+    load = entry.number("cpu_load")
+    version = entry.text("version") or entry.text("slurmd_version")
+    return Node(
+        name=_name(entry),
+        state=state,
+        flags=flags,
+        cpus=entry.count("effective_cpus") or entry.count("cpus"),
+        cpus_used=entry.count("alloc_cpus"),
+        cpu_load=load / 100 if load is not None and load >= 0 else None,
+        memory_mib=max(0, entry.count("real_memory") - entry.count("specialized_memory")),
+        memory_used_mib=entry.count("alloc_memory"),
+        memory_free_mib=free if free is not None and free >= 0 else None,
+        gres=entry.parsed("gres", hostlist.gres, {}),
+        gres_used=entry.parsed("gres_used", hostlist.gres, {}),
+        gres_indexes_used=entry.parsed("gres_used", hostlist.gres_indexes, {}),
+        sockets=entry.count("sockets"),
+        cores_per_socket=entry.count("cores"),
+        threads_per_core=entry.count("threads"),
+        partitions=entry.words("partitions"),
+        features=entry.words("features"),
+        features_active=entry.words("active_features"),
+        reason=entry.text("reason"),
+        reason_s=entry.time("reason_changed_at"),
+        reason_user=entry.text("reason_set_by_user"),
+        boot_s=entry.time("boot_time"),
+        slurmd_start_s=entry.time("slurmd_start_time"),
+        last_busy_s=entry.time("last_busy"),
+        weight=entry.count("weight", 1),
+        address=entry.text("address"),
+        hostname=entry.text("hostname"),
+        switch=_leaf(entry),
+        instance_type=entry.text("instance_type"),
+        reservation=entry.text("reservation"),
+        version=version,
+        extra=entry.extra,
+    )
+
+
+def _name(entry: Entry) -> str:
+    name = entry.text("name")
+    if not name:
+        raise ValueError(f"has no name but {entry.raw.name!r}")
+    return name
+
+
+def _node_state(entry: Entry) -> tuple[str, frozenset[str]]:
+    """v0.0.38: a base state in small letters, and `state_flags`. Later: both in one list."""
+    words = [word.upper() for word in entry.words("state")]
+    flags = frozenset(
+        _SAME_FLAG.get(word, word)
+        for word in [*words, *(word.upper() for word in entry.words("state_flags"))]
+        if word not in NODE_STATES
+    )
+    known = [word for word in words if word in NODE_STATES]
+    if not known and entry.raw.state is not None:
+        entry.extra["state"] = entry.raw.state
+    return (known[0] if known else "UNKNOWN"), flags
+
+
+def _leaf(entry: Entry) -> str:
+    """Releases from 25.05 say where in the tree: `topo:spine.rack1.node`; earlier ones nothing."""
+    path = entry.text("topology").rpartition(":")[2].split(".")
+    return path[-2] if len(path) > 1 else ""
+
+
+def partition(raw: msgspec.Raw) -> SlurmPartition:
+    """ValueError when it has no name."""
+    entry = PARTITION.entry(raw)
+    later = isinstance(entry.raw.nodes, dict)
+    return (_later_partition if later else _early_partition)(entry)
+
+
+def _early_partition(entry: Entry) -> SlurmPartition:
+    flags = {word.lower() for word in entry.words("flags")}
+    return SlurmPartition(
+        name=_name(entry),
+        state=entry.text("state").upper() or "UNKNOWN",
+        nodes=entry.parsed("nodes", hostlist.hosts, ()),
+        default="default" in flags,
+        hidden="hidden" in flags,
+        time_limit_s=entry.minutes("max_time_limit"),
+        default_time_s=entry.minutes("default_time_limit"),
+        nodes_max=entry.number("maximum_nodes_per_job"),
+        tier=entry.count("priority_tier", 1),
+        priority=entry.count("priority_job_factor", 1),
+        preempt_mode=_preempt_mode(entry, "preemption_mode"),
+        grace_s=entry.count("preemption_grace_time"),
+        default_memory_per_cpu_mib=entry.number("default_memory_per_cpu") or None,
+        default_memory_per_node_mib=entry.number("default_memory_per_node") or None,
+        qos=entry.text("qos"),
+        allowed_qos=entry.words("allowed_qos"),
+        denied_qos=entry.words("denied_qos"),
+        allowed_accounts=entry.words("allowed_accounts"),
+        denied_accounts=entry.words("denied_accounts"),
+        cpus=entry.count("total_cpus"),
+        tres=entry.parsed("tres", hostlist.tres, {}),
+        extra=entry.extra,
+    )
+
+
+def _later_partition(entry: Entry) -> SlurmPartition:
+    def number(name: str, *path: str) -> int | None:
+        return entry.read_number(name, entry.inside(name, *path))
+
+    def names(name: str, *path: str) -> tuple[str, ...]:
+        return entry.as_words(name, entry.inside(name, *path))
+
+    states = [word.upper() for word in names("partition", "state")]
+    shares = entry.inside("maximums", "oversubscribe", "jobs")
+    memory = entry.inside("defaults", "partition_memory_per_cpu"), entry.inside("defaults", "partition_memory_per_node")
+    flags = {word.lower() for word in entry.words("flags")}
+    return SlurmPartition(
+        name=_name(entry),
+        state=states[0] if states else "UNKNOWN",
+        nodes=entry.as_parsed("nodes", entry.inside("nodes", "configured"), hostlist.hosts, ()),
+        default=True if "default" in flags else None,
+        hidden="hidden" in flags,
+        exclusive=shares == 0,
+        oversubscribe=shares if isinstance(shares, int) and shares > 0 else 1,
+        time_limit_s=in_seconds(number("maximums", "time")),
+        default_time_s=in_seconds(number("defaults", "time")),
+        nodes_max=number("maximums", "nodes"),
+        nodes_min=number("minimums", "nodes") or 0,
+        tier=number("priority", "tier") or 1,
+        priority=number("priority", "job_factor") or 1,
+        preempt_mode=_preempt_mode(entry, "preempt_mode"),
+        grace_s=max(0, entry.number("grace_time") or 0),
+        default_memory_per_cpu_mib=entry.read_number("defaults", memory[0]) or None,
+        default_memory_per_node_mib=entry.read_number("defaults", memory[1]) or None,
+        qos=str(entry.inside("qos", "assigned") or ""),
+        allowed_qos=names("qos", "allowed"),
+        denied_qos=names("qos", "deny"),
+        allowed_accounts=names("accounts", "allowed"),
+        denied_accounts=names("accounts", "deny"),
+        cpus=number("cpus", "total") or 0,
+        tres=entry.as_parsed("tres", within(entry.raw.tres, "configured"), hostlist.tres, {}),
+        extra=entry.extra,
+    )
+
+
+def _preempt_mode(entry: Entry, name: str) -> str:
+    """`disabled` is what v0.0.38 writes where no mode is set for the partition: as the cluster."""
+    words = [word.upper() for word in entry.words(name)]
+    return next((word for word in words if word != "DISABLED"), "")
+
+
+def reservation(raw: msgspec.Raw) -> SlurmReservation:
+    """ValueError when it has no name."""
+    entry = RESERVATION.entry(raw)
+    return SlurmReservation(
+        name=_name(entry),
+        start_s=entry.time("start_time"),
+        end_s=entry.time("end_time"),
+        nodes=entry.parsed("node_list", hostlist.hosts, ()),
+        cores=entry.count("core_count"),
+        partition=entry.text("partition"),
+        users=entry.words("users"),
+        accounts=entry.words("accounts"),
+        features=entry.text("features"),
+        licenses=_licenses(entry.raw.licenses),
+        flags=frozenset(word.upper() for word in entry.words("flags")),
+        tres=entry.parsed("tres", hostlist.tres, {}),
+        extra=entry.extra,
+    )
+
+
+def _licenses(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,475 @@
+"""A session with a cluster: its release, who asks, asking again, and long lists read as they come.
+
+The entries of one long list, read while the answer still comes: 100,000 jobs are 0.8 GB of text, and need not be in
+memory at once.
+
+What begins where an entry does and is JSON as a whole is that entry, and can be nothing else. So it is enough to guess
+where entries end, by what stood between the first two, and to try. Whatever is not cut is left to be read as any
+answer.
+
+A session with a cluster: which release it is, how to ask it, who asks, and asking again with a newer token.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from engine.external.slurm.answers import NOT_PLAIN_JSON, SlurmAnswer, decoded, number_in, require, split
+from engine.external.slurm.capabilities import (
+    Capabilities,
+    SlurmDenied,
+    SlurmLacks,
+    SlurmRefused,
+    SlurmUnavailable,
+    SlurmUnreadable,
+    capabilities,
+)
+from engine.external.slurm.dialects import V38, V42, Dialect
+from engine.external.slurm.scontrol import Commands
+from engine.external.slurm.transport import SlurmTransport
+
+T = TypeVar("T")
+_NEXT = re.compile(rb"\}(\s*,\s*\{\s*\"[^\"\\]{1,100}\"\s*:)")
+MAX_FAILS = 1_000
+"""After so many wrong guesses in a row it is no longer tried: an entry is not such JSON as can be told to be whole."""
+LONGEST_FIRST = 8 << 20
+"""Bytes of a first entry, after which its end is no longer looked for."""
+_IS_JSON = msgspec.json.Decoder(msgspec.Raw)
+
+
+class Cutter(Generic[T]):
+    """Feed it an answer, then `rest`. `read` is called with each entry of the list of that name that was cut out."""
+
+    def __init__(self, name: str, read: Callable[[msgspec.Raw], T]) -> None:
+        self._begins = re.compile(rb'(?<!\\)"' + name.encode() + rb'"\s*:\s*\[\s*(?=\{)')
+        self._read = read
+        self._held = bytearray()
+        """What came and is not cut yet; once the list has begun, from the beginning of an entry on."""
+        self._before = b""
+        """Of the answer, up to its first entry."""
+        self._between = b""
+        """From the end of an entry to the first key of the next."""
+        self._searched = 0
+        """Up to where in `_held` no end was found."""
+        self._fails = 0
+        """Guesses in a row that were wrong."""
+        self.found: list[T] = []
+        self.bad: list[tuple[int, str]] = []
+        """Of each entry that could not be read at all, which it is, from 1 on, and why."""
+
+    def feed(self, chunk: bytes) -> None:
+        self._held += chunk
+        if not self._before:
+            begins = self._begins.search(self._held)
+            if begins is None:
+                return
+            self._before = bytes(self._held[: begins.end()])
+            del self._held[: begins.end()]
+        if self._fails > MAX_FAILS or (not self._between and not self._learn()):
+            return
+        cut, mark = 0, b"}" + self._between
+        while self._fails <= MAX_FAILS and (end := self._held.find(mark, self._searched)) >= 0:
+            self._searched = end + 1
+            if self._take(bytes(self._held[cut : end + 1])):
+                cut = end + 1 + self._between.index(b"{")
+        self._searched = max(self._searched, len(self._held) - len(mark) + 1, cut) - cut
+        del self._held[:cut]
+
+    @property
+    def count(self) -> int:
+        """Entries that were cut out so far."""
+        return len(self.found) + len(self.bad)
+
+    def rest(self) -> bytes:
+        """The answer without the entries that were cut out; nothing more comes."""
+        return self._before + bytes(self._held)
+
+    def _learn(self) -> bool:
+        """Find what stands between two entries: behind the first."""
+        for found in _NEXT.finditer(self._held, self._searched):
+            self._searched = found.start() + 1
+            if self._is_json(bytes(self._held[: found.start() + 1])):
+                self._between, self._searched = found[1], found.start()
+                return True
+            # A job on many nodes has thousands of objects in it.
+            self._fails = MAX_FAILS + 1 if len(self._held) > LONGEST_FIRST else 0
+        return False
+
+    def _take(self, entry: bytes) -> bool:
+        """Whether it is a whole entry."""
+        if not self._is_json(entry):
+            return False
+        try:
+            self.found.append(self._read(msgspec.Raw(entry)))
+        except (ValueError, TypeError, RecursionError) as error:
+            self.bad.append((self.count + 1, str(error)[:200]))
+        return True
+
+    def _is_json(self, text: bytes) -> bool:
+        try:
+            _IS_JSON.decode(text)
+        except NOT_PLAIN_JSON:
+            self._fails += 1
+            return False
+        self._fails = 0
+        return True
+
+
+PROVEN = ("v0.0.42", "v0.0.41", "v0.0.40", "v0.0.38")
+"""Best first. .41 has the shape of .40 and .42."""
+_VERSION = re.compile(r"/v(\d+)\.(\d+)\.(\d+)/")
+CLOCK_HOLDS_S = 60.0
+AT_ONCE_S = 1.0
+LOOK_AGAIN_S = 30.0
+"""Commands that did not work are tried again after this; that the statistics were reset between two questions, too."""
+EXPIRY_MARGIN_S = 30.0
+_AGAIN = "Is it running? It is asked again"
+
+
+class SlurmRelease(msgspec.Struct, frozen=True):
+    """What slurmrestd offers, as it says itself."""
+
+    api: str
+    dialect: Dialect
+    proven: bool
+    paths: frozenset[tuple[str, str]]
+    """Method and path, with `*` for the version; empty when it did not describe itself."""
+
+    def offers(self, method: str, path: str) -> bool:
+        return (method, path) in self.paths
+
+
+class SlurmSession:
+    def __init__(self, line: SlurmTransport, commands: Commands | None) -> None:
+        self.line = line
+        self.commands = commands
+        self._lock = threading.RLock()
+        self._release: SlurmRelease | None = None
+        self._looking = threading.Lock()
+        self._can: Capabilities | None = None
+        self._can_until = 0.0
+        self._clock: tuple[float, float] | None = None
+        self.slurm_version = ""
+        """E.g. `24.11.5`; empty until something was answered."""
+        self.cluster = ""
+        self._taken = ""
+        """The token that was last seen to be taken."""
+        line.alive = self._alive
+
+    def close(self) -> None:
+        self.line.close()
+
+    @property
+    def api(self) -> str:
+        """The version of the REST API that is spoken, e.g. `v0.0.42`."""
+        return self._known().api
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._known().dialect
+
+    @property
+    def can(self) -> Capabilities:
+        """What can be asked here, with the reason for each lack."""
+        release = self._known()
+        with self._looking:
+            if self._can is None or time.monotonic() > self._can_until:
+                why_not, holds_s = self._no_commands()
+                self._can_until = time.monotonic() + holds_s
+                self._can = capabilities(
+                    version=release.api,
+                    offers=release.offers,
+                    commands=not why_not,
+                    no_commands=why_not,
+                    proven=release.proven,
+                )
+            return self._can
+
+    def answers(self) -> bool:
+        """Whether slurmctld answers a ping now: known within some seconds, whatever else is awaited of it meanwhile."""
+        try:
+            return self._alive()
+        except (SlurmRefused, SlurmUnavailable):
+            return False
+
+    def forget(self) -> None:
+        """Find out anew what is there: after slurmrestd was changed for another release."""
+        with self._lock:
+            self._release = self._can = self._clock = None
+
+    def ask(
+        self,
+        what: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        *,
+        database: bool = False,
+        read_s: float | None = None,
+        cutter: Callable[[], Cutter[Any]] | None = None,
+    ) -> SlurmAnswer | None:
+        """The answer to a GET, without what a cutter took from it; None for "nothing changed" (304). Raises what the
+        answer means."""
+        full = self._path(path, database)
+        status, body = self._with_token(lambda: self.line.get(full, query, read_s=read_s, cutter=cutter))
+        if status == 304:
+            return None
+        answer = self._split(status, body)
+        self._require(answer, what)
+        return answer
+
+    def asked(
+        self, what: str, path: str, query: dict[str, str] | None = None, *, database: bool = False
+    ) -> SlurmAnswer:
+        """The same where 304 is no answer."""
+        answer = self.ask(what, path, query, database=database)
+        if answer is None:
+            raise SlurmUnreadable(f"{what}: nothing was asked about a change, and `no change` came back")
+        return answer
+
+    def tell(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: dict[str, str] | None = None,
+        *,
+        submitted: bool = False,
+    ) -> SlurmAnswer:
+        """A write: once, never again of itself. Raises what the answer means."""
+        full = self._path(path, False)
+        self._prove_token()
+        status, text = self._with_token(lambda: self.line.write(method, full, query or {}, body))
+        answer = self._split(status, text)
+        self._require(answer, what, wrote=True, submitted=submitted)
+        return answer
+
+    def offset_s(self) -> float:
+        """How far slurmctld's clock is ahead of this machine's at least; asked at most once a minute."""
+        with self._lock:
+            known = self._clock
+        if known is None or time.monotonic() - known[0] > CLOCK_HOLDS_S:
+            said = number_at(self.asked("asking the time", "diag").value("statistics"), "req_time")
+            known = (time.monotonic(), said - time.time() if said else 0.0)
+            with self._lock:
+                self._clock = known
+        return known[1]
+
+    def _path(self, path: str, database: bool) -> str:
+        return f"/{'slurmdb' if database else 'slurm'}/{self._known().api}/{path}"
+
+    def _with_token(self, send: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
+        """Sends; when the token is no longer taken and the file has another by now, sends with that. What was denied
+        had no effect, so a write may be sent twice here."""
+        status, body = send()
+        tokens = self.line.tokens
+        if tokens and _token_refused(status, body):
+            before = tokens.token()
+            if tokens.token(again=True) != before:
+                status, body = send()
+        return status, body
+
+    def _split(self, status: int, body: bytes) -> SlurmAnswer:
+        try:
+            return split(status, body)
+        except SlurmUnreadable:
+            if status in (401, 403, 511):
+                raise SlurmDenied(
+                    0, f"{self.line.place} wants to know who asks", "Give a user and a token that holds", bad_token=True
+                ) from None
+            if status in (404, 405):
+                self.forget()
+                raise SlurmLacks(
+                    0, f"{self.line.place} has no such call (status {status})", "Is it another release now?"
+                ) from None
+            raise
+
+    def _require(self, answer: SlurmAnswer, what: str, *, wrote: bool = False, submitted: bool = False) -> None:
+        self._learn(answer)
+        try:
+            require(answer, what, wrote=wrote, submitted=submitted)
+        except SlurmUnavailable as error:
+            error.arrived = error.arrived and wrote
+            if not wrote and self._refuses_token():
+                raise self._bad_token() from None
+            self.line.failed(error.problem)
+            raise
+
+    def _learn(self, answer: SlurmAnswer) -> None:
+        if self.slurm_version and self.cluster:
+            return
+        meta = answer.value("meta")
+        slurm = meta.get("slurm") or meta.get("Slurm") if isinstance(meta, dict) else None
+        if isinstance(slurm, dict):
+            self.slurm_version = str(slurm.get("release") or self.slurm_version)
+            self.cluster = str(slurm.get("cluster") or self.cluster)
+
+    def _known(self) -> SlurmRelease:
+        with self._lock:
+            if self._release is None:
+                self._release = self._described()
+            return self._release
+
+    def _described(self) -> SlurmRelease:
+        """By the release's own description; where there is none, by trying."""
+        status, body = self._with_token(lambda: self.line.get("/openapi/v3"))
+        paths = _paths(body) if status == 200 else frozenset()
+        versions = {found[0] for _, path in paths if (found := _VERSION.search(path))}
+        if not versions:
+            if status in (401, 403, 511):
+                self._split(status, body)
+            return self._tried()
+        return _chosen({version.strip("/") for version in versions}, paths, str(self.line.place))
+
+    def _tried(self) -> SlurmRelease:
+        for api in PROVEN:
+            status, body = self.line.ping(f"/slurm/{api}/ping")
+            if status == 404:
+                continue
+            self._split(status, body)
+            return SlurmRelease(api, _dialect(api), True, _USUAL_38 if api == "v0.0.38" else _USUAL_42)
+        raise SlurmUnreadable(
+            f"{self.line.place} knows none of {', '.join(PROVEN)}", "Is it a slurmrestd of 22.05 or later?"
+        )
+
+    def _alive(self) -> bool:
+        """Whether a request is worth sending: slurmctld answers, or refuses the token, which the request will tell."""
+        return self._release is None or self._ping(self._release) != "down"
+
+    def _ping(self, release: SlurmRelease) -> Literal["up", "down", "refused"]:
+        """slurmrestd of 22.05 says the same of a controller that is down and of one that refuses the token. But the
+        first it finds out after half a minute, the second at once."""
+        began = time.monotonic()
+        status, body = self.line.ping(f"/slurm/{release.api}/ping")
+        if status in (401, 511):
+            return "refused"
+        try:
+            pings = split(status, body).value("pings")
+        except SlurmUnavailable:
+            return "down"
+        said = [
+            one.get("pinged", one.get("ping"))
+            for one in (pings if isinstance(pings, list) else ())
+            if isinstance(one, dict)
+        ]
+        if "UP" in said:
+            return "up"
+        quick = time.monotonic() - began < AT_ONCE_S
+        return "refused" if self.line.tokens and release.api == "v0.0.38" and status == 500 and quick else "down"
+
+    def _refuses_token(self) -> bool:
+        """v0.0.38 says of a read whose token is bad only `Unspecified error`."""
+        release = self._known()
+        return bool(self.line.tokens) and release.api == "v0.0.38" and self._ping(release) == "refused"
+
+    def _prove_token(self) -> None:
+        """Before a write: v0.0.38 says of a write whose token is bad only that the line broke, so that nobody could
+        know whether it was done. A token that was taken once is not asked about again until it expires."""
+        tokens, release = self.line.tokens, self._known()
+        if tokens is None or release.api != "v0.0.38":
+            return
+        token, expires_s = tokens.token(), tokens.expires_s()
+        if token == self._taken and (not expires_s or time.time() < expires_s - EXPIRY_MARGIN_S):
+            return
+        found = self._ping(release)
+        if found == "refused":
+            raise self._bad_token()
+        if found == "down":
+            raise SlurmUnavailable(f"slurmctld behind {self.line.place} does not answer", _AGAIN, arrived=False)
+        self._taken = token
+
+    def _bad_token(self) -> SlurmDenied:
+        return SlurmDenied(
+            0,
+            f"slurmctld behind {self.line.place} does not take the token",
+            "It is wrong or has expired: give another (`scontrol token`)",
+            bad_token=True,
+        )
+
+    def _no_commands(self) -> tuple[str, float]:
+        """Why Slurm's commands cannot be used here, empty when they can; and for how long that is believed."""
+        if self.commands is None or not self.commands.at_hand():
+            return "Slurm's commands are not at hand", math.inf
+        tokens = self.line.tokens
+        self.commands.token = tokens.token() if tokens else ""
+        try:
+            theirs = self.commands.since_s()
+            ours = number_at(self.asked("asking for statistics", "diag").value("statistics"), "req_time_start")
+        except (SlurmRefused, SlurmUnavailable) as error:
+            if "configuration source" in error.problem:
+                return "Slurm's commands here find no slurm.conf: set SLURM_CONF for the engine", LOOK_AGAIN_S
+            return f"Slurm's commands here do not work: {error.problem}", LOOK_AGAIN_S
+        if theirs != ours:
+            return "Slurm's commands here speak to another controller than slurmrestd", LOOK_AGAIN_S
+        # Both count since 0 for a while after a start: then that says little.
+        return "", math.inf if ours else LOOK_AGAIN_S
+
+
+def _token_refused(status: int, body: bytes) -> bool:
+    return status in (401, 511) or (status == 500 and b"1007" in body[-4096:])
+
+
+def number_at(value: Any, name: str) -> int:
+    return number_in(value.get(name)) or 0 if isinstance(value, dict) else 0
+
+
+def _paths(body: bytes) -> frozenset[tuple[str, str]]:
+    """Methods and paths of an OpenAPI description, as slurmrestd writes them, versions kept."""
+    try:
+        described = decoded(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["paths"])
+    except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
+        return frozenset()
+    if not isinstance(described, dict):
+        return frozenset()
+    return frozenset(
+        (method, path.rstrip("/"))
+        for path, methods in described.items()
+        if isinstance(methods, dict)
+        for method in methods
+    )
+
+
+def _chosen(versions: set[str], paths: frozenset[tuple[str, str]], place: str) -> SlurmRelease:
+    """The best that is known; else the oldest that is newer, to read only."""
+    known = next((api for api in PROVEN if api in versions), None)
+    newer = sorted((_order(api), api) for api in versions if _order(api) > _order(PROVEN[0]))
+    api = known or (newer[0][1] if newer else None)
+    if api is None:
+        raise SlurmLacks(
+            0,
+            f"{place} speaks only {', '.join(sorted(versions))}",
+            "This client speaks v0.0.38 and v0.0.40 to v0.0.42: Slurm 22.05 and later",
+        )
+    mark = f"/{api}"
+    here = frozenset((method, path.replace(mark, "/*", 1)) for method, path in paths if mark + "/" in path)
+    return SlurmRelease(api, _dialect(api), known is not None, here)
+
+
+def _order(api: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", api))
+
+
+def _dialect(api: str) -> Dialect:
+    return V38() if api == "v0.0.38" else V42(api)
+
+
+_USUAL_38 = frozenset(
+    [
+        ("post", "/slurm/*/job/submit"),
+        ("post", "/slurm/*/job/{job_id}"),
+        ("delete", "/slurm/*/job/{job_id}"),
+    ]
+)
+_USUAL_42 = _USUAL_38 | {
+    ("post", "/slurm/*/node/{node_name}"),
+    ("get", "/slurm/*/jobs/state"),
+    ("get", "/slurm/*/shares"),
+}
+"""What is there for sure where a release does not describe itself."""

@@ -1,0 +1,413 @@
+"""Carries submissions to Slurm.
+
+A submission is journalled as wanted, then as about to be sent, and only then sent; with its id when that comes, and as
+done when slurmctld has it for good. Whatever ends in between, Muster, slurmrestd, slurmctld or the line, the next one
+finds in the journal how far it was, and in Slurm's list by the token whether it arrived:
+`engine.external.intent_evidence`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from engine.external import intent_evidence
+from engine.external.intent_evidence import JobListing, JobsByToken, SentSubmission
+from engine.external.slurm.capabilities import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.job_requests import JobDestination, carries, head_in, token_in, wish_of
+from engine.external.slurm.records import AcceptedJob, Job, JobList, JobRequest, PastJob
+from engine.model import commands as cmd
+from engine.model.commands import IntentChange
+from engine.model.errors import MusterError
+from engine.model.specs import WorkloadSpec
+from engine.state.intents import Intent, Phase, wanted
+
+AT_ONCE = 24
+"""Submissions that are journalled as sent together, and so the most of which nobody may know after a crash."""
+MAX_SINGLE = 50
+"""Jobs that are read back one by one; more are read from the whole list."""
+LIST_SHARE = 4
+"""The list of jobs is asked for again after so many times as long as it took, at the earliest."""
+RETRY_S = 2.0
+DENIED_RETRY_S = 15.0
+
+
+class SubmissionApi(Protocol):
+    """What of a Slurm connection is used here."""
+
+    def submit(self, wish: JobRequest) -> AcceptedJob: ...
+    def jobs(self, since: int | None = None) -> JobList: ...
+    def job(self, id_: int, /) -> Job: ...
+    def cancel(self, id_: int, /) -> None: ...
+    def history(self, since_s: int, /) -> Sequence[PastJob]: ...
+    def ended_kept_s(self) -> float: ...
+
+
+class SubmissionJournal(Protocol):
+    """The journalled side."""
+
+    def new(self, after: int) -> list[Intent]:
+        """Those under way with a larger number, in their order."""
+        ...
+
+    def settle(self, changes: Sequence[IntentChange]) -> None:
+        """Durable when it returns. Raises MusterError with nothing of it recorded."""
+        ...
+
+    def carried_since(self, number: int) -> list[Intent]:
+        """Those with a larger number that are done, or were so already, or may be, as far as they are still kept."""
+        ...
+
+
+class CarriedSubmission(msgspec.Struct):
+    """A submission under way."""
+
+    number: int
+    token: str
+    spec: WorkloadSpec
+    phase: Phase
+    tries: int = 0
+    job: int = 0
+    submit_s: int = 0
+    attempted_s: float = 0.0
+    arrived: bool = True
+    down_s: float = 0.0
+    """As `SentSubmission` has them."""
+    there_s: float = 0.0
+    """Our clock: it was there. It is safe when it still is SAFE_S later."""
+    inherited: bool = False
+    """An earlier process saw it last, and none has looked since."""
+    missed: bool = False
+    """It was not under its id: it is to be looked for in the whole list."""
+    wake_s: float = 0.0
+    """Not to be tried, or looked for, before that."""
+    told: str = ""
+
+    @property
+    def due_s(self) -> float:
+        return self.there_s + intent_evidence.SAFE_S
+
+    def sent(self) -> SentSubmission:
+        return SentSubmission(self.attempted_s, self.phase == Phase.ACCEPTED, self.arrived, self.down_s)
+
+
+class Submitter:
+    """Submissions of one cell. `turn` is called again and again, by one thread."""
+
+    def __init__(
+        self,
+        far: SubmissionApi,
+        ledger: SubmissionJournal,
+        pool: Executor,
+        *,
+        place_of: Callable[[WorkloadSpec], JobDestination] = lambda spec: JobDestination(),
+        job_ids: Callable[[str], int] = lambda workload: 0,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        may_act: Callable[[], bool] = lambda: True,
+        missing: Callable[[], Collection[str]] = lambda: (),
+        user: str = "",
+    ) -> None:
+        self._far = far
+        self._ledger = ledger
+        self._pool = pool
+        self._place_of = place_of
+        self._job_ids = job_ids
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._may_act = may_act
+        """Whether this process is still the one that may: asked before each request that changes anything."""
+        self._missing = missing
+        """Workloads that a mirror does not find any more: they are looked for at once, not when they should be safe."""
+        self._held: dict[int, CarriedSubmission] = {}
+        self._last = -1
+        """Number of the newest intent that was taken."""
+        self._unsaid: dict[int, IntentChange] = {}
+        """What is not journalled yet."""
+        self._list_after = 0.0
+        self._kept_s = 0.0
+        self._down_since_s: float | None = None
+        """Since when slurmctld is known not to run, as of the last look."""
+        self.user = user
+        """Whose jobs ours are; where it is not said, known with the first that was read back."""
+        self.trouble = ""
+        """Why nothing can be carried at present; empty when all is well."""
+
+    def turn(self) -> bool:
+        """Do what can be done now. Returns whether there is more to do at once. Raises MusterError when it cannot be
+        journalled: then nothing more is sent."""
+        self._take()
+        self._say()
+        if not self._held:
+            return False
+        try:
+            self._reconcile()
+            self._read_back()
+            self._say()
+            more = self._send()
+            self.trouble, self._down_since_s = "", None
+        except SlurmUnavailable as error:
+            self.trouble = str(error)
+            self._count_down(error)
+            more = False
+        except SlurmRefused as error:
+            self.trouble = str(error)
+            more = False
+        self._say()
+        return more
+
+    # -- from the journal ---------------------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        for intent in self._ledger.new(self._last):
+            self._last = max(self._last, intent.number)
+            command = wanted(intent)
+            if isinstance(command, cmd.Submit):
+                self._held[intent.number] = self._hold(intent, command.workloads[0])
+
+    def _hold(self, intent: Intent, spec: WorkloadSpec) -> CarriedSubmission:
+        """One of an earlier process may be at Slurm already: how long ago that was only the journal's time tells."""
+        now_s = self._clock()
+        ago_s = max(0.0, (self._wall_ms() - intent.changed_ms) / 1000)
+        return CarriedSubmission(
+            number=intent.number, token=intent.token, spec=spec, phase=Phase(intent.phase), tries=intent.tries,
+            job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, there_s=now_s, inherited=True,
+        )  # fmt: skip
+
+    def _note(self, held: CarriedSubmission, phase: Phase, text: str = "") -> None:
+        """To be journalled with the next `_say`; only the last word on an intent is."""
+        before = self._unsaid.get(held.number)
+        if before is not None and before.phase == Phase.OPEN != phase:
+            self._say()  # that it was lost must be on record before it is sent again
+        held.phase, held.told = phase, text
+        self._unsaid[held.number] = IntentChange(
+            number=held.number, phase=phase, job=held.job, submit_s=held.submit_s, text=text[:500]
+        )
+        if phase.settled:
+            self._held.pop(held.number, None)
+
+    def _say(self) -> None:
+        if self._unsaid:
+            self._ledger.settle(list(self._unsaid.values()))
+            self._unsaid.clear()
+
+    def _count_down(self, error: SlurmUnavailable) -> None:
+        """Between two looks that both found slurmrestd without a slurmctld, none ran."""
+        now_s = self._clock()
+        if not error.answered or error.arrived:
+            self._down_since_s = None
+            return
+        if self._down_since_s is not None:
+            for held in self._held.values():
+                held.down_s += now_s - max(self._down_since_s, held.attempted_s)
+        self._down_since_s = now_s
+
+    # -- what became of those sent ------------------------------------------------------------------------------------
+
+    def _unread(self, now_s: float) -> list[CarriedSubmission]:
+        """Accepted ones that are to be read under their ids: for the first time, or to see that they last. Those of an
+        earlier process at once: where Muster is killed again and again, none of them would ever be due."""
+        return [
+            held
+            for held in self._held.values()
+            if held.phase == Phase.ACCEPTED
+            and held.wake_s <= now_s
+            and not held.missed
+            and (not held.submit_s or ((held.inherited or now_s >= held.due_s) and not held.tries))
+        ]
+
+    def _doubtful(self, now_s: float) -> list[CarriedSubmission]:
+        """Those that have to be looked for in the whole list. Of what was sent twice all copies are wanted."""
+        found = [
+            held
+            for held in self._held.values()
+            if held.wake_s <= now_s
+            and (
+                held.phase == Phase.SENT
+                or (
+                    held.phase == Phase.ACCEPTED
+                    and (held.missed or (held.tries > 0 and (held.inherited or now_s >= held.due_s)))
+                )
+            )
+        ]
+        unread = self._unread(now_s)
+        return found + unread if len(unread) > MAX_SINGLE else found
+
+    def _reconcile(self) -> None:
+        now_s = self._clock()
+        if gone := self._missing():
+            for held in self._held.values():
+                held.missed = held.missed or (held.phase == Phase.ACCEPTED and held.spec.id in gone)
+        doubtful = self._doubtful(now_s)
+        if not doubtful or now_s < self._list_after:
+            return
+        look = JobListing(now_s, self._far.jobs().list)
+        after_s = self._clock()
+        self._list_after = after_s + LIST_SHARE * (after_s - now_s)
+        index, kept_s = JobsByToken(look.jobs), self._ended_kept_s()
+        missing: list[tuple[CarriedSubmission, str]] = []
+        for held in doubtful:
+            found = intent_evidence.judge(held.sent(), look, index.of(held.token, self.user), kept_s)
+            if found.verdict == "there" and found.job is not None:
+                self._cancel_surplus(held, found.surplus)
+                self._found(held, found.job, look.at_s)
+            elif found.verdict == "lost":
+                self._reopen(held, found.why)
+            elif found.verdict == "unknown":
+                missing.append((held, found.why))
+            else:
+                held.wake_s = self._clock() + RETRY_S
+        if missing:
+            self._ask_history(missing)
+
+    def _ended_kept_s(self) -> float:
+        """Asked until it is known: it is of slurm.conf."""
+        if not self._kept_s:
+            with suppress(SlurmUnavailable, SlurmRefused):
+                self._kept_s = self._far.ended_kept_s()
+        return self._kept_s
+
+    def _reopen(self, held: CarriedSubmission, why: str) -> None:
+        held.job = held.submit_s = 0
+        held.tries += 1
+        held.wake_s = held.down_s = 0.0
+        held.missed = False
+        self._note(held, Phase.OPEN, why)
+
+    def _found(self, held: CarriedSubmission, job: Job, at_s: float) -> None:
+        """It was there at that time."""
+        self.user = self.user or job.user
+        before = held.job, held.submit_s, held.phase
+        held.job, held.submit_s, held.missed, held.inherited = job.array_id or job.id, job.submit_s, False, False
+        if held.phase == Phase.ACCEPTED and at_s >= held.due_s:
+            self._note(held, Phase.DONE, held.told)
+        elif before != (held.job, held.submit_s, Phase.ACCEPTED):
+            if held.phase != Phase.ACCEPTED:
+                held.there_s = at_s
+            self._note(held, Phase.ACCEPTED, held.told)
+
+    def _cancel_surplus(self, held: CarriedSubmission, surplus: Iterable[Job]) -> None:
+        """A copy that came late. Cancelled only while it is what it was: its id may be another job's by now."""
+        for job in surplus:
+            try:
+                if carries(self._far.job(job.id), held.token) and self._may_act():
+                    self._far.cancel(job.id)
+                    held.told = f"a second copy, job {job.id}, was cancelled"
+            except SlurmGone:
+                continue
+
+    def _ask_history(self, missing: list[tuple[CarriedSubmission, str]]) -> None:
+        """Accounting knows jobs that the list has dropped. Without it, a person has to look."""
+        since_s = min(self._wall_ms() / 1000 - (self._clock() - held.attempted_s) for held, _ in missing)
+        try:
+            past = [job for job in self._far.history(int(since_s) - 60) if self._may_be_ours(job)]
+        except SlurmUnavailable:
+            raise
+        except MusterError as error:
+            for held, why in missing:
+                self._note(held, Phase.IN_DOUBT, f"{why}; {error.problem}")
+            return
+        by_token = {job.comment: job for job in past if job.comment}
+        heads = {job.name.rpartition(".m")[2]: job for job in past}
+        for held, why in missing:
+            job = by_token.get(f"muster:{held.token}") or heads.get(held.token.rpartition("-")[2][:8])
+            if job is not None:
+                held.job, held.submit_s = job.id, job.submit_s
+                self._note(held, Phase.DONE, f"it ended as {job.state} meanwhile")
+            else:
+                self._reopen(held, f"{why}, and accounting never had it")
+
+    def _read_back(self) -> None:
+        """The id that was given must be a job with our token, at once and when it should be safe."""
+        now_s = self._clock()
+        unread = self._unread(now_s)[:MAX_SINGLE]
+        for held, job in zip(unread, self._pool.map(self._read, unread), strict=True):
+            if job is not None and carries(job, held.token) and self._may_be_ours(job):
+                self._found(held, job, now_s)
+            elif job is not None and self._is_rewritten(job, held):
+                # Sending it again could go on for ever.
+                why = f"job {job.id} of Slurm does not carry its token: does a plugin change names and comments?"
+                self._note(held, Phase.IN_DOUBT, why)
+            else:
+                held.missed = True
+
+    def _may_be_ours(self, job: Job | PastJob) -> bool:
+        """Anybody can write any name and comment."""
+        return not self.user or job.user in ("", self.user)
+
+    def _is_rewritten(self, job: Job, held: CarriedSubmission) -> bool:
+        """Whether a job under the id that was given may be ours without its token, not another that got the id."""
+        came_with_it = not held.submit_s or job.submit_s == held.submit_s
+        return came_with_it and not token_in(job) and not head_in(job) and self.user in ("", job.user)
+
+    def _read(self, held: CarriedSubmission) -> Job | None:
+        try:
+            return self._far.job(held.job)
+        except SlurmGone:
+            return None
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self) -> bool:
+        now_s = self._clock()
+        ready: list[tuple[CarriedSubmission, JobRequest]] = []
+        for held in list(self._held.values()):
+            if held.phase != Phase.OPEN or held.wake_s > now_s:
+                continue
+            try:
+                ready.append((held, self._wish(held)))
+            except MusterError as error:
+                self._note(held, Phase.REFUSED, str(error))
+            if len(ready) == AT_ONCE:
+                break
+        if not ready:
+            return False
+        for held, _ in ready:
+            self._note(held, Phase.SENT)
+        self._say()
+        for held, _ in ready:
+            held.arrived, held.down_s = True, 0.0
+        trouble: SlurmUnavailable | None = None
+        for (held, _), answer in zip(ready, self._pool.map(self._post, (wish for _, wish in ready)), strict=True):
+            held.attempted_s = self._clock()
+            if isinstance(answer, SlurmUnavailable):
+                trouble = answer
+            self._take_answer(held, answer)
+        if trouble is not None:
+            raise trouble
+        return len(ready) == AT_ONCE
+
+    def _wish(self, held: CarriedSubmission) -> JobRequest:
+        return wish_of(held.spec, held.token, self._place_of(held.spec), self._job_ids)
+
+    def _post(self, wish: JobRequest) -> AcceptedJob | MusterError:
+        if not self._may_act():
+            return SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
+        try:
+            return self._far.submit(wish)
+        except MusterError as error:
+            return error
+
+    def _take_answer(self, held: CarriedSubmission, answer: AcceptedJob | MusterError) -> None:
+        now_s = held.attempted_s
+        if isinstance(answer, AcceptedJob):
+            held.job = answer.id
+            held.there_s = now_s
+            held.wake_s = 0.0
+            self._note(held, Phase.ACCEPTED, "; ".join(answer.soft))
+        elif isinstance(answer, SlurmUnavailable):
+            held.arrived = answer.arrived
+            held.wake_s = 0.0
+            held.told = answer.problem
+        elif isinstance(answer, SlurmDenied) and answer.bad_token:
+            # The token is to blame, not the wish: somebody renews it.
+            held.wake_s = now_s + DENIED_RETRY_S
+            self.trouble = str(answer)
+            self._note(held, Phase.OPEN, answer.problem)
+        else:
+            self._note(held, Phase.REFUSED, answer.problem)

@@ -1,0 +1,221 @@
+"""What is told of a cell that another scheduler decides: how things are, how long work ran, and of intents.
+
+How long work ran before a cell looked on: what the accounting of the scheduler that decides remembers.
+
+Run times are learnt from it (`engine.state.run_times`); it is no work of the cell, and nothing is charged for it.
+
+What can be told of a cell that another scheduler decides: how each thing is now, as that scheduler shows it.
+
+Each says the whole of its subject, so telling the same twice changes nothing, and what was missed in between is made up
+for. Times are of the cell's clock, milliseconds; 0 = not known.
+
+What is told of intents (`engine.state.intents`). Loads nothing heavy: faces need it at their start.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from engine.model.specs import (
+    NodeSpec,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+    Resources,
+    Spec,
+    WorkloadSpec,
+)
+
+MAX_RUNS = 5_000
+_DIGITS = re.compile(r"\d+")
+
+
+class PastRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One run from its start to its end. Names as the cell has them; times are of the cell's clock, milliseconds."""
+
+    queue: str
+    tenant: str
+    team: str
+    name: str
+    tasks: int
+    gpu_milli: int
+    """Of all tasks together."""
+    limit_ms: int
+    """The time limit by which it would have been ended; 0: without one."""
+    run_ms: int
+    submitted_ms: int
+    started_ms: int
+    ended_ms: int
+    finished: bool
+    """It ended by itself and well."""
+
+
+def stem(name: str) -> str:
+    """What names of like work have in common: `train-17` and `train-18`. Empty where that says nothing."""
+    found = _DIGITS.sub("", name)
+    return found if found.strip("-_./ ") else ""
+
+
+Phase = Literal[
+    "queued", "held", "waiting", "starting", "running", "suspended", "finished", "failed", "cancelled"
+]  # fmt: skip
+Standing = Literal["ready", "cordoned", "draining", "down"]
+
+
+class PoolSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="pool"):
+    """A pool is what it was when it was first seen: machines that differ are another pool."""
+
+    pool: PoolSpec
+
+
+class NodeSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node"):
+    node: NodeSpec
+    standing: Standing = "ready"
+    boot_ms: int = 0
+    """Of a node that is powered down and booted for who needs it: how long that takes; 0: it is on."""
+
+
+class NodeGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node-gone"):
+    id: str
+
+
+class QueueSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="queue"):
+    queue: QueueSpec
+    open: bool = True
+    """Whether work of it is started at all."""
+
+
+class PriorityClassSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="priority-class"):
+    priority_class: PriorityClassSpec
+
+
+class ReservationSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="reservation"):
+    reservation: ReservationSpec
+
+
+class ReservationGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="reservation-gone"):
+    name: str
+
+
+class Holding(Spec, frozen=True, kw_only=True):
+    """What a workload has on one node."""
+
+    node: str
+    resources: Resources
+    devices: tuple[int, ...] = ()
+    """Indexes of its devices there; empty where it is not known which."""
+
+
+class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workload"):
+    """`spec` says what it is and asks for; where the array of the spec is given, that there is such an array, whose
+    members are told each by itself."""
+
+    spec: WorkloadSpec
+    phase: Phase = "queued"
+    submitted_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    wake_ms: int = -1
+    """While `waiting`: when it may start; -1: only the scheduler knows."""
+    restarts: int = 0
+    """How often it was put back after a start."""
+    holds: tuple[Holding, ...] = ()
+    """While `starting` or `running`."""
+    cause: str = ""
+    """Of a failure: one of `engine.model.events.FAILURE_CAUSES`; of being put back: one of REQUEUE_CAUSES."""
+    word: str = ""
+    """Why it waits, or how it ended, as the scheduler says."""
+    draws: tuple[tuple[str, int], ...] = ()
+    """Caps that count it while it runs, by name, and how much of each it takes."""
+
+
+class WorkloadGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workload-gone"):
+    """The scheduler does not know it any more, and how it ended was not seen."""
+
+    id: str
+
+
+class CapsSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="caps"):
+    """How much the scheduler lets run together: all caps there are."""
+
+    most: tuple[tuple[str, int], ...]
+
+
+class PastSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="past"):
+    """Runs that had ended before the cell looked on: all that is known of them."""
+
+    runs: tuple[PastRun, ...]
+    until_ms: int
+
+
+AnySeen = (
+    PoolSeen
+    | NodeSeen
+    | NodeGone
+    | QueueSeen
+    | PriorityClassSeen
+    | ReservationSeen
+    | ReservationGone
+    | WorkloadSeen
+    | WorkloadGone
+    | PastSeen
+    | CapsSeen
+)
+
+
+class IntentView(msgspec.Struct, frozen=True, kw_only=True):
+    """An intent as people see it."""
+
+    id: str
+    what: str
+    """Name of the command, as the shell has it."""
+    subjects: tuple[str, ...]
+    """Ids it is about, the first ones."""
+    count: int
+    """How many they are."""
+    phase: str
+    job: int
+    text: str
+    at_ms: int
+    changed_ms: int
+    tries: int
+    token: str
+
+
+class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is under way to the other scheduler, and what came of the last ones."""
+
+    at_ms: int
+    open: int
+    sent: int
+    accepted: int
+    in_doubt: int
+    items: tuple[IntentView, ...]
+    """Those under way first, each group with the newest first."""
+
+
+class IntentWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said of an intent at some time."""
+
+    at_ms: int
+    phase: str
+    text: str
+
+
+class FarLook(msgspec.Struct, frozen=True, kw_only=True):
+    """What the other scheduler shows now of what is wanted. Texts of its own are in here: untrusted."""
+
+    at_ms: int
+    lines: tuple[str, ...] = ()
+    shows: str = ""
+    """"done" or "undone" where that is all that can be; empty where it shows neither."""
+    since_ms: int = 0
+    """From when on its controller runs; 0: it does not say."""
+    since_by: str = ""
+    """What says so."""
+    error: str = ""
+    """Why it could not be asked."""

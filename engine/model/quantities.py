@@ -1,0 +1,109 @@
+"""Quantities read exactly as people write them, and times known by their median and 95th percentile.
+
+Quantities as people write them in files, flags and edits, read exactly: decimal arithmetic, whole units or an
+error. Filters read the same units more leniently, where near enough is good enough.
+
+Times drawn by chance, where their median and 95th percentile are known; and quantiles of what was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+_MEMORY_UNITS = {
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+_DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|min|[smhdw])")
+
+
+def cpu_milli(value: Any) -> int:
+    """Milli-CPU of `4`, `0.5`, `"4"` or `"500m"`. Raises ValueError saying what was expected."""
+    if isinstance(value, str) and value.endswith("m"):
+        return _whole(_number(value[:-1], "cores such as 4, 0.5 or 500m"), "milli-CPU")
+    return _whole(_number(value, "cores such as 4, 0.5 or 500m") * 1000, "milli-CPU")
+
+
+def gpu_milli(value: Any) -> int:
+    """Milli-GPU of `8` or `0.5`. Raises ValueError saying what was expected."""
+    return _whole(_number(value, "devices such as 8, or a share such as 0.5") * 1000, "thousandths of a device")
+
+
+def memory_mib(value: Any) -> int:
+    """MiB of `64GiB`, `512MiB`, `1.5TiB`. Raises ValueError saying what was expected."""
+    expected = "a size with its unit such as 64GiB or 512MiB"
+    match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
+    factor = _MEMORY_UNITS.get(match[2].upper()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{shown(value)} is not {expected}")
+    return _whole(Decimal(match[1]) * factor / 2**20, "MiB")
+
+
+def duration_ms(value: Any) -> int:
+    """Milliseconds of `6h`, `90m`, `1h30m`, `45s`. Raises ValueError saying what was expected."""
+    expected = "a duration with its unit such as 6h, 90m or 1h30m"
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{shown(value)} is not {expected}")
+    return _whole(sum(Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts), "milliseconds")
+
+
+def money_microusd(value: Any) -> int:
+    """Micro-USD of an amount in USD such as `12.5`. Raises ValueError saying what was expected."""
+    return _whole(_number(value, "an amount in USD such as 12.5") * 1_000_000, "micro-USD")
+
+
+def _number(value: Any, expected: str) -> Decimal:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = Decimal(str(value).strip())
+        except InvalidOperation:
+            number = Decimal("NaN")
+        if number.is_finite():
+            return number
+    raise ValueError(f"{shown(value)} is not {expected}")
+
+
+def _whole(number: Decimal | int, unit: str) -> int:
+    if not -(2**63) < number < 2**63:
+        raise ValueError("is too large")
+    if number != int(number):
+        raise ValueError(f"is not a whole number of {unit}")
+    return int(number)
+
+
+def shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+Z95 = 1.6449
+"""The 95th percentile of the standard normal distribution."""
+MIN_RUNS = 5
+"""Values that quantiles and chances need: of fewer they would be made up."""
+
+
+def lognormal_ms(draw: random.Random, median_ms: int, late_ms: int) -> int:
+    """One draw from the lognormal distribution with that median, above 0, and that 95th percentile; rounded down."""
+    return int(draw.lognormvariate(math.log(median_ms), math.log(late_ms / median_ms) / Z95))
+
+
+def quantiles(values: Sequence[int], beyond: int = 0) -> tuple[int | None, int | None, int | None]:
+    """p10, p50 and p90 of the values and of `beyond` more that are larger than all of them but not known. A quantile is
+    the least value that so many of the others do not exceed. None where it is one of those, and with fewer than
+    MIN_RUNS in all."""
+    ordered, count = sorted(values), len(values) + beyond
+
+    def at(permille: int) -> int | None:
+        place = -(-count * permille // 1000) - 1
+        return ordered[place] if count >= MIN_RUNS and place < len(ordered) else None
+
+    return at(100), at(500), at(900)

@@ -1,1 +1,0 @@
-"""Demand, capacity and spot prices ahead, with their calibration. Imports history. Start at `demand`."""

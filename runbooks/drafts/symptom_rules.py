@@ -1,0 +1,711 @@
+"""What is done about what: which symptom or finding is meant, and the rule for each.
+
+Which symptom of the cell a question means: the one that its names and words leave, or a choice between several.
+
+A question decides where all that it leaves is about one object. Else nothing is drafted: a person picks one.
+
+What is done about a finding of the recommender: the rule of its kind, where the live cell still bears it out.
+
+What is done about what: the rule for each symptom, mildest first; and what is left alone, with the reason.
+
+The live cell decides. A question says where to look; what does not show there is not acted on. What a person has put
+aside is taken back only where a person picks just that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from engine.model.columns import view
+from engine.model.specs import NodeState, QueueMode, WorkloadState
+from engine.reads import pending_reasons
+from runbooks.drafts import node_rules, wait_rules
+from runbooks.drafts import node_rules as draft_nodes
+from runbooks.drafts.solver import Case, DraftOption, RuleAnswer, Solver
+from runbooks.drafts.symptoms import SYMPTOM_CLASSES, CellScene, Question, Symptom, counted, minutes, wait
+from runbooks.drafts.typed_draft import ReportedFinding, SymptomChoice
+from runbooks.plans.typed_plan import ActionName
+
+LATE_MS = 5 * 60_000
+"""What has waited for less is not late."""
+MAX_CHOICES = 9
+SEVERITY = {"zone_lost": 80, "spot_storm": 60, "straggler": 45, "flapping": 35, "held_queue": 30, "budget": 15}
+"""Kind -> rank among symptoms; waits stand at 50 and above, by their priority."""
+
+
+class QuestionReading(NamedTuple):
+    """What a question is read as."""
+
+    text: str
+    """As in "work waits; queue research"; empty where nothing of it was known."""
+    symptoms: tuple[Symptom, ...]
+    """Those that it may mean, most severe first."""
+    decided: bool
+    """All of them are about one object, which it means."""
+    others: tuple[Symptom, ...] = ()
+    """Where it is decided: what else it may be about."""
+
+
+def reading(scene: CellScene, question: Question) -> QuestionReading:
+    """What the question means, of the cell as it is. A pick decides, where it names one of the symptoms."""
+    text = _read_as(question)
+    shown = sorted(symptoms(scene, question), key=_severity)
+    left = _left(scene, shown, question)
+    offered = tuple(left or shown)[:MAX_CHOICES]
+    picked = _picked(shown, question.pick)
+    if picked is not None:
+        return QuestionReading(text, (_focused(picked, question),), True)
+    if question.pick or not left:
+        return QuestionReading(text, offered, False)
+    decided = len({(one.of, one.subject) for one in left}) == 1
+    others = [one for one in shown if one not in left and (one.hurts or related(scene, one, question.named))]
+    return QuestionReading(
+        text, tuple(_focused(one, question) for one in offered), decided, tuple(others[:MAX_CHOICES])
+    )
+
+
+def _read_as(question: Question) -> str:
+    words = [SYMPTOM_CLASSES[name].reads for name in SYMPTOM_CLASSES if name in question.classes]
+    return "; ".join([*words, *(f"{kind} {id_}" for kind, id_ in question.named)])
+
+
+def symptoms(scene: CellScene, question: Question) -> list[Symptom]:
+    """All that the cell shows and that there is a word for, and what is so of the objects that are named."""
+    found = [*scene.waits(LATE_MS), *_named_waits(scene, question), *scene.nodes(), *node_rules.told(scene, question)]
+    found += wait_rules.oversized_requests(scene)
+    found += [*scene.cordons(), *scene.idle_reservations(), *scene.spent_budgets(), *scene.parked()]
+    late = {one.subject for one in found if one.kind == f"wait_{pending_reasons.QUEUE_HELD}"}
+    found += [one for one in scene.held_queues() if one.subject not in late]
+    return [one for one in found if classes_of(one)]
+
+
+def _named_waits(scene: CellScene, question: Question) -> list[Symptom]:
+    """Waits of workloads that are named, however short."""
+    named = question.names("workload")
+    lots = [lot for lot in scene.lots if lot.wait_ms <= LATE_MS and any(id_ in lot.members for id_ in named)]
+    return [wait(lot.queue, lot.token, [lot]) for lot in lots]
+
+
+def _severity(symptom: Symptom) -> tuple[bool, int, int, str]:
+    rank = SEVERITY.get(symptom.kind, 10)
+    if symptom.kind.startswith("wait_"):
+        rank = 50 + min(max(lot.priority for lot in symptom.lots) // 100, 20)
+    return not symptom.hurts, -rank, -symptom.weight, symptom.subject
+
+
+def _left(scene: CellScene, shown: list[Symptom], question: Question) -> list[Symptom]:
+    """What the names and the words leave of what is shown; of a question without either, what hurts somebody."""
+    if not (question.named or question.classes):
+        return [one for one in shown if one.hurts]
+    if question.named:
+        shown = [one for one in shown if related(scene, one, question.named)]
+    matches = [len(classes_of(one) & question.classes) for one in shown]
+    most = max(matches, default=0)
+    return [one for one, count in zip(shown, matches, strict=True) if count == most and (count or question.named)]
+
+
+def classes_of(symptom: Symptom) -> frozenset[str]:
+    """Classes of words that it is told by."""
+    return frozenset(
+        name
+        for name, row in SYMPTOM_CLASSES.items()
+        if symptom.kind in row.kinds or ("wait_" in row.kinds and symptom.kind.startswith("wait_"))
+    )
+
+
+def _picked(shown: list[Symptom], pick: str) -> Symptom | None:
+    """The one that is meant by its name, or by its subject where that has one symptom."""
+    by_name = [one for one in shown if pick and one.name.lower() == pick.lower()]
+    by_subject = [one for one in shown if pick and one.subject.lower() == pick.lower()]
+    return by_name[0] if by_name else by_subject[0] if len(by_subject) == 1 else None
+
+
+def _focused(symptom: Symptom, question: Question) -> Symptom:
+    """Of a wait, the workloads and tenants that are named; else all of it."""
+    if not symptom.kind.startswith("wait_"):
+        return symptom
+    workloads, tenants = question.names("workload"), question.names("tenant")
+    lots = [lot for lot in symptom.lots if any(id_ in lot.members for id_ in workloads)]
+    lots = lots or [lot for lot in symptom.lots if any(tenant in lot.tenants for tenant in tenants)]
+    whole = not lots or len(lots) == len(symptom.lots)
+    return symptom if whole else wait(symptom.subject, symptom.kind.removeprefix("wait_"), lots)
+
+
+def related(scene: CellScene, symptom: Symptom, objects: tuple[tuple[str, str], ...]) -> bool:
+    """Whether one of the objects is what it is about, or has to do with it."""
+    return any(_about(scene, symptom, kind, id_) for kind, id_ in objects)
+
+
+def _about(scene: CellScene, symptom: Symptom, kind: str, id_: str) -> bool:
+    if (kind == symptom.of and id_ == symptom.subject) or id_ in symptom.ids:
+        return True
+    if any(id_ in lot.members or (kind == "tenant" and id_ in lot.tenants) for lot in symptom.lots):
+        return True
+    if kind == "queue" and symptom.of == "queue":
+        tree = scene.state.queues
+        return tree.row(id_) in tree.path[tree.row(symptom.subject)]
+    if kind == "workload" and symptom.kind == "flapping":
+        return _lost_with(scene, id_, symptom.subject)
+    return kind in ("pool", "zone") and _of_pool(scene, symptom, kind, id_)
+
+
+def _of_pool(scene: CellScene, symptom: Symptom, kind: str, id_: str) -> bool:
+    """Whether it is about nodes of a pool or a zone, or work that waits may use the pool."""
+    c, w = scene.state.capacity, scene.state.workloads
+    if symptom.kind == "cordoned":
+        return True
+    if kind == "zone":
+        return False
+    if symptom.of == "node":
+        return bool(c.pools[c.pool[c.row(symptom.subject)]].name == id_)
+    pool = c.pool_of[id_]
+    return any(pool in shape.pool_set for lot in symptom.lots for shape in w.class_at(lot.row).shapes)
+
+
+def _lost_with(scene: CellScene, workload: str, node: str) -> bool:
+    """Whether the workload is on the node, or was requeued when the node was lost."""
+    state = scene.state
+    row, at = state.capacity.row(node), state.workloads.row(workload)
+    if any(state.allocations.workload[a] == at for a in state.allocations.on_node(row)):
+        return True
+    losses = state.failures.losses.get(row, ())
+    history = scene.engine.workload(workload).history
+    return any(item.what == "requeued" and item.at_ms in losses for item in history)
+
+
+OfFinding = Callable[[CellScene, Question], RuleAnswer | None]
+WAIT_MS = 5 * 60_000
+
+
+def finding_of(question: Question) -> ReportedFinding:
+    assert question.finding is not None, "a rule of findings is asked for a finding"
+    return question.finding
+
+
+def waits_of_queue(scene: CellScene, question: Question) -> RuleAnswer | None:
+    """Of the queue that it is about."""
+    queues = [name for name in question.names("queue") if name in finding_of(question).about] or question.names("queue")
+    for name in queues:
+        lots = [lot for lot in scene.queue_lots(name) if lot.wait_ms > WAIT_MS]
+        for token in dict.fromkeys(lot.token for lot in lots):
+            chosen = [lot for lot in lots if lot.token == token]
+            found = wait_rules.answer(scene, wait(chosen[0].queue, token, chosen), question)
+            if found is not None:
+                return found
+    if queues:
+        return RuleAnswer(option=None, why=f"nothing of queue {queues[0]} has waited long any more")
+    return None
+
+
+def fragmented(scene: CellScene, question: Question) -> RuleAnswer | None:
+    wanted = set(finding_of(question).targets)
+    lots = [lot for lot in scene.lots if wanted.intersection(lot.members)]
+    if not lots:
+        return RuleAnswer(option=None, why="what it is about does not wait any more")
+    return wait_rules.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), question)
+
+
+def cordons(scene: CellScene, question: Question) -> RuleAnswer | None:
+    """As few as start what waits; where nothing does, those that are healthy, for people to look at."""
+    healthy = set(scene.healthy_cordoned)
+    ids = tuple(
+        id_ for id_ in finding_of(question).targets if id_ in healthy and scene.is_idle(scene.state.capacity.row(id_))
+    )
+    if not ids:
+        return RuleAnswer(option=None, why="none of them is cordoned, empty and without a fault that shows")
+    late = [lot for lot in scene.lots if lot.wait_ms > WAIT_MS]
+    for token in dict.fromkeys(lot.token for lot in late):
+        chosen = [lot for lot in late if lot.token == token]
+        case = Case(scene, wait(chosen[0].queue, token, chosen), question)
+        for family in draft_nodes.uncordoned(case):
+            result = case.solver.least(family.low, family.high, family.option)
+            if result.gain:
+                return wait_rules.found(case, result)
+    return draft_nodes.hand_back(scene, finding_of(question).text, ids[:12])
+
+
+def straggling(scene: CellScene, question: Question) -> RuleAnswer | None:
+    nodes = set(finding_of(question).targets)
+    for symptom in scene.nodes():
+        if symptom.kind == "straggler" and symptom.subject in nodes:
+            return draft_nodes.straggler(scene, symptom, question)
+    return RuleAnswer(option=None, why="no task on it is behind its gang any more, as far as agents report")
+
+
+def _nodes_drained(runbook: str) -> OfFinding:
+    def rule(scene: CellScene, question: Question) -> RuleAnswer | None:
+        finding = finding_of(question)
+        there = [id_ for id_ in finding.targets if id_ in scene.state.capacity.row_of]
+        if not there:
+            return RuleAnswer(option=None, why="the node is not in the cell any more")
+        if not borne_out(finding, there[0]):
+            return RuleAnswer(
+                option=None, why=f"the cell holds node {there[0]} for sound, and what was seen of it is not told",
+                questions=("What was seen of it, and is it so now?",),
+            )  # fmt: skip
+        return draft_nodes.drained(scene, there[0], finding.text, runbook)
+
+    return rule
+
+
+def flapping(scene: CellScene, question: Question) -> RuleAnswer | None:
+    """Those of them that are ready and were lost again and again, one at a time; what is cordoned is out of use
+    already."""
+    c = scene.state.capacity
+    there = [id_ for id_ in finding_of(question).targets if id_ in c.row_of]
+    lost = {symptom.subject for symptom in scene.nodes() if symptom.kind == "flapping"}
+    lost |= {node for node, _ in scene.agents.flapping} if scene.agents is not None else set()
+    if not lost.intersection(there):
+        return RuleAnswer(option=None, why="none of them was lost again and again in the last day")
+    ready = [id_ for id_ in there if id_ in lost and c.state[c.row_of[id_]] == NodeState.READY]
+    if ready:
+        return draft_nodes.drained(scene, ready[0], finding_of(question).text, "node-flapping")
+    return RuleAnswer(
+        option=None, why=f"{finding_of(question).text}; they take no work already, and somebody has to look at them",
+        questions=("Is it power, network or the agent?",),
+    )  # fmt: skip
+
+
+def idle_pool(scene: CellScene, question: Question) -> RuleAnswer | None:
+    finding = finding_of(question)
+    pool, given = finding.targets[0] if finding.targets else "", _words(finding.parameters)
+    size = scene.sizes.get(pool)
+    if size is None or size.scaling is None or not given.get("least", "").isdigit():
+        return RuleAnswer(option=None, why=f"{finding.text}; it does not shrink by itself, so people have to decide")
+    to = max(int(given["least"]), size.asked)
+    if to >= size.scaling.least:
+        return RuleAnswer(
+            option=None, why=f"pool {pool} needs {size.asked:,} nodes now, and keeps {size.scaling.least:,}"
+        )
+    return draft_nodes.least(scene, pool, to, finding.text)
+
+
+def ahead(scene: CellScene, question: Question) -> RuleAnswer | None:
+    """As many nodes, from when to when, as was foretold."""
+    finding = finding_of(question)
+    pool = finding.targets[0] if finding.targets else ""
+    size = scene.sizes.get(pool)
+    times = [word.partition("=") for word in finding.parameters if "=" in word]
+    if size is None or size.scaling is None or not times:
+        return RuleAnswer(option=None, why=f"{finding.text}; the pool does not grow by itself")
+    at_ms, nodes = _moment(times[0][0]), int(times[0][2]) if times[0][2].isdigit() else 0
+    end_ms = _moment(times[1][0]) if len(times) > 1 else at_ms + 3 * 3_600_000
+    nodes = min(nodes, size.scaling.most)
+    if end_ms <= scene.now_ms or nodes <= size.ready + size.booting + size.ordered:
+        return RuleAnswer(option=None, why=f"pool {pool} has as many nodes as were foretold, or the time is over")
+    starts_ms = max(0, at_ms - scene.now_ms - size.scaling.boot_ms[1])
+    lasts_ms = max(end_ms - scene.now_ms - starts_ms, 10 * 60_000)
+    option = DraftOption(
+        text=f"have {nodes:,} nodes in pool {pool} ahead of the peak",
+        steps=(("set_targets", {"pool": pool, "nodes": nodes, "starts_in": starts_ms, "lasts": lasts_ms}),),
+        runbook="pre-scale" if nodes <= 1000 and max(starts_ms, lasts_ms) <= 86_400_000 else "",
+        inputs={
+            "pool": pool, "nodes": str(nodes), "starts_in": f"{starts_ms // 1000}s", "lasts": f"{lasts_ms // 1000}s",
+        },
+        harms="If the peak does not come they stand idle, and are paid for.",
+    )  # fmt: skip
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return RuleAnswer(option=option, why=finding.text, risks=(option.harms,))
+
+
+def runaway(scene: CellScene, question: Question) -> RuleAnswer | None:
+    finding = finding_of(question)
+    name = finding.targets[0] if finding.targets else finding.about
+    symptom = Symptom(kind="tenant", of="tenant", subject=name, text=finding.text, hurts=True)
+    return draft_nodes.tenant(scene, symptom, question)
+
+
+def reservation(scene: CellScene, question: Question) -> RuleAnswer | None:
+    wanted = finding_of(question).targets
+    for symptom in scene.idle_reservations():
+        if symptom.subject in wanted:
+            return idle_reservation(scene, symptom, question)
+    return RuleAnswer(option=None, why="it is in use, or over, by now")
+
+
+def idle_reservation(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    spec = scene.engine.reservation(symptom.subject)
+    if any(scene.queue_lots(queue) for queue in spec.queues):
+        return RuleAnswer(
+            option=None, why=f"{symptom.text}, and work of its own queues waits: find out why it does not start",
+        )  # fmt: skip
+    option = DraftOption(
+        text=f"take back reservation {spec.name}", steps=(("unreserve", {"reservations": (spec.name,)}),),
+        runbook="stale-reservation", inputs={"reservation": spec.name},
+        harms="Its owner may come late and expect empty nodes.",
+    )  # fmt: skip
+    solver = Solver(scene.engine, ())
+    if not solver.try_(option).harmless:
+        return None
+    return RuleAnswer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
+
+
+def overrun(scene: CellScene, question: Question) -> RuleAnswer | None:
+    """Only where its tasks are known to stand still is it more than a run that takes long."""
+    still = {one.workload for one in scene.agents.still} if scene.agents is not None else set()
+    for symptom in draft_nodes.told(scene, question):
+        if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(question).targets):
+            return draft_nodes.stuck(scene, symptom, question)
+    return None if "hanging" in question.classes else only_told(scene, question)
+
+
+def only_told(scene: CellScene, question: Question) -> RuleAnswer | None:
+    """Nothing done to the cell helps: people have to look."""
+    return RuleAnswer(
+        option=None, why=f"{finding_of(question).text}; nothing done to the cell helps, people have to look"
+    )
+
+
+def spot(scene: CellScene, question: Question) -> RuleAnswer | None:
+    for symptom in scene.nodes():
+        if symptom.kind == "spot_storm" and symptom.subject in finding_of(question).targets:
+            return draft_nodes.spot_storm(scene, symptom, question)
+    return RuleAnswer(option=None, why=f"{finding_of(question).text}; none is being taken back now")
+
+
+def unknown(scene: CellScene, question: Question) -> RuleAnswer | None:
+    """A kind that has no rule: what the question says beside it, or an object that is pointed at; else it is told."""
+    pointed = finding_of(question).kind.startswith("about_")
+    return None if pointed or question.text.strip() else only_told(scene, question)
+
+
+def borne_out(finding: ReportedFinding, node: str) -> bool:
+    """Whether it is a finding against this very node, with what was observed of it: what the cell itself cannot see is
+    acted on for nothing less."""
+    named = re.compile(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)")
+    about = finding.about.removeprefix("node:")
+    return (
+        finding.action in ("drain", "cordon")
+        and node in finding.targets
+        and about in ("", "cell", node)
+        and any(one.value and (about == node or named.search(one.metric)) for one in finding.observed)
+    )
+
+
+def _words(parameters: tuple[str, ...]) -> dict[str, str]:
+    """Options of the shell: `--least 3` -> {"least": "3"}."""
+    found = {}
+    for flag, value in pairwise(parameters):
+        if flag.startswith("--"):
+            found[flag[2:]] = value
+    return found
+
+
+def _moment(text: str) -> int:
+    """Of a time such as 2026-03-01T08:00; 0 for another text."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?", text):
+        return 0
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+FINDINGS: Mapping[str, OfFinding] = {
+    "quota_beside_idle": waits_of_queue,
+    "unusual_wait_p95_s": waits_of_queue,
+    "fragmented_gangs": fragmented,
+    "forgotten_cordons": cordons,
+    "straggler": straggling,
+    "flapping": flapping,
+    "throttled_node": _nodes_drained("drain-failing-node"),
+    "unusual_ecc_errors": _nodes_drained("gpu-ecc-rising"),
+    "unusual_xid_errors": _nodes_drained("drain-failing-node"),
+    "idle_pool": idle_pool,
+    "pool_ahead": ahead,
+    "runaway_tenant": runaway,
+    "stale_reservation": reservation,
+    "interruptions": spot,
+    "mass_suspicion": only_told,
+    "needs_hands": only_told,
+    "clock_skew": only_told,
+    "strangers": only_told,
+    "overrun": overrun,
+    "interference": only_told,
+    "failing_queue": only_told,
+}
+
+
+MAX_TOLD = 4
+"""Objects of which it is told how they are."""
+MAX_LOOKED = 4
+"""Symptoms that are gone into, the most severe first."""
+MAX_RELEASED = 20
+DECIDED_BY_PEOPLE = frozenset(
+    ("uncordon", "open_queue", "release", "resume", "unreserve", "approve_spending", "set_budget")
+)
+"""Actions that undo what a person has put aside, or spend what a budget does not hold: to be picked, however clear the
+question is."""
+MAX_LINKS = 100
+"""Workloads of one chain that are looked at."""
+Rule = Callable[[CellScene, Symptom, Question], RuleAnswer | None]
+
+
+def answer(scene: CellScene, question: Question) -> RuleAnswer:
+    """What should be done about what is asked, or why nothing, or what to pick from."""
+    if question.finding is not None and not question.pick:
+        found = FINDINGS.get(question.finding.kind, unknown)(scene, question)
+        if found is not None:
+            return found
+    read = reading(scene, question)
+    made = _by_rules(scene, question, read) if read.decided else _undecided(scene, question, read)
+    return msgspec.structs.replace(made, read_as=read.text)
+
+
+def _by_rules(scene: CellScene, question: Question, read: QuestionReading) -> RuleAnswer:
+    looked: list[RuleAnswer] = []
+    for symptom in read.symptoms[:MAX_LOOKED]:
+        rule = RULES.get(symptom.kind) or (wait_rules.answer if symptom.kind.startswith("wait_") else None)
+        made = rule(scene, symptom, question) if rule is not None else None
+        if made is not None and made.option is not None:
+            return made if question.pick else _unless_for_people(made, read)
+        if made is not None:
+            looked.append(made)
+    if not looked:
+        why = f"{read.symptoms[0].text}; nothing that may be done about it helps without harm"
+        looked = [RuleAnswer(option=None, why=why, about=question.named[:MAX_TOLD])]
+    return msgspec.structs.replace(looked[0], choices=choices(read.others))
+
+
+def _unless_for_people(made: RuleAnswer, read: QuestionReading) -> RuleAnswer:
+    """The same, but for acts that people decide on: what they are for is to be picked."""
+    if made.option is None or DECIDED_BY_PEOPLE.isdisjoint(action for action, _ in made.option.steps):
+        return made
+    why = f"{made.why}; whether to {made.option.text} is for people to decide"
+    return RuleAnswer(option=None, why=why, about=made.about, tried=made.tried, questions=made.questions,
+                      undecided=True, choices=choices(read.symptoms))  # fmt: skip
+
+
+def _undecided(scene: CellScene, question: Question, read: QuestionReading) -> RuleAnswer:
+    if question.pick:
+        why = f"{question.pick} names none of the symptoms that the cell shows now"
+    elif question.named or not read.symptoms:
+        why = all_well(scene, question)
+    else:
+        why = f"the cell shows {counted(len(read.symptoms), 'symptom')} that it may be about"
+    return RuleAnswer(option=None, why=why, about=question.named[:MAX_TOLD], undecided=bool(read.symptoms),
+                      choices=choices(read.symptoms))  # fmt: skip
+
+
+def choices(symptoms: tuple[Symptom, ...]) -> tuple[SymptomChoice, ...]:
+    return tuple(SymptomChoice(name=one.name, text=one.text) for one in symptoms)
+
+
+def all_well(scene: CellScene, question: Question) -> str:
+    silent = silence(scene)
+    if silent:
+        return silent
+    late = sum(lot.count for lot in scene.lots)
+    if question.named:
+        names = ", ".join(dict.fromkeys(id_ for _, id_ in question.named[:3]))
+        out = [text for kind, id_ in question.named[:3] if (text := out_of_use(scene, kind, id_))]
+        told = f"{'; '.join(out)}; nothing else is wrong" if out else "nothing is wrong"
+        return f"{told} with {names} as far as the cell shows"
+    if late:
+        return "what waits has not waited long, and no node, queue or reservation is in its way"
+    return "nothing waits, and no node, queue or budget needs anything"
+
+
+def out_of_use(scene: CellScene, kind: str, id_: str) -> str:
+    """What a person has done to it that keeps it from its use; empty where nothing does."""
+    state = scene.state
+    if kind == "node" and state.capacity.state[row := state.capacity.row(id_)] != NodeState.READY:
+        since = minutes(scene.now_ms - state.capacity.since[row])
+        text = f"node {id_} has been {NodeState(state.capacity.state[row]).label} for {since}"
+    elif kind == "queue" and state.queues.mode[row := state.queues.row(id_)] != QueueMode.OPEN:
+        text = f"queue {id_} is {QueueMode(state.queues.mode[row]).label}"
+    else:
+        return ""
+    who = scene.closed_by(kind, (id_,))
+    return f"{text}: {who}" if who else text
+
+
+def looked_at(scene: CellScene) -> str:
+    """What there is, by its states: for who is told that nothing should be done."""
+    state, work = scene.state, scene.overview.states
+    nodes = Counter(NodeState(each).label for each in view(state.capacity.state).tolist())
+    nodes.pop(NodeState.REMOVED.label, None)
+    queues = Counter(QueueMode(mode).label for mode in state.queues.mode)
+    queued = work.get("queued", 0)
+    longest = f" (the longest for {minutes(scene.overview.oldest_wait_ms)})" if queued else ""
+    aside = [f"{work[label]:,} {label}" for label in ("held", "suspended") if work.get(label)]
+    silent = scene.agents.suspect if scene.agents is not None else 0
+    return "; ".join(
+        [
+            f"{work.get('running', 0):,} workloads running, {queued:,} queued{longest}", *aside,
+            f"nodes: {by_state(nodes)}", f"queues: {by_state(queues)}",
+            counted(len(state.bookings.reservations), "reservation"), counted(len(scene.budgets), "budget"),
+            f"{counted(silent, 'node')} silent",
+        ]
+    )  # fmt: skip
+
+
+def by_state(found: Counter[str]) -> str:
+    return " and ".join(f"{count:,} {label}" for label, count in found.most_common()) or "none"
+
+
+def silence(scene: CellScene) -> str:
+    """What is said of nodes that are not heard of: nothing is done about them by hand."""
+    if scene.agents is None or not scene.agents.suspect:
+        return ""
+    count = f"{scene.agents.suspect:,} of {scene.agents.watched:,} watched nodes are silent"
+    if scene.agents.mass_suspicion:
+        return f"{count} at once: it may be the network between them and the engine, and what runs there goes on"
+    return f"{count}; those that stay so are declared lost by themselves, and their work starts elsewhere"
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+def cordoned(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    """Nodes that are out of use and healthy: those that are named, or all."""
+    named = [id_ for id_ in symptom.ids if id_ in question.names("node")]
+    return draft_nodes.hand_back(scene, symptom.text, tuple(named or symptom.ids)[:12])
+
+
+def held_queue(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    """A queue that is closed, for what waits in it."""
+    lots = scene.queue_lots(symptom.subject)
+    if lots:
+        return wait_rules.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), question)
+    return RuleAnswer(
+        option=None, about=(("queue", symptom.subject),),
+        why=f"{symptom.text}; {scene.closed_by('queue', (symptom.subject,)) or 'who closed it is not on record'}",
+        questions=("Is it still to be closed, and until when?",),
+    )  # fmt: skip
+
+
+def budget(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    option = wait_rules.raised(scene, symptom.subject)
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return RuleAnswer(
+        option=option, why=symptom.text, questions=("Has the owner of the money agreed, by name?",),
+        risks=(option.harms,),
+    )  # fmt: skip
+
+
+def on_hold(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    """Work that is held or suspended: what is named of it, or all."""
+    named = [id_ for id_ in symptom.ids if id_ in question.names("workload")]
+    ids = tuple(named or symptom.ids)[:MAX_RELEASED]
+    action: ActionName = "resume" if symptom.kind == "parked_Suspended" else "release"
+    option = DraftOption(
+        text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
+        harms="Whoever put it aside may have had a reason that the cell does not know.",
+    )  # fmt: skip
+    if not Solver(scene.engine, ids).try_(option).harmless:
+        return None
+    return RuleAnswer(
+        option=option, why=symptom.text, risks=(option.harms,), questions=("Who holds it, and what for?",)
+    )
+
+
+def never(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    first = symptom.ids[0]
+    reasons = scene.engine.workload(first).reasons
+    text = reasons[0].text if reasons else symptom.text
+    return RuleAnswer(
+        option=None, why=f"{first} {text}: nothing done to the cell starts it, its owner has to submit it anew",
+        questions=("Does its owner know?",),
+    )  # fmt: skip
+
+
+def zone_lost(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    """What is more important than what runs elsewhere, and lost its place with the zone, first of all."""
+    for late in scene.waits(LATE_MS):
+        found = wait_rules.displaced_way(scene, late, question)
+        if found is not None:
+            return found
+    return draft_nodes.zone_lost(scene, symptom, question)
+
+
+# -- work that waits for other work ------------------------------------------------------------------------------------
+
+
+def chained(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+    """What keeps the named ones, or all of them, from their start: let go of, where it would start at once."""
+    named = [id_ for id_ in symptom.ids if id_ in question.names("workload")]
+    waiting = tuple(named or symptom.ids)
+    roots = keepers(scene, waiting)
+    w = scene.state.workloads
+    late = [lot for lot in scene.lots if set(roots).intersection(lot.members)]
+    for lot in late:
+        found = wait_rules.answer(scene, wait(lot.queue, lot.token, [lot]), question)
+        if found is not None and found.option is not None:
+            return found
+    held = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.HELD]
+    suspended = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.SUSPENDED]
+    chain = f"{waiting[0]} waits for {', '.join(roots[:3])}" if roots else symptom.text
+    if suspended:
+        return _let_go(scene, tuple(suspended[:20]), "resume", f"{chain}, which is suspended")
+    if held:
+        return _let_go(scene, tuple(held[:20]), "release", f"{chain}, which is on hold")
+    text = f"{chain}, which goes on by itself" if roots else symptom.text
+    return RuleAnswer(option=None, why=text, about=tuple(("workload", id_) for id_ in roots[:3]))
+
+
+def keepers(scene: CellScene, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Up the chains of these: what waits for nothing else, and has not ended."""
+    w = scene.state.workloads
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    rows = [w.row_of[id_] for id_ in ids]
+    while rows and len(seen) < MAX_LINKS:
+        row = rows.pop(0)
+        if row in seen:
+            continue
+        seen.add(row)
+        above = [target for target, _ in w.dependencies(row)]
+        rows += above
+        if not above and w.ids[row] not in ids:
+            found[w.ids[row]] = None
+    return tuple(found)
+
+
+def _let_go(scene: CellScene, ids: tuple[str, ...], action: ActionName, why: str) -> RuleAnswer:
+    """Where its queue is open and there is room for it now."""
+    w = scene.state.workloads
+    since_ms = max(_aside_ms(scene, id_) for id_ in ids)
+    questions = ("Who put it aside, and is the reason over?",)
+    if not all(scene.state.queues.is_open(w.queue[w.row_of[id_]]) for id_ in ids):
+        return RuleAnswer(option=None, why=why, about=tuple(("workload", id_) for id_ in ids[:3]), questions=questions)
+    option = DraftOption(
+        text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
+        harms="Whoever put it aside may have had a reason that the cell does not know.",
+    )  # fmt: skip
+    result = Solver(scene.engine, ids).try_(option)
+    if not result.gain:
+        return RuleAnswer(option=None, why=f"{why}; there is no room for it now", questions=questions)
+    why = f"{why} for {minutes(scene.now_ms - since_ms)}, beside room for it"
+    return RuleAnswer(option=option, why=why, risks=(option.harms,), questions=questions)
+
+
+def _aside_ms(scene: CellScene, id_: str) -> int:
+    """When it was put aside: the last thing that happened to it."""
+    return max((item.at_ms for item in scene.engine.workload(id_).history), default=0)
+
+
+RULES: Mapping[str, Rule] = {
+    "straggler": draft_nodes.straggler,
+    "flapping": draft_nodes.flapping,
+    "zone_lost": zone_lost,
+    "spot_storm": draft_nodes.spot_storm,
+    "stuck": draft_nodes.stuck,
+    "tenant": draft_nodes.tenant,
+    "idle_pool": draft_nodes.idle_pool,
+    "oversized": wait_rules.resized,
+    "cordoned": cordoned,
+    "idle_reservation": idle_reservation,
+    "held_queue": held_queue,
+    "budget": budget,
+    "parked_OnHold": on_hold,
+    "parked_Suspended": on_hold,
+    "parked_DependencyNeverSatisfied": never,
+    "parked_WaitingForDependency": chained,
+}

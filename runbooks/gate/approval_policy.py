@@ -1,0 +1,736 @@
+"""The approval policy: who may do what, how many must agree, and what is shown of it.
+
+The approval policy: who may do what, how many must agree, until when, and within which limits.
+
+Pure functions of a policy and of facts; nothing here reads a clock or a database. What no policy may go below is here
+too (`FLOORS`), so that a policy that was never checked cannot loosen it either.
+
+What is shown of policies, people and freezes. Loads neither cryptography nor a database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from runbooks.gate.run_limits import SOLO_LIMITS, Freeze, FreezeSpec, PolicyLimits, holds
+from runbooks.plans.identity import OWNER, TCP, WHOLE, Actor, Kind, Role, stands_for
+from runbooks.plans.identity import Scope as Scope
+from runbooks.plans.identity import Signed as Signed
+from runbooks.plans.typed_plan import TIERS, Origin, Party, Tier
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+Deed = Literal[
+    "read", "submit", "configure", "propose", "vote", "execute", "pause", "rollback", "cancel", "break_glass", "review",
+    "freeze", "thaw", "policy", "runbook", "redact", "export", "key",
+]  # fmt: skip
+Typed = Literal["key", "digest"]
+"""How an approval is confirmed: one key, or the beginning of the digest typed."""
+Verdict = Literal["approve", "reject", "abstain"]
+MACHINES: tuple[Origin, ...] = ("recommender", "model")
+OWNER_ROLES: frozenset[Role] = frozenset(("viewer", "operator", "approver", "admin"))
+
+# -- what a policy says -----------------------------------------------------------------------------------------------
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Roles within a part of the cell."""
+
+    roles: tuple[Role, ...]
+    scope: Scope
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One human being, whatever accounts and keys they have: one subject, one vote."""
+
+    id: str
+    name: str = ""
+    """Shown, never compared."""
+    accounts: tuple[str, ...] = ()
+    """OS accounts of the engine's machine, by number: "unix:1000"; "oidc:ISSUER#SUBJECT"; "cert:NAME"; "tcp": whoever
+    comes over TCP and shows nothing."""
+    keys: tuple[str, ...] = ()
+    """Public keys as OpenSSH writes them."""
+    roles: tuple[Role, ...] = ()
+    scoped: tuple[Grant, ...] = ()
+    """Roles within parts of the cell."""
+    on_call: bool = False
+    """May break the glass as an operator."""
+
+    @property
+    def subject(self) -> str:
+        return f"person:{self.id}"
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine's identity. It drafts, may submit where its roles say so, and never votes."""
+
+    id: str
+    kind: Literal["service", "llm"] = "service"
+    accounts: tuple[str, ...] = ()
+    roles: tuple[Role, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of `SERVICE_ROLES`. Left out where there are none: so policies from before there were any keep their digest."""
+    scoped: tuple[Grant, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def subject(self) -> str:
+        return f"service:{self.id}"
+
+
+class ApproverGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """So many of the votes must be of these people."""
+
+    name: str
+    people: tuple[str, ...]
+    approvals: int = 1
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What plans of a tier need. Several may apply to a plan: then the strictest of each."""
+
+    tier: Tier
+    scope: Scope = Scope()
+    """Empty: every plan of the tier; else those that touch any of it, to which it is added."""
+    approvals: int
+    roles: tuple[Role, ...]
+    """All of which a voter must have."""
+    expiry_ms: int
+    """From when it waits for votes."""
+    window_ms: int = 30 * MINUTE_MS
+    """From the last vote until it must have begun."""
+    signed: bool = False
+    typed: Typed = "key"
+    reason: bool = False
+    self_ok: tuple[Origin, ...] = ()
+    """By whom it may be thought out so that its author, a human, may give the vote."""
+    groups: tuple[ApproverGroup, ...] = ()
+
+
+class BreakGlass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    factor: int = 2
+    """By which it may exceed the hourly limits."""
+    reason_least: int = 10
+    """Printable characters, blanks not counted."""
+    through_freezes: bool = True
+    channels: tuple[str, ...] = ()
+    """That are told of it at once, and of a way back that failed; none: all of the policy's."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One version of the approval policy of a cell."""
+
+    schema: Literal["muster-policy/v1"] = "muster-policy/v1"
+    name: str
+    version: int = 0
+    mode: Literal["team", "solo"] = "team"
+    """Solo: one person may approve everything; there is no two-person rule."""
+    people: tuple[Person, ...] = ()
+    """None: the OS account that owns the engine's process may do all that people may."""
+    services: tuple[Service, ...] = (
+        Service(id="recommender"), Service(id="llm-drafter", kind="llm"), Service(id="scheduler"),
+    )  # fmt: skip
+    rules: tuple[Rule, ...]
+    limits: PolicyLimits = PolicyLimits()
+    freezes: tuple[FreezeSpec, ...] = ()
+    break_glass: BreakGlass = BreakGlass()
+    channels: tuple[tuple[str, str], ...] = ()
+    """(id, where to): "log:", "file:/path", "webhook:https://…"."""
+
+    def canonical(self) -> bytes:
+        """The bytes that are signed and hashed, as of a plan."""
+        return msgspec.json.encode(self, order="sorted")
+
+    def paged(self) -> tuple[str, ...]:
+        """Ids of the channels that are told what cannot wait: those named for break-glass, else all there are."""
+        return self.break_glass.channels or tuple(channel for channel, _ in self.channels)
+
+    def digest(self) -> str:
+        return hashlib.sha256(b"muster/policy/v1\n" + self.canonical()).hexdigest()
+
+
+class ApprovalNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan needs before it may run."""
+
+    approvals: int
+    roles: tuple[Role, ...]
+    """All of which a voter must have, in all that the plan touches."""
+    expiry_ms: int
+    window_ms: int
+    signed: bool = False
+    typed: Typed = "key"
+    reason: bool = False
+    self_ok: bool = False
+    """Author and requester may vote."""
+    groups: tuple[ApproverGroup, ...] = ()
+
+    def words(self) -> str:
+        """As in "2 votes of approver, signed with their own key, neither of its author nor of who asked for it"."""
+        votes = "1 vote" if self.approvals == 1 else f"{self.approvals} votes"
+        signed = ", signed with their own key" if self.signed else ""
+        others = "" if self.self_ok else ", neither of its author nor of who asked for it"
+        of = "".join(f", {group.approvals} of them of {group.name}" for group in self.groups)
+        return f"{votes} of {' and '.join(self.roles) or 'operator'}{signed}{others}{of}"
+
+
+class Vote(msgspec.Struct, frozen=True, kw_only=True):
+    """A vote as it was given."""
+
+    subject: str
+    kind: Kind
+    account: str
+    verdict: Verdict
+    at_ms: int
+    key: str = ""
+    """Fingerprint of the key that signed it; empty when it is not signed."""
+    comment: str = ""
+
+
+# -- the two that are built in ----------------------------------------------------------------------------------------
+
+
+_PEOPLE: tuple[Origin, ...] = ("person", "runbook")
+"""A runbook was approved by its digest, so what is made of one by a person is no worse than what they write."""
+TEAM = Policy(
+    name="team",
+    rules=(
+        Rule(tier="T0", approvals=1, roles=("operator",), expiry_ms=24 * HOUR_MS, self_ok=_PEOPLE),
+        Rule(tier="T1", approvals=1, roles=("operator",), expiry_ms=4 * HOUR_MS, self_ok=_PEOPLE),
+        Rule(tier="T2", approvals=1, roles=("approver",), expiry_ms=HOUR_MS, signed=True, typed="digest"),
+        Rule(
+            tier="T3", approvals=2, roles=("approver",), expiry_ms=30 * MINUTE_MS, signed=True, typed="digest",
+            reason=True,
+        ),
+    ),
+)  # fmt: skip
+"""Nobody approves what they thought out or asked for, except what can be taken back. The default."""
+_ANY: tuple[Origin, ...] = ("person", "runbook", "recommender", "model")
+SOLO = Policy(
+    name="solo",
+    mode="solo",
+    rules=(
+        Rule(tier="T0", approvals=1, roles=("operator",), expiry_ms=24 * HOUR_MS, self_ok=_ANY),
+        Rule(tier="T1", approvals=1, roles=("operator",), expiry_ms=4 * HOUR_MS, self_ok=_ANY),
+        Rule(tier="T2", approvals=1, roles=("approver",), expiry_ms=HOUR_MS, typed="digest", self_ok=_ANY),
+        Rule(
+            tier="T3", approvals=1, roles=("approver",), expiry_ms=30 * MINUTE_MS, typed="digest", reason=True,
+            self_ok=_ANY,
+        ),
+    ),
+    limits=SOLO_LIMITS,
+)  # fmt: skip
+"""For one person: no two-person rule holds."""
+BUILT_IN = {policy.name: policy for policy in (TEAM, SOLO)}
+
+# -- who somebody is --------------------------------------------------------------------------------------------------
+
+
+def person_of(policy: Policy, actor: Actor) -> Person | None:
+    """The person of the policy that an actor is proved to be: by a signature, or by an account that is theirs alone."""
+    if actor.kind != "human":
+        return None
+    if actor.subject.startswith("person:"):
+        found = next((person for person in policy.people if person.subject == actor.subject), None)
+        if found is None or actor.signed:
+            return found
+        return found if holders(policy, actor.account) == (found,) else None
+    mine = holders(policy, actor.account)
+    return mine[0] if len(mine) == 1 else None
+
+
+def holders(policy: Policy, account: str) -> tuple[Person, ...]:
+    """The people who have an account, or whom a token was made for."""
+    behind = stands_for(account)
+    return tuple(
+        person
+        for person in policy.people
+        if behind in person.accounts or (behind != account and behind == person.subject)
+    )
+
+
+def subject_of(policy: Policy, subject: str, account: str) -> str:
+    """Whom a subject stands for: the person whose account it is, where it is one person's alone; so that nobody counts
+    twice, or as two, for having been named in between."""
+    if subject.startswith("person:") or subject != stands_for(account):
+        return subject
+    mine = holders(policy, account)
+    return mine[0].subject if len(mine) == 1 else subject
+
+
+def roles(policy: Policy, actor: Actor, scope: Scope = WHOLE, *, owner: str = OWNER) -> frozenset[Role]:
+    """What an actor may be in all that is touched. Whom the policy does not know is a viewer; but while it names
+    nobody, the account that owns the engine's process has all roles of people."""
+    if not actor.within.covers(scope):
+        return frozenset(("viewer",))
+    if actor.kind == "system":
+        return frozenset()
+    if not policy.people and actor.kind == "human" and stands_for(actor.account) == actor.subject == owner:
+        return OWNER_ROLES
+    holder = holder_of(policy, actor)
+    return frozenset(("viewer",)) if holder is None else frozenset(_granted(holder, scope))
+
+
+def holder_of(policy: Policy, actor: Actor) -> Person | Service | None:
+    """The person or the service of the policy that an actor is."""
+    if actor.kind in ("service", "llm"):
+        return next((service for service in policy.services if service.subject == actor.subject), None)
+    return person_of(policy, actor)
+
+
+def _granted(holder: Person | Service, scope: Scope) -> tuple[Role, ...]:
+    scoped = (role for grant in holder.scoped or () if grant.scope.covers(scope) for role in grant.roles)
+    drafts: tuple[Role, ...] = ("drafter",) if isinstance(holder, Service) else ()
+    return ("viewer", *drafts, *(holder.roles or ()), *scoped)
+
+
+def somewhere(policy: Policy, actor: Actor, *, owner: str = OWNER) -> frozenset[Role]:
+    """What an actor may be in some part of the cell or other."""
+    everywhere = roles(policy, msgspec.structs.replace(actor, within=WHOLE), owner=owner)
+    holder = holder_of(policy, actor)
+    if holder is None:
+        return everywhere
+    return everywhere.union(role for grant in holder.scoped or () for role in grant.roles)
+
+
+_DEEDS: dict[Deed, tuple[Role, ...]] = {
+    "read": ("viewer",),
+    "submit": ("operator", "submitter"),
+    "configure": ("operator", "admin"),
+    "propose": ("operator", "drafter"),
+    "vote": ("operator", "approver"),
+    "execute": ("operator", "approver"),
+    "pause": ("operator", "approver", "admin"),
+    "rollback": ("operator", "approver"),
+    "cancel": ("operator", "approver", "admin"),
+    "break_glass": ("admin", "operator"),
+    "review": ("approver", "admin"),
+    "freeze": ("operator", "approver", "admin"),
+    "thaw": ("admin",),
+    "policy": ("admin",),
+    "runbook": ("approver",),
+    "redact": ("admin",),
+    "export": ("auditor", "admin"),
+    "key": ("admin",),
+}
+"""Any of these roles will do. Stopping is for all who act; letting go on is not."""
+
+
+def may(
+    policy: Policy, actor: Actor, deed: Deed, tier: Tier = "T0", scope: Scope | None = WHOLE, *, owner: str = OWNER
+) -> str:
+    """Empty when an actor may do it; else why not. For "vote" that says who may vote on such a tier at all; whether the
+    vote counts is for `why_not_counted`. Without a scope: in some part of the cell, which is not known yet."""
+    not_for = why_not_token(actor, deed, scope)
+    if not_for:
+        return not_for
+    held = somewhere(policy, actor, owner=owner) if scope is None else roles(policy, actor, scope, owner=owner)
+    wanted = _DEEDS[deed]
+    if deed == "vote":
+        if actor.kind != "human":
+            return not_human(actor.kind)
+        wanted = ("operator", "approver") if TIERS.index(tier) < 2 else ("approver",)
+    if deed == "break_glass" and "admin" not in held:
+        person = person_of(policy, actor)
+        if actor.kind != "human" or person is None or not person.on_call:
+            return f"{named(actor)} is neither an admin nor an operator on call"
+    if held.intersection(wanted):
+        return ""
+    person = person_of(policy, actor)
+    known = " in this part of the cell" if person is not None and scope not in (None, WHOLE) else ""
+    shared = [each.id for each in holders(policy, actor.account)] if person is None and actor.kind == "human" else []
+    whose = f": it is shared by {', '.join(shared)}, so say who you are with --as" if len(shared) > 1 else ""
+    if actor.kind == "human":
+        wanted = tuple(role for role in wanted if role != "drafter")
+    return f"{named(actor)} is not {_either(wanted)}{known}{whose}"
+
+
+SERVICE_ROLES: frozenset[Role] = frozenset(("viewer", "submitter"))
+"""What a policy may let a service be, besides a drafter."""
+
+
+def why_not_token(actor: Actor, deed: Deed, scope: Scope | None = WHOLE) -> str:
+    """Empty where nothing that an actor came with keeps them from a deed; else what the token that was shown is for."""
+    if actor.deeds is not None and deed not in actor.deeds:
+        return f"the token that was shown is not for that ({', '.join(sorted(actor.deeds)) or 'nothing'})"
+    if scope is not None and not actor.within.covers(scope):
+        return f"the token that was shown is for {actor.within.words()}, and not for all that this touches"
+    return ""
+
+
+def named(actor: Actor) -> str:
+    """How messages call an actor."""
+    return actor.subject.removeprefix("person:") or "nobody"
+
+
+def not_human(kind: Kind) -> str:
+    return "the system itself does not vote" if kind == "system" else f"not human: a {kind} never votes"
+
+
+def _either(wanted: Sequence[Role]) -> str:
+    words = [f"an {role}" if role[0] in "aeiou" else f"a {role}" for role in wanted]
+    return " or ".join(words)
+
+
+# -- what a plan needs ------------------------------------------------------------------------------------------------
+
+FLOORS: dict[Tier, ApprovalNeed] = {
+    "T0": ApprovalNeed(approvals=1, roles=(), expiry_ms=7 * 24 * HOUR_MS, window_ms=4 * HOUR_MS, self_ok=True),
+    "T1": ApprovalNeed(approvals=1, roles=(), expiry_ms=24 * HOUR_MS, window_ms=4 * HOUR_MS, self_ok=True),
+    "T2": ApprovalNeed(
+        approvals=1, roles=("approver",), expiry_ms=4 * HOUR_MS, window_ms=2 * HOUR_MS, signed=True, typed="digest"
+    ),
+    "T3": ApprovalNeed(
+        approvals=2, roles=("approver",), expiry_ms=2 * HOUR_MS, window_ms=HOUR_MS, signed=True, typed="digest",
+        reason=True,
+    ),
+}  # fmt: skip
+"""Below this no policy of a team goes. Expiry and window are bounds from above."""
+SOLO_FLOORS: dict[Tier, ApprovalNeed] = {
+    tier: ApprovalNeed(
+        approvals=1, roles=(), expiry_ms=floor.expiry_ms, window_ms=floor.window_ms, typed=floor.typed,
+        reason=floor.reason, self_ok=True,
+    )
+    for tier, floor in FLOORS.items()
+}  # fmt: skip
+
+
+def floor_of(policy: Policy, tier: Tier) -> ApprovalNeed:
+    return (SOLO_FLOORS if policy.mode == "solo" else FLOORS)[tier]
+
+
+def need(policy: Policy, tier: Tier, origin: Origin, scope: Scope = WHOLE, *, author: Kind = "human") -> ApprovalNeed:
+    """What a plan of this tier needs: the strictest of the floor and of all rules that concern it. What a machine
+    thought out or wrote is not for its author or requester to approve, except where there is one person alone."""
+    found = floor_of(policy, tier)
+    machine = author != "human" or origin in MACHINES
+    for rule in policy.rules:
+        if rule.tier == tier and rule.scope.meets(scope):
+            own = origin in rule.self_ok and (policy.mode == "solo" or not machine)
+            found = stricter(found, _need_of(rule, own))
+    if machine and policy.mode != "solo":
+        found = msgspec.structs.replace(found, self_ok=False)
+    return found
+
+
+def _need_of(rule: Rule, self_ok: bool) -> ApprovalNeed:
+    return ApprovalNeed(
+        approvals=rule.approvals,
+        roles=tuple(sorted(rule.roles)),
+        expiry_ms=rule.expiry_ms,
+        window_ms=rule.window_ms,
+        signed=rule.signed,
+        typed=rule.typed,
+        reason=rule.reason,
+        self_ok=self_ok,
+        groups=tuple(sorted(rule.groups, key=_by_name)),
+    )
+
+
+def _by_name(group: ApproverGroup) -> tuple[str, tuple[str, ...], int]:
+    return group.name, group.people, group.approvals
+
+
+def stricter(a: ApprovalNeed, b: ApprovalNeed) -> ApprovalNeed:
+    """What satisfies both: commutative, and never below either."""
+    return ApprovalNeed(
+        approvals=max(a.approvals, b.approvals),
+        roles=tuple(sorted(set(a.roles) | set(b.roles))),
+        expiry_ms=min(a.expiry_ms, b.expiry_ms),
+        window_ms=min(a.window_ms, b.window_ms),
+        signed=a.signed or b.signed,
+        typed="digest" if "digest" in (a.typed, b.typed) else "key",
+        reason=a.reason or b.reason,
+        self_ok=a.self_ok and b.self_ok,
+        groups=tuple(sorted(set(a.groups) | set(b.groups), key=_by_name)),
+    )
+
+
+# -- votes ------------------------------------------------------------------------------------------------------------
+
+
+def why_not_counted(
+    policy: Policy,
+    vote: Vote,
+    author: Party,
+    requester: str,
+    need: ApprovalNeed,
+    scope: Scope = WHOLE,
+    *,
+    owner: str = OWNER,
+) -> str:
+    """Empty when a vote counts by the roles and keys of `policy`, the one in force now; else why it does not.
+
+    A rejection counts without signature and whoever wrote the plan: stopping is safe.
+    """
+    if vote.kind != "human":
+        return not_human(vote.kind)
+    if vote.verdict == "abstain":
+        return "abstains"
+    subject = subject_of(policy, vote.subject, vote.account)
+    actor = Actor(subject=subject, account=vote.account, signed=bool(vote.key))
+    if vote.key and vote.key not in fingerprints(policy, subject):
+        return "the key that signed it is not enrolled for them any more"
+    held = roles(policy, actor, scope, owner=owner)
+    if vote.verdict == "reject":
+        return "" if held.intersection(need.roles or ("operator", "approver")) else "has no role that votes on this"
+    missing = [role for role in need.roles if role not in held]
+    if missing:
+        return f"is not {_either(missing)} for all that this touches"
+    if need.signed and not vote.key:
+        return "is not signed with their own key"
+    if need.self_ok:
+        return ""
+    if subject == subject_of(policy, author.subject, author.account):
+        return "is the author"
+    if requester and subject == subject_of(policy, requester, requester):
+        return "asked for it"
+    if shares_account(policy, vote.account, author, requester) and not (vote.key and author.signed):
+        return (
+            "comes from the OS account of the author: without the keys of both nobody can tell that they are two. The "
+            "author must have signed it as well: `muster --as AUTHOR propose` does"
+        )
+    return ""
+
+
+def shares_account(policy: Policy, account: str, author: Party, requester: str) -> bool:
+    """Whether a vote from an account may come from whoever wrote or asked for the plan, as far as accounts tell. Nobody
+    knows who is behind "tcp"."""
+    if author.kind == "human" and _same(account, author.account):
+        return True
+    asked = {requester} | {a for person in policy.people if person.subject == requester for a in person.accounts}
+    return bool(requester) and stands_for(account) in asked
+
+
+def _same(a: str, b: str) -> bool:
+    """Whether two accounts may be one and the same person's."""
+    return stands_for(a) == stands_for(b) or TCP in (a, b)
+
+
+def fingerprints(policy: Policy, subject: str) -> frozenset[str]:
+    """Of the keys that are enrolled for a subject."""
+    from runbooks.plans.keys import public_key
+
+    return frozenset(
+        public_key(line).fingerprint for person in policy.people if person.subject == subject for line in person.keys
+    )
+
+
+class VoteTally(msgspec.Struct, frozen=True, kw_only=True):
+    """How votes add up."""
+
+    counted: tuple[str, ...]
+    """Subjects whose approval counts, each once."""
+    why_not: tuple[str, ...]
+    """One for each vote: empty when it counts."""
+    rejected_by: str = ""
+    missing: int
+    """Approvals that are still missing."""
+    wanted: str = ""
+    """Who may give them, in words; empty when nobody need."""
+
+
+def tally(
+    policy: Policy,
+    votes: Sequence[Vote],
+    author: Party,
+    requester: str,
+    need: ApprovalNeed,
+    scope: Scope = WHOLE,
+    *,
+    owner: str = OWNER,
+) -> VoteTally:
+    """Counts people, not votes: one for each subject, key and, where nothing is signed, account."""
+    counted: dict[str, Vote] = {}
+    why_not: list[str] = []
+    rejected_by = ""
+    for vote in votes:
+        why = why_not_counted(policy, vote, author, requester, need, scope, owner=owner)
+        subject = subject_of(policy, vote.subject, vote.account)
+        if not why and vote.verdict == "reject":
+            rejected_by = rejected_by or subject
+        elif not why and subject in counted:
+            why = "has voted already"
+        elif not why and any(_one(vote, other) for other in counted.values()):
+            why = "comes from the account or the key of another vote"
+        elif not why:
+            counted[subject] = vote
+        why_not.append(why)
+    groups = [
+        (group, group.approvals - sum(subject.removeprefix("person:") in group.people for subject in counted))
+        for group in need.groups
+    ]
+    short = max(0, need.approvals - len(counted), *(lacking for _, lacking in groups))
+    return VoteTally(
+        counted=tuple(counted),
+        why_not=tuple(why_not),
+        rejected_by=rejected_by,
+        missing=short,
+        wanted=_wanted(need, groups) if short else "",
+    )
+
+
+def _one(a: Vote, b: Vote) -> bool:
+    if a.key and b.key:
+        return a.key == b.key
+    return _same(a.account, b.account)
+
+
+def _wanted(need: ApprovalNeed, groups: Sequence[tuple[ApproverGroup, int]]) -> str:
+    who = " and ".join(need.roles) or "operator"
+    others = "" if need.self_ok else ", neither its author nor who asked for it"
+    signed = ", signed with their own key" if need.signed else ""
+    of = "".join(f"; {lacking} of {group.name}" for group, lacking in groups if lacking > 0)
+    return f"{who}{others}{signed}{of}"
+
+
+# -- freezes, limits, break-glass -------------------------------------------------------------------------------------
+
+
+def frozen(policy: Policy, extra: Sequence[FreezeSpec], at_ms: int, tier: Tier, scope: Scope = WHOLE) -> str:
+    """Name of a window that stops plans of this tier at that moment (Unix ms); empty when there is none."""
+    return next((spec.name for spec in (*policy.freezes, *extra) if holds(spec, at_ms, tier, scope)), "")
+
+
+def limits(policy: Policy) -> PolicyLimits:
+    return policy.limits
+
+
+class PolicyDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of what a new policy changes."""
+
+    text: str
+    loosens: bool
+    """More may be done, or by more, or with fewer votes."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A new policy and how its vote stands."""
+
+    id: str
+    """"policy-3"."""
+    revision: int = 0
+    """Its version: what a signature over a vote names as the revision."""
+    digest: str
+    state: str
+    """awaiting, in_force, rejected, expired, superseded (another one came into force first)."""
+    author: str
+    at_ms: int
+    expires_ms: int
+    changes: tuple[PolicyDifference, ...]
+    needs: int
+    """Votes that are missing."""
+    need: str
+    """Of whom, in words."""
+    signed: bool
+    """The votes must be signed."""
+    alone: bool
+    """Its author may put it in force alone: there is nobody else."""
+    votes: tuple[str, ...]
+    """One line each."""
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """As whom an engine knows whoever asks, and what their signatures need."""
+
+    subject: str
+    kind: Kind
+    account: str
+    roles: tuple[Role, ...]
+    """In all of the cell."""
+    scoped: tuple[str, ...] = ()
+    """Roles in parts of it, in words: "approver of pools h100"."""
+    token: str = ""
+    """Id of the token that was shown."""
+    deeds: tuple[str, ...] | None = None
+    """What that token is for; None: all that its holder may do."""
+    within: str = ""
+    """The part of the cell that it is for, in words."""
+    shared_with: tuple[str, ...] = ()
+    """People who have the same account, where it is not one person's alone: each must say who they are."""
+    cell_id: str
+    """Identity of the cell, which signatures name."""
+    now_ms: int
+    """The engine's wall clock, Unix ms, by which signatures are dated."""
+    keys: dict[str, tuple[str, ...]]
+    """Subject -> fingerprints of the keys that are enrolled."""
+    asked_ns: int = 0
+    """Monotonic clock of the asker when this was answered."""
+    acts_as: str = ""
+    """In whose name the asker acts, by their own word; empty: as `subject`."""
+
+    @property
+    def me(self) -> str:
+        """Whose view to show: what is theirs to do. Decides nothing."""
+        return self.acts_as or self.subject
+
+    @property
+    def proved_by_key(self) -> bool:
+        """Whether nothing but a signature shows that what is said in that name is said by them."""
+        return self.me != self.subject
+
+
+class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another policy, as it is handed in: exactly one of the two."""
+
+    text: str = ""
+    """The file."""
+    built_in: str = ""
+    """"team" or "solo": its rules and limits, for the people, services, freezes and channels that are there."""
+    signed: Signed | None = None
+    """Over kind "policy", the new version as revision, the new digest, and "propose" as verdict."""
+
+
+class PolicyVote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    candidate: str
+    """"policy-3"."""
+    digest: str
+    verdict: Verdict = "approve"
+    signed: Signed | None = None
+    """Over kind "policy", the candidate as proposal, its revision and digest, and the verdict."""
+
+
+class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that may be put to the vote."""
+
+    version: int
+    digest: str
+    mode: str
+    changes: tuple[PolicyDifference, ...]
+    notes: tuple[str, ...]
+    two_people: str
+    roles: tuple[Role, ...]
+    """Of whoever asks, under it."""
+    need: str
+    """What putting it in force needs."""
+
+
+class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy in force, and those that wait for votes."""
+
+    name: str
+    version: int
+    mode: str
+    digest: str
+    since_ms: int
+    """When it came into force, Unix ms; 0: it always was."""
+    by: str
+    two_people: str
+    """What its two-person rule is worth on this machine."""
+    people: tuple[tuple[str, ...], ...]
+    """(id, roles, accounts, fingerprints, remarks), in words."""
+    rules: tuple[tuple[str, str], ...]
+    """(tier, and part of the cell; what plans of it need)."""
+    limits: tuple[tuple[str, str], ...]
+    services: tuple[str, ...]
+    channels: tuple[tuple[str, str], ...]
+    freezes: tuple[Freeze, ...]
+    """Its own, and those set by hand that are not over."""
+    notes: tuple[str, ...]
+    change_need: str
+    """What putting another policy in force needs."""
+    candidates: tuple[Candidate, ...]
+    text: str
+    """The file it came from; of one that is built in, a file that says the same."""

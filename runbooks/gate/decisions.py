@@ -1,0 +1,463 @@
+"""How a wish is let through: without a vote, by votes, or by breaking the glass.
+
+Votes on proposals: whose counts, and what the last one leads to. Who may vote is the approval policy's to say; votes
+name the digest of the plan that was shown.
+
+Breaking the glass: carrying out alone, and at once, what others would have had to approve. It is told to all
+channels, and a review of it stays open until another person closes it; until then the same person cannot do it again.
+
+Reviews that a plan opens are kept beside those.
+
+Who may have commands run where work runs for real: each runs as the account that owns the engine, so it is as if
+they were that account. No role gives that, only whoever starts the engine: by default to themselves alone.
+
+What needs no vote: submissions and definitions, which add to a cell and touch nothing that is there. They need a
+role all the same, and what changes what the cell is made of is on record, in the transaction that does it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import Connection, insert, select
+
+from engine.admission.fleet_routing import BY_TAG
+from engine.model.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, AnyCommand, Define, Submit
+from engine.model.errors import MusterError, RefusedError, SpecError
+from runbooks.audit.log import Audit, kept
+from runbooks.gate import approval_policy, store
+from runbooks.gate.approval_policy import Policy, Verdict, Vote
+from runbooks.gate.composition import scope_of
+from runbooks.gate.policy_versions import Policies, kept_signature, used_nonce
+from runbooks.gate.proposal_status import ProposalStatus
+from runbooks.gate.store import REVIEW, VOTE, Outbox, ProposalRow
+from runbooks.plans import typed_plan
+from runbooks.plans.amounts import utc
+from runbooks.plans.identity import OWNER, Actor, Scope, Signed
+from runbooks.plans.typed_plan import Plan, Review
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from engine.control import Engine
+    from engine.model.commands import Receipt, Submit
+    from runbooks.gate.approval_gate import Gate
+    from runbooks.plans.identity import Actor
+
+
+class Voting:
+    """Takes votes, from inside a transaction."""
+
+    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus) -> None:
+        self._audit = audit
+        self._policies = policies
+        self._standing = standing
+
+    def take(
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        actor: Actor,
+        digest: str,
+        verdict: Verdict,
+        comment: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[ProposalRow, RefusedError | None]:
+        """The proposal as it then is, and why the vote is refused. A refusal is recorded, so it is not raised here."""
+        plan, _, _ = store.plan_of(connection, row)
+        why_not, actor = self._why_not(connection, row, plan, actor, digest, verdict, comment, signed, now_ms)
+        if why_not is not None:
+            self._record_refused(connection, row, actor, verdict, why_not, signed)
+            return row, why_not
+        sealed = self._audit.seal(connection, comment) if comment else None
+        mine = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.subject == actor.subject)
+        values = {
+            "number": row.number, "revision": row.revision, "digest": digest, "subject": actor.subject,
+            "account": actor.account, "key": actor.key, "verdict": verdict, "at_ms": now_ms,
+            "signed": msgspec.json.encode(signed) if signed else None,
+            "comment": msgspec.json.encode(sealed) if sealed else None,
+        }  # fmt: skip
+        if connection.execute(select(VOTE.c.id).where(mine)).first() is not None:
+            rows = self._audit.rewrite(connection, VOTE, mine, values, row.id)
+        else:
+            made = connection.execute(insert(VOTE).values(**values))
+            rows = kept(VOTE, {**values, "id": store.new_id(made)})
+        self._audit.append(
+            connection, f"vote.{verdict}", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
+            policy_digest=row.policy, data={"key": values["key"], **kept_signature(signed)},
+            private=(sealed,) if sealed else (), rows=rows | used_nonce(connection, signed),
+        )  # fmt: skip
+        if verdict == "reject":
+            return store.move(
+                connection, self._audit, row, "rejected", actor, now_ms, note=f"rejected by {actor.subject}"
+            ), None
+        if row.state == "awaiting" and not self._standing.tally(connection, row, plan).missing:
+            need = self._standing.need(connection, plan)
+            row = store.move(
+                connection, self._audit, row, "approved", actor, now_ms, expires_ms=now_ms + need.window_ms
+            )
+        return row, None
+
+    def _why_not(
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        plan: Plan,
+        actor: Actor,
+        digest: str,
+        verdict: Verdict,
+        comment: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[RefusedError | None, Actor]:
+        """Why the vote does not count, and who it is by: a valid signature proves its subject."""
+        if row.state not in typed_plan.OPEN or (row.state == "approved" and verdict != "reject"):
+            return self._standing.too_late(connection, row), actor
+        if digest != row.digest:
+            since = f", revision {row.revision} of {utc(row.since_ms)}" if row.revision > 1 else ""
+            problem = f"the digest given is not that of {row.id}{since}"
+            return RefusedError(problem, "Look at the proposal again and vote on what it shows"), actor
+        try:
+            actor = self._policies.proved(connection, actor, signed, "vote", row, verdict, now_ms)
+        except RefusedError as error:
+            return error, actor
+        in_force, scope = self._policies.current(connection), scope_of(plan.steps)
+        not_for = approval_policy.why_not_token(actor, "vote", scope)
+        if not_for:
+            return RefusedError(f"you may not vote on {row.id}: {not_for}", "Use another token"), actor
+        # By whatever name they come: one person has one vote.
+        actor = msgspec.structs.replace(
+            actor, subject=approval_policy.subject_of(in_force, actor.subject, actor.account)
+        )
+        need = self._standing.need(connection, plan)
+        # A yes is counted again until all are there, and then the signature of the request it came by is gone.
+        key = actor.key if signed or verdict != "approve" else ""
+        vote = Vote(
+            subject=actor.subject, kind=actor.kind, account=actor.account, key=key, verdict=verdict, at_ms=now_ms
+        )
+        if verdict == "abstain":
+            no_voter = approval_policy.may(in_force, actor, "vote", plan.tier, scope, owner=self._policies.owner)
+            why_not = f"may not be given: {no_voter}" if no_voter else ""
+        else:
+            why_not = approval_policy.why_not_counted(
+                in_force, vote, plan.author, plan.requester, need, scope, owner=self._policies.owner
+            )
+            by_account = msgspec.structs.replace(actor, signed=False)
+            if (
+                why_not
+                and actor.kind == "human"
+                and key != actor.key
+                and not approval_policy.person_of(in_force, by_account)
+            ):
+                why_not = "is not signed, and comes from an OS account that is not theirs"
+        remedy = f"muster show {row.id} says whose votes it needs"
+        if why_not:
+            return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
+        if verdict == "approve" and need.reason and not comment.strip():
+            return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
+        before = self._standing.votes(connection, row)
+        again = any(kept.subject == actor.subject and kept.verdict == verdict for kept in before)
+        # One that did not count for a while and does again may be all that was missing: saying so again counts it.
+        if again and (verdict != "approve" or self._standing.tally(connection, row, plan).missing):
+            return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
+        return None, actor
+
+    def kept(
+        self, connection: Connection, row: ProposalRow, actor: Actor, digest: str, signed: Signed | None, now_ms: int
+    ) -> tuple[bool, RefusedError | None]:
+        """Whether there is a yes of theirs to a plan that something kept from being carried out: going on needs no
+        other. And why not, where a signature that comes with the request does not hold; that is recorded."""
+        if digest != row.digest:
+            return False, None  # and nothing that is no digest is asked of the database
+        mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == row.digest)
+        where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & mine
+        voted = connection.execute(select(VOTE.c.id).where(where)).first() is not None
+        if not voted or row.state not in ("approved", "executing"):
+            return False, None
+        try:
+            self._policies.proved(connection, actor, signed, "vote", row, "approve", now_ms)
+        except RefusedError as error:
+            self._record_refused(connection, row, actor, "approve", error, signed)
+            return False, error
+        if signed is not None:
+            self._audit.append(
+                connection, "vote.repeated", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
+                policy_digest=row.policy, rows=used_nonce(connection, signed),
+            )  # fmt: skip
+        return True, None
+
+    def _record_refused(
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        actor: Actor,
+        verdict: Verdict,
+        why: RefusedError,
+        signed: Signed | None,
+    ) -> None:
+        self._audit.append(
+            connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+            policy_digest=row.policy, data={"verdict": verdict, "why": why.problem[:500]},
+            rows=used_nonce(connection, signed),
+        )  # fmt: skip
+
+
+GLASS_MS = 30 * 60_000
+"""How long after the glass was broken the plan may begin."""
+
+
+class BreakGlassHandler:
+    """Works from inside a transaction."""
+
+    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus, outbox: Outbox) -> None:
+        self._audit = audit
+        self._policies = policies
+        self._standing = standing
+        self._outbox = outbox
+
+    def use(
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        actor: Actor,
+        digest: str,
+        reason: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> RefusedError | None:
+        """Approve it, open its review and tell the channels; or why not. A refusal is recorded, so it is not raised."""
+        plan, words, _ = store.plan_of(connection, row)
+        why_not, who = self._why_not(connection, row, plan, actor, digest, reason, signed, now_ms)
+        if why_not is not None:
+            self._audit.append(
+                connection, "breakglass.refused", who, proposal=row.id, revision=row.revision,
+                plan_digest=row.digest, policy_digest=row.policy, data={"why": why_not.problem[:500]},
+                rows=used_nonce(connection, signed),
+            )  # fmt: skip
+            return why_not
+        sealed = self._audit.seal(connection, reason)
+        self._audit.append(
+            connection, "breakglass.used", who, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+            policy_digest=row.policy, data=kept_signature(signed), private=(sealed,),
+            rows=used_nonce(connection, signed),
+        )  # fmt: skip
+        row = store.move(
+            connection, self._audit, row, "broke_glass", who, now_ms,
+            breakglass=True, expires_ms=now_ms + GLASS_MS, note=f"glass broken by {who.subject}",
+        )  # fmt: skip
+        self._open_review(connection, row, who, now_ms)
+        in_force = self._policies.current(connection)
+        for channel in in_force.paged():
+            self._outbox.put(
+                connection, f"{row.digest}:breakglass:{channel}", row.number, channel,
+                f"{who.subject} broke the glass for {row.id}: {words.title}", now_ms,
+            )  # fmt: skip
+        return None
+
+    def _why_not(
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        plan: Plan,
+        actor: Actor,
+        digest: str,
+        reason: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[RefusedError | None, Actor]:
+        """Why it may not be done, and who it is by: a valid signature proves its subject."""
+        if row.state != "awaiting":
+            return self._standing.too_late(connection, row), actor
+        if digest != row.digest:
+            return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again"), actor
+        try:
+            actor = self._policies.proved(connection, actor, signed, "breakglass", row, "approve", now_ms)
+        except RefusedError as error:
+            return error, actor
+        in_force = self._policies.current(connection)
+        why_not = approval_policy.may(
+            in_force, actor, "break_glass", plan.tier, scope_of(plan.steps), owner=self._policies.owner
+        )
+        if why_not:
+            return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver"), actor
+        if self._standing.need(connection, plan).signed and signed is None:
+            remedy = "An account is not enough to do alone what others would have had to approve"
+            return RefusedError(f"breaking the glass for {row.id} must be signed with your own key", remedy), actor
+        least = in_force.break_glass.reason_least
+        if len("".join(reason.split())) < least:
+            return RefusedError("breaking the glass needs a reason", f"Give one of {least} characters or more"), actor
+        if plan.tier == "T3" and (plan.author.kind != "human" or plan.origin in approval_policy.MACHINES):
+            remedy = "Propose it yourself"
+            return RefusedError("what a machine drafted and is hard to undo needs its votes", remedy), actor
+        unreviewed = select(REVIEW.c.subject).where(REVIEW.c.forced & (REVIEW.c.closed_ms == 0))
+        if any(self._is_same(in_force, actor, subject) for subject in connection.execute(unreviewed).scalars()):
+            remedy = "Have another person close its review"
+            return RefusedError("your last break-glass is not reviewed yet", remedy), actor
+        return None, actor
+
+    def _is_same(self, in_force: Policy, actor: Actor, subject: str) -> bool:
+        """Whether an actor is whom a subject names, by their account or by their name."""
+        mine = approval_policy.subject_of(in_force, actor.subject, actor.account)
+        return mine == approval_policy.subject_of(in_force, subject, subject)
+
+    def _open_review(self, connection: Connection, row: ProposalRow, actor: Actor, now_ms: int) -> None:
+        values = {
+            "number": row.number, "about": row.id, "subject": actor.subject, "forced": True,
+            "text": f"break-glass of {row.id}", "opened_ms": now_ms,
+        }  # fmt: skip
+        number, rows = store.add_review(connection, values)
+        self._audit.append(
+            connection, "review.opened", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+            data={"review": number, "forced": True}, rows=rows,
+        )  # fmt: skip
+
+    def close_review(self, connection: Connection, actor: Actor, review: int, comment: str, now_ms: int) -> None:
+        """For a person other than the one it is about. Raises RefusedError."""
+        kept = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).mappings().first()
+        if kept is None or kept["closed_ms"]:
+            raise RefusedError(f"there is no open review {review}", "See muster reviews")
+        in_force = self._policies.current(connection)
+        why_not = approval_policy.may(in_force, actor, "review", owner=self._policies.owner)
+        if not why_not and kept["forced"] and self._is_same(in_force, actor, kept["subject"]):
+            why_not = "it is about what you did yourself"
+        if why_not:
+            raise RefusedError(f"you may not close review {review}: {why_not}", "Ask another approver")
+        about = f"P-{kept['number']}" if kept["number"] else ""
+        closed = {"closed_ms": now_ms, "closed_by": actor.subject}
+        rows = self._audit.rewrite(connection, REVIEW, REVIEW.c.id == review, closed, about)
+        sealed = self._audit.seal(connection, comment)
+        self._audit.append(
+            connection, "review.closed", actor, proposal=about,
+            data={"review": review}, private=(sealed,), rows=rows,
+        )  # fmt: skip
+
+    def reviews(self, connection: Connection, limit: int) -> tuple[Review, ...]:
+        """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
+        order = (REVIEW.c.closed_ms != 0, -REVIEW.c.closed_ms, REVIEW.c.id)
+        query = select(REVIEW).order_by(*order).limit(limit)
+        return tuple(review_of(values) for values in connection.execute(query).mappings())
+
+
+def review_of(values: Mapping[Any, Any]) -> Review:
+    """A review as it is kept."""
+    return Review(
+        id=values["id"], about=values["about"], subject=values["subject"], forced=values["forced"],
+        text=values["text"], proposal=f"P-{values['number']}" if values["number"] else "",
+        opened_ms=values["opened_ms"], closed_ms=values["closed_ms"], closed_by=values["closed_by"],
+    )  # fmt: skip
+
+
+ROOT = "unix:0"
+"""May become anybody anyway."""
+
+
+def check_commands(engine: Engine, actor: Actor, command: Submit) -> None:
+    """Raises RefusedError for somebody who may not have this machine run anything, SpecError for work that says
+    nothing that could be run. In other cells a command is kept and nothing here runs it."""
+    if engine.processes is None:
+        return
+    # A fleet comes as the account it runs as, whoever told it to.
+    accounts = {actor.account, *(spec.tags.get(BY_TAG, actor.account) for spec in command.workloads)}
+    if not accounts <= {OWNER, ROOT} and not getattr(engine.processes, "open_door", False):
+        raise RefusedError(
+            "commands run here only for the account that owns the engine, through its Unix socket",
+            "It may be opened to all who may submit: muster serve --here --for-others",
+        )
+    for i, spec in enumerate(command.workloads):
+        if spec.run is None:
+            where = f"workloads[{i}].run" if len(command.workloads) > 1 else "workload.run"
+            raise SpecError(where, "is missing: this cell runs commands", "Write for example run: [python3, train.py]")
+
+
+ADMITTED = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
+MAX_NAMES = 50
+"""Of each kind of thing that is added, in the record."""
+
+
+def check_admitted(command: AnyCommand) -> None:
+    """Raises RefusedError for a command that changes what is there: those go through propose and approve."""
+    if not isinstance(command, ADMITTED):
+        raise RefusedError(
+            f"{tag_of(command)} needs approval: propose it", "Use propose, look at the plan, then approve it"
+        )
+
+
+def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Receipt:
+    """Do it in the actor's name. On the engine's thread. Raises RefusedError for what needs approval and for whom the
+    policy does not let, and whatever the engine refuses."""
+    check_admitted(command)
+    if isinstance(command, Submit):
+        gate.refuse_unless(actor, "submit", touched_by(command, outside=not engine.decides))
+        check_commands(engine, actor, command)
+        return engine.command(command)
+    gate.refuse_unless(actor, "configure")
+
+    def beside(connection: Connection) -> None:
+        gate.audit.append(connection, "config.changed", actor, data=told(command))
+
+    return engine.command(command, beside=beside)
+
+
+def touched_by(command: Submit, *, outside: bool = False) -> Scope:
+    """What submissions draw on: their queues, their tenants, and the pools that they are limited to. One that takes any
+    pool is for no role that is limited to pools. `outside`: Slurm decides on the cell, where tags may name another
+    partition and another account than queue and tenant do."""
+    queues = {spec.queue for spec in command.workloads}
+    tenants = {spec.tenant for spec in command.workloads}
+    if outside:
+        queues |= {name for spec in command.workloads for name in spec.tags.get("partition", "").split(",") if name}
+        tenants |= {spec.tags["account"] for spec in command.workloads if spec.tags.get("account")}
+    bound = all(group.pools for spec in command.workloads for group in spec.groups)
+    pools = {pool for spec in command.workloads for group in spec.groups for pool in group.pools} if bound else set()
+    return Scope(pools=tuple(pools), queues=tuple(queues), tenants=tuple(tenants))
+
+
+def told(command: AnyCommand) -> dict[str, object]:
+    """What the audit says of a definition: what kinds of things it adds, by name, and the hash of all of it."""
+    body = msgspec.json.encode(command, order="sorted")
+    whole = command.cell if isinstance(command, Define) else command
+    adds: dict[str, object] = {}
+    for field in ("pools", "nodes", "queues", "priority_classes"):
+        names = [str(getattr(thing, "id", "") or getattr(thing, "name", "")) for thing in getattr(whole, field, ())]
+        if names:
+            adds[field] = {"count": len(names), "names": names[:MAX_NAMES]}
+    return {"command": tag_of(command), "adds": adds, "sha256": hashlib.sha256(body).hexdigest()}
+
+
+def tag_of(command: AnyCommand) -> str:
+    return str(type(command).__struct_config__.tag)
+
+
+def admit_all(
+    engine: Engine,
+    gate: Gate,
+    wanted: Sequence[tuple[Actor, Submit]],
+    answered: Callable[[Connection, Sequence[Receipt | MusterError]], None] | None = None,
+) -> list[Receipt | MusterError]:
+    """Submissions that came together, in one transaction, each accepted or refused on its own. `answered` writes what
+    came of each in the same transaction, if one is accepted. On the engine's thread."""
+    answers: list[Receipt | MusterError | None] = []
+    allowed: list[Submit] = []
+    for actor, command in wanted:
+        try:
+            gate.refuse_unless(actor, "submit", touched_by(command, outside=not engine.decides))
+            check_commands(engine, actor, command)
+        except MusterError as error:
+            answers.append(error)
+            continue
+        answers.append(None)
+        allowed.append(command)
+    if not allowed:
+        return [answer for answer in answers if answer is not None]
+
+    def whole(of_allowed: Sequence[Receipt | MusterError]) -> list[Receipt | MusterError]:
+        coming = iter(of_allowed)
+        return [next(coming) if answer is None else answer for answer in answers]
+
+    if answered is None:
+        return whole(engine.commands(allowed))
+    return whole(engine.commands(allowed, answered=lambda connection, found: answered(connection, whole(found))))

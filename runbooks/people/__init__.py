@@ -1,1 +1,0 @@
-"""Who decides: identities, keys and signatures. Imports `engine.model` only. Start at `identity`."""
