@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -147,3 +148,32 @@ def test_every_file_and_room_that_is_named_is_there() -> None:
     for path in DOCUMENTS:
         for name in re.findall(r"`((?:console|engine|runbooks|recommender|tests|docs)/[\w/.-]*)`", path.read_text()):
             assert (ROOT / name).exists(), f"{path.name} names {name}"
+
+
+ROOMS = sorted(
+    path.parent
+    for package in ("console", "recommender", "runbooks", "engine")
+    for path in (ROOT / package).rglob("__init__.py")
+)
+
+
+def docstring_of(room: Path) -> str:
+    """In one line."""
+    return " ".join((ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or "").split())
+
+
+def test_every_room_says_in_three_sentences_what_it_is_imports_and_where_to_start() -> None:
+    assert len(ROOMS) > 30
+    for room in ROOMS:
+        told = docstring_of(room)
+        assert len(re.findall(r"\.(?= [A-Z`]|$)", told)) == 3, room
+        assert re.search(r"\bimports? ", told), room
+        assert "Start at `" in told, room
+
+
+def test_every_module_that_a_room_names_is_there() -> None:
+    for room in ROOMS:
+        told = docstring_of(room)
+        for name in re.findall(r"`([a-z_][a-z_.]*)`", told):
+            within = [folder / name.replace(".", "/") for folder in (room, ROOT)]
+            assert any(path.is_dir() or path.with_suffix(".py").is_file() for path in within), f"{room.name}: {name}"
