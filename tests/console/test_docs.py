@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -23,9 +24,15 @@ from console.forms.work_files import cell_of
 from engine.capacity.scores import SCORES
 from engine.control import Engine
 from engine.model.commands import Define
+from engine.model.queries import Kind as ListKind
+from engine.model.spec_parts import Qos
+from engine.model.specs import NodeState, Policy, QueueMode, WorkloadState
+from engine.state.machines import OrderState
+from runbooks.actions.declaration import Kind as TargetKind
 from runbooks.drafts.typed_draft import REASONS
 from runbooks.gate.policy_files import read_policy
 from runbooks.models.endpoint import endpoint_of
+from runbooks.plans.typed_plan import State as ProposalState
 from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
@@ -177,3 +184,37 @@ def test_every_module_that_a_room_names_is_there() -> None:
         for name in re.findall(r"`([a-z_][a-z_.]*)`", told):
             within = [folder / name.replace(".", "/") for folder in (room, ROOT)]
             assert any(path.is_dir() or path.with_suffix(".py").is_file() for path in within), f"{room.name}: {name}"
+
+
+def words_of_glossary() -> dict[str, list[str]]:
+    """The first cells of each table, by the heading above it."""
+    words: dict[str, list[str]] = {}
+    for part in re.split(r"^#+ ", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)[1:]:
+        title, _, body = part.partition("\n")
+        words[title] = re.findall(r"^\| (?!Muster)([^|]+?) \|", body, re.MULTILINE)
+    return words
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    for title, words in words_of_glossary().items():
+        assert words == sorted(set(words), key=str.casefold), title
+
+
+def test_every_state_that_a_person_may_see_is_in_the_glossary() -> None:
+    words = words_of_glossary()
+    for thing, states in {
+        "workload": {state.label for state in WorkloadState},
+        "node": {state.label for state in NodeState},
+        "queue": {state.label for state in QueueMode},
+        "order": {state.label for state in OrderState},
+        "proposal": {state.replace("_", " ") for state in get_args(ProposalState)},
+    }.items():
+        assert set(words[f"States of a{'n' if thing == 'order' else ''} {thing}"]) == states, thing
+
+
+def test_every_kind_of_thing_is_in_the_glossary() -> None:
+    words = {re.sub(r" \(.*\)", "", word) for word in words_of_glossary()["Glossary"]}
+    assert {kind.removesuffix("s") for kind in get_args(ListKind)} <= words
+    assert set(get_args(TargetKind)) <= words
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    assert [name for name in (*get_args(Policy), *get_args(Qos)) if f"`{name}`" not in text] == []
