@@ -1,1 +1,2 @@
-"""History into advice; never acts. Imports `engine`. Start at `recommender.findings.suggestions`."""
+"""Advice from history, with its evidence and its track record; it never acts. It imports `engine` only. Start at
+`recommender.findings.suggestions`."""

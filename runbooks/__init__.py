@@ -1,2 +1,3 @@
-"""From advice to an approved, executed, audited plan: the only way an action reaches the engine. Imports `engine`.
-Start at `runbooks.gate.approval_gate`."""
+"""The only path from advice or a wish to an action of the engine: drafted, planned, voted on, executed, verified and
+audited. It imports `engine` only; advice reaches it as data. Start at `runbooks.plans.typed_plan`, then read
+`runbooks.gate.approval_gate`."""

@@ -1,2 +1,2 @@
-"""What a person can do in the console: one registry of actions, and how a line or a key reaches one. Imports forms,
-text and the client's protocol. Start at `registry`."""
+"""The registry of all that a person can do in the console, and the way from a key or a line to it. It imports forms and
+text of the console, and the catalogue of `runbooks.actions`. Start at `registry`."""

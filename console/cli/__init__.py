@@ -1,2 +1,2 @@
-"""The shell: one module for each noun, found by the table in `main`. Imports every other room of the console but the
-terminal's, which it starts. Start at `main`."""
+"""The shell's entry: the parser of all commands, starting and stopping, line mode and the browser. It may import every
+other room of the console; only `console.evals` imports it. Start at `main`."""

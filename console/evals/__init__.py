@@ -1,2 +1,2 @@
-"""Scripted incidents with expected answers, to score drafters and models. Imports the service and the gate; no other
-room imports it. Start at `eval_drafts`."""
+"""Scripted incidents, traces and published runs, by which drafters, estimates and the engine are scored. It may import
+every other room, and no other room loads it but the shell's table of commands. Start at `eval_drafts`."""

@@ -1,2 +1,3 @@
-"""Several cells as one: the fleet's process, its client and its pages. Imports the server, the client and
-`engine.fleet`. Start at `coordinator`."""
+"""Several cells as one: the process that routes submissions among them, and its client. It imports the rooms of the
+console below it, from server to text, and the routing rules of `engine.admission`. Start at `coordinator`, then read
+`routing`."""

@@ -1,2 +1,2 @@
-"""What people write: work files, filters, datetimes, settings. Imports the engine's specs; nothing of a screen. Start
-at `settings`."""
+"""What people write, as typed values: settings, command arguments, filters, work and cell files. It imports
+`console.text`, and declarations of the engine and the runbooks. Start at `settings`, then read `work_files`."""

@@ -1,2 +1,2 @@
-"""HTTP: the application, its limits, and what each request passes. Imports the service, auth and the client's
-protocol. Start at `application`, then `routes`."""
+"""HTTP: the application, who asks, how much is let in, and the engine as a process. It imports service, client, forms
+and text of the console, and the other packages. Start at `application`, then read `request_handler`."""

@@ -1,2 +1,2 @@
-"""Text for a terminal: neutralised, measured, coloured, tabulated, charted. Imports no other room of the console.
-Start at `terminal_text`."""
+"""Text for a terminal: neutralised, measured, coloured, and laid out as tables and charts. It imports no other room of
+the console. Start at `terminal_text`."""

@@ -1,2 +1,2 @@
-"""The terminal console: the app, its frame, its keys and its navigation. Imports actions, views, text and the client.
-Start at `app`, then `navigator`."""
+"""The terminal console: the app, its pages, its keys and its dialogs. It imports the rooms of the console below it,
+from commands to text, with Textual, and holds only a `Client`. Start at `app`, then read `navigator`."""

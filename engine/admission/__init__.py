@@ -1,2 +1,2 @@
-"""The checks at the door: submissions, definitions, changes to queues, pools and budgets. Imports model, state and
-queues. Start at `submissions`."""
+"""The checks at the door: a submission, a definition or a change is accepted or refused here, before anything changes.
+It imports the rooms of the engine below it: placement, state, capacity and model. Start at `submissions`."""

@@ -1,2 +1,2 @@
-"""What is free where: the capacity index, devices and MIG, topology, scores. Imports model and tables. Start at
-`index`."""
+"""Free capacity: the index of nodes, devices and MIG, topology, and the scores that compare nodes. It imports
+`engine.model` only. Start at `index`."""

@@ -1,2 +1,3 @@
-"""Cells that another scheduler decides: what was observed, what is to be done there. Imports state and the door's
-commands. Start at `observed_changes`."""
+"""Cells that another scheduler decides: what was observed there becomes events, and what people want becomes intents
+that are carried out there. It imports the rooms of the engine below it and, where it carries, the door
+`engine.control`. Start at `observed_changes`, then read `mirror_passes`."""

@@ -1,2 +1,2 @@
-"""Specs, commands, events, queries and errors; quantities, money and names. Imports nothing of the engine. Start at
-`specs`, `commands` and `events`."""
+"""The words of the engine: specs, commands, events, queries, answers and errors, with quantities and money. It imports
+no other room. Start at `specs`, then `commands` and `events`."""

@@ -1,2 +1,2 @@
-"""Answers to questions: lists, details, reasons, gauges, reports. Imports state and what it explains; changes nothing.
-Start at `answers`."""
+"""Answers to questions about the cell: lists, details, reasons, reports and search. It imports the rooms of the engine
+that it explains, from elasticity down to model, and changes nothing. Start at `answers`."""

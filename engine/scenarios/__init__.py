@@ -1,2 +1,2 @@
-"""Published runs and scripted days, replayed. Imports the engine's door and traces; nothing imports it but the shell
-and tests. Start at `live_scenarios`."""
+"""Published runs and scripted days, played through the engine. It may import every other room of the engine; only the
+shell, `console.evals` and tests import it. Start at `live_scenarios`."""

@@ -1,2 +1,2 @@
-"""The state of a cell in columns; events are folded into it, and nothing else changes it. Imports model, tables,
-queues, ledger and capacity. Start at `cell_state`."""
+"""The state of a cell, in columns that events are folded into; nothing else changes them. It imports `engine.model` and
+`engine.capacity`. Start at `cell_state`."""

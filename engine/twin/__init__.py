@@ -1,2 +1,3 @@
-"""Forks of the live cell: what-if, start-time estimates, rehearsals, counterfactuals. Imports the door and forks.
-Start at `live_twin`."""
+"""The digital twin: forks of the live cell that run ahead, for what-if, start times, rehearsals and counterfactuals. It
+imports the door `engine.control` and every room that a fork needs, but neither traces nor scenarios. Start at
+`live_twin`."""

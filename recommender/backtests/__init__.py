@@ -1,2 +1,2 @@
-"""Every estimator against simple rules, on what was known then. Imports the estimators; nothing imports it but the
-shell. Start at `run_times`."""
+"""Backtests of every estimator beside simple rules, each on what was known at the time. It imports the other rooms of
+the recommender and `engine.traces`; only `console.evals` and tests import it. Start at `run_times`."""

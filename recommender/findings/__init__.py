@@ -1,2 +1,2 @@
-"""What is out of order, and what would mend it: findings, suggestions and their record. Imports history, forecasts and
-runtimes. Start at `suggestions`."""
+"""Findings: what is out of order in a cell, what would mend it, and what became of each suggestion. It imports
+`recommender.history` and the engine. Start at `suggestions`."""

@@ -1,1 +1,2 @@
-"""Measurements and ended work, kept in buckets. Imports `engine.journal`'s side tables. Start at `telemetry`."""
+"""The history of a cell: measurements and ended work, collected, summed up over time, or imported. It imports
+`engine.journal` for its tables, `engine.traces` for files of ended work, and `engine.model`. Start at `telemetry`."""

@@ -1,2 +1,2 @@
-"""The catalogue of actions: parameters, effects, inverses, tiers, words. Imports `engine` and `runbooks.plans`. Start
-at `catalogue`."""
+"""The catalogue of actions, each declared once: its parameters, risk, effect, inverse and words. It imports
+`runbooks.plans` and the engine. Start at `declaration`, then read `workloads` for examples."""

@@ -1,2 +1,3 @@
-"""The audit log: hash chain, checkpoints, anchors, export, and the stand-alone verifier. Imports `engine.journal`'s
-side tables; `verify` imports nothing of the project. Start at `log`."""
+"""The audit log: its hash chain, checkpoints and anchors, its export, and the stand-alone verifier. It imports
+`runbooks.plans`, `runbooks.actions` and the engine's journal; `verify` imports nothing of the project. Start at
+`log`."""

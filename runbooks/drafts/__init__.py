@@ -1,2 +1,2 @@
-"""Plans drafted from facts, by rules or by a model. Imports actions, plans and facts; holds no engine. Start at
-`rule_drafter`."""
+"""Drafts: plans and hand-overs written by rule, from facts that each of them cites. It imports the rooms of the
+runbooks below it, from procedures to untrusted, and only reads the engine. Start at `rule_drafter`."""

@@ -1,2 +1,3 @@
-"""Proposals from request to effect: simulation, votes, claim, execution, verification, rollback. Imports actions,
-policy, audit and plans. Start at `approval_gate`."""
+"""The gate, the only way an action reaches the engine: proposals, votes, execution and rollback, under the approval
+policy. It imports audit, actions, plans and untrusted of the runbooks, and the engine. Start at `approval_gate`, then
+read `executor`."""

@@ -1,2 +1,3 @@
-"""A language model as a drafter: prompt, child process, transport, and what of its answer is kept. Imports drafts and
-untrusted; the child imports nothing of the project. Start at `drafter`."""
+"""A language model as a drafter: its prompt, its process, its limits, and the checks on its answer. It imports the
+other rooms of the runbooks and the engine; the child process that asks the model imports neither. Start at
+`drafter`."""

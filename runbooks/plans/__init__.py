@@ -1,1 +1,2 @@
-"""The typed plan, its states and its checks. Imports `engine.model`. Start at `typed_plan`."""
+"""The typed plan that people vote on, its checks, and the identities and keys of people. It imports the engine, and no
+other room of the runbooks. Start at `typed_plan`."""

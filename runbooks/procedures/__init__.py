@@ -1,2 +1,2 @@
-"""Runbook files: parse, lint, compile, register; `library/` holds the runbooks that come with Muster. Imports actions
-and plans. Start at `program`."""
+"""Runbook files: parsed, linted, compiled to plans and registered; `library/` holds the ones that come with Muster. It
+imports the rooms of the runbooks below it, from gate to untrusted, and the engine. Start at `program`."""

@@ -1,2 +1,2 @@
-"""Text that somebody else wrote: strict parsing, redaction, links, look-alike names. Imports nothing of the project
-but errors. Start at `redaction`."""
+"""Text that a stranger wrote: strict parsing, secrets taken out, and names that mislead. It imports nothing of the
+project but `engine.model.errors`. Start at `stranger_texts`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -22,9 +24,15 @@ from console.forms.work_files import cell_of
 from engine.capacity.scores import SCORES
 from engine.control import Engine
 from engine.model.commands import Define
+from engine.model.queries import Kind as ListKind
+from engine.model.spec_parts import Qos
+from engine.model.specs import NodeState, Policy, QueueMode, WorkloadState
+from engine.state.machines import OrderState
+from runbooks.actions.declaration import Kind as TargetKind
 from runbooks.drafts.typed_draft import REASONS
 from runbooks.gate.policy_files import read_policy
 from runbooks.models.endpoint import endpoint_of
+from runbooks.plans.typed_plan import State as ProposalState
 from tests.support.patience import PATIENCE_S
 from tests.support.served import socket_folder
 
@@ -147,3 +155,66 @@ def test_every_file_and_room_that_is_named_is_there() -> None:
     for path in DOCUMENTS:
         for name in re.findall(r"`((?:console|engine|runbooks|recommender|tests|docs)/[\w/.-]*)`", path.read_text()):
             assert (ROOT / name).exists(), f"{path.name} names {name}"
+
+
+ROOMS = sorted(
+    path.parent
+    for package in ("console", "recommender", "runbooks", "engine")
+    for path in (ROOT / package).rglob("__init__.py")
+)
+
+
+def docstring_of(room: Path) -> str:
+    """In one line."""
+    return " ".join((ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or "").split())
+
+
+def test_every_room_says_in_three_sentences_what_it_is_imports_and_where_to_start() -> None:
+    assert len(ROOMS) > 30
+    for room in ROOMS:
+        told = docstring_of(room)
+        assert len(re.findall(r"\.(?= [A-Z`]|$)", told)) == 3, room
+        assert re.search(r"\bimports? ", told), room
+        assert "Start at `" in told, room
+
+
+def test_every_module_that_a_room_names_is_there() -> None:
+    for room in ROOMS:
+        told = docstring_of(room)
+        for name in re.findall(r"`([a-z_][a-z_.]*)`", told):
+            within = [folder / name.replace(".", "/") for folder in (room, ROOT)]
+            assert any(path.is_dir() or path.with_suffix(".py").is_file() for path in within), f"{room.name}: {name}"
+
+
+def words_of_glossary() -> dict[str, list[str]]:
+    """The first cells of each table, by the heading above it."""
+    words: dict[str, list[str]] = {}
+    for part in re.split(r"^#+ ", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)[1:]:
+        title, _, body = part.partition("\n")
+        words[title] = re.findall(r"^\| (?!Muster)([^|]+?) \|", body, re.MULTILINE)
+    return words
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    for title, words in words_of_glossary().items():
+        assert words == sorted(set(words), key=str.casefold), title
+
+
+def test_every_state_that_a_person_may_see_is_in_the_glossary() -> None:
+    words = words_of_glossary()
+    for thing, states in {
+        "workload": {state.label for state in WorkloadState},
+        "node": {state.label for state in NodeState},
+        "queue": {state.label for state in QueueMode},
+        "order": {state.label for state in OrderState},
+        "proposal": {state.replace("_", " ") for state in get_args(ProposalState)},
+    }.items():
+        assert set(words[f"States of a{'n' if thing == 'order' else ''} {thing}"]) == states, thing
+
+
+def test_every_kind_of_thing_is_in_the_glossary() -> None:
+    words = {re.sub(r" \(.*\)", "", word) for word in words_of_glossary()["Glossary"]}
+    assert {kind.removesuffix("s") for kind in get_args(ListKind)} <= words
+    assert set(get_args(TargetKind)) <= words
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    assert [name for name in (*get_args(Policy), *get_args(Qos)) if f"`{name}`" not in text] == []

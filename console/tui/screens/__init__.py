@@ -1,1 +1,2 @@
-"""One page a module: what it asks and how it lays its view out. Imports widgets and views. Start at `overview`."""
+"""The pages of the terminal: each asks the client for something and lays out its view model. It imports the widgets,
+the app's frame and the rooms below `console.tui`. Start at `overview`."""

@@ -1,1 +1,2 @@
-"""The parts that pages are made of. Imports text and forms. Start at `pane` and `list_pane`."""
+"""The parts that pages are made of: panes, lists, tables, the frame and the bars. It imports actions, views, client,
+forms and text of the console, and no page. Start at `pane`, then read `list_pane`."""

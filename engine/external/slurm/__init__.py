@@ -1,2 +1,2 @@
-"""Slurm as it is reached from outside: its REST API, its command line where at hand, and what both say. Imports
-`engine.model` and `engine.external`. Start at `mirror`."""
+"""Slurm as it is reached from outside: slurmrestd, its own commands where they are at hand, and what both answer. It
+imports `engine.model` and `engine.state` only. Start at `connection`."""
