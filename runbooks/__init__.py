@@ -1,2 +1,2 @@
-"""From advice to an approved, executed, audited plan: the only way an action reaches the engine. Imports `engine`.
-Start at `runbooks.gate.approval_gate`."""
+"""From advice to an approved, executed, audited plan: the only way an action reaches the engine. Imports `engine` and
+nothing of `console` or `recommender`. Start at `runbooks.gate.approval_gate`."""

@@ -1,4 +1,4 @@
-"""The actions that only a cell of Slurm knows."""
+"""Actions that exist only in a cell that Slurm decides on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actions on workloads."""
+"""Actions on workloads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from runbooks.actions.declaration import (
     STARTABLE,
     WAITS,
     Action,
+    EffectProof,
     Given,
     Parameter,
     PlannedCell,
-    Proof,
     SeenCell,
     Typed,
+    asked_now,
     by,
     commands,
     flag,
@@ -43,13 +44,16 @@ from runbooks.plans.amounts import amount, listed, size
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
     from engine.model.queries import Consolidation, ConsolidationRequest
-    from runbooks.plans.typed_plan import Act, RequestChange, Target
+    from runbooks.plans.typed_plan import Act, ActionName, RequestChange, Target
 
 WORKLOADS = {"workloads": ids("workload_id")}
-STARTS = (Proof("workload_reason", "==", "none"),)
+STARTS = (EffectProof("workload_reason", "==", "none"),)
 """It waits no more."""
 LOSES = f"stops running work; {LARGE_WORK}"
 GIVES_WAY = "work has to give way"
+PUT_BACK: ActionName = "requeue"
+RETURNED = "requeued"
+"""The history entry of work that went back to its queue, whoever put it there."""
 TO = ("to",)
 QOS_CLASS = re.compile(r"(.+)\.tier-\d+(?:\.\d+)?")
 """QOS and tier of a partition, and the rank of what waits, as `engine.external.mapping` puts them
@@ -117,21 +121,15 @@ def _groups_as(change: RequestChange, target: Target) -> list[str]:
 
 
 def resize_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
-    """What each asked for of the resources that were changed. What runs starts anew once more."""
+    """The acts that restore the former request of the changed resources. Running work is restarted once more."""
     if act.resize is None:
         return
-    requests = {target.id: _asked(target, act.resize) for target in shown}
+    requests = {target.id: asked_now(target, act.resize) for target in shown}
     for request in {tuple(sorted(request.items())): request for request in requests.values()}.values():
         same = tuple(id_ for id_, asked in requests.items() if asked == request)
         yield plan.Act(
             action="resize", targets=same, resize=plan.RequestChange(group=act.resize.group, request=request)
         )
-
-
-def _asked(target: Target, change: RequestChange) -> dict[str, int]:
-    """What one task of the group asks for, of the resources that the change names."""
-    of_group = next((request for group, request in target.asks if change.group in ("", group)), {})
-    return {name: of_group.get(name, 0) for name in change.request}
 
 
 def refuse_same_request(act: Act, targets: tuple[Target, ...]) -> None:
@@ -198,7 +196,7 @@ def consolidation_request(typed: Typed) -> ConsolidationRequest:
 
 
 def moves_act(answer: Consolidation) -> Act:
-    """What was planned, as an act. Raises RefusedError when there is no plan that is worth what it costs."""
+    """The planned moves as an act. Raises RefusedError when there is no plan that is worth its cost."""
     if answer.found is None or not answer.found.worth_it:
         remedy = "Ask for it with a lower --ratio" if answer.found is not None else "See `muster fragmentation`"
         raise RefusedError(f"no plan: {answer.why}", remedy)
@@ -263,7 +261,7 @@ ACTIONS: tuple[Action, ...] = (
         verified="is cancelled",
         inverse="Cannot be undone: submit {them} again under a new id; work done so far is lost",
         undoes=(
-            "requeue", "resume", "release", "hold", "suspend", "preempt", "move", "set_priority", "resize",
+            PUT_BACK, "resume", "release", "hold", "suspend", "preempt", "move", "set_priority", "resize",
             "approve_spending",
         ),
     ),
@@ -283,7 +281,7 @@ ACTIONS: tuple[Action, ...] = (
         command="Hold",
         after=("held",),
         verified="is held",
-        proof=(Proof("workload_state", "==", "held"),),
+        proof=(EffectProof("workload_state", "==", "held"),),
         inverse="Release {them}",
         back=by("release"),
         undoes=("release",),
@@ -310,11 +308,11 @@ ACTIONS: tuple[Action, ...] = (
         back=by("hold"),
     ),
     Action(
-        name="requeue",
+        name=PUT_BACK,
         label="Requeue",
         verb="Requeue",
         summary="stop running workloads and queue them again",
-        past="requeued",
+        past=RETURNED,
         key="R",
         footer=True,
         parameters=WORKLOADS,
@@ -369,7 +367,7 @@ ACTIONS: tuple[Action, ...] = (
         command="Suspend",
         after=("suspended",),
         verified="is suspended",
-        proof=(Proof("workload_state", "==", "suspended"),),
+        proof=(EffectProof("workload_state", "==", "suspended"),),
         inverse="Resume {them}; work since the last checkpoint is lost",
         back=by("resume"),
         undoes=("resume",),

@@ -1,2 +1,2 @@
-"""The audit log: hash chain, checkpoints, anchors, export, and the stand-alone verifier. Imports `engine.journal`'s
-side tables; `verify` imports nothing of the project. Start at `log`."""
+"""The audit log: hash chain, checkpoints, anchors, export, and the stand-alone verifier. Imports `engine.journal`,
+`runbooks.actions` and `runbooks.plans`; `verify` imports nothing of the project. Start at `log`."""

@@ -1,2 +1,2 @@
-"""Plans drafted from facts, by rules or by a model. Imports actions, plans and facts; holds no engine. Start at
-`rule_drafter`."""
+"""Drafts of plans, runbooks and hand-overs, made from facts by rules, and the form of a model's answer. Holds no engine
+that can act: it works on forks. Imports actions, gate, plans and procedures. Start at `rule_drafter`."""

@@ -1,7 +1,7 @@
-"""A hand-over, and the summary of an incident, in sentences: each says what facts say, and cites them.
+"""Hand-over and incident summary: sentences made from facts, each citing the facts that it rests on.
 
-Nothing is looked up here and nothing is concluded: what is not in a fact is not said, and what a shift did not have is
-said as a count of nothing. The most urgent stands first under each heading.
+Nothing is looked up here and nothing is concluded. An absence is stated only as a count of zero. The most urgent
+sentence comes first under each heading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAY_MS = 24 * 3_600_000
 
 
 class HandoverReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is handed over."""
+    """A hand-over or a summary: title, summary and parts."""
 
     title: str
     summary: tuple[Sentence, ...]
@@ -256,7 +256,7 @@ class ShiftFacts:
                     yield _say(f"Runbook {id_} was {deed} by {_who(by)}.", by)
 
     def course(self) -> Iterator[Sentence]:
-        """What has a time, in the order in which it happened; then the rest."""
+        """Events with a time in their order; then the rest."""
         began = [int(fact.value) for fact in self.all("downtime_began")]
         timed = [(at_ms, "", said_) for at_ms, said_ in zip(began, self._downtimes(), strict=True)]
         for id_ in self.subjects("node_lost_at"):
@@ -438,7 +438,7 @@ class ShiftFacts:
     # -- what to watch ------------------------------------------------------------------------------------------------
 
     def ahead(self) -> Iterator[Sentence]:
-        """What ends soon, what was found, and what waits."""
+        """Sentences about what ends soon, what was found, and what waits."""
         for _, sentence in sorted(self._soon(), key=lambda one: (one[0], one[1].text)):
             yield sentence
         for id_ in self.subjects("finding_text"):

@@ -1,8 +1,8 @@
-"""What a language model may answer: the closed form of it, told to the server as a JSON schema, and read strictly.
+"""The form of a language model's answer: a JSON schema for the server, and a strict reader.
 
-The schema is made from the declarations in `runbooks.actions`, by which runbooks are linted too. That a server keeps to
-it is a convenience: everything is looked at again here, as if nobody had been told. What an answer means in the cell is
-for `runbooks.models.answer_checks`.
+The schema is made from the action declarations, by which runbooks are linted too. A server that keeps to it is a
+convenience: the reader checks everything again. `runbooks.models.answer_checks` decides what an answer means in the
+cell.
 """
 
 from __future__ import annotations
@@ -322,8 +322,7 @@ def read_answer(content: str, task: Task) -> ModelAnswer:
 
 
 def _without_confidence(value: dict[str, Any]) -> dict[str, Any]:
-    """What a model thinks of its own answer is no news; many say it unasked. It is dropped unread, if it is a plain
-    value."""
+    """The answer without its plain `confidence` values, which many models give unasked and nothing reads."""
     scalar = (int, float, str, type(None))
 
     def without(one: Any) -> Any:
@@ -364,7 +363,7 @@ def _refuse_foreign(answered: ModelAnswer, task: Task) -> None:
 
 
 def _refuse_sizes_of_runbook(runbook: ModelRunbook) -> None:
-    """Its meaning is for the lint; its size is not."""
+    """Raises DraftRejected for a runbook that is too large. The linter judges its meaning."""
     for field in ("why", "evidence", "what_can_go_wrong", "aftercare"):
         _text_of(getattr(runbook, field), f"runbook.{field}", MAX_PROSE)
     _text_of(runbook.title, "runbook.title", MAX_TITLE)
@@ -412,7 +411,7 @@ def _text_of(text: str, where: str, most: int) -> None:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nobody sees anything of it."""
+    """True when no character of the text is visible."""
     return all(unicodedata.category(char)[0] in "ZC" or char in _UNSEEN for char in text)
 
 

@@ -1,16 +1,11 @@
-"""The deterministic drafter: what is wrong, the act for it, its conditions and its words.
+"""The deterministic drafter: from a question or finding to a draft, by rules.
 
-The words of a draft by rule: templates over typed facts, each sentence with what it rests on.
+It reads what is wrong in the live cell, picks a runbook or acts of the catalogue, finds the smallest whose simulation
+meets the target, and words the draft from templates. Each sentence cites its facts. The checks of a draft are those of
+`runbooks.plans.checks`, read before it and on a fork after it.
 
-Whether what is drafted brings about what it is for: conditions on the objects that it acts on, read before it and,
-on a fork, after it. They are those of `runbooks.plans.checks`, as runbooks have them.
-
-The deterministic drafter: what is asked or found -> what is wrong in the live cell -> a runbook, or acts of the
-catalogue -> the smallest of them whose simulation meets the target -> words from templates.
-
-The default, and always there: no network, no model, no randomness. The live cell decides, never a text alone: where
-nothing is wrong nothing is drafted, and where the cell cannot tell it says what a person should find out. It holds no
-way to change anything: it looks at a fork, and what it drafts is proposed, if at all, by somebody else.
+It needs no network and no model, and uses no randomness. Where nothing is wrong nothing is drafted; where the cell
+cannot tell, the draft says what a person should find out. It works on a fork and has no way to change the cell.
 """
 
 from __future__ import annotations
@@ -23,7 +18,6 @@ import msgspec
 
 from engine.model.errors import MusterError, NotFoundError, RefusedError
 from runbooks.actions.catalogue import find
-from runbooks.actions.target_readings import MAX_COMMENT
 from runbooks.actions.wording import title
 from runbooks.drafts import handover, symptom_rules, symptoms
 from runbooks.drafts.node_rules import AGAIN_MS
@@ -35,7 +29,7 @@ from runbooks.drafts.vocabulary import METRICS, fact
 from runbooks.plans.check_readings import READINGS, evaluate
 from runbooks.plans.checks import MEANINGS, Check, words
 from runbooks.plans.checks import Finding as Checked
-from runbooks.plans.typed_plan import Act, Proposal, Request, RunbookRef, Source, StepRequest
+from runbooks.plans.typed_plan import MAX_COMMENT, Act, Proposal, Request, RunbookRef, Source, StepRequest
 from runbooks.procedures.compiler import Compiled, compile_runbook
 from runbooks.procedures.program import LIBRARY, Runbook, parse
 from runbooks.procedures.program import MAX_TITLE as MAX_RUNBOOK_TITLE
@@ -114,15 +108,13 @@ def said(text: str, cites: Iterable[str] = ()) -> Sentence:
 
 def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
     """(kind, id) of what acts are on, as many as are told of."""
-    from runbooks.actions.catalogue import find
-
     kinds = {"scaling": "pool"}
     found = [(kinds.get(find(act.action).kind, find(act.action).kind), id_) for act in acts for id_ in act.targets]
     return list(dict.fromkeys(found))[:MAX_OBJECTS]
 
 
 def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
-    """What is wrong, what is proposed against it, and what a fork showed of that."""
+    """The problem, the proposal, and the result on a fork."""
     sentences = [said(answer.why, cites)]
     if answer.option is None:
         return tuple(sentences) if answer.undecided else (*sentences, said(NOTHING))
@@ -134,7 +126,7 @@ def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
 
 
 def rationale(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
-    """Why this and nothing milder."""
+    """The milder options that were tried, and why each was not taken."""
     milder = [one for one in answer.tried if not one.met][:3]
     return tuple(said(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)
 
@@ -166,7 +158,7 @@ def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Dr
 
 
 def conditions(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Iterable[Check]:
-    """What is to be so afterwards: of the work that waits first, then of what is acted on."""
+    """The checks that should hold afterwards: first of the work that waits, then of the targets."""
     yield from (Check(check="workload_reason", of=id_, op="==", value="none") for id_ in answer.starts[:2])
     given = dict(answer.option.steps) if answer.option is not None else {}
     for act in acts:
@@ -184,7 +176,7 @@ def conditions(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Ite
 def _ran(
     scene: CellScene, answer: RuleAnswer, checks: Sequence[Check]
 ) -> tuple[tuple[Checked, ...], tuple[Checked, ...]] | None:
-    """What they read before, and on a fork after it."""
+    """The checks' findings before the option, and on a fork after it; None when it cannot be carried out there."""
     option: DraftOption | None = answer.option
     if not checks or option is None:
         return None
@@ -213,7 +205,7 @@ BY_RULE = Source(kind="rule")
 
 
 class Preview(Protocol):
-    """What proposing a request now would show, of the gate, in somebody's name. Raises MusterError."""
+    """The gate's preview of a request in somebody's name. Raises MusterError."""
 
     def __call__(self, request: Request, runbook: RunbookRef | None = None) -> Proposal: ...
 
@@ -243,8 +235,8 @@ class RuleDrafter:
             base.forget()
 
     def _runbook(self, draft: Draft, brief: Brief, owner: str) -> Draft:
-        """What would be done now as a runbook for the next time; the one that is named, as it is, where it is to be
-        edited: words are not for rules."""
+        """The draft with a runbook for the next time made from its plan. A runbook that is named for editing is left as
+        it is: rules do not edit text."""
         if draft.preview is None or brief.runbook:
             return draft
         prose = (
@@ -372,7 +364,8 @@ def library(id_: str) -> tuple[Runbook, RunbookRef] | None:
 
 
 def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, ...]]:
-    """What an act was told, by the names of `runbooks.actions`; of a step that only the runbook has, its targets."""
+    """The parameters of an act, by the names of `runbooks.actions`; its targets alone for a step that only the runbook
+    has."""
     for action, given in option.steps:
         if action == act.action and (act.targets[0] in given.values() or len(option.steps) == 1):
             return dict(given)
@@ -384,8 +377,6 @@ def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, 
 
 
 def target_of(act: Act) -> dict[str, int | str | tuple[str, ...]]:
-    from runbooks.actions.catalogue import find
-
     found: dict[str, int | str | tuple[str, ...]] = {}
     for name, parameter in find(act.action).parameters.items():
         if parameter.target:

@@ -274,7 +274,7 @@ _TOKEN = re.compile(r"[a-z][a-z_]{0,40}")
 
 
 def is_word(metric: FactMetric, value: str) -> bool:
-    """Whether it is one of the words that the metric can be: kinds of findings are an open list of tokens of ours."""
+    """True for one of the words that the metric can be. Kinds of findings are an open list of tokens of ours."""
     return value in metric.words or (not metric.words and _TOKEN.fullmatch(value) is not None)
 
 

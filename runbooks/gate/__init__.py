@@ -1,2 +1,2 @@
-"""Proposals from request to effect: simulation, votes, claim, execution, verification, rollback. Imports actions,
-policy, audit and plans. Start at `approval_gate`."""
+"""Proposals from request to effect: policy, simulation, votes, claim, execution, verification, rollback. Imports
+actions, audit, plans and untrusted. Start at `approval_gate`."""

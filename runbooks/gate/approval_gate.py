@@ -1,12 +1,11 @@
-"""The gate: the only way an action reaches the engine. Propose shows what would happen; votes make it allowed; the
-executor makes it so, once.
+"""The gate: the only way an action reaches the engine.
 
-A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Votes name that digest
-(`runbooks.gate.decisions`). Who may vote, how many must, and how much may be touched in an hour is the approval
-policy's; how proposals live is `runbooks.plans.typed_plan`'s; what is done with an approved one is
-`runbooks.gate.executor`'s. Nothing is simulated on, or written to, the live engine until then.
+`Gate.propose` resolves a request to explicit ids, simulates it on a fork, and binds it to the digest of its plan. Votes
+name that digest (`runbooks.gate.decisions`). The approval policy says who may vote, how many must, and how much may be
+touched in an hour. An approved plan is carried out once (`runbooks.gate.executor`). The life of a proposal is the table
+in `runbooks.plans.typed_plan`. Until execution nothing is simulated on, or written to, the live engine.
 
-One thread at a time, like the engine. Everything is kept in the journal's database: a restart forgets nothing.
+Call it on the engine's thread. All state is in the journal's database, so a restart forgets nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select
 
 from engine.model.errors import JournalError, MusterError, RefusedError, SpecError
-from runbooks.actions import target_readings
 from runbooks.audit.log import Audit, kept
 from runbooks.gate import approval_policy, store
 from runbooks.gate.approval_policy import Policy, Verdict
@@ -28,9 +26,10 @@ from runbooks.gate.authority import facts_of
 from runbooks.gate.composition import Composed, compose, scope_of
 from runbooks.gate.decisions import BreakGlassHandler, Voting
 from runbooks.gate.executor import PlanExecutor
+from runbooks.gate.policy_changes import freezes_now
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.proposal_status import ProposalStatus
-from runbooks.gate.run_limits import Freeze, holds
+from runbooks.gate.run_limits import Freeze
 from runbooks.gate.store import PROPOSAL, REVISION, Outbox, ProposalRow
 from runbooks.plans import typed_plan
 from runbooks.plans.identity import SYSTEM, WHOLE, Actor, Scope, Signed
@@ -91,7 +90,8 @@ class Gate:
         self._open()
 
     def _open(self) -> None:
-        """Where nothing can be written nothing can be done, but everything can be looked at: each use tries again."""
+        """Prepares the gate if the journal can be written; otherwise each later use tries again, and everything can
+        still be read."""
         with contextlib.suppress(JournalError):
             self._prepare()
 
@@ -112,8 +112,8 @@ class Gate:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def preview(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
-        """What proposing it would show; in its note the rules of the policy that would deny it, or why a rollback needs
-        votes of its own. Nothing is kept. Errors as `propose`."""
+        """The proposal as it would be shown. Its note names the policy rules that would deny it, or the reason that a
+        rollback needs votes of its own. Nothing is kept. Errors as `propose`."""
         now_ms = self._now()
         composed, why_votes = self._composed(request)
         shown = self._engine.recorded(
@@ -124,7 +124,7 @@ class Gate:
         return msgspec.structs.replace(shown, covered=not why_votes, note=shown.note or why_votes)
 
     def _composed(self, request: Request) -> tuple[Composed, str]:
-        """What it would do now; and of a rollback, why it needs votes of its own."""
+        """The simulated plan, and for a rollback the reason that it needs votes of its own."""
         return self._executor.way_back.asked(request) if request.rolls_back else (compose(self._engine, request), "")
 
     def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
@@ -254,9 +254,7 @@ class Gate:
         """The rules of the policy that proposing it breaks."""
         in_force = self.policies.current(connection)
         rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
-        why_not = approval_policy.may(
-            in_force, actor, "propose", plan.tier, scope_of(plan.steps), owner=self.policies.owner
-        )
+        why_not = self.policies.why_not(connection, actor, "propose", plan.tier, scope_of(plan.steps))
         return (*((why_not,) if why_not else ()), *rules, *unknown_channels(in_force, plan))
 
     def _shown_only(
@@ -314,7 +312,7 @@ class Gate:
         now_ms = self._now()
         if verdict not in get_args(Verdict):
             raise SpecError("verdict", f"is none of {', '.join(get_args(Verdict))}", "Give one of them")
-        target_readings.check_text(comment, "comment", target_readings.MAX_COMMENT)
+        typed_plan.check_line(comment, "comment", typed_plan.MAX_COMMENT)
         row, refused = self._engine.record(
             lambda connection: self._voting.take(
                 connection,
@@ -370,7 +368,7 @@ class Gate:
         """Carry out at once what others would have had to approve. It is simulated, limited, revalidated and recorded
         like everything else. Raises RefusedError."""
         now_ms = self._now()
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
         refused = self._engine.record(
             lambda connection: self._glass.use(
                 connection, self._found(connection, proposal_id, now_ms), actor, digest, reason, signed, now_ms
@@ -384,7 +382,7 @@ class Gate:
     def close_review(self, actor: Actor, review: int, comment: str) -> None:
         """Say that it was looked at. For a person other than the one it is about. Raises RefusedError."""
         now_ms = self._now()
-        target_readings.check_text(comment, "comment", target_readings.MAX_COMMENT)
+        typed_plan.check_line(comment, "comment", typed_plan.MAX_COMMENT)
         if len(comment.strip()) < MIN_COMMENT:
             raise SpecError("comment", "is too short", f"Say what was found, in {MIN_COMMENT} characters or more")
         self._engine.record(lambda connection: self._glass.close_review(connection, actor, review, comment, now_ms))
@@ -425,16 +423,13 @@ class Gate:
     def cancel(self, actor: Actor, proposal_id: str, reason: str = "") -> Proposal:
         """Withdraw it before it is executed: its author may, and who may reject it."""
         now_ms = self._now()
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
 
         def write(connection: Connection) -> Proposal:
             row = store.found(connection, proposal_id)
             if row.author != actor.subject:
                 plan, _, _ = store.plan_of(connection, row)
-                in_force = self.policies.current(connection)
-                why_not = approval_policy.may(
-                    in_force, actor, "cancel", plan.tier, scope_of(plan.steps), owner=self.policies.owner
-                )
+                why_not = self.policies.why_not(connection, actor, "cancel", plan.tier, scope_of(plan.steps))
                 if why_not:
                     raise RefusedError(f"you may not withdraw {row.id}: {why_not}", "Ask its author, or reject it")
             elif not_for := approval_policy.why_not_token(actor, "cancel", None):
@@ -449,8 +444,8 @@ class Gate:
         return self._engine.record(write)
 
     def tick(self) -> None:
-        """What time brings: expiry, verification of what takes long, messages that wait, and what a failure to record
-        left under way. Called about once a second."""
+        """Work that time brings, about once a second: expiry, slow verifications, outgoing messages, and plans that a
+        failed write left under way."""
         now_ms = self._now()
         is_due = PROPOSAL.c.state.in_(tuple(typed_plan.OPEN)) & (PROPOSAL.c.expires_ms <= now_ms)
         due = select(PROPOSAL).where(is_due)
@@ -500,7 +495,7 @@ class Gate:
         return self._engine.recorded(read)
 
     def _any(self, connection: Connection) -> bool:
-        """Whether there are books to read: a journal that could never be written by a gate has none."""
+        """True when the gate's tables exist. A journal that a gate could never write has none."""
         return self._ready or store.exist(connection)
 
     def reviews(self, limit: int = 200) -> tuple[Review, ...]:
@@ -515,7 +510,7 @@ class Gate:
             return ""
 
     def pending(self) -> tuple[int, int]:
-        """How many proposals wait for votes, and how many got stuck under way; zeros while nothing can be read."""
+        """Counts of proposals that wait for votes, and of those stuck under way; zeros while nothing can be read."""
 
         def read(connection: Connection) -> tuple[int, int]:
             if not self._any(connection):
@@ -528,21 +523,13 @@ class Gate:
             return 0, 0
 
     def channels(self) -> dict[str, str]:
-        """Where the channels of the policy in force lead."""
+        """The channels of the policy in force: id -> target."""
         return dict(self._engine.recorded(self.policies.current).channels)
 
     def freezes(self) -> tuple[Freeze, ...]:
         """Those of the policy, and those that were set by hand; each with whether it stops plans now."""
         now_ms = self._now()
-
-        def read(connection: Connection) -> tuple[Freeze, ...]:
-            of_policy = [(spec, "") for spec in self.policies.current(connection).freezes]
-            return tuple(
-                Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
-                for spec, by in (*of_policy, *self.policies.freezes_by(connection))
-            )
-
-        return self._engine.recorded(read)
+        return self._engine.recorded(lambda connection: freezes_now(self.policies, connection, now_ms))
 
     # -- ground -------------------------------------------------------------------------------------------------------
 
@@ -571,12 +558,7 @@ class Gate:
     def refuse_unless(self, actor: Actor, deed: approval_policy.Deed, scope: Scope | None = WHOLE) -> None:
         """Raises RefusedError, on record, for somebody who may not do such a thing in all of `scope`; None: anywhere
         at all."""
-
-        def read(connection: Connection) -> str:
-            now = self.policies.current(connection)
-            return approval_policy.may(now, actor, deed, scope=scope, owner=self.policies.owner)
-
-        why_not = self._engine.recorded(read)
+        why_not = self._engine.recorded(lambda connection: self.policies.why_not(connection, actor, deed, scope=scope))
         if why_not:
             data = {"deed": deed, "why": why_not}
             self._engine.record(lambda connection: self.audit.append(connection, "command.refused", actor, data=data))
@@ -589,10 +571,7 @@ class Gate:
         def write(connection: Connection) -> str:
             row = self._found(connection, proposal_id, now_ms)
             plan, _, _ = store.plan_of(connection, row)
-            in_force = self.policies.current(connection)
-            why_not = approval_policy.may(
-                in_force, actor, deed, plan.tier, scope_of(plan.steps), owner=self.policies.owner
-            )
+            why_not = self.policies.why_not(connection, actor, deed, plan.tier, scope_of(plan.steps))
             if why_not:
                 self.audit.append(
                     connection, "command.refused", actor, proposal=row.id, revision=row.revision,
@@ -606,8 +585,8 @@ class Gate:
 
 
 def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Source:
-    """Where a plan comes from. A request may say that a machine drafted it; it cannot make a machine's plan a person's,
-    a model's a rule's, nor anything a runbook that is approved."""
+    """The source of a plan. A request may claim that a machine drafted it. It cannot make a machine's plan a person's,
+    a model's plan a rule's, or anything an approved runbook."""
     said = request.source
     if said is not None and said.kind in (("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")):
         return said
@@ -635,7 +614,7 @@ def requester_of(in_force: Policy, requester: str) -> str:
 
 
 def unknown_channels(in_force: approval_policy.Policy, plan: Plan) -> tuple[str, ...]:
-    """Why its messages could not go out: they go to channels that the policy names, and nowhere else."""
+    """A problem for each message to a channel that the policy does not name."""
     known = {name for name, _ in in_force.channels}
     named = {id_: None for step in plan.steps if step.act.action == "notify" for id_ in step.act.targets}
     return tuple(
@@ -682,7 +661,7 @@ def plan_of(
 
 
 def outcome_of(shown: Proposal, waits_for: str) -> Outcome:
-    """Of a proposal of which nothing is done yet."""
+    """The outcome of a proposal of which nothing is done yet."""
     return Outcome(
         proposal=shown.id, digest=shown.digest, version=shown.version, changed=(), verified=(), state=shown.state,
         waits_for=waits_for,

@@ -1,10 +1,11 @@
-"""The executor: the only code that carries out plans. It claims what is approved, looks again before every step, does
-it in one transaction with its record, reads back what became of it, and takes it back where that is asked for
-(`runbooks.gate.aftermath`).
+"""The executor: the only code that carries out plans.
 
-Exactly once: a step's effect has a key, unique in the database, and is written in the transaction that journals what
-the engine did. A process that is killed has done the step with its record, or neither. What it was in the midst of is
-found at the next start: what is mild and fresh goes on after another look, the rest waits for a person.
+It claims an approved plan, looks again before every step, writes a step's effect and record in one transaction, and
+reads the effect back. `runbooks.gate.aftermath` takes it back where that is asked for.
+
+Each effect happens exactly once: its key is unique in the database, in the transaction that journals what the engine
+did. A killed process has done a step with its record, or neither. At the next start a mild and recent plan goes on
+after another look; any other waits for a person.
 """
 
 from __future__ import annotations
@@ -246,8 +247,8 @@ class PlanExecutor:
     def _beside_engine(
         self, connection: Connection, actor: Actor, row: ProposalRow, step: Step, key: str, now_ms: int
     ) -> Rows:
-        """What an action without an engine command leads to: messages that go out later, reviews for people. The rows
-        of reviews, for the record of the effect."""
+        """Writes messages and reviews, for actions without an engine command. Returns the rows of reviews for the
+        record of the effect."""
         note, rows = step.act.note, dict(NO_ROWS)
         if note is None:
             return rows
@@ -290,7 +291,7 @@ class PlanExecutor:
                 self._go_on(SYSTEM, row, plan)
 
     def _verify(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
-        """What the step before the cursor has led to: verified, not yet, or failed."""
+        """Reads back the step before the cursor and moves the proposal: verified, not yet, or failed."""
         if row.state != "verifying":
             return row
         now_ms = self._now()
@@ -393,7 +394,7 @@ class PlanExecutor:
         return worst, [*lines, *((target_readings.line(intent),) if intent is not None else ())]
 
     def _judged(self, row: ProposalRow, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
-        """What has become of a canary. What nothing can be concluded of in time has not proved itself."""
+        """The verdict on a canary. A canary without a conclusion in time has failed."""
         number = row.cursor - 1
         since_ms = self._engine.record(lambda connection: store.standing(connection, row))[number].cell_ms
         judged = aftermath.judge(self._engine, step.act, since_ms)
@@ -409,7 +410,7 @@ class PlanExecutor:
 
     def pause(self, actor: Actor, proposal_id: str, reason: str) -> None:
         now_ms = self._now()
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
 
         def write(connection: Connection) -> None:
             row = store.found(connection, proposal_id)
@@ -489,17 +490,15 @@ class PlanExecutor:
         return self.resume(actor, proposal_id, accept=False)
 
     def _why_no_word(self, connection: Connection, actor: Actor, plan: Plan, step: Step, now_ms: int) -> str:
-        """Why somebody may not say go to a step. An approver's word is another's than the author's, as a vote is."""
+        """The reason that somebody may not confirm a step; empty when they may. An approver who confirms must be
+        another than the author, as for votes."""
         in_force, scope = self._policies.current(connection), scope_of(plan.steps)
         if step.confirm == "operator":
-            return approval_policy.may(in_force, actor, "execute", plan.tier, scope, owner=self._policies.owner)
+            return self._policies.why_not(connection, actor, "execute", plan.tier, scope)
         need = approval_policy.ApprovalNeed(
             approvals=1, roles=("approver",), expiry_ms=0, window_ms=0, self_ok=in_force.mode == "solo"
         )  # fmt: skip
-        word = approval_policy.Vote(
-            subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict="approve",
-            at_ms=now_ms,
-        )  # fmt: skip
+        word = approval_policy.vote_of(actor, "approve", now_ms)
         why_not = approval_policy.why_not_counted(
             in_force, word, plan.author, plan.requester, need, scope, owner=self._policies.owner
         )
@@ -516,7 +515,7 @@ class PlanExecutor:
     def roll_back(self, actor: Actor, proposal_id: str, reason: str) -> Outcome:
         """Take back what was done, the last step first, where the votes on it cover what that does now. Raises
         RefusedError."""
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
         row, plan = self._read(proposal_id)
         found = self.way_back.tried(row, plan, Request())
         if found is not None:
@@ -530,10 +529,9 @@ class PlanExecutor:
     # -- after a crash ------------------------------------------------------------------------------------------------
 
     def recover(self, *, started: bool = False) -> None:
-        """What a process that ended, or a journal that could not be written, left under way. What is mild and fresh
-        goes on, after another look; the rest is paused and waits for a person; a way back that was begun is gone to its
-        end. `started`: nothing is under way but what another process left, which may have ended between the last vote
-        and what that vote was to begin."""
+        """Goes on with plans that an ended process, or a journal that could not be written, left under way. A mild and
+        recent plan goes on after another look, others are paused for a person, and a rollback is completed. `started`:
+        another process left them, and it may have ended between the last vote and the start."""
         states = ("executing", "rolling_back", *(("approved", "verifying") if started else ()))
         for row in self._engine.recorded(lambda connection: store.in_states(connection, states)):
             try:
@@ -600,7 +598,7 @@ class PlanExecutor:
 
 
 def unauthorised(row: ProposalRow, why: str) -> RefusedError:
-    """Of a proposal that the records do not let be carried out."""
+    """The refusal of a proposal that the records do not authorise."""
     return RefusedError(
         f"{row.id} is not carried out, for the audit does not authorise it: {why}",
         "Somebody changed the database: run muster audit verify, look into it, and propose it again",

@@ -1,8 +1,8 @@
-"""The policies of a cell: every version that was in force, how the next one comes into force, and what proves a person.
+"""Versions of the approval policy: the one in force, how the next one comes into force, and who a person is.
 
-A change of the policy is voted on like a plan, by what the policy that is in force asks for: it cannot bring about its
-own approval. A key or an account that was once one person's is never another's, so that nobody is two people by being
-named anew.
+A change of the policy is voted on like a plan, by the rules of the policy in force, so that it cannot bring about its
+own approval. A key or account that was once one person's is never another's: nobody becomes two people by being named
+anew.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from runbooks.gate.approval_policy import (
     BUILT_IN,
     TEAM,
     Candidate,
+    Deed,
     Policy,
     PolicyChange,
     PolicyVote,
@@ -30,6 +31,7 @@ from runbooks.gate.approval_policy import (
     holders,
     may,
     tally,
+    vote_of,
     why_not_token,
 )
 from runbooks.gate.authority import Authority, start
@@ -50,9 +52,9 @@ from runbooks.gate.policy_changes import (
 )
 from runbooks.gate.policy_files import check_policy, read_policy, text_of
 from runbooks.gate.run_limits import FreezeSpec, check_freeze
-from runbooks.plans.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
+from runbooks.plans.identity import OWNER, SYSTEM, WHOLE, Actor, AuthRefused, Scope, Signed, stands_for
 from runbooks.plans.keys import DecisionKind, decision_bytes, public_key, verify
-from runbooks.plans.typed_plan import Party
+from runbooks.plans.typed_plan import Party, Tier
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -69,7 +71,7 @@ CLOCK_TOLERANCE_MS = 60_000
 
 
 class DecisionSubject(Protocol):
-    """What a decision is about: a proposal as the gate keeps it."""
+    """The subject of a decision: a proposal as the gate keeps it."""
 
     @property
     def id(self) -> str: ...
@@ -80,8 +82,8 @@ class DecisionSubject(Protocol):
 
 
 class Policies:
-    """Of one engine. `clock` gives wall time in Unix milliseconds; `default` is in force until another one is; `owner`
-    is the account that owns the engine's process."""
+    """The policies of one engine. `clock` gives wall time in Unix milliseconds; `default` is in force until another one
+    is; `owner` is the account that owns the engine's process."""
 
     def __init__(
         self,
@@ -161,6 +163,12 @@ class Policies:
         chain = self.authority.chain(self._prepared(connection))
         return self.get(connection, chain.policies[-1].digest) if chain.policies else self._default
 
+    def why_not(
+        self, connection: Connection, actor: Actor, deed: Deed, tier: Tier = "T0", scope: Scope | None = WHOLE
+    ) -> str:
+        """Empty when an actor may do it by the policy in force; else why not. As `approval_policy.may`."""
+        return may(self.current(connection), actor, deed, tier, scope, owner=self.owner)
+
     def get(self, connection: Connection, digest: str) -> Policy:
         """A policy that is or was in force. Raises NotFoundError, and MusterError when it is not what its digest names:
         somebody changed it outside of Muster."""
@@ -208,11 +216,11 @@ class Policies:
         return _of_account(policy, actor.account)
 
     def glanced(self, account: str) -> Actor | None:
-        """Who an account is, if that can be said without looking into the database: from any thread."""
+        """The actor of an account, if that is known without the database; else None. May be called on any thread."""
         return None if self._latest is None else _of_account(self._latest, account)
 
     def identified(self, account: str, person: str = "", signed: Signed | None = None, digest: str = "") -> Actor:
-        """Who makes a request that comes from an account, in the name of `person` ("person:alice") if that is given.
+        """The actor of a request that comes from an account, in the name of `person` ("person:alice") if that is given.
         `signed` is over the request, whose digest is `digest`. Raises AuthRefused, on record, for a name that is
         neither the account's own nor signed for."""
         actor = _of_account(self.latest(), account)
@@ -257,9 +265,9 @@ class Policies:
     def still_holds(
         self, connection: Connection, signed: Signed, key: str, about: DecisionSubject, verdict: str
     ) -> bool:
-        """Whether a signature that was accepted and kept is over this decision, by that key. Who can write the database
-        cannot sign: a vote that was put there by hand does not hold. True for a key that is nobody's now: that is for
-        `policy.why_not_counted` to say."""
+        """True when a stored signature is over this decision, by that key. Whoever can write the database cannot sign,
+        so a vote inserted by hand does not hold. True for a key that is nobody's now, which
+        `approval_policy.why_not_counted` decides on."""
         lines = (line for person in self.current(connection).people for line in person.keys)
         enrolled = [found for line in lines if (found := public_key(line)).fingerprint == key]
         message = decision_bytes(
@@ -337,7 +345,7 @@ class Policies:
         def write(connection: Connection) -> int:
             now_ms, now = self.clock(), self.current(connection)
             who = self._who(connection, actor, signed, "", new, "propose", now_ms)
-            why_not = may(now, who, "policy", owner=self.owner)
+            why_not = self.why_not(connection, who, "policy")
             if why_not:
                 raise RefusedError(f"you may not change the policy: {why_not}", "Ask an admin")
             self.check_successor(connection, now, new)
@@ -395,10 +403,7 @@ class Policies:
             not_for = why_not_token(who, "policy")
             if not_for:
                 raise RefusedError(f"you may not vote on {candidate}: {not_for}", "Use another token")
-            vote = Vote(
-                subject=who.subject, kind=who.kind, account=who.account, key=who.key if signed else "",
-                verdict=verdict, at_ms=now_ms,
-            )  # fmt: skip
+            vote = vote_of(who if signed else msgspec.structs.replace(who, key=""), verdict, now_ms)
             before = self._votes(connection, row.number)
             if any(other.subject == who.subject for other in before):
                 raise RefusedError(f"{who.subject} has voted on {candidate} already", "")
@@ -423,7 +428,7 @@ class Policies:
         return self.candidate(self._on_record(actor, write))
 
     def candidate(self, number: int) -> Candidate:
-        """How one stands."""
+        """A candidate as it stands."""
         return self.looked(lambda connection: self._shown(connection, self._row(connection, f"policy-{number}")))
 
     def candidates(self, connection: Connection) -> tuple[Candidate, ...]:
@@ -571,7 +576,7 @@ class Policies:
 
         def write(connection: Connection) -> None:
             now_ms, now = self.clock(), self.current(connection)
-            why_not = may(now, actor, "freeze", "T0", spec.scope, owner=self.owner)
+            why_not = self.why_not(connection, actor, "freeze", scope=spec.scope)
             if why_not:
                 raise RefusedError(f"you may not freeze: {why_not}", "Ask somebody who may")
             if spec.until_ms is not None and spec.until_ms <= now_ms:
@@ -601,7 +606,7 @@ class Policies:
                 raise RefusedError(f"freeze {name} is the policy's", "Propose a policy without it")
             if by is None:
                 raise NotFoundError(f"there is no freeze {name[:40]!a}", "See `muster freezes`")
-            why_not = may(now, actor, "thaw", owner=self.owner)
+            why_not = self.why_not(connection, actor, "thaw")
             if why_not and (by != actor.subject or why_not_token(actor, "thaw", None)):
                 raise RefusedError(f"you may not thaw {name}, which {by} set: {why_not}", "Ask an admin")
             where = (FREEZE.c.name == name) & (FREEZE.c.ended_ms == 0)
@@ -666,7 +671,7 @@ def _of_account(policy: Policy, account: str) -> Actor:
 
 
 def _bytes(text: str) -> bytes:
-    """Of a file's text. Half characters stay, to be refused by name."""
+    """The bytes of a file's text. Lone surrogates stay, to be refused by name."""
     return text.encode("utf-8", "surrogatepass")
 
 

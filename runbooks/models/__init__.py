@@ -1,2 +1,2 @@
-"""A language model as a drafter: prompt, child process, transport, and what of its answer is kept. Imports drafts and
-untrusted; the child imports nothing of the project. Start at `drafter`."""
+"""A language model as a drafter: prompt, child process, transport, and the checks of its answer. Imports drafts and
+untrusted; the child process imports nothing but `child_process`, `frames` and `transport`. Start at `drafter`."""

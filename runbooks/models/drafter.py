@@ -1,8 +1,8 @@
-"""The model's drafter: a brief in, a draft out, or DraftRejected and nothing else.
+"""The model's drafter: a brief in; a draft or DraftRejected out.
 
-Prompt, budget, a child process that asks, and then every check there is: nothing of what is answered is believed. Each
-call that was made, or answered from what is kept, is one record of the audit, written with what it cost; each draft, or
-why there is none, is another.
+It builds the prompt, reserves the budget, has a child process call the model, and checks the answer. Each call, made or
+answered from the cache, is one audit record written together with its cost; each draft, or the reason for none, is
+another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Tell = Callable[[Phase, int], None]
 
 
 class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person has configured."""
+    """The configuration of the model."""
 
     endpoint: Endpoint | None = None
     """None: none, or a wrong one."""
@@ -359,8 +359,8 @@ class ModelDrafter:
         self._settled(prompt, endpoint, told, reserved, cost, error.reason, seen, None)
 
     def _cost_of_failed(self, prompt: Prompt, reason: str, seen: CallRecord) -> int | None:
-        """What is charged for a call without an answer; None: all that was reserved, because the server may have worked
-        on it for as long as it was waited for. A status that refuses costs nothing, nor does what was never sent."""
+        """The charge for a call without an answer; None: all that was reserved, because the server may have worked for
+        as long as it was waited for. A refusal by status costs nothing, and neither does a call that was never sent."""
         if seen.attempts == 0:
             return 0
         if seen.status == 200 and reason not in ("deadline", "cancelled", "budget", "response_too_large"):
@@ -381,7 +381,7 @@ class ModelDrafter:
         spent: CallRecord,
         answer: ModelReply | None,
     ) -> int:
-        """What is on the books for the call, written with its record."""
+        """The final charge for a call, written with its record."""
 
         def write(connection: Connection) -> int:
             cost = model_limits.settle(connection, reserved, microusd)
@@ -466,7 +466,7 @@ class ModelDrafter:
     # -- standing -----------------------------------------------------------------------------------------------------
 
     def standing(self) -> ModelStanding:
-        """How it stands now. Never a key."""
+        """The state of the model for people. It never holds a key."""
         setup, endpoint = self.setup, self.setup.endpoint
         use, wrong = model_limits.SpendingUse(), ""
         if endpoint is not None:
@@ -557,7 +557,7 @@ def _of_spent(spent: CallRecord) -> dict[str, object]:
 
 
 def _made(draft: Draft) -> dict[str, object]:
-    """What of a draft is on record: what it would do, and none of its words."""
+    """The record of a draft: what it would do, and none of its words."""
     called = draft.called
     assert called is not None, "of a model's draft"
     return {

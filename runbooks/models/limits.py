@@ -1,15 +1,15 @@
-"""What stands before a call of a model: an answer that is kept, the circuit, the rate, and the budget.
+"""Limits before a call of a model: reply cache, circuit breaker, rate limit and budget.
 
-An answer is kept for a while, so that the same question about the same facts is not paid for twice; it is found by the
-SHA-256 of everything that matters to it, and checked again as if it had just come, since the cell may have changed.
+The cache answers the same question about the same facts for a while. Its key is the SHA-256 of everything that matters
+to the answer, and a cached answer is checked again, since the cell may have changed.
 
-The circuit opens after several failures, or after one that asking again does not mend. Its clock and that of the rate
-are monotonic, in seconds; both are for any thread, as are the kept answers.
+The circuit opens after several failures, or after one that a retry does not mend. Its clock and that of the rate are
+monotonic, in seconds. Cache, circuit and rate may be used on any thread.
 
-What a call may cost at most is reserved before anything is sent, and what is not spent is given back in the same
-transaction as the record of the call. A call of which nobody knows how it ended, because the engine was killed in the
-middle of it, is taken as spent in full, so what is left is never below zero. The budget is kept in the journal's
-database and called on the engine's thread. Amounts are micro-USD, its times wall clock in Unix milliseconds.
+The most that a call may cost is reserved before anything is sent; the rest is given back in the transaction that
+records the call. A call that the engine did not survive counts as spent in full, so the remaining budget is never below
+zero. The budget is kept in the journal's database and used on the engine's thread. Amounts are micro-USD, its times
+wall clock in Unix ms.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Circuit:
             self._trying = state == "half_open"
 
     def ended(self, reason: str = "") -> None:
-        """How a call ended: a token of `runbooks.drafts.typed_draft.REASONS`, empty where it was answered."""
+        """Notes the end of a call: a token of `runbooks.drafts.typed_draft.REASONS`, empty when it was answered."""
         with self._lock:
             half_open = self._state() == "half_open"
             self._trying = False
@@ -258,7 +258,7 @@ class SpendingLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpendingUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What is spent or reserved."""
+    """Amounts spent or reserved."""
 
     calls_hour: int = 0
     hour: int = 0
@@ -266,7 +266,7 @@ class SpendingUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservedSpending(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call was given."""
+    """The reservation of a call."""
 
     id: int
     microusd: int
@@ -350,7 +350,7 @@ def settle(connection: Connection, reserved: ReservedSpending, microusd: int | N
 
 
 def release(connection: Connection, reserved: ReservedSpending) -> None:
-    """Of a call that was never made."""
+    """Gives back the reservation of a call that was never made."""
     connection.execute(delete(SPEND).where((SPEND.c.id == reserved.id) & (SPEND.c.spent == OPEN)))
 
 

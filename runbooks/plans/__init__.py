@@ -1,1 +1,2 @@
-"""The typed plan, its states and its checks. Imports `engine.model`. Start at `typed_plan`."""
+"""The typed plan, its checks, the identity of callers, and the answers to clients. Imports `engine.model`, and
+`engine.reads` for readings. Start at `typed_plan`."""

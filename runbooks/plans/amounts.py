@@ -1,9 +1,5 @@
-"""Quantities, times, lists and differences of specs as plans write them.
-
-Quantities, times and lists as plans write them: exact, so that two that differ never read the same.
-
-Specs in words: what two of a queue differ in, and what a reservation keeps.
-"""
+"""Quantities, times, lists and spec differences as plans write them. They are exact: two values that differ never read
+the same."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""Runbook files: parse, lint, compile, register; `library/` holds the runbooks that come with Muster. Imports actions
-and plans. Start at `program`."""
+"""Runbook files: parse, lint, compile, register; `library/` holds the runbooks that come with Muster. Imports actions,
+gate, plans and untrusted. Start at `program`."""

@@ -1,2 +1,2 @@
-"""Text that somebody else wrote: strict parsing, redaction, links, look-alike names. Imports nothing of the project
-but errors. Start at `redaction`."""
+"""Text that somebody else wrote: strict parsing, redaction, links, look-alike names. Imports nothing of the project but
+errors. Start at `stranger_texts`."""

@@ -13,7 +13,7 @@ from engine.control import Engine
 from engine.model.commands import Cordon, SetBudgets
 from engine.model.errors import SpecError
 from engine.model.specs import BudgetSpec
-from runbooks.plans.check_readings import READINGS
+from runbooks.plans.check_readings import READINGS, evaluate
 from runbooks.plans.checks import (
     MEANINGS,
     OPERATORS,
@@ -22,7 +22,6 @@ from runbooks.plans.checks import (
     allowed,
     check_well_formed,
     domain,
-    evaluate,
     holds,
     vacuous,
     within,
@@ -99,14 +98,6 @@ def test_what_is_not_there_fails_and_what_is_not_known_is_inconclusive(engine: E
     unlimited = evaluate(engine, check("queue_gpu_quota", "<=", 64, "a"))
     assert unlimited.verdict == "inconclusive"
     assert "not known" in unlimited.found
-
-
-def test_a_verification_waits_for_its_time_and_no_longer(engine: Engine) -> None:
-    wanted = check("node_workloads", "==", 0, "g0", within_ms=60_000)
-    assert evaluate(engine, wanted).verdict == "failure"
-    assert evaluate(engine, wanted, waited_ms=0).verdict == "inconclusive"
-    assert evaluate(engine, wanted, waited_ms=59_999).verdict == "inconclusive"
-    assert evaluate(engine, wanted, waited_ms=60_000).verdict == "failure"
 
 
 def test_a_tolerance_grants_a_part_of_the_value(engine: Engine) -> None:
