@@ -125,7 +125,7 @@ def _picked(shown: list[Symptom], pick: str) -> Symptom | None:
 
 
 def _focused(symptom: Symptom, question: SymptomQuestion) -> Symptom:
-    """The symptom limited to the workloads and tenants that the question names; the whole symptom when it names none."""
+    """The symptom limited to the workloads and tenants that the question names; all of it when it names none."""
     if not symptom.kind.startswith("wait_"):
         return symptom
     workloads, tenants = question.names("workload"), question.names("tenant")

@@ -128,7 +128,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     people: tuple[Person, ...] = ()
     """None: the OS account that owns the engine's process may do all that people may."""
     services: tuple[ServiceIdentity, ...] = (
-        ServiceIdentity(id="recommender"), ServiceIdentity(id="llm-drafter", kind="llm"), ServiceIdentity(id="scheduler"),
+        ServiceIdentity(id="recommender"), ServiceIdentity(id="llm-drafter", kind="llm"),
+        ServiceIdentity(id="scheduler"),
     )  # fmt: skip
     rules: tuple[Rule, ...]
     limits: PolicyLimits = PolicyLimits()
