@@ -34,22 +34,22 @@ def why_not_inverse(act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ..
     expected = inverse_of(act, shown)
     if not expected:
         return f"{act.action} cannot be taken back here, by {rollback[0].action} or otherwise" if rollback else ""
-    wanted = _deeds(act, shown, expected)
+    wanted = _effects_of(act, shown, expected)
     try:
-        given = _deeds(act, shown, rollback)
+        given = _effects_of(act, shown, rollback)
     except SpecError as error:
         return f"it cannot be carried out: {error.problem}"
-    for id_, deeds in given.items():
+    for id_, effects in given.items():
         if id_ not in wanted:
-            return f"{deeds[0][0]} {id_} is no part of the way back of {act.action}"
+            return f"{effects[0][0]} {id_} is no part of the way back of {act.action}"
     left = tuple(id_ for id_ in wanted if id_ not in given)
     if left:
         return f"it leaves {listed(left)} as {act.action} made it"
-    for id_, deeds in given.items():
-        ours, theirs = (" then ".join(action for action, _ in some) for some in (wanted[id_], deeds))
+    for id_, effects in given.items():
+        ours, theirs = (" then ".join(action for action, _ in some) for some in (wanted[id_], effects))
         if ours != theirs:
             return f"{theirs} {id_} does not take {act.action} back: {ours} does"
-        if wanted[id_] != deeds:
+        if wanted[id_] != effects:
             return f"{theirs} {id_} gives it something else than it was shown with"
     return ""
 
@@ -57,7 +57,7 @@ def why_not_inverse(act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ..
 # -- what a rollback comes to, for comparison -------------------------------------------------------------------------
 
 
-def _deeds(
+def _effects_of(
     act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ...]
 ) -> dict[str, list[tuple[ActionName, object]]]:
     """Target -> the (action, value) pairs of a rollback in order, however they are split into acts. Raises SpecError

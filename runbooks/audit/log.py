@@ -365,8 +365,8 @@ class Audit:
     def rewrite(
         self, connection: Connection, table: Table, where: ColumnElement[bool], values: Mapping[str, object], about: str
     ) -> dict[str, str]:
-        """Update rows that `where` finds before and after; they are for the next record `about` a proposal. What
-        somebody had changed beside Muster is left out, so that it does not become right by being written again."""
+        """Update rows that `where` finds before and after; they are for the next record `about` a proposal. A row
+        that was changed outside Muster is left out, so that it does not become right by being written again."""
         before = reread(connection, table, where)
         connection.execute(update(table).where(where).values(**values))
         after = reread(connection, table, where)

@@ -169,7 +169,7 @@ def gather(
     if about:
         named |= dict.fromkeys(names_in(call, " ".join(about)))
     pointed = tuple(named)[:MAX_NAMED]
-    told = _Told()
+    told = _FactList()
     told.add(more)
     for one in pointed:
         told.add(call(partial(_object, named=one)))
@@ -231,7 +231,7 @@ def names_in(call: EngineCall, text: str) -> tuple[Named, ...]:
     return call(look)
 
 
-class _Told:
+class _FactList:
     """Facts in the order they are added, each once."""
 
     def __init__(self) -> None:

@@ -134,19 +134,13 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # -- what is told -----------------------------------------------------------------------------------------------------
 
 
-def schema_of(
-    task: Task,
-    actions: Sequence[ActionName] = MODEL_ACTIONS,
-    *,
-    ids: Mapping[ParameterType, Sequence[str]] | None = None,
-) -> dict[str, Any]:
+def schema_of(task: Task, *, ids: Mapping[ParameterType, Sequence[str]]) -> dict[str, Any]:
     """The JSON schema of an answer, in the part of the language that servers constrain by: closed objects, every
     property required, what may be left out is null.
 
     `ids`: type of a parameter -> the names that may be given for it, as the model is told them; an action that needs
     one of which there is none is left out.
     """
-    known = ids or {}
     definitions: dict[str, Any] = {}
     sentence = _prose(MAX_SENTENCE)
     fields: dict[str, Any] = {"title": _prose(MAX_TITLE)}
@@ -158,10 +152,10 @@ def schema_of(
         fields["rationale"] = _list(sentence, 0, MAX_RATIONALE)
         fields["risks"] = _list(sentence, 0, MAX_RISKS)
     if task == "act":
-        steps = [step for name in actions if (step := _step(name, known, definitions)) is not None]
+        steps = [step for name in MODEL_ACTIONS if (step := _step(name, ids, definitions)) is not None]
         fields["steps"] = _list({"anyOf": steps} if steps else _object({}), 0, MAX_STEPS if steps else 0)
     if task == "runbook":
-        fields["runbook"] = _runbook(actions)
+        fields["runbook"] = _runbook()
     fields["questions"] = _list(sentence, 0, MAX_QUESTIONS)
     schema = _object(fields)
     if definitions:
@@ -219,7 +213,7 @@ def _names(type_: ParameterType, ids: Mapping[ParameterType, Sequence[str]]) -> 
     return tuple(dict.fromkeys(ids.get(type_, ())))
 
 
-def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
+def _runbook() -> dict[str, Any]:
     """A runbook names inputs, never objects: its parameters are references to them, or numbers and words."""
     check = {
         "check": _enum(tuple(MEANINGS)),
@@ -242,7 +236,7 @@ def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
             "verify": _list(verify, 0, 8),
             "on_fail": _enum(get_args(OnFail)),
         })
-        for name in actions
+        for name in MODEL_ACTIONS
     ]  # fmt: skip
     bound = {"type": ["integer", "string", "null"]}
     select = _object({

@@ -38,7 +38,7 @@ FLOOD = 20
 """Live workloads of a tenant below which it floods nothing."""
 
 
-def told(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
+def work_symptoms(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
     """Symptoms of workloads, tenants and pools: gangs that hang by their agents' reports or are named and run, tenants
     that flood the cell, idle pools."""
     found, w = [], scene.state.workloads

@@ -97,7 +97,7 @@ class CitedFacts:
         return found
 
 
-def said(text: str, cites: Iterable[str] = ()) -> Sentence:
+def sentence_of(text: str, cites: Iterable[str] = ()) -> Sentence:
     """One sentence: with a capital letter and a full stop."""
     text = text.strip()
     if text.split(" ", 1)[0].isalpha():
@@ -115,20 +115,20 @@ def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
 
 def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     """The problem, the proposal, and the result on a fork."""
-    sentences = [said(answer.why, cites)]
+    sentences = [sentence_of(answer.why, cites)]
     if answer.option is None:
-        return tuple(sentences) if answer.undecided else (*sentences, said(NOTHING))
-    sentences.append(said(f"Proposed: {answer.option.text}"))
+        return tuple(sentences) if answer.undecided else (*sentences, sentence_of(NOTHING))
+    sentences.append(sentence_of(f"Proposed: {answer.option.text}"))
     if answer.target is not None:
         verdict = "met" if answer.target.met else "met in part"
-        sentences.append(said(f"On a fork, {answer.target.text}: {answer.target.after} ({verdict})"))
+        sentences.append(sentence_of(f"On a fork, {answer.target.text}: {answer.target.after} ({verdict})"))
     return tuple(sentences)
 
 
 def rationale(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
     """The milder options that were tried, and why each was not taken."""
     milder = [one for one in answer.tried if not one.met][:3]
-    return tuple(said(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)
+    return tuple(sentence_of(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)
 
 
 MAX_CHECKS = 6
@@ -220,7 +220,7 @@ class RuleDrafter:
     def draft(self, brief: Brief, requester: str = "") -> Draft:
         """Always a draft: what cannot be made becomes one without steps that says why."""
         if brief.task in ("handover", "incident"):
-            return handover.told(brief)
+            return handover.draft_of(brief)
         record = self._call(on_record)
         # A turn each: in a large cell either takes its time.
         agents = self._call(lambda engine: engine.agents.report())
@@ -255,7 +255,7 @@ class RuleDrafter:
                 prose=prose,
             )
         except RefusedError as error:
-            return msgspec.structs.replace(draft, questions=(*draft.questions, said(error.problem)))
+            return msgspec.structs.replace(draft, questions=(*draft.questions, sentence_of(error.problem)))
         return msgspec.structs.replace(draft, runbook=made_)
 
     def _drafted(self, brief: Brief, requester: str, scene: CellScene, answer: RuleAnswer) -> Draft:
@@ -287,8 +287,8 @@ class RuleDrafter:
             steps=tuple(
                 DraftStep(action=act.action, with_=given_of(answer.option, act), line=title(act)) for act in acts
             ),
-            risks=tuple(said(text) for text in answer.risks[:MAX_RISKS]),
-            questions=tuple(said(text) for text in answer.questions[:MAX_QUESTIONS]),
+            risks=tuple(sentence_of(text) for text in answer.risks[:MAX_RISKS]),
+            questions=tuple(sentence_of(text) for text in answer.questions[:MAX_QUESTIONS]),
             facts=cited.facts, flags=tuple(flags), request=request, read_as=answer.read_as,
             kind=ref.id if ref is not None else " + ".join(dict.fromkeys(act.action for act in acts)),
             template=ref.id if ref is not None else "",
@@ -301,7 +301,7 @@ class RuleDrafter:
     ) -> tuple[tuple[Act, ...], Request, RunbookRef | None]:
         """By the runbook, where it applies and comes to these acts and no others; else the acts themselves. Raises
         MusterError."""
-        reason = said(answer.why).text[:MAX_COMMENT]
+        reason = sentence_of(answer.why).text[:MAX_COMMENT]
         reason = "".join(char if char.isprintable() else "?" for char in reason)
         if option.runbook:
             compiled = self._compiled(scene, option, reason, requester)
@@ -337,12 +337,12 @@ class RuleDrafter:
     def _words_only(self, brief: Brief, scene: CellScene, answer: RuleAnswer) -> Draft:
         cited = CitedFacts(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
-        looked = (said(f"Looked at: {symptom_rules.looked_at(scene)}"),) if answer.option is None else ()
+        looked = (sentence_of(f"Looked at: {symptom_rules.looked_at(scene)}"),) if answer.option is None else ()
         heading = "What it means" if answer.option else "Pick what is meant" if answer.undecided else NOTHING
         return Draft(
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
             rationale=(*rationale(answer, cites), *looked),
-            questions=tuple(said(text) for text in answer.questions[:MAX_QUESTIONS]),
+            questions=tuple(sentence_of(text) for text in answer.questions[:MAX_QUESTIONS]),
             tried=answer.tried, facts=cited.facts, version=scene.engine.version, flags=tuple(too_large(scene)),
             read_as=answer.read_as, undecided=answer.undecided, choices=answer.choices,
         )  # fmt: skip

@@ -74,7 +74,12 @@ def _read_as(question: SymptomQuestion) -> str:
 
 def symptoms(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
     """All that the cell shows and that there is a word for, and what is so of the objects that are named."""
-    found = [*scene.waits(LATE_MS), *_named_waits(scene, question), *scene.nodes(), *node_rules.told(scene, question)]
+    found = [
+        *scene.waits(LATE_MS),
+        *_named_waits(scene, question),
+        *scene.nodes(),
+        *node_rules.work_symptoms(scene, question),
+    ]
     found += wait_rules.oversized_requests(scene)
     found += [*scene.cordons(), *scene.idle_reservations(), *scene.spent_budgets(), *scene.parked()]
     late = {one.subject for one in found if one.kind == f"wait_{pending_reasons.QUEUE_HELD}"}
@@ -343,7 +348,7 @@ def idle_reservation(scene: CellScene, symptom: Symptom, question: SymptomQuesti
 def overrun(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     """Only where its tasks are known to stand still is it more than a run that takes long."""
     still = {one.workload for one in scene.agents.still} if scene.agents is not None else set()
-    for symptom in node_rules.told(scene, question):
+    for symptom in node_rules.work_symptoms(scene, question):
         if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(question).targets):
             return node_rules.stuck(scene, symptom, question)
     return None if "hanging" in question.classes else only_told(scene, question)

@@ -217,7 +217,7 @@ class Rollback:
                 **store.add_effect(connection, effect),
                 **store.set_standing(connection, self._audit, row, number, standing),
             }
-            store.say(
+            store.add_record(
                 connection, self._audit, row, "exec.effect" if not nothing else "exec.needless", actor,
                 {"key": key, "action": act.action, "targets": list(act.targets)[:100], "version": version},
                 step=step.id, rows=rows,
@@ -279,11 +279,11 @@ def found_with_plan(connection: Connection, proposal_id: str) -> tuple[ProposalR
 
 
 SHORT_MS = 60_000
-"""Waits below this are as good as none."""
+"""WindowWaits below this are as good as none."""
 Rows = np.ndarray[Any, np.dtype[Any]]
 
 
-class Waits(msgspec.Struct, frozen=True, kw_only=True):
+class WindowWaits(msgspec.Struct, frozen=True, kw_only=True):
     """The waits of a group of queues over one window."""
 
     starts: int
@@ -295,10 +295,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     text: str
     """In words, with the figures."""
-    before: Waits
-    after: Waits
+    before: WindowWaits
+    after: WindowWaits
     others_permille: int
-    """Waits of the other queues after it, in permille of those before it, at least 1000; 1000 where nothing can be said
+    """Waits of the other queues after it, in permille of those before it, at least 1000; 1000 where nothing is known
     of them."""
 
 
@@ -346,11 +346,11 @@ def queues_of(engine: Engine, act: Act) -> Rows:
     return mine
 
 
-def waits(engine: Engine, queues: Rows, from_ms: int, to_ms: int) -> Waits:
+def waits(engine: Engine, queues: Rows, from_ms: int, to_ms: int) -> WindowWaits:
     """The waits of workloads in these queues over a past window of cell time. The end is excluded: work that starts at
     the moment of the change starts because of it."""
     w = engine.state.workloads
-    none = Waits(starts=0, p95_ms=SHORT_MS)
+    none = WindowWaits(starts=0, p95_ms=SHORT_MS)
     if not w.ids or not queues.any():
         return none
     came, started, attempts = view(w.submitted), view(w.started), view(w.attempts)
@@ -364,7 +364,7 @@ def waits(engine: Engine, queues: Rows, from_ms: int, to_ms: int) -> Waits:
     if not len(found):
         return none
     nearest = -(-95 * len(found) // 100) - 1
-    return Waits(starts=int(begun.sum()), p95_ms=max(SHORT_MS, int(found[nearest])))
+    return WindowWaits(starts=int(begun.sum()), p95_ms=max(SHORT_MS, int(found[nearest])))
 
 
 MAX_NAMES = 50

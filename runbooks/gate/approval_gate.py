@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 from sqlalchemy import Connection, func, insert, select
@@ -81,10 +81,10 @@ class Gate:
         self.audit = audit or Audit(engine, clock)
         self.policies = policies or Policies(engine, self.audit, clock)
         self.outbox = outbox or Outbox(engine, self.audit, clock)
-        self._standing = ProposalStatus(engine, self.audit, self.policies)
-        self._voting = Voting(self.audit, self.policies, self._standing)
-        self._glass = BreakGlassHandler(self.audit, self.policies, self._standing, self.outbox)
-        self._executor = PlanExecutor(engine, self.audit, self.policies, self._standing, self.outbox, self._now)
+        self._status = ProposalStatus(engine, self.audit, self.policies)
+        self._voting = Voting(self.audit, self.policies, self._status)
+        self._glass = BreakGlassHandler(self.audit, self.policies, self._status, self.outbox)
+        self._executor = PlanExecutor(engine, self.audit, self.policies, self._status, self.outbox, self._now)
         self._latest_ms = 0
         self._ready = False
         self._open()
@@ -116,9 +116,8 @@ class Gate:
         rollback needs votes of its own. Nothing is kept. Errors as `propose`."""
         now_ms = self._now()
         composed, why_votes = self._composed(request)
-        shown = self._engine.recorded(
-            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
-        )
+        drafted = DraftedPlan(actor, request, runbook, composed)
+        shown = self._engine.recorded(lambda connection: self._shown_only(connection, drafted, now_ms))
         if not request.rolls_back:
             return shown
         return msgspec.structs.replace(shown, covered=not why_votes, note=shown.note or why_votes)
@@ -136,10 +135,8 @@ class Gate:
         """
         now_ms = self._now()
         self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
-        composed, _ = self._composed(request)
-        shown = self._engine.record(
-            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
-        )
+        drafted = DraftedPlan(actor, request, runbook, self._composed(request)[0])
+        shown = self._engine.record(lambda connection: self._draft(connection, drafted, now_ms))
         if shown.state == "denied":
             raise RefusedError(
                 f"{shown.id} is denied by policy: {shown.note}", "muster policy show says what may be done"
@@ -166,63 +163,44 @@ class Gate:
             if asked.source is None and before is not None and before.origin in approval_policy.MACHINES:
                 # An edit does not make a machine's draft the editor's own.
                 asked = msgspec.structs.replace(asked, source=before)
-            return self._submit(connection, row, actor, asked, None, composed, now_ms)
+            return self._submit(connection, row, DraftedPlan(actor, asked, None, composed), now_ms)
 
         return self._engine.record(write)
 
-    def _draft(
-        self,
-        connection: Connection,
-        actor: Actor,
-        request: Request,
-        runbook: RunbookRef | None,
-        composed: Composed,
-        now_ms: int,
-        *,
-        keep: bool,
-    ) -> Proposal:
-        in_force, source = self.policies.current(connection), source_of(actor, request, runbook)
-        if not keep:
-            return self._shown_only(connection, actor, request, runbook, composed, now_ms)
-        row = store.add(
-            connection,
-            {
-                "revision": 1, "serial": 0, "state": "drafted", "since_ms": now_ms, "created_ms": now_ms,
-                "author": actor.subject, "origin": source.origin, "tier": composed.tier, "digest": "",
-                "policy": in_force.digest(), "blast": b"{}", "expires_ms": now_ms,
-            },
-        )  # fmt: skip
+    def _draft(self, connection: Connection, drafted: DraftedPlan, now_ms: int) -> Proposal:
+        actor, source = drafted.actor, drafted.source
+        values = self._first_row(connection, drafted, now_ms)
+        row = store.add(connection, {**values, "revision": 1, "state": "drafted"})
         self.audit.append(
             connection, "proposal.drafted", actor, proposal=row.id, revision=1, policy_digest=row.policy,
             data={
-                "actions": [step.act.action for step in composed.steps], "origin": row.origin, "source": source.words(),
+                "actions": [step.act.action for step in drafted.composed.steps], "origin": row.origin,
+                "source": source.words(),
             },
             rows=store.on_record(row),
         )  # fmt: skip
-        shown = self._submit(connection, row, actor, request, runbook, composed, now_ms)
+        shown = self._submit(connection, row, drafted, now_ms)
         if shown.state == "awaiting":
-            self._make_room(connection, actor, request, now_ms, row.number)
+            self._make_room(connection, drafted, now_ms, row.number)
         return shown
 
-    def _submit(
-        self,
-        connection: Connection,
-        row: ProposalRow,
-        actor: Actor,
-        request: Request,
-        runbook: RunbookRef | None,
-        composed: Composed,
-        now_ms: int,
-    ) -> Proposal:
+    def _first_row(self, connection: Connection, drafted: DraftedPlan, now_ms: int) -> dict[str, Any]:
+        """The values of a proposal that nothing has happened to, without revision and state."""
+        return {
+            "serial": 0, "since_ms": now_ms, "created_ms": now_ms, "author": drafted.actor.subject,
+            "origin": drafted.source.origin, "tier": drafted.composed.tier, "digest": "",
+            "policy": self.policies.current(connection).digest(), "blast": b"{}", "expires_ms": now_ms,
+        }  # fmt: skip
+
+    def _submit(self, connection: Connection, row: ProposalRow, drafted: DraftedPlan, now_ms: int) -> Proposal:
         """From drafted to awaiting, or to denied."""
-        in_force = self.policies.current(connection)
-        sealed = self.audit.seal(connection, request.reason) if request.reason else None
-        plan = plan_of(row, actor, request, runbook, composed, in_force, sealed, now_ms)
+        actor, reason = drafted.actor, drafted.request.reason
+        sealed = self.audit.seal(connection, reason) if reason else None
+        plan = plan_of(row, drafted, self.policies.current(connection), sealed, now_ms)
         digest = plan.digest()
         values = {
             "number": row.number, "revision": row.revision, "digest": digest, "plan": plan.canonical(),
-            "request": msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted"),
-            "words": msgspec.json.encode(composed.words),
+            "request": drafted.asked, "words": msgspec.json.encode(drafted.composed.words),
         }  # fmt: skip
         connection.execute(insert(REVISION).values(**values))
         rows = kept(REVISION, values)
@@ -246,48 +224,38 @@ class Gate:
             )
         else:
             row = store.move(connection, self.audit, row, "submitted", actor, now_ms)
-        return self._standing.proposal(connection, row)
+        return self._status.proposal(connection, row)
 
     def _broken(
         self, connection: Connection, actor: Actor, row: ProposalRow, plan: Plan, now_ms: int
     ) -> tuple[str, ...]:
         """The rules of the policy that proposing it breaks."""
         in_force = self.policies.current(connection)
-        rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
+        rules = self._status.broken_rules(connection, row, plan, now_ms, of_author=True)
         why_not = self.policies.why_not(connection, actor, "propose", plan.tier, scope_of(plan.steps))
         return (*((why_not,) if why_not else ()), *rules, *unknown_channels(in_force, plan))
 
-    def _shown_only(
-        self,
-        connection: Connection,
-        actor: Actor,
-        request: Request,
-        runbook: RunbookRef | None,
-        composed: Composed,
-        now_ms: int,
-    ) -> Proposal:
-        in_force = self.policies.current(connection)
+    def _shown_only(self, connection: Connection, drafted: DraftedPlan, now_ms: int) -> Proposal:
+        values = self._first_row(connection, drafted, now_ms)
         row = ProposalRow(
-            number=0, revision=0, serial=0, state="simulated", since_ms=now_ms, created_ms=now_ms,
-            author=actor.subject, origin=source_of(actor, request, runbook).origin, tier=composed.tier, digest="",
-            policy=in_force.digest(), blast=b"{}", expires_ms=now_ms, cursor=0, verify_by_ms=0, executed_ms=0,
-            breakglass=False, note="", stale=b"[]",
+            number=0, revision=0, state="simulated", cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False,
+            note="", stale=b"[]", **values,
         )  # fmt: skip
-        plan = plan_of(row, actor, request, runbook, composed, in_force, None, now_ms)
-        note = "; ".join(self._broken(connection, actor, row, plan, now_ms))
+        plan = plan_of(row, drafted, self.policies.current(connection), None, now_ms)
+        note = "; ".join(self._broken(connection, drafted.actor, row, plan, now_ms))
         row = msgspec.structs.replace(row, digest=plan.digest(), note=note)
-        return self._standing.shown(connection, row, plan, composed.words, request.reason)
+        return self._status.shown(connection, row, plan, drafted.composed.words, drafted.request.reason)
 
-    def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int, newest: int) -> None:
-        """The same asked for again replaces what was asked for before; and a flood of one author its own oldest."""
+    def _make_room(self, connection: Connection, drafted: DraftedPlan, now_ms: int, newest: int) -> None:
+        """Replaces an open proposal with the same request; and the oldest, when an author has too many open."""
+        actor = drafted.actor
         others = (PROPOSAL.c.author == actor.subject) & (PROPOSAL.c.number != newest)
         is_open = PROPOSAL.c.state.in_(tuple(typed_plan.OPEN))
         query = select(PROPOSAL).where(others & is_open).order_by(PROPOSAL.c.number.desc())
         kept = 0
-        asked = msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted")
         for row in [ProposalRow(**values) for values in connection.execute(query).mappings()]:
             where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
-            same = connection.execute(select(REVISION.c.request).where(where)).scalar() == asked
+            same = connection.execute(select(REVISION.c.request).where(where)).scalar() == drafted.asked
             kept += not same
             if (same or kept >= MAX_OPEN) and not (same and row.state == "approved"):
                 store.move(connection, self.audit, row, "superseded", actor, now_ms, note="replaced by a newer one")
@@ -439,7 +407,7 @@ class Gate:
                 connection, self.audit, row, "cancelled", actor, now_ms, data={"reason": [s.ref for s in sealed]},
                 private=sealed, note=f"withdrawn by {actor.subject}",
             )  # fmt: skip
-            return self._standing.proposal(connection, row)
+            return self._status.proposal(connection, row)
 
         return self._engine.record(write)
 
@@ -480,7 +448,7 @@ class Gate:
         def read(connection: Connection) -> Proposal:
             if not self._any(connection):
                 raise store.unknown(proposal_id)
-            return self._standing.proposal(connection, store.found(connection, proposal_id))
+            return self._status.proposal(connection, store.found(connection, proposal_id))
 
         return self._engine.recorded(read)
 
@@ -490,7 +458,7 @@ class Gate:
 
         def read(connection: Connection) -> tuple[Proposal, ...]:
             rows = store.in_states(connection, wanted, limit) if self._any(connection) else []
-            return tuple(self._standing.listed(connection, row) for row in rows)
+            return tuple(self._status.listed(connection, row) for row in rows)
 
         return self._engine.recorded(read)
 
@@ -584,6 +552,24 @@ class Gate:
             raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
 
 
+class DraftedPlan(NamedTuple):
+    """A request by an actor, and the plan that it comes to."""
+
+    actor: Actor
+    request: Request
+    runbook: RunbookRef | None
+    composed: Composed
+
+    @property
+    def source(self) -> Source:
+        return source_of(self.actor, self.request, self.runbook)
+
+    @property
+    def asked(self) -> bytes:
+        """The request as it is kept, without its reason, which may have to be erased."""
+        return msgspec.json.encode(msgspec.structs.replace(self.request, reason=""), order="sorted")
+
+
 def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Source:
     """The source of a plan. A request may claim that a machine drafted it. It cannot make a machine's plan a person's,
     a model's plan a rule's, or anything an approved runbook."""
@@ -624,18 +610,10 @@ def unknown_channels(in_force: approval_policy.Policy, plan: Plan) -> tuple[str,
     )
 
 
-def plan_of(
-    row: ProposalRow,
-    actor: Actor,
-    request: Request,
-    runbook: RunbookRef | None,
-    composed: Composed,
-    in_force: Policy,
-    reason: Sealed | None,
-    now_ms: int,
-) -> Plan:
+def plan_of(row: ProposalRow, drafted: DraftedPlan, in_force: Policy, reason: Sealed | None, now_ms: int) -> Plan:
     """The plan of a revision."""
-    source = source_of(actor, request, runbook)
+    actor, request, runbook, composed = drafted
+    source = drafted.source
     need = approval_policy.need(in_force, composed.tier, source.origin, composed.scope, author=actor.kind)
     return Plan(
         proposal=row.id,

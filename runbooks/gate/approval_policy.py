@@ -300,7 +300,7 @@ def somewhere(policy: Policy, actor: Actor, *, owner: str = OWNER) -> frozenset[
     return everywhere.union(role for grant in holder.scoped or () for role in grant.roles)
 
 
-_DEEDS: dict[Deed, tuple[Role, ...]] = {
+_ROLES_FOR: dict[Deed, tuple[Role, ...]] = {
     "read": ("viewer",),
     "submit": ("operator", "submitter"),
     "configure": ("operator", "admin"),
@@ -332,7 +332,7 @@ def may(
     if not_for:
         return not_for
     held = somewhere(policy, actor, owner=owner) if scope is None else roles(policy, actor, scope, owner=owner)
-    wanted = _DEEDS[deed]
+    wanted = _ROLES_FOR[deed]
     if deed == "vote":
         if actor.kind != "human":
             return not_human(actor.kind)
@@ -530,7 +530,6 @@ class VoteTally(msgspec.Struct, frozen=True, kw_only=True):
     """Subjects whose approval counts, each once."""
     why_not: tuple[str, ...]
     """One for each vote: empty when it counts."""
-    rejected_by: str = ""
     missing: int
     """Approvals that are still missing."""
     wanted: str = ""
@@ -550,17 +549,16 @@ def tally(
     """Counts people, not votes: one for each subject, key and, where nothing is signed, account."""
     counted: dict[str, Vote] = {}
     why_not: list[str] = []
-    rejected_by = ""
     for vote in votes:
         why = why_not_counted(policy, vote, author, requester, need, scope, owner=owner)
         subject = subject_of(policy, vote.subject, vote.account)
-        if not why and vote.verdict == "reject":
-            rejected_by = rejected_by or subject
-        elif not why and subject in counted:
+        if why or vote.verdict == "reject":
+            pass
+        elif subject in counted:
             why = "has voted already"
-        elif not why and any(_one(vote, other) for other in counted.values()):
+        elif any(_one(vote, other) for other in counted.values()):
             why = "comes from the account or the key of another vote"
-        elif not why:
+        else:
             counted[subject] = vote
         why_not.append(why)
     groups = [
@@ -571,7 +569,6 @@ def tally(
     return VoteTally(
         counted=tuple(counted),
         why_not=tuple(why_not),
-        rejected_by=rejected_by,
         missing=short,
         wanted=_wanted(need, groups) if short else "",
     )

@@ -141,7 +141,7 @@ def _body(connection: Connection, digest: str) -> bytes | None:
 
 APPROVAL_TIER: Tier = "T2"
 """A runbook may hold steps of any tier: each run is voted on besides. Its text is approved like a T2 plan."""
-Deed = Literal["approve", "retire"]
+RunbookDecision = Literal["approve", "retire"]
 METADATA = MetaData()
 RUNBOOK_VOTE = Table(
     "runbook_vote", METADATA,
@@ -163,7 +163,7 @@ class RecordedRunbookVote(NamedTuple):
     version: int
     sha256: str
     vote: Vote
-    deed: Deed
+    deed: RunbookDecision
     owner: str
     account: str
 

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 class Voting:
     """Takes votes, from inside a transaction."""
 
-    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus) -> None:
+    def __init__(self, audit: Audit, policies: Policies, status: ProposalStatus) -> None:
         self._audit = audit
         self._policies = policies
-        self._standing = standing
+        self._status = status
 
     def take(
         self,
@@ -86,8 +86,8 @@ class Voting:
             return store.move(
                 connection, self._audit, row, "rejected", actor, now_ms, note=f"rejected by {actor.subject}"
             ), None
-        if row.state == "awaiting" and not self._standing.tally(connection, row, plan).missing:
-            need = self._standing.need(connection, plan)
+        if row.state == "awaiting" and not self._status.tally(connection, row, plan).missing:
+            need = self._status.need(connection, plan)
             row = store.move(
                 connection, self._audit, row, "approved", actor, now_ms, expires_ms=now_ms + need.window_ms
             )
@@ -107,7 +107,7 @@ class Voting:
     ) -> tuple[RefusedError | None, Actor]:
         """The refusal of a vote, if any, and the actor, whom a valid signature proves."""
         if row.state not in typed_plan.OPEN or (row.state == "approved" and verdict != "reject"):
-            return self._standing.too_late(connection, row), actor
+            return self._status.too_late(connection, row), actor
         if digest != row.digest:
             since = f", revision {row.revision} of {utc(row.since_ms)}" if row.revision > 1 else ""
             problem = f"the digest given is not that of {row.id}{since}"
@@ -124,7 +124,7 @@ class Voting:
         actor = msgspec.structs.replace(
             actor, subject=approval_policy.subject_of(in_force, actor.subject, actor.account)
         )
-        need = self._standing.need(connection, plan)
+        need = self._status.need(connection, plan)
         # A yes is counted again until all are there, and then the signature of the request it came by is gone.
         key = actor.key if signed or verdict != "approve" else ""
         vote = vote_of(msgspec.structs.replace(actor, key=key), verdict, now_ms)
@@ -148,10 +148,10 @@ class Voting:
             return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
         if verdict == "approve" and need.reason and not comment.strip():
             return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
-        before = self._standing.votes(connection, row)
+        before = self._status.votes(connection, row)
         again = any(kept.subject == actor.subject and kept.verdict == verdict for kept in before)
         # One that did not count for a while and does again may be all that was missing: saying so again counts it.
-        if again and (verdict != "approve" or self._standing.tally(connection, row, plan).missing):
+        if again and (verdict != "approve" or self._status.tally(connection, row, plan).missing):
             return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
         return None, actor
 
@@ -173,7 +173,9 @@ class Voting:
             self._record_refused(connection, row, actor, "approve", error, signed)
             return False, error
         if signed is not None:
-            store.say(connection, self._audit, row, "vote.repeated", actor, {}, rows=used_nonce(connection, signed))
+            store.add_record(
+                connection, self._audit, row, "vote.repeated", actor, {}, rows=used_nonce(connection, signed)
+            )
         return True, None
 
     def _record_refused(
@@ -186,7 +188,7 @@ class Voting:
         signed: Signed | None,
     ) -> None:
         data = {"verdict": verdict, "why": why.problem[:500]}
-        store.say(connection, self._audit, row, "vote.refused", actor, data, rows=used_nonce(connection, signed))
+        store.add_record(connection, self._audit, row, "vote.refused", actor, data, rows=used_nonce(connection, signed))
 
 
 GLASS_MS = 30 * 60_000
@@ -196,10 +198,10 @@ GLASS_MS = 30 * 60_000
 class BreakGlassHandler:
     """Works from inside a transaction."""
 
-    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus, outbox: Outbox) -> None:
+    def __init__(self, audit: Audit, policies: Policies, status: ProposalStatus, outbox: Outbox) -> None:
         self._audit = audit
         self._policies = policies
-        self._standing = standing
+        self._status = status
         self._outbox = outbox
 
     def use(
@@ -217,7 +219,7 @@ class BreakGlassHandler:
         why_not, who = self._why_not(connection, row, plan, actor, digest, reason, signed, now_ms)
         if why_not is not None:
             data, rows = {"why": why_not.problem[:500]}, used_nonce(connection, signed)
-            store.say(connection, self._audit, row, "breakglass.refused", who, data, rows=rows)
+            store.add_record(connection, self._audit, row, "breakglass.refused", who, data, rows=rows)
             return why_not
         sealed = self._audit.seal(connection, reason)
         self._audit.append(
@@ -251,7 +253,7 @@ class BreakGlassHandler:
     ) -> tuple[RefusedError | None, Actor]:
         """The refusal, if any, and the actor, whom a valid signature proves."""
         if row.state != "awaiting":
-            return self._standing.too_late(connection, row), actor
+            return self._status.too_late(connection, row), actor
         if digest != row.digest:
             return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again"), actor
         try:
@@ -262,7 +264,7 @@ class BreakGlassHandler:
         why_not = self._policies.why_not(connection, actor, "break_glass", plan.tier, scope_of(plan.steps))
         if why_not:
             return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver"), actor
-        if self._standing.need(connection, plan).signed and signed is None:
+        if self._status.need(connection, plan).signed and signed is None:
             remedy = "An account is not enough to do alone what others would have had to approve"
             return RefusedError(f"breaking the glass for {row.id} must be signed with your own key", remedy), actor
         least = in_force.break_glass.reason_least
@@ -375,7 +377,7 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
     gate.refuse_unless(actor, "configure")
 
     def beside(connection: Connection) -> None:
-        gate.audit.append(connection, "config.changed", actor, data=told(command))
+        gate.audit.append(connection, "config.changed", actor, data=definition_record(command))
 
     return engine.command(command, beside=beside)
 
@@ -394,7 +396,7 @@ def touched_by(command: Submit, *, outside: bool = False) -> Scope:
     return Scope(pools=tuple(pools), queues=tuple(queues), tenants=tuple(tenants))
 
 
-def told(command: AnyCommand) -> dict[str, object]:
+def definition_record(command: AnyCommand) -> dict[str, object]:
     """The record of a definition: the objects that it adds, by kind and name, and the hash of all of it."""
     body = msgspec.json.encode(command, order="sorted")
     whole = command.cell if isinstance(command, Define) else command

@@ -48,14 +48,14 @@ class PlanExecutor:
         engine: Engine,
         audit: Audit,
         policies: Policies,
-        standing: ProposalStatus,
+        status: ProposalStatus,
         outbox: Outbox,
         now: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._audit = audit
         self._policies = policies
-        self._standing = standing
+        self._status = status
         self._outbox = outbox
         self._now = now
         self.way_back = Rollback(engine, audit, policies, outbox, now, self._act)
@@ -81,20 +81,20 @@ class PlanExecutor:
             found = self._policies.authority.of(connection, row, plan)
             if found.changed or (found.lacks and row.breakglass):
                 why = found.changed or found.lacks
-                store.say(connection, self._audit, row, "exec.refused", actor, {"why": why[:500]})
+                store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": why[:500]})
                 return unauthorised(row, why)
             if now_ms >= row.expires_ms:
                 store.move(connection, self._audit, row, "expired", SYSTEM, now_ms)
                 return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
-            if found.lacks or (not row.breakglass and self._standing.tally(connection, row, plan).missing):
-                store.say(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
+            if found.lacks or (not row.breakglass and self._status.tally(connection, row, plan).missing):
+                store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
                 store.move(connection, self._audit, row, "fell_short", SYSTEM, now_ms, expires_ms=plan.expires_ms)
                 return RefusedError(
                     f"{row.id} lacks a vote: one that was given no longer counts", "muster show says which and why"
                 )
-            why_not = why_not_now(connection, self._policies, self._standing, row, plan, now_ms)
+            why_not = why_not_now(connection, self._policies, self._status, row, plan, now_ms)
             if why_not is not None:
-                store.say(connection, self._audit, row, "exec.refused", actor, {"why": why_not.problem[:500]})
+                store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": why_not.problem[:500]})
                 return why_not
             return store.move(connection, self._audit, row, "claimed", actor, now_ms, executed_ms=now_ms, cursor=0)
 
@@ -139,9 +139,9 @@ class PlanExecutor:
             why = ""
             if differences:
                 why = "; ".join(difference.text for difference in differences)
-            elif not row.breakglass and self._standing.tally(connection, row, plan).missing:
+            elif not row.breakglass and self._status.tally(connection, row, plan).missing:
                 why = "a vote that was given no longer counts"
-            elif (refused := why_not_now(connection, self._policies, self._standing, row, plan, now_ms)) is not None:
+            elif (refused := why_not_now(connection, self._policies, self._status, row, plan, now_ms)) is not None:
                 why = refused.problem
             if not why:
                 return None
@@ -234,7 +234,7 @@ class PlanExecutor:
             id=step.id, state="done", at_ms=now_ms, version=version, cell_ms=self._engine.now_ms, changed=changed
         )
         rows |= store.set_standing(connection, self._audit, row, number, standing)
-        store.say(
+        store.add_record(
             connection, self._audit, row, "exec.effect", actor,
             {"key": key, "action": step.act.action, "targets": list(step.act.targets)[:100], "version": version},
             step=step.id, rows=rows,
@@ -311,7 +311,7 @@ class PlanExecutor:
                 new = msgspec.structs.replace(standing, state=state, verified=lines)
                 rows = store.set_standing(connection, self._audit, row, number, new)
             data = {"step": step.id, "found": [line[:200] for line in lines][:20]}
-            store.say(
+            store.add_record(
                 connection,
                 self._audit,
                 row,
@@ -439,7 +439,7 @@ class PlanExecutor:
 
         def write(connection: Connection) -> ProposalRow:
             if accept and row.cursor > 0:
-                store.say(
+                store.add_record(
                     connection, self._audit, row, "exec.accepted", actor, {"step": plan.steps[row.cursor - 1].id},
                     step=plan.steps[row.cursor - 1].id,
                 )  # fmt: skip
@@ -464,7 +464,7 @@ class PlanExecutor:
         def write(connection: Connection) -> str:
             why_not = self._why_no_word(connection, actor, plan, step, now_ms)
             if why_not:
-                store.say(
+                store.add_record(
                     connection,
                     self._audit,
                     row,
@@ -481,7 +481,7 @@ class PlanExecutor:
                 }  # fmt: skip
                 connection.execute(insert(CONFIRMATION).values(**word))
                 rows = kept(CONFIRMATION, word)
-                store.say(connection, self._audit, row, "exec.confirmed", actor, {}, step=step.id, rows=rows)
+                store.add_record(connection, self._audit, row, "exec.confirmed", actor, {}, step=step.id, rows=rows)
             return ""
 
         why_not = self._engine.record(write)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 import msgspec
 from sqlalchemy import Connection, insert, select
@@ -53,7 +53,7 @@ from runbooks.gate.policy_changes import (
 from runbooks.gate.policy_files import check_policy, read_policy, text_of
 from runbooks.gate.run_limits import FreezeSpec, check_freeze
 from runbooks.plans.identity import OWNER, SYSTEM, WHOLE, Actor, AuthRefused, Scope, Signed, stands_for
-from runbooks.plans.keys import DecisionKind, decision_bytes, public_key, verify
+from runbooks.plans.keys import DecisionFields, DecisionKind, decision_bytes, public_key, verify
 from runbooks.plans.typed_plan import Party, Tier
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Policies:
         return actor
 
     def _author(self, connection: Connection, actor: Actor, signed: Signed, digest: str) -> Actor:
-        who = self.authenticated(connection, actor, signed, kind="author", digest=digest, now_ms=self.clock())
+        who = self.authenticated(connection, actor, signed, self.clock(), kind="author", digest=digest)
         data = {"request": digest}
         self._audit.append(connection, "auth.signed", who, data=data, rows=used_nonce(connection, signed))
         return who
@@ -257,10 +257,7 @@ class Policies:
         AuthRefused for a signature that does not hold."""
         if signed is None:
             return actor
-        return self.authenticated(
-            connection, actor, signed, kind=kind, proposal=about.id, revision=about.revision, digest=about.digest,
-            verdict=verdict, now_ms=now_ms,
-        )  # fmt: skip
+        return self.authenticated(connection, actor, signed, now_ms, kind=kind, **_fields_of(about, verdict))
 
     def still_holds(
         self, connection: Connection, signed: Signed, key: str, about: DecisionSubject, verdict: str
@@ -270,11 +267,7 @@ class Policies:
         `approval_policy.why_not_counted` decides on."""
         lines = (line for person in self.current(connection).people for line in person.keys)
         enrolled = [found for line in lines if (found := public_key(line)).fingerprint == key]
-        message = decision_bytes(
-            kind="vote", subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, proposal=about.id,
-            revision=about.revision, digest=about.digest, verdict=verdict, screen=signed.screen,
-            cell=self.cell(connection),
-        )  # fmt: skip
+        message = self._signed_bytes(connection, signed, "vote", _fields_of(about, verdict))
         try:
             return not enrolled or bool(verify(enrolled, signed, message, signed.at_ms))
         except AuthRefused:
@@ -285,13 +278,10 @@ class Policies:
         connection: Connection,
         actor: Actor,
         signed: Signed,
+        now_ms: int,
         *,
         kind: DecisionKind,
-        proposal: str = "",
-        revision: int = 0,
-        digest: str = "",
-        verdict: str = "",
-        now_ms: int,
+        **about: Unpack[DecisionFields],
     ) -> Actor:
         """The person whose signature it is, at the account that the actor came from. Raises AuthRefused."""
         if actor.kind != "human":
@@ -301,15 +291,17 @@ class Policies:
             raise AuthRefused(
                 f"no key is enrolled for {signed.subject[:80]!a}", "Have it enrolled: see `muster operator key`"
             )
-        message = decision_bytes(
-            kind=kind, subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, proposal=proposal,
-            revision=revision, digest=digest, verdict=verdict, screen=signed.screen, cell=self.cell(connection),
-        )  # fmt: skip
+        message = self._signed_bytes(connection, signed, kind, about)
         key = verify(map(public_key, person.keys), signed, message, now_ms)
         if connection.execute(select(NONCE.c.nonce).where(NONCE.c.nonce == signed.nonce)).first() is not None:
             raise AuthRefused("this signature was used before", "Sign again")
         connection.execute(insert(NONCE).values(nonce=signed.nonce, at_ms=now_ms))
         return msgspec.structs.replace(actor, subject=person.subject, signed=True, key=key.fingerprint)
+
+    def _signed_bytes(self, connection: Connection, signed: Signed, kind: DecisionKind, about: DecisionFields) -> bytes:
+        """The bytes that a signature over a decision in this cell must be over."""
+        fields: DecisionFields = {**about, "screen": signed.screen, "cell": self.cell(connection)}
+        return decision_bytes(kind=kind, subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, **fields)
 
     # -- the next one -------------------------------------------------------------------------------------------------
 
@@ -627,8 +619,8 @@ class Policies:
         if signed is None:
             return actor
         return self.authenticated(
-            connection, actor, signed, kind="policy", proposal=candidate, revision=new.version, digest=new.digest(),
-            verdict=verdict, now_ms=now_ms,
+            connection, actor, signed, now_ms, kind="policy", proposal=candidate, revision=new.version,
+            digest=new.digest(), verdict=verdict,
         )  # fmt: skip
 
     def _on_record(self, actor: Actor, write: Callable[[Connection], int]) -> int:
@@ -654,6 +646,10 @@ class Policies:
                 connection, "auth.refused", actor, proposal=proposal, data={"why": error.problem[:500]}
             )
         )
+
+
+def _fields_of(about: DecisionSubject, verdict: str) -> DecisionFields:
+    return {"proposal": about.id, "revision": about.revision, "digest": about.digest, "verdict": verdict}
 
 
 def _of_account(policy: Policy, account: str) -> Actor:

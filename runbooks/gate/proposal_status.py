@@ -123,7 +123,7 @@ class ProposalStatus:
         if row.state == "approved":
             why = f", approved by {self._approvers(connection, row)}"
         return RefusedError(
-            f"{row.id} is {state} since {utc(row.since_ms)}{why}", typed_plan.WHAT_THEN.get(row.state, "")
+            f"{row.id} is {state} since {utc(row.since_ms)}{why}", typed_plan.STATE_REMEDIES.get(row.state, "")
         )
 
     def _approvers(self, connection: Connection, row: ProposalRow) -> str:
@@ -303,7 +303,7 @@ def what_differs(engine: Engine, row: ProposalRow, plan: Plan, number: int) -> t
 
 
 def why_not_now(
-    connection: Connection, policies: Policies, standing: ProposalStatus, row: ProposalRow, plan: Plan, now_ms: int
+    connection: Connection, policies: Policies, status: ProposalStatus, row: ProposalRow, plan: Plan, now_ms: int
 ) -> RefusedError | None:
     """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
     in_force = policies.current(connection)
@@ -332,7 +332,7 @@ def why_not_now(
         first = store.found(connection, plan.rolls_back)
         if (first.state, "taken_back") not in typed_plan.EDGES:
             return RefusedError(f"{first.id} is {first.state.replace('_', ' ')} now", "There is nothing to roll back")
-    rules = standing.broken_rules(connection, row, plan, now_ms)
+    rules = status.broken_rules(connection, row, plan, now_ms)
     if rules:
         return RefusedError(
             f"{row.id} would exceed what may be done in an hour: {'; '.join(rules)}", "Execute it later"

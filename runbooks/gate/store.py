@@ -269,7 +269,7 @@ def move(
     """Take a proposal along one edge, with one record, which tells of `rows` besides. Raises RefusedError where there
     is no such edge, and where somebody else has moved it since `row` was read."""
     to = typed_plan.after(row.state, event, row.id)
-    # What somebody changed beside Muster does not become right by being written again.
+    # A row that was changed outside Muster does not become right by being written again.
     [(name, digest)] = on_record(row).items()
     is_told = audit.is_told(connection, name, digest, row.id)
     new = msgspec.structs.replace(row, state=to, since_ms=now_ms, serial=row.serial + 1, **changes)
@@ -379,7 +379,7 @@ def refuse_second(connection: Connection, key: str, row: ProposalRow) -> None:
         raise RefusedError(f"this step of {row.id} was done already", "Look at the proposal again")
 
 
-def say(
+def add_record(
     connection: Connection,
     audit: Audit,
     row: ProposalRow,

@@ -227,12 +227,11 @@ def prompt_of(
     key: bytes,
     nonce: str,
     canary: str,
-    actions: Sequence[ActionName] = MODEL_ACTIONS,
 ) -> Prompt:
     """The messages for an endpoint of that egress class.
 
     `tenants`: whose objects an external endpoint is told of. `key`: the cell's key for pseudonyms (`key_of`). `nonce`
-    and `canary`: random for each call, letters and digits. `actions`: those that may be proposed.
+    and `canary`: random for each call, letters and digits.
     """
     # What is no metric of ours is no fact of ours.
     brief = msgspec.structs.replace(brief, facts=tuple(fact for fact in brief.facts if fact.metric in METRICS))
@@ -263,12 +262,12 @@ def prompt_of(
     ids: dict[ParameterType, list[str]] = {}
     for kind, id_ in sorted(allowed):
         ids.setdefault(TARGETS[kind], []).append(names.shown(kind, id_))
-    schema = schema_of(brief.task, actions, ids=ids)
+    schema = schema_of(brief.task, ids=ids)
     user = _user(brief, lines, texts, nonce)
-    system = _system(brief.task, actions, nonce, canary)
+    system = _system(brief.task, nonce, canary)
     basis = [
         PROMPT_VERSION, REDACTION_VERSION, SCHEMA_VERSION, brief.task, schema,
-        _system(brief.task, actions, "", ""), _user(brief, lines, texts, ""),
+        _system(brief.task, "", ""), _user(brief, lines, texts, ""),
     ]  # fmt: skip
     return Prompt(
         messages=(PromptMessage(role="system", content=system), PromptMessage(role="user", content=user)),
@@ -430,13 +429,13 @@ _TASKS: Mapping[Task, str] = {
 }
 
 
-def _system(task: Task, actions: Sequence[ActionName], nonce: str, canary: str) -> str:
+def _system(task: Task, nonce: str, canary: str) -> str:
     """The system message, of our own words alone."""
     parts = [_RULES.format(nonce=nonce, canary=canary), f"Task\n{_TASKS[task]}\n"]
     if task in HEADINGS:
         parts.append(f"Headings: {'; '.join(HEADINGS[task])}\n")
     if task in ("act", "runbook"):
-        parts.append("Actions\n" + "\n".join(_action(name) for name in actions) + "\n")
+        parts.append("Actions\n" + "\n".join(_action(name) for name in MODEL_ACTIONS) + "\n")
     return "\n".join(parts)
 
 

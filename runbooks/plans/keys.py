@@ -22,7 +22,7 @@ import socket
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypedDict, Unpack
 
 import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -98,24 +98,25 @@ def public_key(line: str, where: str = "key") -> PublicKey:
     return key
 
 
+class DecisionFields(TypedDict, total=False):
+    """The fields of a decision that not every kind has; empty, or 0, where they are left out."""
+
+    proposal: str
+    revision: int
+    digest: str
+    verdict: str
+    screen: str
+    cell: str
+
+
 def decision_bytes(
-    *,
-    kind: DecisionKind,
-    subject: str,
-    nonce: str,
-    at_ms: int,
-    proposal: str = "",
-    revision: int = 0,
-    digest: str = "",
-    verdict: str = "",
-    screen: str = "",
-    cell: str = "",
+    *, kind: DecisionKind, subject: str, nonce: str, at_ms: int, **about: Unpack[DecisionFields]
 ) -> bytes:
     """The bytes that are signed. `cell` is the identity of the cell (`Policies.cell`): a signature for one cell is
     invalid in another. For kind "author" the digest is that of the request."""
     fields = {
-        "kind": kind, "subject": subject, "nonce": nonce, "at_ms": at_ms, "proposal": proposal, "revision": revision,
-        "digest": digest, "verdict": verdict, "screen": screen, "cell": cell,
+        "kind": kind, "subject": subject, "nonce": nonce, "at_ms": at_ms, "proposal": "", "revision": 0, "digest": "",
+        "verdict": "", "screen": "", "cell": "", **about,
     }  # fmt: skip
     return DOMAIN + msgspec.json.encode(fields, order="sorted")
 
@@ -173,27 +174,14 @@ class SigningKey(Protocol):
 
 
 def signed_by(
-    key: SigningKey,
-    *,
-    kind: DecisionKind,
-    subject: str,
-    at_ms: int,
-    proposal: str = "",
-    revision: int = 0,
-    digest: str = "",
-    verdict: str = "",
-    screen: str = "",
-    cell: str = "",
+    key: SigningKey, *, kind: DecisionKind, subject: str, at_ms: int, **about: Unpack[DecisionFields]
 ) -> Signed:
     """A decision signed now, under a fresh nonce."""
     nonce = secrets.token_hex(_NONCE_BYTES[0])
-    message = decision_bytes(
-        kind=kind, subject=subject, nonce=nonce, at_ms=at_ms, proposal=proposal, revision=revision, digest=digest,
-        verdict=verdict, screen=screen, cell=cell,
-    )  # fmt: skip
+    message = decision_bytes(kind=kind, subject=subject, nonce=nonce, at_ms=at_ms, **about)
     return Signed(
         subject=subject, nonce=nonce, at_ms=at_ms, key=key.public.fingerprint,
-        signature=base64.b64encode(key.sign(message)).decode(), screen=screen,
+        signature=base64.b64encode(key.sign(message)).decode(), screen=about.get("screen", ""),
     )  # fmt: skip
 
 

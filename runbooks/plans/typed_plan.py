@@ -687,11 +687,13 @@ def after(state: State, event: Event, name: str) -> State:
     """The state that `event` leads to. Raises RefusedError, naming the proposal, where the table has no such edge."""
     to = EDGES.get((state, event))
     if to is None:
-        raise RefusedError(f"{name} is {state.replace('_', ' ')}: {DEEDS[event]}", WHAT_THEN.get(state, ""))
+        raise RefusedError(
+            f"{name} is {state.replace('_', ' ')}: {EVENT_REFUSALS[event]}", STATE_REMEDIES.get(state, "")
+        )
     return to
 
 
-DEEDS: Mapping[Event, str] = {
+EVENT_REFUSALS: Mapping[Event, str] = {
     "simulated": "it cannot be simulated",
     "denied": "it cannot be denied",
     "submitted": "it cannot be put to the vote",
@@ -716,7 +718,7 @@ DEEDS: Mapping[Event, str] = {
     "fell_short": "it cannot lack votes again",
     "finished": "it cannot be finished",
 }
-WHAT_THEN: Mapping[State, str] = {
+STATE_REMEDIES: Mapping[State, str] = {
     "awaiting": "Its votes are missing: muster show says whose",
     "approved": "Execute it, or withdraw it",
     "stale": "Revise it to see what it would do now, and vote on that",

@@ -25,7 +25,7 @@ from runbooks.audit.log import reread
 from runbooks.gate import approval_policy
 from runbooks.gate.approval_gate import wall_ms
 from runbooks.gate.approval_policy import Policy, Vote, vote_of
-from runbooks.gate.authority import METADATA, RUNBOOK_VOTE, Deed, Votes, authors, missing, need
+from runbooks.gate.authority import METADATA, RUNBOOK_VOTE, RunbookDecision, Votes, authors, missing, need
 from runbooks.gate.policy_versions import kept_signature, used_nonce
 from runbooks.gate.store import new_id
 from runbooks.plans import checks
@@ -181,7 +181,7 @@ class EngineCall(Protocol):
     def __call__(self, ask: Callable[[Engine], T], /) -> T: ...
 
 
-VERDICTS: dict[Deed, approval_policy.Verdict] = {"approve": "approve", "retire": "reject"}
+VERDICTS: dict[RunbookDecision, approval_policy.Verdict] = {"approve": "approve", "retire": "reject"}
 """How a signature over the deed calls it."""
 
 
@@ -328,7 +328,7 @@ class RunbookRegistry:
             raise SpecError("reason", "is empty", "Say why it must not be used any more")
         return self._call(lambda _: self._decide(actor, read, "retire", vote))
 
-    def _decide(self, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote) -> RunbookLine:
+    def _decide(self, actor: Actor, read: ParsedRunbook, deed: RunbookDecision, given: RunbookVote) -> RunbookLine:
         now_ms = self._clock()
         self._open()
 
@@ -368,7 +368,13 @@ class RunbookRegistry:
         return self._engine.recorded(lambda connection: self._line_of(connection, read))
 
     def _why_not(
-        self, connection: Connection, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote, now_ms: int
+        self,
+        connection: Connection,
+        actor: Actor,
+        read: ParsedRunbook,
+        deed: RunbookDecision,
+        given: RunbookVote,
+        now_ms: int,
     ) -> tuple[RefusedError | None, Actor]:
         """The refusal of a decision, if any, and its actor. A refusal is recorded, so it is not raised here."""
         in_force, version = self._policies.current(connection), version_of(read)
@@ -501,11 +507,11 @@ class RunbookRegistry:
                     ),
                 ),
             )
-        return ParsedRunbook(file, sha256, *said(file.data, file.name))
+        return ParsedRunbook(file, sha256, *parsed(file.data, file.name))
 
 
 @lru_cache(maxsize=256)
-def said(data: bytes, name: str) -> tuple[Runbook | None, tuple[FileProblem, ...]]:
+def parsed(data: bytes, name: str) -> tuple[Runbook | None, tuple[FileProblem, ...]]:
     """The runbook of a file and its problems, cached because files change seldom and are looked at often."""
     problems = lint_file(data, name)
     try:
