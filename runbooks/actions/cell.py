@@ -282,7 +282,7 @@ def refuse(act: Act, targets: tuple[Target, ...]) -> None:
 
 
 def back(_: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
-    """Those that there were are set again; those that there were not are removed."""
+    """The acts that restore the former budgets: those that existed are set again, new ones are removed."""
     for target in shown:
         if target.budget is not None:
             yield plan.Act(action="set_budget", targets=(target.id,), money=plan.MoneyChange(budget=target.budget))

@@ -162,7 +162,7 @@ class Argument:
 
 
 def flag(name: str, form: Form = "word", metavar: str | None = None, help: str | None = None, **more: Any) -> Argument:
-    """One that may be left out."""
+    """An optional argument."""
     return Argument(f"--{name}", form, metavar, help, required=more.pop("required", False), **more)
 
 
@@ -271,7 +271,7 @@ class EffectProof(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """One action, whole. A function that is left out stands for what most actions do."""
+    """The declaration of one action. A function that is left out stands for the behaviour of most actions."""
 
     # -- what it is called, and what is typed and read
     name: ActionName
@@ -674,5 +674,5 @@ def asked_now(target: Target, change: RequestChange) -> dict[str, int]:
 
 
 def request_of(target: Target, change: RequestChange) -> str:
-    """The same in words, as in "4 CPU, 2 GiB memory"."""
+    """`asked_now` in words, as in "4 CPU, 2 GiB memory"."""
     return ", ".join(amount(name, quantity) for name, quantity in asked_now(target, change).items())

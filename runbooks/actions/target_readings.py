@@ -275,7 +275,8 @@ def gone_after(engine: Engine, *commands: AnyCommand) -> np.ndarray[Any, np.dtyp
 
 
 def gave_way(engine: Engine, fork: Engine) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """By workload row: it held capacity before, and on the fork it holds none, was started anew, or is asked to go."""
+    """A mask by workload row: it held capacity before, and on the fork it holds none, was started anew, or is asked to
+    go."""
     before, after = engine.state.workloads, fork.state.workloads
     bound = tuple(WorkloadState[state.upper()] for state in BOUND)
     went: np.ndarray[Any, np.dtype[np.bool_]] = ~np.isin(view(after.state), bound)

@@ -223,7 +223,7 @@ def found_now(action: Action, before: Target, now: Target, *, done: bool) -> str
 
 
 class ActionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One action, everything that is declared of it."""
+    """A row of the table of actions."""
 
     name: ActionName
     targets: str

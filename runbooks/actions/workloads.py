@@ -111,7 +111,7 @@ def express_resize(act: Act) -> AnyCommand:
 
 
 def is_resized(act: Act, before: Target, now: Target) -> bool:
-    """One group has the request that was asked for."""
+    """True when one group has the requested size."""
     return act.resize is not None and bool(_groups_as(act.resize, now))
 
 

@@ -183,7 +183,7 @@ _THERE = "SELECT 1 FROM pg_trigger WHERE tgname = 'audit_log_keeps_all' AND tgre
 
 
 def keep_append_only(connection: Connection) -> None:
-    """Have the triggers, unless they are there."""
+    """Creates the triggers, unless they exist."""
     if connection.dialect.name == "sqlite":
         for trigger in _SQLITE:
             connection.execute(text(trigger))
@@ -282,7 +282,7 @@ class Audit:
         self._checked_ms = self._clock()
 
     def prepare(self, connection: Connection) -> None:
-        """Have the tables, in the caller's transaction, where they could not be made before."""
+        """Creates the tables in the caller's transaction, if they could not be created before."""
         if not self._ready:
             self._prepare(connection)
 
@@ -485,8 +485,8 @@ class Audit:
         return note
 
     def _refuse_forged(self, newest: Checkpoint | None) -> None:
-        """Nothing is signed that does not go on from what was signed last: whoever can write the database alone would
-        have a past of his own signed. Raises MusterError."""
+        """Raises MusterError unless the log continues the last signed checkpoint. Otherwise somebody who can write only
+        the database could have a forged past signed."""
         last = self._last
         if last is None:
             return
@@ -509,7 +509,7 @@ class Audit:
         self._signer = signer
 
     def rotate_file(self, actor: Actor) -> None:
-        """The same, with a new key in the place of the key file. Raises MusterError."""
+        """Signs with a new key from now on, which replaces the key file. Raises MusterError."""
         if self._signer is None or self._signer.path is None:
             raise RefusedError("this audit has no key file", "An engine started with `muster serve` has one")
         path = self._signer.path

@@ -250,7 +250,7 @@ class Frontier:
 
     @classmethod
     def of(cls, size: int, nodes: bytes) -> Frontier:
-        """From the nodes one after the other."""
+        """A frontier from its nodes, one after the other."""
         return cls(size, (nodes[i : i + 32] for i in range(0, len(nodes), 32)))
 
     def push(self, leaf: bytes) -> None:
@@ -788,7 +788,7 @@ class AuthorisationReplay:
 
     @staticmethod
     def _asker(record: RecordContent, actor: ProvenActor) -> ProvenActor:
-        """The same, where the request as a whole was signed and the gate has looked at that."""
+        """The asker, where the request as a whole was signed and the gate has checked that."""
         return actor._replace(key=actor.key or record.key)
 
     def _actor(
@@ -820,7 +820,7 @@ class AuthorisationReplay:
         self.proposals[record.proposal] = ReplayedProposal()
 
     def _known(self, record: RecordContent) -> ReplayedProposal | None:
-        """None for one whose beginning was not read, or was before authorisation was on record."""
+        """A proposal; None when its beginning was not read, or precedes authorisation on record."""
         return self.proposals.get(record.proposal)
 
     def _simulated(self, seq: int, record: RecordContent) -> None:
@@ -851,13 +851,13 @@ class AuthorisationReplay:
             one.votes[actor.subject] = (verdict, actor)
 
     def _need(self, now: PolicyInForce, one: ReplayedProposal) -> VoteNeed | None:
-        """By the stricter of the policy in force and that of the plan; None: one of the two is not here."""
+        """The need by the stricter of the policy in force and the plan's own; None when one of the two is missing."""
         facts = one.facts
         first, second = self._need_of(now.digest, facts), self._need_of(facts["policy"], facts)
         return None if first is None or second is None else _stricter(first, second)
 
     def _need_of(self, policy: str, facts: dict[str, Any]) -> VoteNeed | None:
-        """By one policy. Many plans are of few kinds."""
+        """The need by one policy, cached: many plans are of few kinds."""
         scope, kind = facts["scope"], facts["author"]["kind"]
         about = (policy, facts["tier"], facts["origin"], kind, *(tuple(scope[part]) for part in _PARTS))
         if about not in self.needs:

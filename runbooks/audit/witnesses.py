@@ -273,7 +273,7 @@ class AnchorPublisher:
         self._thread: threading.Thread | None = None
 
     def publish(self, note: str) -> None:
-        """At once, without waiting for it."""
+        """Queues the note for all places, without waiting."""
         if not self._places:
             return
         while True:

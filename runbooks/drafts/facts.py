@@ -248,7 +248,7 @@ class _FactList:
             self._subjects.add((METRICS[one.metric].value, str(one.value)))
 
     def numbered(self) -> tuple[Fact, ...]:
-        """At most MAX_FACTS. What an excerpt names stays: it is what may be acted on."""
+        """The facts with their ids, at most MAX_FACTS. Facts named by an excerpt are kept: they may be acted on."""
         named = [one for one in self._facts.values() if one.metric.endswith("_named_in_excerpt")]
         others = [one for one in self._facts.values() if not one.metric.endswith("_named_in_excerpt")]
         kept = (*others[: MAX_FACTS - len(named)], *named)
@@ -316,7 +316,7 @@ _QUEUE_COLUMNS = (
 
 
 def _queues(engine: Engine) -> tuple[Fact, ...]:
-    """Those with the longest waits, then those that are not open."""
+    """Facts of the queues with the longest waits, then of those that are not open."""
     rows = _rows(engine, "queues", _QUEUE_COLUMNS, (), ("-oldest_wait",), MAX_ROWS)
     longest = [row for row in rows if row["queued"]][:MAX_QUEUES]
     closed = [row for row in rows if row["state"] != "open"][:MAX_QUEUES]
@@ -348,7 +348,7 @@ def _queue(row: dict[str, Any]) -> Iterable[Fact]:
 
 
 def _pools(overview: Overview) -> Iterable[Fact]:
-    """Those with something odd first."""
+    """Facts of pools, those with nodes out of use first."""
     pools = sorted(overview.pools, key=lambda pool: pool.nodes == pool.ready)[:MAX_POOLS]
     for pool in pools:
         yield fact("pool_nodes", pool.name, pool.nodes)
@@ -479,7 +479,7 @@ def _checked(engine: Engine, kind: str, name: str) -> Iterable[Fact]:
 
 
 def _budgets(engine: Engine) -> tuple[Fact, ...]:
-    """Those that warn or are spent."""
+    """Facts of budgets that warn or are spent."""
     lines = [line for line in engine.budgets().budgets if line.stage != "open" or line.waiting]
     return tuple(told for line in lines[:4] for told in _budget(line))
 
@@ -520,7 +520,7 @@ def _finding(finding: ReportedFinding) -> Iterable[Fact]:
 
 
 def _object(engine: Engine, named: Named) -> tuple[Fact, ...]:
-    """All there is to say of one object; nothing of one that is gone meanwhile."""
+    """All facts of one object; none when it is gone."""
     kind, id_ = named
     where = (Term("name", "=", id_),)
     found: Iterable[Fact] = ()

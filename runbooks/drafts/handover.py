@@ -29,7 +29,7 @@ class HandoverReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(brief: Brief) -> HandoverReport:
-    """For the tasks `handover` and `incident`, from the facts of `runbooks.drafts.shift_facts` and
+    """The report for the tasks `handover` and `incident`, from the facts of `runbooks.drafts.shift_facts` and
     `runbooks.drafts.facts`."""
     told = ShiftFacts(brief)
     handover = brief.task == "handover"
@@ -50,7 +50,7 @@ def report_of(brief: Brief) -> HandoverReport:
 
 
 def draft_of(brief: Brief) -> Draft:
-    """The same as a draft by rule, with the facts that it cites."""
+    """The report as a draft by rule, with the facts that it cites."""
     report = report_of(brief)
     said_ = (*report.summary, *(sentence for part in report.parts for sentence in part.sentences))
     cited = {id_ for sentence in said_ for id_ in sentence.cites}
@@ -138,7 +138,7 @@ class ShiftFacts:
         never = 2**62
 
         def order(id_: str) -> tuple[int, int, str]:
-            """Those that were begun as they were; others by when they expire."""
+            """Begun plans in their order; others by expiry."""
             return self.count("proposal_executed", id_) or never, self.count("proposal_expires", id_) or never, id_
 
         return tuple(sorted(kept, key=order))

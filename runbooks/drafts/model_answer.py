@@ -171,7 +171,7 @@ def offered(action: ActionName) -> dict[str, Parameter]:
 def _step(
     action: ActionName, ids: Mapping[ParameterType, Sequence[str]], definitions: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """None: it needs an id of a type of which there is none to name."""
+    """The schema of a step; None when a required id is of a type without names."""
     fields: dict[str, Any] = {}
     for name, parameter in offered(action).items():
         value = _value(parameter, ids, definitions)

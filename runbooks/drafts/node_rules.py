@@ -94,7 +94,7 @@ def straggler(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> 
 
 
 def _cordon(scene: CellScene, node: str, why: str, because: str) -> RuleAnswer | None:
-    """Only keep new work off; never the last of its pool."""
+    """The answer that only keeps new work off a node; never the last node of its pool."""
     pool = scene.pools[scene.engine.node(node).pool]
     if pool.ready < 2:
         return RuleAnswer(option=None, why=f"{why}; it is the last node of pool {pool.name} that takes work",
@@ -180,7 +180,8 @@ def usual_run_ms(scene: CellScene, row: int) -> int:
 
 
 def zone_lost(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
-    """Nothing new on what is left of the zone; and where more important work waits, less important is held."""
+    """The answer that keeps new work off the rest of a failing zone, and holds less important work where more important
+    work waits."""
     left = symptom.ids[:MAX_LEFT]
     ready = len(scene.nodes_in(NodeState.READY))
     batch = _batch_queue(scene)

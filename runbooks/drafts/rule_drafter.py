@@ -98,7 +98,7 @@ class CitedFacts:
 
 
 def sentence_of(text: str, cites: Iterable[str] = ()) -> Sentence:
-    """One sentence: with a capital letter and a full stop."""
+    """A sentence with a capital letter and a full stop."""
     text = text.strip()
     if text.split(" ", 1)[0].isalpha():
         # Not an id, which is what it is.
@@ -299,7 +299,7 @@ class RuleDrafter:
     def _request(
         self, scene: CellScene, answer: RuleAnswer, option: DraftOption, requester: str
     ) -> tuple[tuple[Act, ...], Request, RunbookRef | None]:
-        """By the runbook, where it applies and comes to these acts and no others; else the acts themselves. Raises
+        """The acts, the request, and the runbook where one applies and comes to exactly these acts. Raises
         MusterError."""
         reason = sentence_of(answer.why).text[:MAX_COMMENT]
         reason = "".join(char if char.isprintable() else "?" for char in reason)
@@ -315,7 +315,8 @@ class RuleDrafter:
     def _compiled(
         self, scene: CellScene, option: DraftOption, reason: str, requester: str
     ) -> tuple[Request, RunbookRef] | None:
-        """None where it does not apply now. Against the fork, but for what only the live cell knows."""
+        """The compiled runbook; None when it does not apply now. Compiled on the fork, or on the live cell when a check
+        needs that."""
         read = library(option.runbook)
         if read is None:
             return None

@@ -51,7 +51,7 @@ _COUNTED = ("verified", "failed", "rolled_back", "rollback_failed", "rejected", 
 
 
 def shift_facts(call: EngineCall, gate: Gate, *, since_ms: int, speed: float = 1.0) -> tuple[Fact, ...]:
-    """From `since_ms` (cell time) until now. `speed`: cell milliseconds in one of the wall clock's."""
+    """The facts from `since_ms` (cell time) until now. `speed`: cell milliseconds per wall-clock millisecond."""
     now_ms, wall_ms = call(lambda engine: (engine.now_ms, gate.policies.clock()))
     wall_since = wall_ms - int(max(0, now_ms - since_ms) / max(speed, 1e-6))
     since_ms = max(0, since_ms)

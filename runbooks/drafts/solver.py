@@ -309,7 +309,7 @@ class Family(NamedTuple):
 
 
 class Case:
-    """One symptom of waits that is being looked into."""
+    """A symptom of waits, with its lots and a solver for them."""
 
     def __init__(self, scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> None:
         self.scene = scene
@@ -340,12 +340,12 @@ class Case:
         return state.queues.lack(state.workloads.queue[lot.row], charge, self.scene.now_ms)
 
     def wanted(self, resource: str) -> int:
-        """By all that is late, in the resource's own unit."""
+        """The quantity that all late work requests, in the resource's own unit."""
         field = {"cpu_milli": "cpu_milli", "gpu_milli": "gpu_milli"}.get(resource, "memory_mib")
         return sum(int(getattr(lot, field)) * lot.count for lot in self.lots)
 
     def free(self, resource: str) -> int:
-        """In the pools that the late work may use."""
+        """The free quantity in the pools that the late work may use."""
         names = {pool.name for pool in self.pools()}
         return sum(
             pool.capacity[resource] - pool.used[resource] for name, pool in self.scene.pools.items() if name in names

@@ -73,7 +73,7 @@ def _read_as(question: SymptomQuestion) -> str:
 
 
 def symptoms(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
-    """All that the cell shows and that there is a word for, and what is so of the objects that are named."""
+    """All symptoms of the cell that a word stands for, and the symptoms of the named objects."""
     found = [
         *scene.waits(LATE_MS),
         *_named_waits(scene, question),
@@ -258,8 +258,8 @@ def _nodes_drained(runbook: str) -> OfFinding:
 
 
 def flapping(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
-    """Those of them that are ready and were lost again and again, one at a time; what is cordoned is out of use
-    already."""
+    """The answer that drains one of the named nodes that is ready and was lost repeatedly. A cordoned node is out of
+    use already."""
     c = scene.state.capacity
     there = [id_ for id_ in finding_of(question).targets if id_ in c.row_of]
     lost = {symptom.subject for symptom in scene.nodes() if symptom.kind == "flapping"}
@@ -346,7 +346,7 @@ def idle_reservation(scene: CellScene, symptom: Symptom, question: SymptomQuesti
 
 
 def overrun(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
-    """Only where its tasks are known to stand still is it more than a run that takes long."""
+    """The answer for a run that takes too long: restart it only when its tasks are known to stand still."""
     still = {one.workload for one in scene.agents.still} if scene.agents is not None else set()
     for symptom in node_rules.work_symptoms(scene, question):
         if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(question).targets):
@@ -355,7 +355,7 @@ def overrun(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
 
 
 def only_told(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
-    """Nothing done to the cell helps: people have to look."""
+    """The answer without an act: people have to look."""
     return RuleAnswer(
         option=None, why=f"{finding_of(question).text}; nothing done to the cell helps, people have to look"
     )
@@ -470,7 +470,7 @@ def _by_rules(scene: CellScene, question: SymptomQuestion, read: QuestionReading
 
 
 def _unless_for_people(made: RuleAnswer, read: QuestionReading) -> RuleAnswer:
-    """The same, but for acts that people decide on: what they are for is to be picked."""
+    """The answer, or symptoms to pick from when its acts are for people to decide on."""
     if made.option is None or DECIDED_BY_PEOPLE.isdisjoint(action for action, _ in made.option.steps):
         return made
     why = f"{made.why}; whether to {made.option.text} is for people to decide"
@@ -591,7 +591,7 @@ def on_hold(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Ru
 
 
 def _taken_up(action: ActionName, ids: tuple[str, ...]) -> DraftOption:
-    """To release or resume work that somebody put aside."""
+    """The option to release or resume work that somebody put aside."""
     return DraftOption(
         text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
         harms="Whoever put it aside may have had a reason that the cell does not know.",

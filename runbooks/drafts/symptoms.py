@@ -65,7 +65,7 @@ class RecordedObjects(NamedTuple):
 
 
 def on_record(engine: Engine) -> RecordedObjects:
-    """Nothing where nothing is on record, or the record cannot be read."""
+    """The recorded objects; none when the record cannot be read."""
     with contextlib.suppress(JournalError, SQLAlchemyError, msgspec.MsgspecError):
         return engine.recorded(_read)
     return RecordedObjects()
@@ -162,8 +162,8 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellScene:
-    """One look at a cell. `engine` is a fork on which everything has started that would start anyway; `agents` what
-    agents say on the live one."""
+    """A reading of a cell. `engine` is a fork on which everything has started that would start anyway; `agents` is the
+    report of the live cell's agents."""
 
     def __init__(
         self, engine: Engine, agents: AgentsReport | None = None, record: RecordedObjects | None = None
@@ -262,7 +262,7 @@ class CellScene:
         return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
 
     def queue_lots(self, queue: str) -> list[WaitingLot]:
-        """Those of a queue, and of all below it."""
+        """The lots of a queue and of all queues below it."""
         tree = self.state.queues
         row = tree.row(queue)
         names = {tree.specs[leaf].name for leaf, path in enumerate(tree.path) if row in path}
@@ -276,8 +276,7 @@ class CellScene:
     # -- what is wrong ------------------------------------------------------------------------------------------------
 
     def waits(self, late_ms: int) -> list[Symptom]:
-        """One for each queue and cause of waits that are longer; those of the highest priority, then the longest,
-        first."""
+        """A symptom for each queue and cause of waits longer than `late_ms`."""
         found: dict[tuple[str, str], list[WaitingLot]] = {}
         for lot in self.lots:
             if lot.wait_ms > late_ms:

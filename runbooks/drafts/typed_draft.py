@@ -93,7 +93,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of the cell, typed by us: what a draft may rest on."""
+    """A reading of the cell, typed by us, that a draft may rest on."""
 
     id: str
     """F1, F2, …: what is cited."""

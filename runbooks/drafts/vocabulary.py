@@ -31,7 +31,7 @@ Value = Literal["number", "word", "text", Names]
 
 
 class FactMetric(msgspec.Struct, frozen=True):
-    """One thing that can be said."""
+    """The type and words of a metric."""
 
     of: Subject
     value: Value

@@ -27,7 +27,7 @@ from runbooks.plans.typed_plan import ActionName
 
 
 def more_quota(case: Case) -> Iterator[Family]:
-    """To borrow more, of what siblings lend; to be lent more; more of its own; or some of an idle sibling's."""
+    """Options for quota: borrow more, be lent more, more quota of its own, or some of an idle sibling's."""
     lack = case.lack(case.first)
     tree = case.state.queues
     if lack is None:
@@ -50,7 +50,7 @@ def more_quota(case: Case) -> Iterator[Family]:
 def quota_ways(
     case: Case, lack: Lack, own: QueueSpec, pool: str, resource: str, units: str
 ) -> list[Callable[[int], DraftOption] | None]:
-    """Mildest first. Of the quota of one pool only what the queue itself has."""
+    """The options, mildest first. For the quota of one pool only the queue's own is offered."""
     at = case.state.queues.specs[lack.vertex]
     if pool:
         return [borrow(at, pool, resource, units), nominal(case, own, pool, resource, units)]
@@ -148,7 +148,7 @@ def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -
 def rebalance(
     own: QueueSpec, idle: list[tuple[QueueSpec, int]], resource: str, units: str
 ) -> Callable[[int], DraftOption] | None:
-    """From the idle sibling with most to spare to its own."""
+    """Moves quota to the queue from the idle sibling with most to spare."""
     if not idle or resource not in own.nominal:
         return None
     donor, spare = idle[0]
@@ -181,7 +181,7 @@ MAX_REBALANCE = 8
 
 
 def answer(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
-    """None where nothing that may be done helps."""
+    """The answer for a wait; None when nothing that may be done helps."""
     case = Case(scene, symptom, question)
     token = symptom.kind.removeprefix("wait_")
     alone_ms = max(SOON_MS, boot_ms(case))
@@ -592,7 +592,7 @@ def resized(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Ru
 
 
 def less(over: Over, ids: tuple[str, ...]) -> list[DraftOption]:
-    """To ask for less of one, then of both."""
+    """Options with a smaller request: of one resource, then of both."""
     ways: list[dict[str, int]] = []
     cpu = {"cpu_milli": smaller(over.cpu_milli, 1000)}
     memory = {"memory_mib": smaller(over.memory_mib, 1024)}

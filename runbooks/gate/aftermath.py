@@ -197,7 +197,7 @@ class Rollback:
         )
 
     def _undo_one(self, actor: Actor, row: ProposalRow, plan: Plan, number: int, part: int, act: Act) -> None:
-        """One inverse act, once. What is as it was already needs nothing."""
+        """Does one inverse act, once. A target that is as it was needs nothing."""
         now_ms = self._now()
         step = plan.steps[number]
         key = store.back_key(row, number, part)
@@ -334,7 +334,7 @@ def judge(engine: Engine, act: Act, since_ms: int) -> Judgement | None:
 
 
 def queues_of(engine: Engine, act: Act) -> Rows:
-    """By queue row: whether the canary is in it."""
+    """A mask by queue row: the canary is in it."""
     tree = engine.state.queues
     mine: Rows = np.zeros(len(tree.specs), bool)
     if act.canary is not None and act.canary.policy is not None:
@@ -378,7 +378,7 @@ GIVEN = ("priority_class", "qos", "priority", "queue")
 
 
 def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Intent]:
-    """All but what the other scheduler shows. On the engine's thread. Raises NotFoundError."""
+    """All of an intent except what the other scheduler shows. On the engine's thread. Raises NotFoundError."""
     intent = engine.state.intents.known(number)
     if intent is None:
         raise NotFoundError(f"there is no intent i{number}", "The last 500 that were settled are kept: muster intents")

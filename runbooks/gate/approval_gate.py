@@ -193,7 +193,7 @@ class Gate:
         }  # fmt: skip
 
     def _submit(self, connection: Connection, row: ProposalRow, drafted: DraftedPlan, now_ms: int) -> Proposal:
-        """From drafted to awaiting, or to denied."""
+        """Moves a drafted proposal to awaiting, or to denied."""
         actor, reason = drafted.actor, drafted.request.reason
         sealed = self.audit.seal(connection, reason) if reason else None
         plan = plan_of(row, drafted, self.policies.current(connection), sealed, now_ms)
@@ -453,7 +453,7 @@ class Gate:
         return self._engine.recorded(read)
 
     def proposals(self, states: Sequence[str] = (), limit: int = 200) -> tuple[Proposal, ...]:
-        """Those in these states, or all, newest first."""
+        """The proposals in these states, or all, newest first."""
         wanted = tuple(states) or tuple(set(typed_plan.EDGES.values()))
 
         def read(connection: Connection) -> tuple[Proposal, ...]:
@@ -467,7 +467,7 @@ class Gate:
         return self._ready or store.exist(connection)
 
     def reviews(self, limit: int = 200) -> tuple[Review, ...]:
-        """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
+        """Open reviews, the oldest first, then closed ones, the newest first."""
         return self._engine.recorded(lambda connection: self._glass.reviews(connection, limit))
 
     def mode(self) -> str:
@@ -495,7 +495,7 @@ class Gate:
         return dict(self._engine.recorded(self.policies.current).channels)
 
     def freezes(self) -> tuple[Freeze, ...]:
-        """Those of the policy, and those that were set by hand; each with whether it stops plans now."""
+        """Freezes of the policy and those set by hand, each with whether it stops plans now."""
         now_ms = self._now()
         return self._engine.recorded(lambda connection: freezes_now(self.policies, connection, now_ms))
 

@@ -95,7 +95,7 @@ class Authority:
 
 
 def start(connection: Connection, audit: Audit, cell: str, now: PolicyInForce) -> None:
-    """Have on record from what the policies after it go on."""
+    """Records the policy from which later policies continue."""
     data = {"cell": cell, "owner": now.owner, "voted": now.voted, "body": now.body}
     audit.append(connection, START, SYSTEM, proposal=POLICY, policy_digest=now.digest, data=data)
 
@@ -169,10 +169,10 @@ class RecordedRunbookVote(NamedTuple):
 
 
 class Votes:
-    """All that were given in this cell, oldest first."""
+    """All votes on runbooks in this cell, oldest first."""
 
     def __init__(self, connection: Connection) -> None:
-        """None before anybody has voted on anything."""
+        """Reads them; there are none before anybody has voted."""
         self.all: list[RecordedRunbookVote] = []
         if inspect(connection).has_table(RUNBOOK_VOTE.name):
             self.all = [

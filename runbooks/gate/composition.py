@@ -118,7 +118,7 @@ class ForkTrial:
         return tuple(effects)
 
     def dearer_microusd_hour(self) -> int:
-        """By how much the cell costs more an hour."""
+        """The rise of the cell's cost an hour, in micro-USD."""
         return max(0, self.after.cost_microusd_hour - self._before.cost_microusd_hour)
 
     def _note(self, label: str, before: str, after: str) -> None:
@@ -482,7 +482,7 @@ def check_check(check: Check, where: str) -> None:
 
 
 def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list[str], list[str]]:
-    """One step as the cell is: the step, how it reads, and what raised its tier."""
+    """A step resolved for the cell as it is: the step, its lines, and the reasons of a raised tier."""
     row = catalogue.find(asked.act.action)
     ids = target_readings.members(source, row, target_readings.checked_targets(row, asked.act.targets))
     act = msgspec.structs.replace(asked.act, targets=ids)

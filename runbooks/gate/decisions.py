@@ -296,7 +296,7 @@ class BreakGlassHandler:
         )  # fmt: skip
 
     def close_review(self, connection: Connection, actor: Actor, review: int, comment: str, now_ms: int) -> None:
-        """For a person other than the one it is about. Raises RefusedError."""
+        """Closes a review, by a person other than the one it is about. Raises RefusedError."""
         kept = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).mappings().first()
         if kept is None or kept["closed_ms"]:
             raise RefusedError(f"there is no open review {review}", "See muster reviews")
@@ -316,7 +316,7 @@ class BreakGlassHandler:
         )  # fmt: skip
 
     def reviews(self, connection: Connection, limit: int) -> tuple[Review, ...]:
-        """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
+        """Open reviews, the oldest first, then closed ones, the newest first."""
         order = (REVIEW.c.closed_ms != 0, -REVIEW.c.closed_ms, REVIEW.c.id)
         query = select(REVIEW).order_by(*order).limit(limit)
         return tuple(review_of(values) for values in connection.execute(query).mappings())

@@ -71,7 +71,8 @@ class PlanExecutor:
         return self._go_on(actor, self._claim(actor, row, plan), plan, looked=True)
 
     def _claim(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
-        """From approved to executing, if everything that was approved still holds. Who is second finds it claimed."""
+        """Moves an approved proposal to executing, if everything that was approved still holds. A second claim finds it
+        claimed."""
         now_ms = self._now()
         differences = what_differs(self._engine, row, plan, 0)
         if differences:
@@ -217,7 +218,7 @@ class PlanExecutor:
         changed: tuple[str, ...],
         now_ms: int,
     ) -> ProposalRow:
-        """Everything that is recorded of a step that is being done."""
+        """Writes all records of a step that is being done."""
         step = plan.steps[number]
         version = self._engine.version
         key = store.effect_key(row, number)
@@ -283,7 +284,7 @@ class PlanExecutor:
     # -- reading back -------------------------------------------------------------------------------------------------
 
     def look_again(self, proposal_id: str) -> None:
-        """At a step whose effect takes its time: called as time passes."""
+        """Reads back a step whose effect takes its time. Called as time passes."""
         row, plan = self._read(proposal_id)
         if row.state == "verifying":
             row = self._verify(SYSTEM, row, plan)
@@ -375,7 +376,8 @@ class PlanExecutor:
     def _read_outside(
         self, row: ProposalRow, step: Step, after: Mapping[str, Target], *, in_time: bool
     ) -> tuple[Verdict, list[str]]:
-        """The same where another scheduler decides: what was read back there, and what the cell has seen since."""
+        """The verdict where another scheduler decides: by its reading of the intent and by the cell as observed
+        since."""
         since_ms = self._engine.recorded(lambda connection: store.standing(connection, row))[row.cursor - 1].cell_ms
         intent = target_readings.intent_of(self._engine, step.act, since_ms)
         verdicts = [
@@ -556,7 +558,7 @@ class PlanExecutor:
             self._leave(row, plan)
 
     def _leave(self, row: ProposalRow, plan: Plan) -> None:
-        """To a person, who can see what was done and what not."""
+        """Pauses a plan for a person."""
         now_ms = self._now()
         note = f"the engine ended before step {plan.steps[min(row.cursor, len(plan.steps) - 1)].id}"
         self._engine.record(

@@ -406,7 +406,7 @@ def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
 
 
 def need_words(need: ApprovalNeed) -> str:
-    """All of it in one line."""
+    """A need in one line."""
     own = "the author's own will do" if need.self_ok else "not the author, not who asked for it"
     votes = "1 vote" if need.approvals == 1 else f"{need.approvals} votes"
     parts = [f"{votes} of {' and '.join(need.roles) or 'operator'}", own]

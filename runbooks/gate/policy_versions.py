@@ -121,8 +121,8 @@ class Policies:
         self._start(connection)
 
     def _start(self, connection: Connection) -> None:
-        """Have on record from what policy all that follows goes on: at first, with every row that is there already;
-        and again where another was built in, or another account owns the engine."""
+        """Records the policy from which all that follows continues: first with every existing row, and again when
+        another policy is built in or another account owns the engine."""
         chain = self.authority.chain(connection)
         if not chain.since:
             voted = self._voted_before(connection)
@@ -180,7 +180,7 @@ class Policies:
         return found
 
     def _kept(self, connection: Connection, digest: str) -> Policy:
-        """From the records, or, where it was in force before they told policies, from the table of versions."""
+        """A policy from the records, or from the table of versions where it precedes those."""
         body = None if (told := self.authority.chain(connection).bodies.get(digest)) is None else canonical(told)
         if body is None:
             query = select(VERSION.c.body).where(VERSION.c.digest == digest).limit(1)
@@ -424,7 +424,7 @@ class Policies:
         return self.looked(lambda connection: self._shown(connection, self._row(connection, f"policy-{number}")))
 
     def candidates(self, connection: Connection) -> tuple[Candidate, ...]:
-        """Those that wait for votes, newest first."""
+        """Candidates that wait for votes, newest first."""
         query = select(CANDIDATE).where(CANDIDATE.c.state == "awaiting").order_by(CANDIDATE.c.number.desc())
         rows = self._prepared(connection).execute(query).all()
         now_ms = self.clock()
@@ -549,11 +549,11 @@ class Policies:
     # -- freezes by hand ----------------------------------------------------------------------------------------------
 
     def freezes(self, connection: Connection) -> tuple[FreezeSpec, ...]:
-        """Those that were set by hand, are not ended and not over."""
+        """Freezes set by hand that are neither ended nor over."""
         return tuple(spec for spec, _ in self.freezes_by(connection))
 
     def freezes_by(self, connection: Connection) -> tuple[tuple[FreezeSpec, str], ...]:
-        """The same, each with the subject that set it."""
+        """Freezes set by hand, each with the subject that set it."""
         query = select(FREEZE.c.body, FREEZE.c.by).where(FREEZE.c.ended_ms == 0).order_by(FREEZE.c.id)
         now_ms = self.clock()
         rows = [

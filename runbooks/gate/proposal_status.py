@@ -174,7 +174,7 @@ class ProposalStatus:
         return Size(nodes=target_readings.pool_nodes(self._engine), gpu_milli=self._engine.state.capacity.totals[2])
 
     def _proposed(self, connection: Connection, row: ProposalRow, now_ms: int) -> int:
-        """By its author within the hour, without this one."""
+        """Other proposals by its author within the hour."""
         where = (
             (PROPOSAL.c.author == row.author)
             & (PROPOSAL.c.created_ms > now_ms - HOUR_MS)

@@ -318,7 +318,7 @@ def standing(connection: Connection, row: ProposalRow) -> dict[int, StepStanding
 
 
 def set_standing(connection: Connection, audit: Audit, row: ProposalRow, step: int, value: StepStanding) -> Rows:
-    """For the record of what the step has come to."""
+    """Writes the progress of a step. Returns its row for the record."""
     where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision) & (STEP.c.step == step)
     encoded = msgspec.json.encode(value)
     values = {"number": row.number, "revision": row.revision, "step": step, "standing": encoded}
@@ -332,13 +332,13 @@ def set_standing(connection: Connection, audit: Audit, row: ProposalRow, step: i
 
 
 def add_effect(connection: Connection, values: Mapping[str, Any]) -> Rows:
-    """For the record of it."""
+    """Writes an effect. Returns its row for the record."""
     connection.execute(insert(EFFECT).values(**values))
     return kept(EFFECT, values)
 
 
 def add_review(connection: Connection, values: Mapping[str, Any]) -> tuple[int, Rows]:
-    """Its number; and for the record of it."""
+    """Writes a review. Returns its number, and its row for the record."""
     made = connection.execute(insert(REVIEW).values(**values))
     return new_id(made), reread(connection, REVIEW, REVIEW.c.id == new_id(made))
 
@@ -390,7 +390,7 @@ def add_record(
     step: str = "",
     rows: Rows = NO_ROWS,
 ) -> None:
-    """One record about a proposal, besides that of its edges."""
+    """Appends a record about a proposal, besides those of its edges."""
     audit.append(
         connection, type_, actor, proposal=row.id, revision=row.revision, step=step, plan_digest=row.digest,
         policy_digest=row.policy, data=data, rows=rows,
@@ -433,7 +433,7 @@ class Outbox:
         self.send: Send | None = None
 
     def put(self, connection: Connection, key: str, number: int, channel: str, text: str, now_ms: int) -> None:
-        """In the caller's transaction. The same key again is one message."""
+        """Queues a message in the caller's transaction. The same key again is one message."""
         if connection.execute(select(OUTBOX.c.key).where(OUTBOX.c.key == key)).first() is None:
             connection.execute(
                 insert(OUTBOX).values(

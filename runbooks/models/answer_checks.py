@@ -389,7 +389,7 @@ def request_of(acts: Sequence[Act]) -> Request:
 
 
 def key_of(draft: Draft) -> str:
-    """The same for two drafts that would do the same: SHA-256 of the acts. Empty where nothing would be done."""
+    """SHA-256 of a draft's acts, equal for drafts that would do the same; empty where nothing would be done."""
     if draft.request is None:
         return ""
     acts = [step.act for step in draft.request.steps]
@@ -425,7 +425,7 @@ class _Steps:
         return ModelDraftStep(action=action, with_=given)
 
     def real(self, value: str, type_: InputType) -> str:
-        """For a runbook: the real id of what was told so."""
+        """The real id of a name in a runbook."""
         why = why_not_id(value)
         if why:
             raise DraftRejected("schema", f"runbook: {ascii(value)[:60]} {why}", "Name each object by its own id")
@@ -479,7 +479,7 @@ def _made(call: EngineCall, given: _Steps) -> Iterable[Act]:
 
 
 def _gone(engine: Engine, targets: Sequence[Named]) -> list[Named]:
-    """Those that are not in the cell now. Channels are the policy's: the gate looks at them."""
+    """The targets that are no longer in the cell. Channels are the policy's, and the gate checks them."""
     types = {kind: type_ for type_, kind in KINDS.items()}
     return [
         (kind, id_) for kind, id_ in targets

@@ -129,7 +129,7 @@ class ModelDrafter:
                 self._ready = True
 
     def warm(self) -> None:
-        """Have a child ready for the first call."""
+        """Starts a child for the first call."""
         if self._worker is not None:
             self._worker.warm()
 

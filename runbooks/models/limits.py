@@ -78,7 +78,7 @@ class ReplyCache:
         self._kept: OrderedDict[str, CachedReply] = OrderedDict()
 
     def get(self, key: str, now_ms: int) -> ModelReply | None:
-        """None where there is none, or none whose facts are fresh. `now_ms` is cell time."""
+        """A cached reply; None when there is none with fresh facts. `now_ms` is cell time."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -206,7 +206,7 @@ class RateLimit:
             self._left -= 1
 
     def give_back(self) -> None:
-        """One that was taken and not used."""
+        """Returns a call that was not made."""
         with self._lock:
             self._left = min(self._a_minute, self._left + 1)
 
@@ -291,7 +291,7 @@ def create(connection: Connection) -> None:
 
 
 def used(connection: Connection, now_ms: int) -> SpendingUse:
-    """In the hour and the day before now. What is from a time to come counts too: the clock was set back."""
+    """The amounts of the last hour and day. Entries with a later time count too: the clock was set back."""
 
     def within(ms: int) -> tuple[int, int]:
         query = select(func.count(), func.coalesce(_CHARGED, 0)).where(SPEND.c.at_ms > now_ms - ms)
@@ -341,8 +341,8 @@ def reserve(
 
 
 def settle(connection: Connection, reserved: ReservedSpending, microusd: int | None) -> int:
-    """Put what was spent in the place of what was reserved; None: all of it. Never more than that: the server was told
-    how long an answer may be, and what it sends beyond is not ordered. Returns what is on the books."""
+    """Replaces a reservation by the actual charge; None: all of it. The charge never exceeds the reservation, since the
+    server was told the longest answer. Returns the charge."""
     spent = reserved.microusd if microusd is None else min(max(0, microusd), reserved.microusd)
     where = (SPEND.c.id == reserved.id) & (SPEND.c.spent == OPEN)
     connection.execute(updated(SPEND).where(where).values(spent=spent))

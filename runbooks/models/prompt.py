@@ -289,8 +289,7 @@ def prompt_of(
 
 
 def _told(facts: Iterable[Fact], tenants: Sequence[str], withheld: list[str]) -> tuple[Fact, ...]:
-    """Those that an external endpoint may know: nothing of other tenants, no text, no work whose tenant is not known
-    to be one of these."""
+    """The facts that an external endpoint may know: nothing of other tenants, no text, no work of an unknown tenant."""
     kept: list[Fact] = []
     everything = tuple(facts)
     theirs = {fact.subject for fact in everything if fact.kind == "workload" and fact.tenant in tenants}

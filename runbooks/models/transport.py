@@ -219,7 +219,7 @@ class _Meter:
 
     @property
     def silent(self) -> bool:
-        """Nothing has come."""
+        """Notes that nothing has come."""
         return self._head and not self._raw
 
 

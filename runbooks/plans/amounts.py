@@ -67,7 +67,7 @@ class SpecDifference(NamedTuple):
 
 
 def differences(was: QueueSpec, to: QueueSpec) -> list[SpecDifference]:
-    """Everything in which they differ, as in ("nominal gpu", "32 GPU", "24 GPU")."""
+    """All differences of two specs, as in ("nominal gpu", "32 GPU", "24 GPU")."""
     before, after = dict(_facts(was)), dict(_facts(to))
     found = [SpecDifference(what, before.get(what, UNSET), after.get(what, UNSET)) for what in before | after]
     return [difference for difference in found if difference.was != difference.to]

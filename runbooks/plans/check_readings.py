@@ -43,7 +43,7 @@ def _workload_reason(engine: Engine, workload: str) -> str:
 
 
 def _workload_wait(engine: Engine, workload: str) -> int | None:
-    """None for one that does not wait."""
+    """The wait, s; None for work that does not wait."""
     detail = engine.workload(workload)
     waits = detail.state in ("queued", "held", "waiting", "suspended")
     return (detail.now_ms - detail.submitted_ms) // 1000 if waits else None
@@ -56,7 +56,7 @@ def _workload_run(engine: Engine, workload: str) -> int:
 
 
 def _cell_of(kind: Kind, column: str, divisor: int = 1) -> Reading:
-    """One value of the row of that name, as lists show it."""
+    """A reading of one column of the row of that name, as lists show it."""
 
     def read(engine: Engine, name: str) -> int | str | None:
         page = engine.query(Query(kind=kind, columns=("name", column), where=(Term("name", "=", name),), limit=2))

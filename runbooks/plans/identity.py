@@ -57,7 +57,7 @@ WHOLE = Scope()
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody who asks for something, as far as it is proved."""
+    """The caller of a request, as far as their identity is proved."""
 
     subject: str
     """Stable id, never a display name: "unix:1000", "person:alice", "service:recommender", "system"."""
@@ -93,7 +93,7 @@ class AuthRefused(RefusedError):
 
 
 class Unauthenticated(AuthRefused):
-    """Nothing, or nothing that holds, says who asks."""
+    """A request without a valid proof of identity."""
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -56,7 +56,7 @@ class InputLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunbookView(msgspec.Struct, frozen=True, kw_only=True):
-    """One runbook whole."""
+    """A runbook in full."""
 
     line: RunbookLine
     inputs: tuple[InputLine, ...]
@@ -133,7 +133,7 @@ class IntentAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class IntentDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one. Texts of the other scheduler's, and names, are in here: untrusted."""
+    """All that is known of an intent. It holds names and texts of the other scheduler: untrusted."""
 
     version: int
     now_ms: int

@@ -423,7 +423,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def asks(action: ActionName, targets: Iterable[str], reason: str = "", **parameters: Any) -> Request:
-    """One act, as an operator asks for it; `parameters` are fields of Act."""
+    """A request for one act, as an operator makes it; `parameters` are fields of Act."""
     act = Act(action=action, targets=tuple(targets), **parameters)
     return Request(steps=(StepRequest(act=act),), reason=reason)
 

@@ -100,7 +100,7 @@ class Maker:
         raise NotFoundError(f"there is no budget '{name}'", "See `muster budgets`")
 
     def size(self, pool: str) -> PoolSize | None:
-        """None: there is no such pool."""
+        """The size of a pool; None when it does not exist."""
         return next((size for size in self._engine.scaling().pools if size.pool == pool), None)
 
     def nodes(self, pool: str) -> int:
@@ -392,7 +392,7 @@ class Inputs:
         return action, found
 
     def checks(self, line: CheckLine) -> list[Check]:
-        """One for each object that its reference stands for."""
+        """A check for each object that the line's reference stands for."""
         name = next(name for name in MEANINGS if name == line.check)
         value = self.value(line.value)
         if value is None:

@@ -176,7 +176,7 @@ class Linter(ValueLinter):
             self._say((*path, "on_fail"), "on-fail", "there is no way back to take", "Write pause or abort")
 
     def _checks_again(self, lines: tuple[CheckLine, ...]) -> list[tuple[str, str, list[Check]]]:
-        """Those of `when`, whose problems have been told."""
+        """The checks of `when`, without reporting their problems again."""
         quiet = Linter(self.runbook)
         return quiet._checks(("when",), lines, "when")
 
@@ -352,7 +352,7 @@ class Linter(ValueLinter):
                           "Give the most that may be touched")  # fmt: skip
 
     def actions(self) -> list[Action]:
-        """Those of its steps that are in the catalogue."""
+        """The actions of its steps that are in the catalogue."""
         return [CATALOG[step.action] for step in self.front.steps if step.action in CATALOG]
 
     def touched(self, of: Callable[[Action], bool]) -> int:

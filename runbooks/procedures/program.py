@@ -285,7 +285,7 @@ def file_of(path: Path, built_in: bool = False) -> RunbookFile:
 
 
 def _bytes(handle: int) -> bytes:
-    """At most one byte more than a runbook may have."""
+    """The content, at most one byte more than a runbook may have."""
     found = b""
     while len(found) <= MAX_BYTES and (part := os.read(handle, MAX_BYTES + 1 - len(found))):
         found += part

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 def view_of(
     line: RunbookLine, runbook: Runbook | None, problems: tuple[FileProblem, ...], votes: tuple[str, ...], data: bytes
 ) -> RunbookView:
-    """All of one file. Where it has not the form of a runbook, its text is shown as it is."""
+    """All of one file. A file that is no runbook is shown as its text."""
     if runbook is None:
         return RunbookView(
             line=line, inputs=(), when=(), limits="", steps=(), prose=data.decode("utf-8", "replace"), votes=votes,

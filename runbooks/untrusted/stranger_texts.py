@@ -294,7 +294,7 @@ def says_secret(label: str) -> bool:
 
 
 def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()) -> tuple[SecretSpan, ...]:
-    """Everything in a text that reads (`visible`), in order, none overlapping another."""
+    """All secrets in a text that reads (`visible`), in order, without overlap."""
     spans = [*_spans(text), *(_personal(text, known) if personal else ())]
     spans += _encoded(text, personal)
     spans += _runs(text, known)
@@ -302,7 +302,7 @@ def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()
 
 
 def merged(found: Iterable[SecretSpan]) -> tuple[SecretSpan, ...]:
-    """In order, none overlapping another."""
+    """Spans in order, with overlapping ones joined."""
     apart: list[SecretSpan] = []
     for one in sorted(found, key=lambda one: (one.start, one.end)):
         if apart and one.start <= apart[-1].end:
@@ -658,7 +658,7 @@ def _is_sentence_end(match: re.Match[str]) -> bool:
 
 
 def defanged(text: str) -> str:
-    """The same in a form that nothing follows, and that a person still reads."""
+    """The text in a form that nothing follows and a person can still read."""
     text = re.sub(r"\]\s?([(\[])", r"] \1 ", text)
     text = re.sub(r"\s?:\s?//", "[:]//", text)
     text = re.sub(r"^(\w+):(?!\[)(?=\S)", r"\1[:]", text)
