@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from runbooks.plans.checks import Verdict
     from runbooks.plans.typed_plan import Act, ActionName, Target
 
-SUBJECTS = (workloads, nodes, queues, cell, slurm)
-CATALOG: Mapping[str, Action] = {row.name: row for subject in SUBJECTS for row in subject.ACTIONS}
+CATALOG: Mapping[str, Action] = {
+    row.name: row
+    for row in (
+        *workloads.ACTIONS, *nodes.NODE_ACTIONS, *queues.ACTIONS, *cell.CELL_ACTIONS, *nodes.POOL_ACTIONS,
+        *cell.BUDGET_ACTIONS, *cell.NOTICE_ACTIONS, *slurm.ACTIONS,
+    )
+}  # fmt: skip
+"""Name -> declaration, in the order of tables, of the help and of a model's schema."""
 
 
 def find(name: str) -> Action:

@@ -429,5 +429,3 @@ NOTICE_ACTIONS: tuple[Action, ...] = (
         found=lambda before, now, done: f"a review of {now.id} is open",
     ),
 )
-
-ACTIONS: tuple[Action, ...] = (*CELL_ACTIONS, *BUDGET_ACTIONS, *NOTICE_ACTIONS)

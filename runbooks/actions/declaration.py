@@ -275,10 +275,10 @@ class Action:
 
     # -- what it is called, and what is typed and read
     name: ActionName
-    label: str
-    """On the console's pages: "Hold queue"."""
     verb: str
     """A plan's title begins with it."""
+    label: str = ""
+    """On the console's pages: "Hold queue"; empty: the verb."""
     summary: str
     """For the shell's help: one line."""
     past: str = ""
@@ -392,6 +392,10 @@ class Action:
     """What is in force and what shall be, of a setting that it changes; the same words where it changes nothing."""
     found: Callable[[Target, Target, bool], str] | None = None
     """What a target is read back as: before, now, whether it is done; empty: its state."""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.verb)
 
     @property
     def shell(self) -> str:

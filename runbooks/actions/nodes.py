@@ -54,7 +54,6 @@ NODES = {"nodes": ids("node_id")}
 NODE_ACTIONS: tuple[Action, ...] = (
     Action(
         name="cordon",
-        label="Cordon",
         verb="Cordon",
         summary="nodes take no new work",
         past="cordoned",
@@ -79,7 +78,6 @@ NODE_ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="uncordon",
-        label="Uncordon",
         verb="Uncordon",
         summary="nodes take work again",
         past="uncordoned",
@@ -100,7 +98,6 @@ NODE_ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="drain",
-        label="Drain",
         verb="Drain",
         summary="cordon nodes and move their work away",
         past="drained",
@@ -132,7 +129,6 @@ NODE_ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="interrupt",
-        label="Interrupt",
         verb="Interrupt",
         summary="nodes get their notice as if the provider took them back",
         past="interrupted",
@@ -475,7 +471,6 @@ POOL_ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="scale_pool",
-        label="Scale pool",
         verb="Scale pool",
         summary="nodes that a pool has from now on: the rest is ordered, or given back where it is empty",
         example=":scale-pool POOL 40",
@@ -627,5 +622,3 @@ POOL_ACTIONS: tuple[Action, ...] = (
         found=found_setting,
     ),
 )  # fmt: skip
-
-ACTIONS: tuple[Action, ...] = (*NODE_ACTIONS, *POOL_ACTIONS)

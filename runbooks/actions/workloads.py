@@ -241,7 +241,6 @@ def refuse_approved(act: Act, targets: tuple[Target, ...]) -> None:
 ACTIONS: tuple[Action, ...] = (
     Action(
         name="cancel",
-        label="Cancel",
         verb="Cancel",
         summary="end workloads for good",
         past="cancelled",
@@ -267,7 +266,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="hold",
-        label="Hold",
         verb="Hold",
         summary="keep queued workloads from starting",
         past="held",
@@ -288,7 +286,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="release",
-        label="Release",
         verb="Release",
         summary="let held workloads start",
         past="released",
@@ -309,7 +306,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name=PUT_BACK,
-        label="Requeue",
         verb="Requeue",
         summary="stop running workloads and queue them again",
         past=RETURNED,
@@ -332,7 +328,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="preempt",
-        label="Preempt",
         verb="Preempt",
         summary="have running workloads give way to others, where the scheduler might do so too",
         past="preempted",
@@ -351,7 +346,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="suspend",
-        label="Suspend",
         verb="Suspend",
         summary="take workloads off their nodes until they are resumed",
         past="suspended",
@@ -374,7 +368,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="resume",
-        label="Resume",
         verb="Resume",
         summary="let suspended workloads wait again",
         past="resumed",
@@ -454,7 +447,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="resize",
-        label="Resize",
         verb="Resize",
         summary="give the tasks of workloads another request",
         example=":resize ID --request cpu=1 memory=2GiB",

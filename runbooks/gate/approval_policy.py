@@ -552,14 +552,13 @@ def tally(
     for vote in votes:
         why = why_not_counted(policy, vote, author, requester, need, scope, owner=owner)
         subject = subject_of(policy, vote.subject, vote.account)
-        if why or vote.verdict == "reject":
-            pass
-        elif subject in counted:
-            why = "has voted already"
-        elif any(_one(vote, other) for other in counted.values()):
-            why = "comes from the account or the key of another vote"
-        else:
-            counted[subject] = vote
+        if not why and vote.verdict != "reject":
+            if subject in counted:
+                why = "has voted already"
+            elif any(_one(vote, other) for other in counted.values()):
+                why = "comes from the account or the key of another vote"
+            else:
+                counted[subject] = vote
         why_not.append(why)
     groups = [
         (group, group.approvals - sum(subject.removeprefix("person:") in group.people for subject in counted))

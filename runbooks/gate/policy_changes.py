@@ -8,7 +8,7 @@ which of them loosen. The tables hold policies, candidates, votes, freezes by ha
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -111,11 +111,9 @@ def changes(old: Policy, new: Policy) -> tuple[PolicyDifference, ...]:
     _rules(old, new, found)
     _limits(old.limits, new.limits, found)
     was, now = {f.name: f for f in old.freezes}, {f.name: f for f in new.freezes}
-    for name in sorted(was.keys() | now.keys()):
-        if was.get(name) != now.get(name):
-            how = "is new" if name not in was else "goes" if name not in now else "changes"
-            found.append(PolicyDifference(text=f"freeze {name} {how}", loosens=name in was))
-    _services(old, new, found)
+    found += (PolicyDifference(text=f"freeze {how}", loosens=name in was) for name, how in _changed(was, now))
+    had, has = {s.id: s for s in old.services}, {s.id: s for s in new.services}
+    found += (PolicyDifference(text=f"service {how}", loosens=id_ in has) for id_, how in _changed(had, has))
     if old.break_glass != new.break_glass:
         looser = (new.break_glass.factor, -new.break_glass.reason_least, new.break_glass.through_freezes) > (
             old.break_glass.factor, -old.break_glass.reason_least, old.break_glass.through_freezes,
@@ -218,12 +216,11 @@ def _limits(old: PolicyLimits, new: PolicyLimits, found: list[PolicyDifference])
             found.append(PolicyDifference(text=f"limits.{name} {shown[0]} -> {shown[1]}", loosens=looser))
 
 
-def _services(old: Policy, new: Policy, found: list[PolicyDifference]) -> None:
-    was, now = {s.id: s for s in old.services}, {s.id: s for s in new.services}
-    for id_ in sorted(was.keys() | now.keys()):
-        if was.get(id_) != now.get(id_):
-            how = "is new" if id_ not in was else "goes" if id_ not in now else "changes"
-            found.append(PolicyDifference(text=f"service {id_} {how}", loosens=id_ in now))
+def _changed(was: Mapping[str, object], now: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """(name, how it changes) of the entries that differ, as in "nights is new", "nights goes", "nights changes"."""
+    for name in sorted(was.keys() | now.keys()):
+        if was.get(name) != now.get(name):
+            yield name, f"{name} {'is new' if name not in was else 'goes' if name not in now else 'changes'}"
 
 
 METADATA = MetaData()
