@@ -26,7 +26,6 @@ import msgspec
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.queries import Kind, Query
 from engine.model.specs import HOUR_MS
-from runbooks.actions.target_readings import MAX_COMMENT, MAX_PERSON, check_text
 from runbooks.drafts.facts import gather
 from runbooks.drafts.rule_drafter import Preview, RuleDrafter
 from runbooks.drafts.shift_facts import shift_facts
@@ -52,7 +51,7 @@ from runbooks.drafts.typed_draft import (
 from runbooks.gate.approval_policy import may
 from runbooks.models.drafter import MODEL, ModelDrafter, ModelSetup
 from runbooks.plans.identity import TCP, Actor
-from runbooks.plans.typed_plan import ENDED, EvidenceRef, Source
+from runbooks.plans.typed_plan import ENDED, MAX_COMMENT, MAX_PERSON, EvidenceRef, Source, check_line
 from runbooks.procedures.registry import RunbookRegistry
 from runbooks.untrusted.stranger_texts import MARGIN, MARKER, applied, says_secret, secrets_in, visible
 
@@ -526,7 +525,7 @@ class Drafting:
         the same proposal, while that is open. Raises NotFoundError, RefusedError, SpecError."""
         if drafter not in AUTHORS:
             raise SpecError("drafter", f"{str(drafter)[:40]!a} drafts nothing", "Give rule or model")
-        check_text(reason, "reason", MAX_COMMENT)
+        check_line(reason, "reason", MAX_COMMENT)
         run = self.run(draft_id)
         draft = run.rule if drafter == "rule" else run.model
         if draft is None or draft.request is None:

@@ -49,8 +49,7 @@ from recommender.findings.suggestions import (
     same_id,
 )
 from runbooks.actions.catalogue import CATALOG
-from runbooks.actions.target_readings import MAX_PERSON
-from runbooks.plans.typed_plan import EvidenceRef, Source
+from runbooks.plans.typed_plan import MAX_PERSON, EvidenceRef, Source
 
 if TYPE_CHECKING:
     from console.service.advisor import Advisor

@@ -1,5 +1,5 @@
-"""The closed set of actions, and what is asked of it: whether an act is well formed, which command it becomes, whether
-it applies, whether it has worked."""
+"""The closed set of actions, and the questions that are answered from a declaration: is an act well formed, which
+command does it become, does it apply to a target, has it worked."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from runbooks.plans.checks import Verdict
     from runbooks.plans.typed_plan import Act, ActionName, Target
 
-SUBJECTS = (workloads, nodes, queues, cell, slurm)
-CATALOG: Mapping[str, Action] = {row.name: row for subject in SUBJECTS for row in subject.ACTIONS}
+CATALOG: Mapping[str, Action] = {
+    row.name: row
+    for row in (
+        *workloads.ACTIONS, *nodes.NODE_ACTIONS, *queues.ACTIONS, *cell.CELL_ACTIONS, *nodes.POOL_ACTIONS,
+        *cell.BUDGET_ACTIONS, *cell.NOTICE_ACTIONS, *slurm.ACTIONS,
+    )
+}  # fmt: skip
+"""Name -> declaration, in the order of tables, of the help and of a model's schema."""
 
 
 def find(name: str) -> Action:
-    """The declaration. Raises SpecError when there is no such action."""
+    """The declaration of an action. Raises SpecError for a name that is not in the catalogue."""
     row = CATALOG.get(name)
     if row is None:
         shown = name[:40].encode("unicode_escape").decode()
@@ -66,7 +72,7 @@ def of_command(type_: type[Command]) -> ActionName | None:
 
 
 def why_not(action: Action, target: Target) -> str:
-    """Why the action does not apply to a target in its present state; empty when it does."""
+    """The reason that the action does not apply to a target in its present state; empty when it applies."""
     if action.kind == "policy":
         return f"{target.id} is in force already" if target.id == target.state else ""
     if target.state in action.with_work and not target.work:
@@ -75,7 +81,8 @@ def why_not(action: Action, target: Target) -> str:
 
 
 def needless(act: Act, now: Target) -> bool:
-    """Whether a target is as the act would make it already, or beyond it: work that has ended, a node that is down."""
+    """True when a target already is as the act would make it, or beyond that: work that has ended, a node that is
+    down."""
     row = find(act.action)
     if row.kind == "workload" and now.state not in LIVE:
         return True
@@ -85,7 +92,7 @@ def needless(act: Act, now: Target) -> bool:
 
 
 def verdict(act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:
-    """What reading a target back says: done; not yet, where that takes its time and some is left; or failed."""
+    """The verdict on a target that was read back: success, inconclusive while the effect may still come, or failure."""
     row = find(act.action)
     if row.is_done(act, before, now):
         return "success"

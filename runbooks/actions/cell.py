@@ -1,11 +1,4 @@
-"""The actions on the cell as a whole: how it schedules, what may be spent, what people are told.
-
-The actions on how the cell schedules: its policy, and a trial of another.
-
-The actions on budgets.
-
-The actions that tell people something, and change nothing of the cell.
-"""
+"""Actions on the cell as a whole: scheduling policy and canaries, budgets, notices and reviews."""
 
 from __future__ import annotations
 
@@ -19,10 +12,10 @@ from runbooks.actions.declaration import (
     POLICIES,
     Action,
     Argument,
+    EffectProof,
     Given,
     Parameter,
     PlannedCell,
-    Proof,
     SeenCell,
     Typed,
     choice,
@@ -97,7 +90,7 @@ def express_canary(act: Act) -> AnyCommand:
 
 
 def has_tried(target: Target, canary: Canary) -> bool:
-    """Whether a target has what is tried."""
+    """True when a target has the setting that is tried."""
     if canary.policy is not None:
         return target.state == canary.policy
     return target.queue is not None and target.queue.order == canary.order
@@ -136,7 +129,7 @@ def canary_title(act: Act) -> str:
 
 
 def canary_steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
-    """What is tried, and by what it is judged."""
+    """The setting that is tried and the rule by which it is judged, a line for each target."""
     canary = required(act.canary, "canary")
     judged = (
         f"then for {span(canary.window_ms)}: taken back if the p95 of waits is above "
@@ -289,7 +282,7 @@ def refuse(act: Act, targets: tuple[Target, ...]) -> None:
 
 
 def back(_: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
-    """Those that there were are set again; those that there were not are removed."""
+    """The acts that restore the former budgets: those that existed are set again, new ones are removed."""
     for target in shown:
         if target.budget is not None:
             yield plan.Act(action="set_budget", targets=(target.id,), money=plan.MoneyChange(budget=target.budget))
@@ -356,7 +349,7 @@ BUDGET_ACTIONS: tuple[Action, ...] = (
         express=express,
         done=lambda act, before, now: act.money is not None and now.budget == act.money.budget,
         verified="says what was given",
-        proof=(Proof("budget_spent_permille", "<", 1000),),
+        proof=(EffectProof("budget_spent_permille", "<", 1000),),
         inverse="Set {them} back to what it was ({was}); if that is none, remove it",
         back=back,
         change=change,
@@ -436,5 +429,3 @@ NOTICE_ACTIONS: tuple[Action, ...] = (
         found=lambda before, now, done: f"a review of {now.id} is open",
     ),
 )
-
-ACTIONS: tuple[Action, ...] = (*CELL_ACTIONS, *BUDGET_ACTIONS, *NOTICE_ACTIONS)

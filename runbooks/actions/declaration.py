@@ -1,27 +1,18 @@
-"""What is declared of an action, and what declarations share: parameters, risk, phrases.
+"""The declaration of an action, and the parts that declarations share.
 
-What an action is told: the types of its parameters and their bounds, in plans, in runbooks and behind its command.
+An `Action` says everything that is known of one action: its words, its parameters, its risk, the engine command that it
+becomes, how the effect is seen, and how it is taken back. Shell, console, runbooks, models, catalogue and manual are
+made from it. The declarations are in `cell`, `nodes`, `queues`, `slurm` and `workloads`; look one up by
+`runbooks.actions.catalogue`.
 
-A parameter of a runbook's step is a reference to an input, or the value itself; ids are whole ids, one by one. Nothing
-stands for "all", and nothing is computed but what is written out: a quantity more or less than what there is, and a
-time from now.
+Tiers: T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo. A declared tier is a floor: targets can
+only raise it.
 
-Modules that declarations need only when an action is used: the shell reads every declaration before each command,
-and `muster --help` answers before msgspec is loaded.
+A runbook's step gives a parameter as a reference to an input or as a literal. Ids are whole ids: nothing stands for
+"all". Durations are in ms.
 
-What is declared of an action, and the effects and ways back that several actions share.
-
-Everything that is known of an action stands in its one declaration: what a person types and reads, what a runbook or a
-model may give, how risky it is, the engine command it becomes, how that is seen to have worked, and how it is taken
-back. Tiers: T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo. A declared tier is a floor.
-
-Sizes of pools as plans count and tell them.
-
-How risky an action is on the targets it has: what raises its tier, which work it stops, and what that loses.
-
-A tier only rises: the action's own is the floor, and nothing about the targets, nor one target more, lowers it.
-
-Phrases about targets of which the lines of a plan are made.
+The shell imports this module before each command and must not load msgspec then. `LateModule` stands for the modules
+that are needed only when an action is used.
 """
 
 from __future__ import annotations
@@ -113,7 +104,7 @@ def duration(most: int = MAX_DURATION_MS, *, required: bool = False, least: int 
 
 
 def why_not_id(text: str) -> str:
-    """Why a text written in a runbook, or given for an input, cannot stand for one object; empty when it can."""
+    """The reason that a text cannot stand for one object in a runbook or an input; empty when it can."""
     if not text:
         return "is empty, which could mean all"
     if not text.isascii():
@@ -147,7 +138,7 @@ Form = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What stands behind an action's name, in the shell as in the `:` bar."""
+    """A command-line argument behind an action's name, in the shell and in the `:` bar."""
 
     name: str
     """`--flag`, or the name of what stands by its place."""
@@ -171,12 +162,12 @@ class Argument:
 
 
 def flag(name: str, form: Form = "word", metavar: str | None = None, help: str | None = None, **more: Any) -> Argument:
-    """One that may be left out."""
+    """An optional argument."""
     return Argument(f"--{name}", form, metavar, help, required=more.pop("required", False), **more)
 
 
-class Late:
-    """Stands for a module, which is imported with the first name that is asked of it."""
+class LateModule:
+    """A module that is imported when the first name is read from it."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -196,13 +187,13 @@ if TYPE_CHECKING:
     from runbooks.plans import typed_plan as plan
 else:
     commands, consolidation, model, msgspec, plan, query, spec_parts = (
-        Late("engine.model.commands"),
-        Late("engine.twin.consolidation"),
-        Late("engine.model.specs"),
-        Late("msgspec"),
-        Late("runbooks.plans.typed_plan"),
-        Late("engine.model.queries"),
-        Late("engine.model.spec_parts"),
+        LateModule("engine.model.commands"),
+        LateModule("engine.twin.consolidation"),
+        LateModule("engine.model.specs"),
+        LateModule("msgspec"),
+        LateModule("runbooks.plans.typed_plan"),
+        LateModule("engine.model.queries"),
+        LateModule("engine.model.spec_parts"),
     )
 
 __all__ = ("commands", "consolidation", "model", "msgspec", "plan", "query", "spec_parts")
@@ -268,7 +259,7 @@ class SeenCell(Protocol):
     def consolidation(self, request: ConsolidationRequest) -> Consolidation: ...
 
 
-class Proof(NamedTuple):
+class EffectProof(NamedTuple):
     """A check that holds for each target once the action has brought about what it is for."""
 
     check: CheckName
@@ -280,14 +271,14 @@ class Proof(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """One action, whole. A function that is left out stands for what most actions do."""
+    """The declaration of one action. A function that is left out stands for the behaviour of most actions."""
 
     # -- what it is called, and what is typed and read
     name: ActionName
-    label: str
-    """On the console's pages: "Hold queue"."""
     verb: str
     """A plan's title begins with it."""
+    label: str = ""
+    """On the console's pages: "Hold queue"; empty: the verb."""
     summary: str
     """For the shell's help: one line."""
     past: str = ""
@@ -348,8 +339,8 @@ class Action:
     raised: str = ""
     """What raises the tier, for people; the rules are in `runbooks.actions.declaration`."""
     impact: tuple[Impact, ...] = ()
-    lost: str = "Requeued"
-    """What becomes of the work that it stops."""
+    lost: str = ""
+    """What becomes of the work that it stops; empty: it goes back to its queue."""
     fewer: Callable[[Act, PoolSize], int] | None = None
     """Most nodes of a pool that may go because of it."""
     more: Callable[[Act, PoolSize], int] | None = None
@@ -372,7 +363,7 @@ class Action:
     """Whether a reading of the cell can show it there; else only what the other scheduler says does."""
     verified: str
     """What `done` reads back, for people."""
-    proof: tuple[Proof, ...] = ()
+    proof: tuple[EffectProof, ...] = ()
     edit: str = ""
     """The twin's edit that comes nearest to it, by its word; empty: it has none."""
     waits: bool = False
@@ -402,6 +393,10 @@ class Action:
     found: Callable[[Target, Target, bool], str] | None = None
     """What a target is read back as: before, now, whether it is done; empty: its state."""
 
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.verb)
+
     @property
     def shell(self) -> str:
         """Its name as people type it: "hold-queue"."""
@@ -409,17 +404,17 @@ class Action:
 
     @property
     def interrupts(self) -> bool:
-        """Whether it stops targets that run, and may as well find them not running."""
+        """True when it stops targets that run, but also applies to targets that do not run."""
         return "stops_targets" in self.impact and not set(self.states) <= set(BOUND)
 
     @property
     def stops_others(self) -> bool:
-        """Whether it may stop work besides its targets: `Target.work`."""
+        """True when it may stop work besides its targets: `Target.work`."""
         return "displaces" in self.impact or "stops_residents" in self.impact
 
     @property
     def stops_named(self) -> bool:
-        """Whether it stops work that can be told beforehand."""
+        """True when it stops work that is known before it is done."""
         return not {"discards", "stops_targets", "stops_residents"}.isdisjoint(self.impact)
 
     def act(self, targets: tuple[str, ...], given: Given | Typed) -> Act:
@@ -428,7 +423,7 @@ class Action:
         return plan.Act(action=self.name, targets=targets, to=str(given.get("to", "")), note=note)
 
     def is_done(self, act: Act, before: Target, now: Target) -> bool:
-        """Whether the second reading of a target shows its effect."""
+        """True when the second reading of a target shows the effect."""
         return now.state in self.after if self.done is None else self.done(act, before, now)
 
     def express_act(self, act: Act) -> AnyCommand:
@@ -490,8 +485,8 @@ def by(action: ActionName) -> Back:
 
 
 def by_state(actions: Mapping[str, ActionName]) -> Back:
-    """State that was shown -> the action that leads back to it. One that is not named needs no way back: a node that
-    drained before is out of use as before."""
+    """The action that leads back to the state that was shown, by state. A state without an action needs no way back: a
+    node that was draining before stays out of use."""
 
     def back(_: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
         for action in dict.fromkeys(actions.values()):
@@ -503,8 +498,8 @@ def by_state(actions: Mapping[str, ActionName]) -> Back:
 
 
 def _state(target: Target) -> str:
-    """The state that was shown. A node that drains with work on it was only kept from new work: to drain it on the way
-    back would stop what nobody meant to stop. Slurm shows every drained node that jobs still run on so."""
+    """The state that was shown. A node that drains with work on it counts as `STILL_BUSY`: draining it again on the way
+    back would stop that work. Slurm shows each drained node with running jobs so."""
     return STILL_BUSY if target.state == "draining" and target.work else target.state
 
 
@@ -515,7 +510,7 @@ def to_former(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
 
 
 def former(act: Act, shown: tuple[Target, ...]) -> str:
-    """What the targets had, in words."""
+    """The former values of the targets, as text."""
     return ", ".join(dict.fromkeys(target.was for target in shown))
 
 
@@ -629,7 +624,7 @@ def grows_much(action: Action, act: Act, targets: tuple[Target, ...]) -> bool:
 
 
 def loses_work(action: Action, target: Target) -> bool:
-    """Whether the action can lose work done by this workload: a target, or one of those it stops besides."""
+    """True when the action can lose work done by this workload, which is a target or is stopped besides the targets."""
     if "discards" in action.impact:
         return target.state in BOUND or target.worked_ms > 0
     if target.state not in BOUND:
@@ -676,7 +671,12 @@ def workload_facts(action: Action, target: Target) -> str:
     return ", ".join(facts)
 
 
+def asked_now(target: Target, change: RequestChange) -> dict[str, int]:
+    """The request of one task of the group, of the resources that the change names."""
+    of_group = next((request for group, request in target.asks if change.group in ("", group)), {})
+    return {name: of_group.get(name, 0) for name in change.request}
+
+
 def request_of(target: Target, change: RequestChange) -> str:
-    """What a task of the group asks for now of what the change names, as in "4 CPU, 2 GiB memory"."""
-    asked = next((request for group, request in target.asks if change.group in ("", group)), {})
-    return ", ".join(amount(name, asked.get(name, 0)) for name in change.request)
+    """`asked_now` in words, as in "4 CPU, 2 GiB memory"."""
+    return ", ".join(amount(name, quantity) for name, quantity in asked_now(target, change).items())

@@ -1,9 +1,4 @@
-"""The actions on nodes and on pools of them: their use, cost, number and autoscaling.
-
-The actions on nodes.
-
-The actions on node pools: what their nodes cost, and how many there are; and on the autoscaler.
-"""
+"""Actions on nodes, on node pools and on the autoscaler: cordon and drain, price, size, limits, targets, settings."""
 
 from __future__ import annotations
 
@@ -19,9 +14,9 @@ from runbooks.actions.declaration import (
     STILL_BUSY,
     Action,
     Argument,
+    EffectProof,
     Given,
     PlannedCell,
-    Proof,
     SeenCell,
     Typed,
     becomes,
@@ -51,7 +46,7 @@ if TYPE_CHECKING:
     from engine.elasticity.scaling_report import PoolSize
     from engine.model.commands import AnyCommand
     from engine.model.spec_parts import ScalingSpec
-    from runbooks.plans.typed_plan import Act, ScalingChange, Target
+    from runbooks.plans.typed_plan import Act, ActionName, ScalingChange, Target
 
 
 NODES = {"nodes": ids("node_id")}
@@ -59,7 +54,6 @@ NODES = {"nodes": ids("node_id")}
 NODE_ACTIONS: tuple[Action, ...] = (
     Action(
         name="cordon",
-        label="Cordon",
         verb="Cordon",
         summary="nodes take no new work",
         past="cordoned",
@@ -77,14 +71,13 @@ NODE_ACTIONS: tuple[Action, ...] = (
         after=("cordoned",),
         done_outside=becomes("cordoned", "draining"),
         verified="is cordoned",
-        proof=(Proof("node_state", "==", "cordoned"),),
+        proof=(EffectProof("node_state", "==", "cordoned"),),
         inverse="Uncordon {them}",
         back=by_state({"ready": "uncordon", "draining": "drain"}),
         undoes=("uncordon",),
     ),
     Action(
         name="uncordon",
-        label="Uncordon",
         verb="Uncordon",
         summary="nodes take work again",
         past="uncordoned",
@@ -99,13 +92,12 @@ NODE_ACTIONS: tuple[Action, ...] = (
         edit="uncordon",
         after=("ready",),
         verified="is ready",
-        proof=(Proof("node_state", "==", "ready"),),
+        proof=(EffectProof("node_state", "==", "ready"),),
         inverse="Cordon {them}",
         back=by_state({"cordoned": "cordon", STILL_BUSY: "cordon", "draining": "drain"}),
     ),
     Action(
         name="drain",
-        label="Drain",
         verb="Drain",
         summary="cordon nodes and move their work away",
         past="drained",
@@ -125,7 +117,7 @@ NODE_ACTIONS: tuple[Action, ...] = (
         after=("draining", "cordoned"),
         done=empty_and("draining", "cordoned"),
         verified="is draining or cordoned, and empty",
-        proof=(Proof("node_workloads", "==", 0),),
+        proof=(EffectProof("node_workloads", "==", 0),),
         waits=True,
         timeout_ms=MINUTES_MS,
         inverse="Uncordon {them}; work since the last checkpoint is lost and does not return by itself",
@@ -137,7 +129,6 @@ NODE_ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="interrupt",
-        label="Interrupt",
         verb="Interrupt",
         summary="nodes get their notice as if the provider took them back",
         past="interrupted",
@@ -164,6 +155,7 @@ NODE_ACTIONS: tuple[Action, ...] = (
 AUTOSCALER = "autoscaler"
 """The target of a change of its settings."""
 LIMITS = ("least", "most", "headroom", "priority")
+POOL_TARGETS: ActionName = "set_targets"
 MAY_GO = f"{LARGE_POOL} may go; it may more than double"
 SCALING = ("scaling",)
 GROWING = ("growing",)
@@ -272,7 +264,7 @@ def express_limits(act: Act) -> AnyCommand:
 
 
 def has_limits(act: Act, before: Target, now: Target) -> bool:
-    """What the change names has the value it names."""
+    """True when each limit that the change names has the new value."""
     change = act.scaling
     return (
         now.size is not None
@@ -299,7 +291,7 @@ def change_limits(act: Act, target: Target) -> tuple[str, str]:
 
 
 def refuse_unchanged(change: Callable[[Act, Target], tuple[str, str]]) -> Callable[[Act, tuple[Target, ...]], None]:
-    """Of settings whose words tell them apart."""
+    """A refusal of changes that leave a setting as it is, for settings that their words tell apart."""
 
     def refuse(act: Act, targets: tuple[Target, ...]) -> None:
         was, to = change(act, targets[0])
@@ -310,7 +302,7 @@ def refuse_unchanged(change: Callable[[Act, Target], tuple[str, str]]) -> Callab
 
 
 def fewer_by_limits(act: Act, size: PoolSize) -> int:
-    """Of the nodes of a pool, the ones on order and booting go first."""
+    """The most nodes that may go. The autoscaler gives back nodes on order and booting first."""
     was, change = size.scaling, act.scaling
     if was is None or change is None:
         return 0
@@ -343,11 +335,11 @@ def _limits(was: ScalingSpec, change: ScalingChange) -> ScalingSpec:
 
 
 def targets_act(pool: str, targets: tuple[tuple[int, int], ...]) -> Act:
-    return plan.Act(action="set_targets", targets=(pool,), scaling=plan.ScalingChange(targets=targets))
+    return plan.Act(action=POOL_TARGETS, targets=(pool,), scaling=plan.ScalingChange(targets=targets))
 
 
 def make_targets(given: Given, cell: PlannedCell) -> Act:
-    """What is set already stays; within the window it is raised to so many nodes."""
+    """The schedule of a pool with at least so many nodes during the window. Entries that are set already stay."""
     pool, nodes = given["pool"], given["nodes"]
     start_ms = cell.now_ms + given.get("starts_in", 0)
     end_ms = start_ms + given["lasts"]
@@ -381,7 +373,7 @@ def change_targets(act: Act, target: Target) -> tuple[str, str]:
 
 
 def fewer_by_targets(act: Act, size: PoolSize) -> int:
-    """Of the nodes of a pool, the ones on order and booting go first."""
+    """The most nodes that may go. The autoscaler gives back nodes on order and booting first."""
     if size.scaling is None or act.scaling is None:
         return 0
     return max([0, *(min(size.ready, was) - to for was, to in floors(size.set_for, act.scaling.targets))])
@@ -479,7 +471,6 @@ POOL_ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="scale_pool",
-        label="Scale pool",
         verb="Scale pool",
         summary="nodes that a pool has from now on: the rest is ordered, or given back where it is empty",
         example=":scale-pool POOL 40",
@@ -506,7 +497,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         express=lambda act: commands.ScalePool(pool=act.targets[0], nodes=required(act.nodes, "nodes")),
         done=has_nodes,
         verified="has the nodes given",
-        proof=(Proof("pool_wanted", "==", of="nodes"),),
+        proof=(EffectProof("pool_wanted", "==", of="nodes"),),
         waits=True,
         timeout_ms=BOOTED_MS,
         inverse="Scale {them} back to {was}, and to the targets it had; nodes that went are ordered anew",
@@ -552,7 +543,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         express=express_limits,
         done=has_limits,
         verified="has what was given",
-        proof=(Proof("pool_most", "==", of="most"), Proof("pool_wanted", "<=", of="least")),
+        proof=(EffectProof("pool_most", "==", of="most"), EffectProof("pool_wanted", "<=", of="least")),
         inverse="Set scaling of {them} back to {was}; nodes that were given back by then are ordered anew",
         back=limits_back,
         no_way_back="Cannot be undone: {them} did not grow by itself, and cannot be made so again",
@@ -560,7 +551,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         found=found_setting,
     ),
     Action(
-        name="set_targets",
+        name=POOL_TARGETS,
         label="Set targets",
         verb="Set targets of pool",
         summary="nodes that a pool has from some time on, whatever waits",
@@ -591,7 +582,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         express=lambda act: commands.SetTargets(pool=act.targets[0], targets=scaling_of(act).targets),
         done=has_targets,
         verified="has the schedule given",
-        proof=(Proof("pool_target", ">=", of="nodes"),),
+        proof=(EffectProof("pool_target", ">=", of="nodes"),),
         inverse="Set targets of {them} back: {was}",
         back=targets_back,
         change=change_targets,
@@ -631,5 +622,3 @@ POOL_ACTIONS: tuple[Action, ...] = (
         found=found_setting,
     ),
 )  # fmt: skip
-
-ACTIONS: tuple[Action, ...] = (*NODE_ACTIONS, *POOL_ACTIONS)

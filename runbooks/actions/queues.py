@@ -1,9 +1,4 @@
-"""The actions on queues, and on reservations, which keep nodes for queues or workloads.
-
-The actions on queues.
-
-The actions on reservations.
-"""
+"""Actions on queues and on reservations, which keep nodes for queues or workloads."""
 
 from __future__ import annotations
 
@@ -19,10 +14,10 @@ from runbooks.actions.declaration import (
     ORDERS,
     Action,
     Argument,
+    EffectProof,
     Given,
     Parameter,
     PlannedCell,
-    Proof,
     SeenCell,
     Typed,
     by,
@@ -41,6 +36,7 @@ from runbooks.actions.declaration import (
     required,
     state_of,
 )
+from runbooks.actions.workloads import PUT_BACK
 from runbooks.plans.amounts import differences, kept, workloads
 
 if TYPE_CHECKING:
@@ -54,7 +50,7 @@ MILLI = 1_000
 
 
 def quantities(had: dict[str, int], words: dict[str, int | None]) -> dict[str, int]:
-    """What there was with what was typed in its place; None: the resource is no longer named."""
+    """The former quantities with those that were typed in their place; None removes a resource."""
     return {name: quantity for name, quantity in (had | words).items() if quantity is not None}
 
 
@@ -79,7 +75,7 @@ def make_quota(given: Given, cell: PlannedCell) -> Act:
 
 
 def _quotas(queue: str, of: QueueSpec | FlavorQuota, given: Given) -> dict[str, Any]:
-    """What changes of a quota, by the names of its fields."""
+    """The changed fields of a quota by name."""
     changes: dict[str, Any] = {}
     for units, resource in (("gpus", "gpu_milli"), ("cpus", "cpu_milli")):
         to = _nominal(queue, of.nominal.get(resource), given, units)
@@ -184,7 +180,7 @@ def changed_meanwhile(name: str, was: QueueSpec, to: QueueSpec) -> str:
 
 
 def quota_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
-    """What is in use above the former quota runs out by itself: taking back stops nothing."""
+    """The act that restores the former quota. Work above that quota runs out by itself, so nothing is stopped."""
     if act.queue is not None:
         change = plan.QueueChange(was=act.queue.to, to=act.queue.was, over="keep")
         yield plan.Act(action="set_quota", targets=act.targets, queue=change)
@@ -225,7 +221,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         edit="hold-queue",
         after=("held",),
         verified="is held",
-        proof=(Proof("queue_mode", "==", "held"),),
+        proof=(EffectProof("queue_mode", "==", "held"),),
         inverse="Open {them}",
         back=by_state({"open": "open_queue", "draining": "drain_queue"}),
         undoes=("open_queue", "drain_queue"),
@@ -247,7 +243,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         edit="open-queue",
         after=("open",),
         verified="is open",
-        proof=(Proof("queue_mode", "==", "open"),),
+        proof=(EffectProof("queue_mode", "==", "open"),),
         inverse="Hold {them}; what has started by then goes on",
         back=by_state({"held": "hold_queue", "draining": "drain_queue"}),
     ),
@@ -255,7 +251,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         name="drain_queue",
         label="Drain queue",
         verb="Drain",
-        summary="start and take nothing more, and requeue what runs",
+        summary=f"start and take nothing more, and {PUT_BACK} what runs",
         past="drained",
         key="V",
         parameters=QUEUES,
@@ -340,7 +336,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
             ),
             flag(
                 "over", choices=("refuse", "keep", "evict"), default="refuse",
-                help="if more is in use: name what would have to go (default), let it run out, or requeue it",
+                help=f"if more is in use: name what would have to go (default), let it run out, or {PUT_BACK} it",
             ),
         ),
         read=read_quota,
@@ -475,7 +471,7 @@ RESERVATION_ACTIONS: tuple[Action, ...] = (
         command="Unreserve",
         after=("not made",),
         verified="is not made any more",
-        proof=(Proof("reservation_state", "==", "not made"),),
+        proof=(EffectProof("reservation_state", "==", "not made"),),
         inverse="Reserve {was}; others may have taken the nodes by then",
         back=make_again,
         was=was_made,

@@ -1,4 +1,4 @@
-"""The actions that only a cell of Slurm knows."""
+"""Actions that exist only in a cell that Slurm decides on."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="power_up",
-        label="Power up",
         verb="Power up",
         summary="have Slurm start nodes that it powers by need",
         example=":power-up NODE",
@@ -128,7 +127,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="power_down",
-        label="Power down",
         verb="Power down",
         summary="have Slurm stop nodes that it powers by need",
         example=":power-down NODE",

@@ -1,13 +1,8 @@
-"""What a plan's targets are like now, here or under another scheduler's decision.
+"""Readings of a plan's targets: before it is shown, before it is done, and afterwards.
 
-What a plan's targets are like now: read from the engine before it is shown, before it is done, and afterwards.
-
-What actions mean in a cell that another scheduler decides on: which can be asked of it, and what shows that it has
-done them.
-
-There an executed step leaves an intent (`engine.state.intents`) that is carried to the other scheduler and read back
-there. Success needs both: what was read there, and the cell as it is observed since; where the cell does not hold it,
-what was read there alone.
+In a cell that another scheduler decides on, an executed step leaves an intent (`engine.state.intents`). The intent is
+carried to that scheduler and read back there. A step has succeeded when that reading and the cell as observed since
+both show the effect; where the cell does not hold it, the reading alone decides.
 """
 
 from __future__ import annotations
@@ -26,9 +21,10 @@ from engine.model.queries import Query, Term, WorkloadDetail
 from engine.model.specs import RESOURCES, WorkloadState, check_id
 from engine.state.intents import Intent, Phase
 from runbooks.actions import catalogue
-from runbooks.actions.declaration import BOUND, Action
+from runbooks.actions.declaration import BOUND, MAX_TARGETS, Action
 from runbooks.actions.nodes import AUTOSCALER
 from runbooks.actions.queues import changed_meanwhile
+from runbooks.actions.workloads import RETURNED
 from runbooks.plans.amounts import differences, listed
 from runbooks.plans.checks import Verdict
 from runbooks.plans.typed_plan import Act, Difference, Target
@@ -37,20 +33,15 @@ if TYPE_CHECKING:
     from engine.control import Engine
 
 
-MAX_TARGETS = 1_000
-"""Of one act."""
-MAX_COMMENT = 500
-"""Characters of a reason or a comment."""
-MAX_PERSON = 128
-"""Characters of a name or subject."""
 MAX_ROWS = 10_000
 """Rows asked for at a time."""
-STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
+STOPS = frozenset((RETURNED, "suspended", "finished", "failed", "cancelled"))
 """What ends an attempt, in a workload's history."""
 
 
 def difference(row: Action, shown: Target, now: Target) -> Difference | None:
-    """How a target differs, in what the proposal showed and the action depends on; None when it does not."""
+    """The difference between a target as shown and as it is now, in the fields that the action depends on; None when
+    there is none."""
 
     def found(was: str, is_: str, text: str) -> Difference:
         return Difference(what=shown.id, shown=was, now=is_, text=text)
@@ -129,14 +120,6 @@ def members(engine: Engine, row: Action, ids: tuple[str, ...]) -> tuple[str, ...
 
 def too_many(count: int) -> SpecError:
     return SpecError("targets", f"{count:,} targets", f"Give at most {MAX_TARGETS:,} at a time")
-
-
-def check_text(value: str, where: str, most: int) -> None:
-    """Kept in the audit for ever and shown on terminals: one printable line of bounded length."""
-    if len(value) > most:
-        raise SpecError(where, f"{len(value):,} characters", f"Give at most {most}")
-    if not value.isprintable():
-        raise SpecError(where, "has characters that cannot be printed", "Give one line of plain text")
 
 
 def refuse_inapplicable(row: Action, targets: tuple[Target, ...]) -> None:
@@ -292,7 +275,8 @@ def gone_after(engine: Engine, *commands: AnyCommand) -> np.ndarray[Any, np.dtyp
 
 
 def gave_way(engine: Engine, fork: Engine) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """By workload row: it held capacity before, and on the fork it holds none, was started anew, or is asked to go."""
+    """A mask by workload row: it held capacity before, and on the fork it holds none, was started anew, or is asked to
+    go."""
     before, after = engine.state.workloads, fork.state.workloads
     bound = tuple(WorkloadState[state.upper()] for state in BOUND)
     went: np.ndarray[Any, np.dtype[np.bool_]] = ~np.isin(view(after.state), bound)
@@ -310,7 +294,8 @@ def read_cell(engine: Engine, act: Act, executed: bool) -> tuple[Target, ...]:
 
 
 def read_reservation(engine: Engine, act: Act, name: str, absent_is_well: bool) -> Target:
-    """Raises NotFoundError for one that is not made, unless that is well, and for a node it names that there is not."""
+    """The reading of a reservation. Raises NotFoundError when it is not made, unless `absent_is_well`, and when it
+    names a node that does not exist."""
     try:
         reservation = engine.reservation(name)
     except NotFoundError:
@@ -439,7 +424,7 @@ STILL = "once more 20 s later"
 
 
 def is_outside(engine: Engine) -> bool:
-    """Whether another scheduler decides; a fork is a model of that one, and decides itself."""
+    """True when another scheduler decides on the cell. A fork is a model of that cell and decides itself."""
     return not engine.decides
 
 
@@ -460,8 +445,8 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
 
 
 def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
-    """How acts would be carried to whoever decides, as it is reached now, and what shows that they are done, or why
-    they cannot be; a line for each kind of act. Nothing where Muster decides."""
+    """A line for each kind of act: how it would be carried to the other scheduler now and what shows that it is done,
+    or why it cannot be carried. Empty where Muster decides."""
     from engine.external.slurm.job_requests import read_back
 
     lines: dict[str, None] = {}
@@ -502,7 +487,7 @@ def intent_of(engine: Engine, act: Act, since_ms: int) -> Intent | None:
 
 
 def verdict(intent: Intent | None, act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:
-    """What a target says after its intent was carried, or not."""
+    """The verdict on a target after its intent was carried, or could not be."""
     row = catalogue.find(act.action)
     done = (row.done_outside or row.is_done)(act, before, now)
     if intent is None:
@@ -517,7 +502,7 @@ def verdict(intent: Intent | None, act: Act, before: Target, now: Target, *, in_
 
 
 def line(intent: Intent | None) -> str:
-    """What the other scheduler is known to have done, for people."""
+    """The known outcome at the other scheduler, as text."""
     if intent is None:
         return ""
     said = f": {intent.text}" if intent.text else ""

@@ -1,13 +1,8 @@
-"""How actions and plans read: the table of actions, titles, steps, and the way back.
+"""Words of actions and plans: titles, steps with their cost, the way back, readings, and the table of actions.
 
-How an act is taken back: as typed acts, made from what was shown of its targets before it.
-
-An inverse restores what the targets were declared to be, not what was lost on the way: a drained node takes work again,
-but the work that was stopped there has lost what no checkpoint saved. What cannot be restored has no inverse.
-
-How a plan reads: its title, its steps with what each costs, how it is taken back, and what became of each target.
-
-The catalogue as people read it: for `muster actions` and the manual.
+`inverse_of` makes the typed acts that take an act back, from the targets as shown before it. They restore what was
+declared, not what was lost: a drained node takes work again, but stopped work has lost what no checkpoint saved. An
+action that cannot be taken back has no inverse.
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ from engine.model.spec_parts import Autoscaling, changed_settings
 from runbooks.actions.catalogue import CATALOG, find
 from runbooks.actions.declaration import Action, lost, state_of, subject, workload_facts
 from runbooks.actions.nodes import LIMITS
+from runbooks.actions.workloads import PUT_BACK
 from runbooks.plans.amounts import listed, size, span, workloads
 from runbooks.plans.typed_plan import Act, ActionName, ScalingChange, Target, Tier
 
@@ -33,27 +29,27 @@ def inverse_of(act: Act, shown: tuple[Target, ...]) -> tuple[Act, ...]:
 
 
 def why_not_inverse(act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ...]) -> str:
-    """Empty when `rollback` takes `act` back: exactly its targets, to exactly what was shown of them, by the actions
-    that do that. Else the first thing that is wrong, in words."""
+    """The first reason that `rollback` does not take `act` back; empty when it covers exactly the targets, restores
+    exactly what was shown, and uses the actions that do that."""
     expected = inverse_of(act, shown)
     if not expected:
         return f"{act.action} cannot be taken back here, by {rollback[0].action} or otherwise" if rollback else ""
-    wanted = _deeds(act, shown, expected)
+    wanted = _effects_of(act, shown, expected)
     try:
-        given = _deeds(act, shown, rollback)
+        given = _effects_of(act, shown, rollback)
     except SpecError as error:
         return f"it cannot be carried out: {error.problem}"
-    for id_, deeds in given.items():
+    for id_, effects in given.items():
         if id_ not in wanted:
-            return f"{deeds[0][0]} {id_} is no part of the way back of {act.action}"
+            return f"{effects[0][0]} {id_} is no part of the way back of {act.action}"
     left = tuple(id_ for id_ in wanted if id_ not in given)
     if left:
         return f"it leaves {listed(left)} as {act.action} made it"
-    for id_, deeds in given.items():
-        ours, theirs = (" then ".join(action for action, _ in some) for some in (wanted[id_], deeds))
+    for id_, effects in given.items():
+        ours, theirs = (" then ".join(action for action, _ in some) for some in (wanted[id_], effects))
         if ours != theirs:
             return f"{theirs} {id_} does not take {act.action} back: {ours} does"
-        if wanted[id_] != deeds:
+        if wanted[id_] != effects:
             return f"{theirs} {id_} gives it something else than it was shown with"
     return ""
 
@@ -61,11 +57,11 @@ def why_not_inverse(act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ..
 # -- what a rollback comes to, for comparison -------------------------------------------------------------------------
 
 
-def _deeds(
+def _effects_of(
     act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ...]
 ) -> dict[str, list[tuple[ActionName, object]]]:
-    """Target -> what a rollback does to it in turn, and what it has afterwards, however that is split into acts. Raises
-    SpecError for settings that there are not."""
+    """Target -> the (action, value) pairs of a rollback in order, however they are split into acts. Raises SpecError
+    for settings that do not exist."""
     before = {target.id: target for target in shown}
     found: dict[str, list[tuple[ActionName, object]]] = {}
     for back in rollback:
@@ -75,8 +71,8 @@ def _deeds(
 
 
 def _value(act: Act, back: Act, was: Target | None) -> object:
-    """What a target has after the rollback's act, where the action alone does not say it. Words of evidence do not
-    count; every other field does, so that one which has no meaning for the action is a difference."""
+    """The fields of a rollback's act that the action alone does not determine. Evidence text does not count. A field
+    without a meaning for the action counts, so that it is a difference."""
     fields: dict[str, object] = {
         field: value
         for field in Act.__struct_fields__
@@ -123,7 +119,7 @@ def title(act: Act) -> str:
 
 
 def inverse(act: Act, targets: tuple[Target, ...]) -> str:
-    """How the plan can be taken back, in a sentence."""
+    """The way back of a plan, in a sentence."""
     action = find(act.action)
     them = act.targets[0] if len(act.targets) == 1 else f"the same {len(act.targets)} {action.kind}s"
     if action.no_way_back and not inverse_of(act, targets):
@@ -152,7 +148,7 @@ def stops_residents(act: Act) -> bool:
 
 
 def instead(act: Act, targets: tuple[Target, ...]) -> str:
-    """What the plan puts an end to, where the way back has to name it."""
+    """The value that the plan replaces, for sentences that name it."""
     action = find(act.action)
     if action.was is not None:
         return action.was(act, targets)
@@ -162,15 +158,16 @@ def instead(act: Act, targets: tuple[Target, ...]) -> str:
 
 
 def steps(act: Act, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
-    """What is done, a line each, with what it costs. `work` holds the workloads named by `Target.work`."""
+    """The lines of a plan: each target with what is done and its cost, then the work that is stopped. `work` holds the
+    workloads named by `Target.work`."""
     action = find(act.action)
-    if action.kind == "node":
+    if action.kind == "node" and action.steps is None:
         return [f"{action.name} {target.id} ({node_facts(action, target, work)})" for target in targets]
     return [*own_steps(action, act, targets, work), *stopped_lines(action, work)]
 
 
 def own_steps(action: Action, act: Act, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
-    """What happens to the targets themselves."""
+    """The lines about the targets themselves."""
     if action.steps is not None:
         return action.steps(action, act, targets)
     if action.change is not None:
@@ -184,12 +181,12 @@ def own_steps(action: Action, act: Act, targets: tuple[Target, ...], work: Mappi
 
 
 def stopped_lines(action: Action, work: Mapping[str, Target]) -> list[str]:
-    """What is stopped besides the targets, a line each."""
-    return [f"requeue {held.id} ({workload_facts(action, held)})" for held in work.values()]
+    """A line for each workload that is stopped besides the targets."""
+    return [f"{PUT_BACK} {held.id} ({workload_facts(action, held)})" for held in work.values()]
 
 
 def left_above(target: Target) -> str:
-    """Of work that a change of a queue leaves running above what the queue may use."""
+    """The line of a workload that runs on above its queue's new quota."""
     whose = f" of {target.tenant}" if target.tenant else ""
     return f"{target.id}{whose} ({size(target.gpu_milli, target.cpu_milli)}) runs on above the quota; may be preempted"
 
@@ -201,17 +198,16 @@ def node_facts(action: Action, target: Target, work: Mapping[str, Target]) -> st
         return f"{target.state}, leaves {workloads(len(target.work))} running"
     held = [work[id_] for id_ in target.work if id_ in work]
     gpu, cpu = sum(w.gpu_milli for w in held), sum(w.cpu_milli for w in held)
-    return f"{target.state}, requeues {listed(target.work)}, {size(gpu, cpu)}, {lost(action, held)} lost"
+    return f"{target.state}, {PUT_BACK}s {listed(target.work)}, {size(gpu, cpu)}, {lost(action, held)} lost"
 
 
 def queue_facts(action: Action, target: Target, work: Mapping[str, Target]) -> str:
     held = [work[id_] for id_ in target.work if id_ in work]
-    return f"{target.state}, requeues {workloads(len(held))}, {lost(action, held)} lost" if held else target.state
+    return f"{target.state}, {PUT_BACK}s {workloads(len(held))}, {lost(action, held)} lost" if held else target.state
 
 
 def check(act: Act, before: Target, now: Target, *, in_time: bool = False) -> str:
-    """What a target reads after execution: "verified: …"; "NOT verified: …" when the effect is missing, or "not yet: …"
-    where it takes its time and some is left."""
+    """The reading of a target after execution: "verified: …", "not yet: …" while time is left, or "NOT verified: …"."""
     action = find(act.action)
     done = action.is_done(act, before, now)
     found = found_now(action, before, now, done=done)
@@ -227,7 +223,7 @@ def found_now(action: Action, before: Target, now: Target, *, done: bool) -> str
 
 
 class ActionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One action, everything that is declared of it."""
+    """A row of the table of actions."""
 
     name: ActionName
     targets: str

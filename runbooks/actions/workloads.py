@@ -1,4 +1,4 @@
-"""The actions on workloads."""
+"""Actions on workloads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from runbooks.actions.declaration import (
     STARTABLE,
     WAITS,
     Action,
+    EffectProof,
     Given,
     Parameter,
     PlannedCell,
-    Proof,
     SeenCell,
     Typed,
+    asked_now,
     by,
     commands,
     flag,
@@ -43,13 +44,16 @@ from runbooks.plans.amounts import amount, listed, size
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
     from engine.model.queries import Consolidation, ConsolidationRequest
-    from runbooks.plans.typed_plan import Act, RequestChange, Target
+    from runbooks.plans.typed_plan import Act, ActionName, RequestChange, Target
 
 WORKLOADS = {"workloads": ids("workload_id")}
-STARTS = (Proof("workload_reason", "==", "none"),)
+STARTS = (EffectProof("workload_reason", "==", "none"),)
 """It waits no more."""
 LOSES = f"stops running work; {LARGE_WORK}"
 GIVES_WAY = "work has to give way"
+PUT_BACK: ActionName = "requeue"
+RETURNED = "requeued"
+"""The history entry of work that went back to its queue, whoever put it there."""
 TO = ("to",)
 QOS_CLASS = re.compile(r"(.+)\.tier-\d+(?:\.\d+)?")
 """QOS and tier of a partition, and the rank of what waits, as `engine.external.mapping` puts them
@@ -107,7 +111,7 @@ def express_resize(act: Act) -> AnyCommand:
 
 
 def is_resized(act: Act, before: Target, now: Target) -> bool:
-    """One group has the request that was asked for."""
+    """True when one group has the requested size."""
     return act.resize is not None and bool(_groups_as(act.resize, now))
 
 
@@ -117,21 +121,15 @@ def _groups_as(change: RequestChange, target: Target) -> list[str]:
 
 
 def resize_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
-    """What each asked for of the resources that were changed. What runs starts anew once more."""
+    """The acts that restore the former request of the changed resources. Running work is restarted once more."""
     if act.resize is None:
         return
-    requests = {target.id: _asked(target, act.resize) for target in shown}
+    requests = {target.id: asked_now(target, act.resize) for target in shown}
     for request in {tuple(sorted(request.items())): request for request in requests.values()}.values():
         same = tuple(id_ for id_, asked in requests.items() if asked == request)
         yield plan.Act(
             action="resize", targets=same, resize=plan.RequestChange(group=act.resize.group, request=request)
         )
-
-
-def _asked(target: Target, change: RequestChange) -> dict[str, int]:
-    """What one task of the group asks for, of the resources that the change names."""
-    of_group = next((request for group, request in target.asks if change.group in ("", group)), {})
-    return {name: of_group.get(name, 0) for name in change.request}
 
 
 def refuse_same_request(act: Act, targets: tuple[Target, ...]) -> None:
@@ -198,7 +196,7 @@ def consolidation_request(typed: Typed) -> ConsolidationRequest:
 
 
 def moves_act(answer: Consolidation) -> Act:
-    """What was planned, as an act. Raises RefusedError when there is no plan that is worth what it costs."""
+    """The planned moves as an act. Raises RefusedError when there is no plan that is worth its cost."""
     if answer.found is None or not answer.found.worth_it:
         remedy = "Ask for it with a lower --ratio" if answer.found is not None else "See `muster fragmentation`"
         raise RefusedError(f"no plan: {answer.why}", remedy)
@@ -243,7 +241,6 @@ def refuse_approved(act: Act, targets: tuple[Target, ...]) -> None:
 ACTIONS: tuple[Action, ...] = (
     Action(
         name="cancel",
-        label="Cancel",
         verb="Cancel",
         summary="end workloads for good",
         past="cancelled",
@@ -263,13 +260,12 @@ ACTIONS: tuple[Action, ...] = (
         verified="is cancelled",
         inverse="Cannot be undone: submit {them} again under a new id; work done so far is lost",
         undoes=(
-            "requeue", "resume", "release", "hold", "suspend", "preempt", "move", "set_priority", "resize",
+            PUT_BACK, "resume", "release", "hold", "suspend", "preempt", "move", "set_priority", "resize",
             "approve_spending",
         ),
     ),
     Action(
         name="hold",
-        label="Hold",
         verb="Hold",
         summary="keep queued workloads from starting",
         past="held",
@@ -283,14 +279,13 @@ ACTIONS: tuple[Action, ...] = (
         command="Hold",
         after=("held",),
         verified="is held",
-        proof=(Proof("workload_state", "==", "held"),),
+        proof=(EffectProof("workload_state", "==", "held"),),
         inverse="Release {them}",
         back=by("release"),
         undoes=("release",),
     ),
     Action(
         name="release",
-        label="Release",
         verb="Release",
         summary="let held workloads start",
         past="released",
@@ -310,11 +305,10 @@ ACTIONS: tuple[Action, ...] = (
         back=by("hold"),
     ),
     Action(
-        name="requeue",
-        label="Requeue",
+        name=PUT_BACK,
         verb="Requeue",
         summary="stop running workloads and queue them again",
-        past="requeued",
+        past=RETURNED,
         key="R",
         footer=True,
         parameters=WORKLOADS,
@@ -334,7 +328,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="preempt",
-        label="Preempt",
         verb="Preempt",
         summary="have running workloads give way to others, where the scheduler might do so too",
         past="preempted",
@@ -353,7 +346,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="suspend",
-        label="Suspend",
         verb="Suspend",
         summary="take workloads off their nodes until they are resumed",
         past="suspended",
@@ -369,14 +361,13 @@ ACTIONS: tuple[Action, ...] = (
         command="Suspend",
         after=("suspended",),
         verified="is suspended",
-        proof=(Proof("workload_state", "==", "suspended"),),
+        proof=(EffectProof("workload_state", "==", "suspended"),),
         inverse="Resume {them}; work since the last checkpoint is lost",
         back=by("resume"),
         undoes=("resume",),
     ),
     Action(
         name="resume",
-        label="Resume",
         verb="Resume",
         summary="let suspended workloads wait again",
         past="resumed",
@@ -456,7 +447,6 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="resize",
-        label="Resize",
         verb="Resize",
         summary="give the tasks of workloads another request",
         example=":resize ID --request cpu=1 memory=2GiB",

@@ -1,19 +1,13 @@
-"""The audit log: every step from a wish to an act, in tables that are only added to.
+"""The audit log: append-only records of every step from a request to its effect.
 
-Rows of the gate's tables as the audit tells of them: each record has the digests of the rows that were written with
-it, so that a row that somebody changed, put in or took out beside Muster is found (`runbooks.audit.verify`).
+A record is written in the caller's transaction, so it exists exactly if the change that it describes exists. Each
+record holds the hash of the one before; checkpoints sign the whole. A record also holds digests of the rows of the
+gate's tables that were written with it, so that a row changed outside Muster is found.
 
-The audit's tables in the journal's database, and the triggers that keep them append-only.
+Texts that may have to be erased are kept apart, and a record holds only a commitment to them. Triggers keep the tables
+append-only against defects of our own code; only the hash chain shows changes by somebody who can alter the schema.
 
-The triggers are against code of our own that errs. Whoever may change the tables' definitions can lift them: the chain
-of hashes is what shows that.
-
-The audit log: every step from a wish to an act, as records that cannot be changed unseen.
-
-A record is written in the caller's transaction, so that it is there exactly if what it tells of is. Each holds the hash
-of all before it; now and then a checkpoint signs the whole. Texts that may have to be erased stand apart, and a record
-holds a commitment to them. `runbooks/audit/verify.py` says how all of that is checked; docs/audit.md what it cannot
-show.
+`runbooks/audit/verify.py` defines the formats and checks them. docs/audit.md says what the audit cannot show.
 """
 
 from __future__ import annotations
@@ -90,12 +84,12 @@ _OF_PROPOSAL = frozenset(
 
 
 def kept(table: Table, row: Mapping[str, Any]) -> dict[str, str]:
-    """Of a row with all its columns."""
+    """Name and digest of a row, given with all its columns."""
     return {row_name(table.name, row): row_digest(row)}
 
 
 def reread(connection: Connection, table: Table, where: ColumnElement[bool]) -> dict[str, str]:
-    """Of rows as they are now."""
+    """Names and digests of rows as they are now."""
     found: dict[str, str] = {}
     for row in connection.execute(select(table).where(where)).mappings():
         found |= kept(table, dict(row))
@@ -189,7 +183,7 @@ _THERE = "SELECT 1 FROM pg_trigger WHERE tgname = 'audit_log_keeps_all' AND tgre
 
 
 def keep_append_only(connection: Connection) -> None:
-    """Have the triggers, unless they are there."""
+    """Creates the triggers, unless they exist."""
     if connection.dialect.name == "sqlite":
         for trigger in _SQLITE:
             connection.execute(text(trigger))
@@ -273,7 +267,7 @@ class Audit:
 
     @property
     def error(self) -> str:
-        """Why the last checkpoint or its anchors failed; empty when all is well."""
+        """The failure of the last checkpoint or of its anchors; empty when there was none."""
         return self._error or self._key_error or self._anchors.error
 
     def _open(self) -> None:
@@ -288,7 +282,7 @@ class Audit:
         self._checked_ms = self._clock()
 
     def prepare(self, connection: Connection) -> None:
-        """Have the tables, in the caller's transaction, where they could not be made before."""
+        """Creates the tables in the caller's transaction, if they could not be created before."""
         if not self._ready:
             self._prepare(connection)
 
@@ -371,15 +365,15 @@ class Audit:
     def rewrite(
         self, connection: Connection, table: Table, where: ColumnElement[bool], values: Mapping[str, object], about: str
     ) -> dict[str, str]:
-        """Update rows that `where` finds before and after; they are for the next record `about` a proposal. What
-        somebody had changed beside Muster is left out, so that it does not become right by being written again."""
+        """Update rows that `where` finds before and after; they are for the next record `about` a proposal. A row
+        that was changed outside Muster is left out, so that it does not become right by being written again."""
         before = reread(connection, table, where)
         connection.execute(update(table).where(where).values(**values))
         after = reread(connection, table, where)
         return {name: after[name] for name in after if self.is_told(connection, name, before.get(name, ""), about)}
 
     def is_told(self, connection: Connection, name: str, digest: str, about: str) -> bool:
-        """Whether a row is as the last record that tells of it left it; also if none does."""
+        """True when a row is as the last record about it left it, or when no record is about it."""
         if self._told.get(name) == digest:
             return True
         newest = select(record_table.c.body).where(record_table.c.proposal == about).order_by(record_table.c.seq.desc())
@@ -491,8 +485,8 @@ class Audit:
         return note
 
     def _refuse_forged(self, newest: Checkpoint | None) -> None:
-        """Nothing is signed that does not go on from what was signed last: whoever can write the database alone would
-        have a past of his own signed. Raises MusterError."""
+        """Raises MusterError unless the log continues the last signed checkpoint. Otherwise somebody who can write only
+        the database could have a forged past signed."""
         last = self._last
         if last is None:
             return
@@ -515,7 +509,7 @@ class Audit:
         self._signer = signer
 
     def rotate_file(self, actor: Actor) -> None:
-        """The same, with a new key in the place of the key file. Raises MusterError."""
+        """Signs with a new key from now on, which replaces the key file. Raises MusterError."""
         if self._signer is None or self._signer.path is None:
             raise RefusedError("this audit has no key file", "An engine started with `muster serve` has one")
         path = self._signer.path
@@ -535,7 +529,7 @@ class Audit:
 
     @property
     def key_file(self) -> str:
-        """Where the key is; empty where it is in no file."""
+        """The path of the key file; empty when the key is in no file."""
         return str(self._signer.path or "") if self._signer is not None else ""
 
     @property
@@ -544,7 +538,7 @@ class Audit:
 
     @property
     def public_key(self) -> str:
-        """Of what signs now; `none` where nothing is signed."""
+        """The public key that signs now; `none` when nothing is signed."""
         return UNSIGNED if self._signer is None else self._signer.verifier_key(origin_of(self.log_id))
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
 
 
 def _row(connection: Connection, found: Any) -> AuditRow:
-    """What is shown is what the body says: the columns beside it only find it."""
+    """A record as clients see it, read from its body. The other columns only serve to find it."""
     try:
         record = parse(found.body)
         texts = tuple(
@@ -138,7 +138,7 @@ def _text(connection: Connection, ref: str) -> str | None:
 
 
 def state(connection: Connection, audit: Audit) -> AuditState:
-    """How the log stands."""
+    """The present state of the log."""
     newest = connection.execute(_NEWEST_CHECKPOINT).first()
     return AuditState(
         log=audit.log_id,
@@ -233,7 +233,7 @@ def _note(connection: Connection, size: int) -> str | None:
 
 
 def _tail(connection: Connection, last: int) -> Iterator[bytes]:
-    """Where no checkpoint is of exactly these records: the next one, and the leaves up to it."""
+    """The next checkpoint and the leaves up to it, when no checkpoint covers exactly these records."""
     following = connection.execute(
         select(checkpoint_table).where(checkpoint_table.c.size >= last).order_by(checkpoint_table.c.size).limit(1)
     ).first()
@@ -245,7 +245,7 @@ def _tail(connection: Connection, last: int) -> Iterator[bytes]:
 
 
 def _leaves_between(connection: Connection, after: int, last: int) -> Iterator[bytes]:
-    """Of the records behind `after`, up to `last`."""
+    """Leaves of the records behind `after`, up to `last`."""
     rows = connection.execute(
         select(record_table.c.hash)
         .where(record_table.c.seq > after, record_table.c.seq <= last)
@@ -255,7 +255,7 @@ def _leaves_between(connection: Connection, after: int, last: int) -> Iterator[b
 
 
 def _hash_at(connection: Connection, seq: int) -> bytes:
-    """Of a record that is there, or of the last that a version before this one moved to a file."""
+    """The hash of a record, or of the last record that an earlier version moved to a file."""
     if seq == 0:
         return FIRST_LINK
     found = connection.execute(select(record_table.c.hash).where(record_table.c.seq == seq)).scalar()
@@ -274,7 +274,7 @@ def _body(connection: Connection, seq: int) -> bytes:
 
 
 def _frontier(connection: Connection, size: int) -> Frontier:
-    """Of the first `size` records."""
+    """The tree frontier of the first `size` records."""
     before = connection.execute(
         select(checkpoint_table.c.size, checkpoint_table.c.frontier)
         .where(checkpoint_table.c.size <= size)

@@ -1,21 +1,21 @@
-"""The stand-alone verifier of an audit log: this one file, Python and nothing else (`cryptography` for signatures).
+"""Stand-alone verifier of an audit log: one file, Python only (`cryptography` for signatures).
 
     python verify.py journal.db                       the log of a cell, also while its engine runs
-    python verify.py one.jsonl two.jsonl              exports that go on from each other
+    python verify.py one.jsonl two.jsonl              consecutive exports
     python verify.py export.jsonl --against note.txt  against checkpoints that were remembered elsewhere
-    python verify.py export.jsonl --key KEY           by the public key that you know
-    python verify.py postgresql://HOST/DB?schema=S    the log of a cell that PostgreSQL keeps (with `psycopg`)
+    python verify.py export.jsonl --key KEY           by a public key that you know
+    python verify.py postgresql://HOST/DB?schema=S    the log of a cell in PostgreSQL (with `psycopg`)
 
-It takes nothing from the rest of Muster, so that who checks a log need not trust, or have, what wrote it; what writes
-the log takes the form of it from here.
+It imports nothing of Muster, so a checker need not trust, or have, the program that wrote the log. The writer takes the
+formats from here:
 
     body    the record as JSON in the one form that RFC 8785 allows: keys sorted, no spaces; no floats at all
     hash    SHA-256(0x02 || hash of the record before || body); before the first: 32 zero bytes
     leaf    SHA-256(0x00 || hash), the leaf of a Merkle tree as RFC 6962 has it; inner nodes SHA-256(0x01 || l || r)
     note    size and root of that tree as a C2SP checkpoint, signed with Ed25519
 
-Exit codes: 0 all is well, 2 usage or no such log, 3 the chain is broken, 4 a checkpoint does not fit, 5 something is
-cut off, 6 a signature is bad, 7 something was done, or is in the gate's tables, that the records do not authorise.
+Exit codes: 0 valid, 2 usage or no such log, 3 the chain is broken, 4 a checkpoint does not fit, 5 records are cut off,
+6 a signature is bad, 7 an action, or a row of the gate's tables, is not authorised by the records.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FIELDS = (
 
 
 class QueryFailed(Exception):
-    """What a server answered instead of rows."""
+    """A server's error in place of rows."""
 
 
 DAMAGE = (sqlite3.Error, QueryFailed, UnicodeDecodeError, OverflowError, SystemError)
@@ -60,7 +60,7 @@ DAMAGE = (sqlite3.Error, QueryFailed, UnicodeDecodeError, OverflowError, SystemE
 
 
 class Flaw(Exception):
-    """What is wrong, and with which record."""
+    """A defect of the log, with the number of the record."""
 
     def __init__(self, code: int, record: int | None, what: str) -> None:
         super().__init__(what)
@@ -148,7 +148,7 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 class RecordContent(NamedTuple):
-    """What the body of a record says, as far as anything is checked against it."""
+    """The fields of a record that are checked."""
 
     seq: Any
     log: Any
@@ -168,7 +168,7 @@ class RecordContent(NamedTuple):
 
     @property
     def copies(self) -> tuple[Any, Any, Any, Any]:
-        """What a database keeps beside the body, to find the record by."""
+        """The columns that a database keeps beside the body, to find the record by."""
         return self.type, self.subject, self.proposal, self.at_ms
 
 
@@ -185,7 +185,7 @@ _TAIL = re.compile(
 
 
 def content_of(body: bytes) -> RecordContent:
-    """What a record says. Raises ValueError as `parse`, and KeyError or TypeError for other fields."""
+    """The fields of a record. Raises ValueError as `parse`, and KeyError or TypeError for other fields."""
     found = _plain_content(body)
     if found is None:
         record = parse(body)
@@ -239,7 +239,7 @@ def node_of(left: bytes, right: bytes) -> bytes:
 
 
 class Frontier:
-    """What a Merkle tree needs to grow: the roots of its complete subtrees, largest first."""
+    """The state from which a Merkle tree grows: the roots of its complete subtrees, largest first."""
 
     def __init__(self, size: int = 0, nodes: Iterable[bytes] = ()) -> None:
         """Raises ValueError if there are not as many nodes as a tree of that size has."""
@@ -250,7 +250,7 @@ class Frontier:
 
     @classmethod
     def of(cls, size: int, nodes: bytes) -> Frontier:
-        """From the nodes one after the other."""
+        """A frontier from its nodes, one after the other."""
         return cls(size, (nodes[i : i + 32] for i in range(0, len(nodes), 32)))
 
     def push(self, leaf: bytes) -> None:
@@ -345,7 +345,7 @@ def read_key(key: str) -> tuple[str, bytes, bytes]:
 
 
 def signed_by(note: Checkpoint, key: str) -> bool:
-    """Whether that public key signed it. Raises ImportError without `cryptography`."""
+    """True when that public key signed the note. Raises ImportError without `cryptography`."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -405,7 +405,7 @@ def _stored(value: Any) -> Any:
 
 
 class VoteNeed(NamedTuple):
-    """What a plan needs before it may run."""
+    """Votes that a plan needs before it may run."""
 
     approvals: int
     roles: frozenset[str]
@@ -430,7 +430,7 @@ WHOLE: dict[str, list[str]] = {part: [] for part in _PARTS}
 
 
 class ProvenActor(NamedTuple):
-    """Who said something on record, as far as that is proved."""
+    """The author of a record, as far as the records prove it."""
 
     subject: str
     kind: str
@@ -468,7 +468,7 @@ def _holders(policy: Any, account: str) -> list[Any]:
 
 
 def _subject_of(policy: Any, subject: str, account: str) -> str:
-    """Whom a subject stands for: the person whose account it is, where it is one person's alone."""
+    """The subject that counts: the person whose account it is, where the account belongs to one person alone."""
     if subject.startswith("person:") or subject != _stands_for(account):
         return subject
     mine = _holders(policy, account)
@@ -516,7 +516,7 @@ def _stricter(a: VoteNeed, b: VoteNeed) -> VoteNeed:
 
 
 def change_need_of(policy: Any) -> VoteNeed:
-    """What putting another policy in force needs, by the policy that is."""
+    """Votes that another policy needs, by the policy in force."""
     admins = [person for person in policy["people"] if "admin" in person["roles"]]
     approvers = [person for person in policy["people"] if "approver" in person["roles"] and person["keys"]]
     need = VoteNeed(1, frozenset(("admin",)), True, False)
@@ -530,8 +530,8 @@ def change_need_of(policy: Any) -> VoteNeed:
 def missing_votes(
     policy: Any, owner: str, votes: Sequence[ProvenActor], author: Any, requester: str, need: VoteNeed, scope: Any
 ) -> int:
-    """How many approvals are missing when these were given. People are counted, not votes: one for each subject, key
-    and, where nothing is signed, account."""
+    """The number of approvals still missing. People are counted, not votes: one for each subject, key and, where
+    nothing is signed, account."""
     counted: dict[str, ProvenActor] = {}
     for vote in votes:
         subject = _subject_of(policy, vote.subject, vote.account)
@@ -643,7 +643,7 @@ _AFTER_CLAIM = frozenset(
 
 
 class AuthorisationReplay:
-    """What the records authorise. Takes them in their order; `problems` has (record, what is wrong)."""
+    """Replay of the records, in order, to find what they authorise. `problems` has (record, problem)."""
 
     def __init__(self, policy_body: Callable[[str], bytes | None] = lambda digest: None, *, signatures: bool = True):
         """`policy_body`: digest -> canonical bytes of a policy that is too long for a record."""
@@ -788,13 +788,13 @@ class AuthorisationReplay:
 
     @staticmethod
     def _asker(record: RecordContent, actor: ProvenActor) -> ProvenActor:
-        """The same, where the request as a whole was signed and the gate has looked at that."""
+        """The asker, where the request as a whole was signed and the gate has checked that."""
         return actor._replace(key=actor.key or record.key)
 
     def _actor(
         self, seq: int, record: RecordContent, kind: str, proposal: str, revision: int, digest: str, verdict: str
     ) -> ProvenActor:
-        """Who says it; with their key, if the signature on record is over exactly this."""
+        """The author of a record; with a key when the signature on record covers exactly this."""
         bare = ProvenActor(record.subject, record.kind, record.account)
         signed = record.data.get("signed")
         now = self.in_force(seq)
@@ -820,7 +820,7 @@ class AuthorisationReplay:
         self.proposals[record.proposal] = ReplayedProposal()
 
     def _known(self, record: RecordContent) -> ReplayedProposal | None:
-        """None for one whose beginning was not read, or was before authorisation was on record."""
+        """A proposal; None when its beginning was not read, or precedes authorisation on record."""
         return self.proposals.get(record.proposal)
 
     def _simulated(self, seq: int, record: RecordContent) -> None:
@@ -851,13 +851,13 @@ class AuthorisationReplay:
             one.votes[actor.subject] = (verdict, actor)
 
     def _need(self, now: PolicyInForce, one: ReplayedProposal) -> VoteNeed | None:
-        """By the stricter of the policy in force and that of the plan; None: one of the two is not here."""
+        """The need by the stricter of the policy in force and the plan's own; None when one of the two is missing."""
         facts = one.facts
         first, second = self._need_of(now.digest, facts), self._need_of(facts["policy"], facts)
         return None if first is None or second is None else _stricter(first, second)
 
     def _need_of(self, policy: str, facts: dict[str, Any]) -> VoteNeed | None:
-        """By one policy. Many plans are of few kinds."""
+        """The need by one policy, cached: many plans are of few kinds."""
         scope, kind = facts["scope"], facts["author"]["kind"]
         about = (policy, facts["tier"], facts["origin"], kind, *(tuple(scope[part]) for part in _PARTS))
         if about not in self.needs:
@@ -962,7 +962,7 @@ class AuthorisationReplay:
 
 
 def plan_differs(plan: Any, facts: Mapping[str, Any]) -> bool:
-    """Whether a plan says otherwise of itself than the record of its simulation does."""
+    """True when a plan differs from the record of its simulation."""
     return any(plan[name] != facts[name] for name in ("author", "requester", "origin", "tier")) or (
         plan["policy_digest"] != facts["policy"]
     )
@@ -1103,7 +1103,7 @@ def _of_database(name: str, database: Database, since: int) -> LogSource:
 
 
 def _from_checkpoint(name: str, database: Database, since: int) -> LogSource:
-    """What follows the last checkpoint before a record. Raises Flaw, and what DAMAGE has."""
+    """The records after the last checkpoint before a record. Raises Flaw and the errors in DAMAGE."""
     log = database.execute("SELECT log FROM audit_log").fetchone()
     if log is None:
         raise Flaw(USAGE, None, "has an audit without a name")
@@ -1143,7 +1143,7 @@ def _moved_to_files(database: Database) -> tuple[int, Any]:
 
 
 def _nodes_in(database: Database, size: int) -> Any:
-    """What a checkpoint is kept with, for the next one to go on from."""
+    """The frontier stored with a checkpoint, from which the next one continues."""
     return database.execute("SELECT frontier FROM audit_checkpoint WHERE size = ?", (size,)).fetchone()[0]
 
 
@@ -1155,7 +1155,7 @@ def _tables(database: Database) -> set[str]:
 
 
 def _rows_of(database: Database, table: str) -> Iterator[dict[str, Any]]:
-    """Of a table, of which there are few enough columns to be read whole."""
+    """All columns of the rows of a table."""
     query = f"SELECT * FROM {table}"
     found = database.execute(query)
     names = [column[0] for column in found.description]
@@ -1301,7 +1301,7 @@ def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Stor
 
 @dataclass
 class LogReport:
-    """What was found in one file."""
+    """The findings of one file."""
 
     name: str
     log: str = ""
@@ -1341,7 +1341,7 @@ class LogReport:
 
 @dataclass(frozen=True)
 class Trust:
-    """What is known from elsewhere."""
+    """Checkpoints and keys known from elsewhere."""
 
     notes: tuple[Checkpoint, ...] = ()
     """Checkpoints that were remembered."""
@@ -1458,7 +1458,7 @@ class _LogReading:
         report.records += 1
 
     def _content(self, record: StoredRecord) -> RecordContent:
-        """What the record says. Raises Flaw if it is not what it is kept as."""
+        """The fields of a record. Raises Flaw for a record that is not in its form."""
         seq = record.seq
         try:
             found = content_of(record.body) if record.content is None else record.content
@@ -1638,7 +1638,7 @@ class _LogReading:
         report.signed += signed
 
     def _signature(self, note: Checkpoint) -> bool:
-        """Whether it is signed; false where nothing is signed."""
+        """True when the checkpoint is signed; False when nothing is signed."""
         key = key_for(self.report.keys, note.size)
         if key == UNSIGNED or not self.trust.signatures:
             return False
@@ -1678,7 +1678,7 @@ def verify(paths: Sequence[Path | str], trust: Trust, since: int = 1, until: int
 
 
 def _before(source: LogSource, reports: list[LogReport]) -> AuthorisationReplay | None:
-    """What the records before those of a source authorise, where they were read."""
+    """The replay of the records before those of a source, where they were read."""
     return next(
         (
             report.replay
@@ -1690,7 +1690,7 @@ def _before(source: LogSource, reports: list[LogReport]) -> AuthorisationReplay 
 
 
 def _compare(reports: list[LogReport], trust: Trust) -> None:
-    """What was read, all of it together, against what is known from elsewhere. The last file is told what is wrong."""
+    """All sources together against what is known from elsewhere. The last file gets the problems."""
     told = reports[-1].problems
     for note in sorted(trust.notes, key=lambda note: note.size):
         ours = [report for report in reports if note.origin == f"muster-audit/{report.log}"]
@@ -1802,12 +1802,12 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def named(text: str) -> Path | str:
-    """What a command line names: a file, or a database by URL."""
+    """The source that a command line names: a file, or a database by URL."""
     return text if "://" in text else Path(text)
 
 
 def add_arguments(parser: Any) -> None:
-    """What can be given besides files."""
+    """Adds the options besides the files."""
     parser.add_argument("--against", type=Path, metavar="NOTEFILE", help="checkpoints that were remembered elsewhere")
     parser.add_argument(
         "--key", dest="keys", action="append", default=[], metavar="KEY", help="a public key that you know"

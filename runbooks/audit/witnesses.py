@@ -1,8 +1,6 @@
-"""What the log is held against: signed checkpoints, kept elsewhere too, and the journal.
+"""Evidence that the audit is checked against: signed checkpoints, anchors outside the log, and the engine's journal.
 
-Checkpoints: size and root of the log as a C2SP signed note, and the key that signs it.
-
-https://c2sp.org/tlog-checkpoint and https://c2sp.org/signed-note. The text of a note is
+A checkpoint is a C2SP signed note (https://c2sp.org/tlog-checkpoint, https://c2sp.org/signed-note) with this text:
 
     muster-audit/<log>          the origin, and the name of the key
     <records>
@@ -10,13 +8,10 @@ https://c2sp.org/tlog-checkpoint and https://c2sp.org/signed-note. The text of a
     prev <SHA-256 of the text of the checkpoint before, base64; `-` for the first>
     at <Unix ms>
 
-Places outside the log where its checkpoints are remembered: who changes the log cannot change those.
+Anchors are written on a thread of their own, because a network disk may hang; failures are reported by `error`.
 
-A place may hang, as a disk of the network does: it is written to on a thread of its own, and what fails is told.
-
-The audit against the engine's journal: each effect that one tells of is in the other.
-
-Both are written in one transaction, so that a difference means that somebody changed one of them afterwards.
+An effect is written to journal and audit in one transaction. A difference between the two means that one of them was
+changed afterwards (`differences`).
 """
 
 from __future__ import annotations
@@ -128,7 +123,7 @@ class CheckpointSigner:
         self.path = path
 
     def secret(self) -> str:
-        """What a key file says."""
+        """The text of the key file."""
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
         raw = self._key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
@@ -148,7 +143,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 def remembered_at(key_file: Path, log_id: str) -> Path:
-    """Where an engine remembers the last checkpoint it signed: beside the key, so not where the log is."""
+    """The file in which an engine remembers its last signed checkpoint: beside the key, so apart from the log."""
     return key_file.with_name(f"{key_file.name}.{log_id}.note")
 
 
@@ -173,7 +168,7 @@ def remember(key_file: Path | None, log_id: str, note: str) -> None:
 
 
 def next_key(path: Path) -> Path:
-    """Where a key waits while it takes over from the one at `path`."""
+    """The file of the next key while it replaces the one at `path`."""
     return path.with_name(path.name + ".next")
 
 
@@ -192,7 +187,7 @@ def verifier_key(name: str, public: bytes) -> str:
 
 
 def checkpoint_text(log_id: str, size: int, root: bytes, before: str, at_ms: int) -> str:
-    """What is signed. `before`: text of the checkpoint before, empty for the first."""
+    """The text that is signed. `before`: text of the checkpoint before, empty for the first."""
     prev = hash_of(before) if before else "-"
     return f"{origin_of(log_id)}\n{size}\n{base64.b64encode(root).decode()}\nprev {prev}\nat {at_ms}\n"
 
@@ -278,7 +273,7 @@ class AnchorPublisher:
         self._thread: threading.Thread | None = None
 
     def publish(self, note: str) -> None:
-        """At once, without waiting for it."""
+        """Queues the note for all places, without waiting."""
         if not self._places:
             return
         while True:
@@ -313,7 +308,7 @@ class AnchorPublisher:
 
 
 def _publish(place: Anchor, note: str) -> str:
-    """Why it failed; empty when it did not."""
+    """The reason that publishing failed; empty when it succeeded."""
     try:
         place.publish(note)
     except OSError as error:
@@ -326,7 +321,7 @@ MOST = 20
 
 
 class RecordedEffect(NamedTuple):
-    """What was done, as the journal or the audit has it."""
+    """An effect as the journal or the audit holds it."""
 
     digest: str
     action: str
@@ -402,8 +397,8 @@ def _told(database: Database) -> Iterator[tuple[str, RecordedEffect]]:
 
 
 def _since(database: Database) -> tuple[int, bool]:
-    """When the oldest record was written, wall ms, and whether there were others before it, which a version before this
-    one moved to files. What was done before, without a key, was done before there was an audit."""
+    """The time of the oldest record, wall ms, and True when an earlier version moved older records to files. Effects
+    before that time without a key precede the audit."""
     oldest, first = database.execute("SELECT min(at_ms), min(seq) FROM audit_record").fetchone()
     return oldest or 0, (first or 1) > 1
 

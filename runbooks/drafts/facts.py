@@ -1,17 +1,12 @@
-"""Facts: readings of the cell as it is now that a draft may rest on, and of what else it may name.
+"""Facts: typed readings of the cell that a draft may rest on and a model may be told.
 
-Objects that are neither named nor odd, and that an act might still be about: what a draft can name only if it was
-told of it.
+`gather` reads what bears on a question in short turns on the engine's thread: kept counts, windows of lists, the fronts
+of waiting groups, and single objects. It adds a few objects that an act might be about although nothing names them:
+nodes that came back, work on hold, idle queues, running work that could give way. The cost is the same on a cell of a
+million workloads.
 
-A node that was lost and is back, what is left of a zone that fails, work on hold, the rest of those that wait alike, a
-queue whose quota lies idle, and running work that could give way. A few of each, read from counts, from the fronts of
-groups and by passes over columns: the same on a cell of a million workloads.
-
-Facts: readings of the cell as it is now, typed by us, that a draft may rest on and a model may be told.
-
-What bears on a question is read in short turns on the engine's thread: counts that are kept, windows of lists, the
-fronts of the groups that wait, and single objects. Names of objects stand in the facts; texts of strangers do not, but
-for a few metrics that `runbooks.drafts.vocabulary` marks so.
+Facts hold names of objects. They hold text written by strangers only in the metrics that `runbooks.drafts.vocabulary`
+marks.
 """
 
 from __future__ import annotations
@@ -34,6 +29,7 @@ from runbooks.drafts.vocabulary import METRICS as METRICS
 from runbooks.drafts.vocabulary import Names, fact, snake
 from runbooks.plans.check_readings import READINGS
 from runbooks.plans.checks import CheckName
+from runbooks.procedures.compiler import zones
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -55,7 +51,7 @@ MAX_QUEUES_SEARCHED = 10_000
 
 
 def nodes(engine: Engine) -> tuple[str, ...]:
-    """Those that were lost within a day, the last first, and what is ready of a zone that loses nodes."""
+    """Nodes that were lost within a day, the last first, and the ready nodes of zones that lose nodes."""
     state, c = engine.state, engine.state.capacity
     since_ms = engine.now_ms - DAY_MS
     lost = sorted(
@@ -134,7 +130,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 
 
 class FactReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read, and of when."""
+    """Facts, with the state version and the time at which they were read."""
 
     facts: tuple[Fact, ...]
     cell: str
@@ -158,12 +154,12 @@ def gather(
     excerpts: tuple[Excerpt, ...] = (),
     more: Iterable[Fact] = (),
 ) -> FactReadings:
-    """What bears on a question: the cell as a whole, the objects that are named in the question, by the finding and in
-    `about`, what waits longest, and what is not as it should be.
+    """The facts that bear on a question: the cell as a whole, the objects named in the question, by the finding and in
+    `about`, the longest waits, and everything out of order.
 
-    `findings` are the others that are open, `channels` those of the policy that can be told something, `more` facts
-    that stand first, such as those of a shift. Objects that only an excerpt names are told apart, by metrics such as
-    `node_named_in_excerpt`. At most MAX_FACTS; the general ones are dropped first.
+    `findings` are the other open findings, `channels` those of the policy, `more` facts that come first, such as those
+    of a shift. Objects that only an excerpt names get metrics of their own, such as `node_named_in_excerpt`. At most
+    MAX_FACTS; general facts are dropped first.
     """
     overview = call(lambda engine: engine.overview())
     named = dict.fromkeys(names_in(call, question))
@@ -173,7 +169,7 @@ def gather(
     if about:
         named |= dict.fromkeys(names_in(call, " ".join(about)))
     pointed = tuple(named)[:MAX_NAMED]
-    told = _Told()
+    told = _FactList()
     told.add(more)
     for one in pointed:
         told.add(call(partial(_object, named=one)))
@@ -220,7 +216,7 @@ def names_in(call: EngineCall, text: str) -> tuple[Named, ...]:
         take("queue", (spec.name for spec in state.queues.specs))
         take("pool", (pool.name for pool in state.capacity.pools))
         take("tenant", (name for name in state.workloads.tenants.names if name))
-        take("zone", {state.capacity.places.names[place] for place in _zones(engine)})
+        take("zone", zones(engine))
         take("reservation", (one.spec.name for one in state.bookings.reservations))
         take("budget", (line.spec.name for line in engine.budgets().budgets))
         found: dict[Named, None] = {}
@@ -235,7 +231,7 @@ def names_in(call: EngineCall, text: str) -> tuple[Named, ...]:
     return call(look)
 
 
-class _Told:
+class _FactList:
     """Facts in the order they are added, each once."""
 
     def __init__(self) -> None:
@@ -252,7 +248,7 @@ class _Told:
             self._subjects.add((METRICS[one.metric].value, str(one.value)))
 
     def numbered(self) -> tuple[Fact, ...]:
-        """At most MAX_FACTS. What an excerpt names stays: it is what may be acted on."""
+        """The facts with their ids, at most MAX_FACTS. Facts named by an excerpt are kept: they may be acted on."""
         named = [one for one in self._facts.values() if one.metric.endswith("_named_in_excerpt")]
         others = [one for one in self._facts.values() if not one.metric.endswith("_named_in_excerpt")]
         kept = (*others[: MAX_FACTS - len(named)], *named)
@@ -273,7 +269,7 @@ _SEVERAL = frozenset(
 
 
 def _ends_of(text: str) -> str:
-    """As much of a long text as is looked at for names: a little more than is ever sent of it."""
+    """The beginning and end of a long text, in which names are looked for: a little more than is ever sent."""
     return text if len(text) <= 16_384 else f"{text[:8_192]}\n{text[-8_192:]}"
 
 
@@ -320,7 +316,7 @@ _QUEUE_COLUMNS = (
 
 
 def _queues(engine: Engine) -> tuple[Fact, ...]:
-    """Those with the longest waits, then those that are not open."""
+    """Facts of the queues with the longest waits, then of those that are not open."""
     rows = _rows(engine, "queues", _QUEUE_COLUMNS, (), ("-oldest_wait",), MAX_ROWS)
     longest = [row for row in rows if row["queued"]][:MAX_QUEUES]
     closed = [row for row in rows if row["state"] != "open"][:MAX_QUEUES]
@@ -352,7 +348,7 @@ def _queue(row: dict[str, Any]) -> Iterable[Fact]:
 
 
 def _pools(overview: Overview) -> Iterable[Fact]:
-    """Those with something odd first."""
+    """Facts of pools, those with nodes out of use first."""
     pools = sorted(overview.pools, key=lambda pool: pool.nodes == pool.ready)[:MAX_POOLS]
     for pool in pools:
         yield fact("pool_nodes", pool.name, pool.nodes)
@@ -467,24 +463,23 @@ def _workload(engine: Engine, id_: str) -> Iterable[Fact]:
         yield told("workload_deadline", work.deadline_ms)
 
 
-def _tenant(engine: Engine, name: str) -> Iterable[Fact]:
-    checks: tuple[CheckName, ...] = ("tenant_running", "tenant_waiting", "tenant_gpus")
-    for check in checks:
-        value = READINGS[check](engine, name)
-        if isinstance(value, int):
-            yield fact(check, name, value * 1000 if check == "tenant_gpus" else value, tenant=name)
+_CHECKED: dict[str, tuple[CheckName, ...]] = {
+    "tenant": ("tenant_running", "tenant_waiting", "tenant_gpus"),
+    "zone": ("zone_ready", "zone_lost"),
+}
+"""Readings of checks that are facts too, by kind of object."""
 
 
-def _zone(engine: Engine, name: str) -> Iterable[Fact]:
-    checks: tuple[CheckName, ...] = ("zone_ready", "zone_lost")
-    for check in checks:
+def _checked(engine: Engine, kind: str, name: str) -> Iterable[Fact]:
+    for check in _CHECKED[kind]:
         value = READINGS[check](engine, name)
         if isinstance(value, int):
-            yield fact(check, name, value)
+            value *= 1000 if check == "tenant_gpus" else 1
+            yield fact(check, name, value, tenant=name if kind == "tenant" else "")
 
 
 def _budgets(engine: Engine) -> tuple[Fact, ...]:
-    """Those that warn or are spent."""
+    """Facts of budgets that warn or are spent."""
     lines = [line for line in engine.budgets().budgets if line.stage != "open" or line.waiting]
     return tuple(told for line in lines[:4] for told in _budget(line))
 
@@ -525,7 +520,7 @@ def _finding(finding: ReportedFinding) -> Iterable[Fact]:
 
 
 def _object(engine: Engine, named: Named) -> tuple[Fact, ...]:
-    """All there is to say of one object; nothing of one that is gone meanwhile."""
+    """All facts of one object; none when it is gone."""
     kind, id_ = named
     where = (Term("name", "=", id_),)
     found: Iterable[Fact] = ()
@@ -535,10 +530,8 @@ def _object(engine: Engine, named: Named) -> tuple[Fact, ...]:
                 found = _node(engine, id_)
             case "workload":
                 found = _workload(engine, id_)
-            case "tenant":
-                found = _tenant(engine, id_)
-            case "zone":
-                found = _zone(engine, id_)
+            case "tenant" | "zone":
+                found = _checked(engine, kind, id_)
             case "queue":
                 rows = _rows(engine, "queues", _QUEUE_COLUMNS, where, (), 2)
                 found = [told for row in rows if row["name"] == id_ for told in _queue(row)]
@@ -555,11 +548,6 @@ def _object(engine: Engine, named: Named) -> tuple[Fact, ...]:
         return tuple(found)
     except NotFoundError:
         return ()
-
-
-def _zones(engine: Engine) -> set[int]:
-    """Places that are zones of nodes."""
-    return {int(place) for place in np.unique(view(engine.state.capacity.zone)) if place >= 0}
 
 
 def _rows(

@@ -1,7 +1,7 @@
-"""A hand-over, and the summary of an incident, in sentences: each says what facts say, and cites them.
+"""Hand-over and incident summary: sentences made from facts, each citing the facts that it rests on.
 
-Nothing is looked up here and nothing is concluded: what is not in a fact is not said, and what a shift did not have is
-said as a count of nothing. The most urgent stands first under each heading.
+Nothing is looked up here and nothing is concluded. An absence is stated only as a count of zero. The most urgent
+sentence comes first under each heading.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from runbooks.drafts.model_answer import HEADINGS
 from runbooks.drafts.typed_draft import Brief, Draft, Fact, Part, Sentence, Span
-from runbooks.drafts.vocabulary import ACTED_ON, METRICS, lasting, moment, said
+from runbooks.drafts.vocabulary import ACTED_ON, METRICS, lasting, moment, with_unit
 
 SOON_MS = 12 * 3_600_000
 """What ends or begins within that time is said to be about to."""
@@ -20,7 +20,7 @@ DAY_MS = 24 * 3_600_000
 
 
 class HandoverReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is handed over."""
+    """A hand-over or a summary: title, summary and parts."""
 
     title: str
     summary: tuple[Sentence, ...]
@@ -29,7 +29,7 @@ class HandoverReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(brief: Brief) -> HandoverReport:
-    """For the tasks `handover` and `incident`, from the facts of `runbooks.drafts.shift_facts` and
+    """The report for the tasks `handover` and `incident`, from the facts of `runbooks.drafts.shift_facts` and
     `runbooks.drafts.facts`."""
     told = ShiftFacts(brief)
     handover = brief.task == "handover"
@@ -49,8 +49,8 @@ def report_of(brief: Brief) -> HandoverReport:
     return HandoverReport(title=told.title(handover), summary=_each_once(told.summary()), parts=parts)
 
 
-def told(brief: Brief) -> Draft:
-    """The same as a draft by rule, with the facts that it cites."""
+def draft_of(brief: Brief) -> Draft:
+    """The report as a draft by rule, with the facts that it cites."""
     report = report_of(brief)
     said_ = (*report.summary, *(sentence for part in report.parts for sentence in part.sentences))
     cited = {id_ for sentence in said_ for id_ in sentence.cites}
@@ -117,7 +117,7 @@ class ShiftFacts:
         waits, oldest = self.one("cell_waiting"), self.one("cell_oldest_wait_s")
         runs = self.one("cell_running")
         if waits is not None and runs is not None:
-            longest = f", the longest for {said(oldest.value, 'seconds')}" if oldest is not None else ""
+            longest = f", the longest for {with_unit(oldest.value, 'seconds')}" if oldest is not None else ""
             yield _say(f"Now {_of(runs, 'workload runs', 'workloads run')} and {waits.value:,} wait{longest}.",
                        runs, waits, oldest)  # fmt: skip
         if failed is not None and failed.value:
@@ -138,7 +138,7 @@ class ShiftFacts:
         never = 2**62
 
         def order(id_: str) -> tuple[int, int, str]:
-            """Those that were begun as they were; others by when they expire."""
+            """Begun plans in their order; others by expiry."""
             return self.count("proposal_executed", id_) or never, self.count("proposal_expires", id_) or never, id_
 
         return tuple(sorted(kept, key=order))
@@ -235,8 +235,9 @@ class ShiftFacts:
         queued, now = self.one("shift_waiting_before"), self.one("cell_waiting")
         if before is not None and use is not None and queued is not None and now is not None:
             yield _say(
-                f"At the beginning {said(before.value, 'permille')} of the capacity was in use and {queued.value:,} "
-                f"waited; now it is {said(use.value, 'permille')} and {now.value:,}.", before, use, queued, now,
+                f"At the beginning {with_unit(before.value, 'permille')} of the capacity was in use and "
+                f"{queued.value:,} waited; now it is {with_unit(use.value, 'permille')} and {now.value:,}.",
+                before, use, queued, now,
             )  # fmt: skip
 
     def _rules(self) -> Iterator[Sentence]:
@@ -256,7 +257,7 @@ class ShiftFacts:
                     yield _say(f"Runbook {id_} was {deed} by {_who(by)}.", by)
 
     def course(self) -> Iterator[Sentence]:
-        """What has a time, in the order in which it happened; then the rest."""
+        """Events with a time in their order; then the rest."""
         began = [int(fact.value) for fact in self.all("downtime_began")]
         timed = [(at_ms, "", said_) for at_ms, said_ in zip(began, self._downtimes(), strict=True)]
         for id_ in self.subjects("node_lost_at"):
@@ -297,7 +298,7 @@ class ShiftFacts:
         which = self.one("cell_oldest_waiting")
         if waits is not None and waits.value and oldest is not None and which is not None:
             yield _say(f"{_of(waits, 'workload waits', 'workloads wait')}; the longest, {which.value}, for "
-                       f"{said(oldest.value, 'seconds')}.", waits, oldest, which)  # fmt: skip
+                       f"{with_unit(oldest.value, 'seconds')}.", waits, oldest, which)  # fmt: skip
         elif waits is not None and not waits.value:
             yield _say("Nothing waits.", waits)
         for metric in self._by:
@@ -309,7 +310,7 @@ class ShiftFacts:
         for queue in self.subjects("queue_oldest_wait_s"):
             queued, wait = self.one("queue_waiting", queue), self.one("queue_oldest_wait_s", queue)
             if queued is not None and queued.value and wait is not None:
-                yield _say(f"Queue {queue}: {queued.value:,} wait, the oldest for {said(wait.value, 'seconds')}.",
+                yield _say(f"Queue {queue}: {queued.value:,} wait, the oldest for {with_unit(wait.value, 'seconds')}.",
                            queued, wait)  # fmt: skip
 
     def _pool(self, pool: str) -> Iterator[Sentence]:
@@ -372,7 +373,7 @@ class ShiftFacts:
         work, note = self.one("node_workloads", id_), self.one("node_note", id_)
         if state is None or state.value in ("ready", "booting"):
             return
-        for_ = f" for {said(since.value, 'seconds')}" if since is not None else ""
+        for_ = f" for {with_unit(since.value, 'seconds')}" if since is not None else ""
         there = f"; {_of(work, 'workload is', 'workloads are')} on it" if work is not None and work.value else ""
         why = f" ({note.value})" if note is not None else ""
         how = "silent" if state.value == "suspect" else state.value
@@ -397,8 +398,8 @@ class ShiftFacts:
                 held = f"; {_of(waiting, 'workload waits', 'workloads wait')} for it"
             until = f", until {self.when(int(end.value))}" if end is not None else ""
             how = "is spent" if stage.value == "spent" else "runs out"
-            yield _say(f"Budget {name} {how}: {said(spent.value, 'microusd')} of {said(limit.value, 'microusd')}"
-                       f"{until}{held}.", stage, spent, limit, end, waiting)  # fmt: skip
+            spent_of = f"{with_unit(spent.value, 'microusd')} of {with_unit(limit.value, 'microusd')}"
+            yield _say(f"Budget {name} {how}: {spent_of}{until}{held}.", stage, spent, limit, end, waiting)  # fmt: skip
 
     # -- what waits for somebody --------------------------------------------------------------------------------------
 
@@ -438,7 +439,7 @@ class ShiftFacts:
     # -- what to watch ------------------------------------------------------------------------------------------------
 
     def ahead(self) -> Iterator[Sentence]:
-        """What ends soon, what was found, and what waits."""
+        """Sentences about what ends soon, what was found, and what waits."""
         for _, sentence in sorted(self._soon(), key=lambda one: (one[0], one[1].text)):
             yield sentence
         for id_ in self.subjects("finding_text"):

@@ -1,8 +1,8 @@
-"""What a language model may answer: the closed form of it, told to the server as a JSON schema, and read strictly.
+"""The form of a language model's answer: a JSON schema for the server, and a strict reader.
 
-The schema is made from the declarations in `runbooks.actions`, by which runbooks are linted too. That a server keeps to
-it is a convenience: everything is looked at again here, as if nobody had been told. What an answer means in the cell is
-for `runbooks.models.answer_checks`.
+The schema is made from the action declarations, by which runbooks are linted too. A server that keeps to it is a
+convenience: the reader checks everything again. `runbooks.models.answer_checks` decides what an answer means in the
+cell.
 """
 
 from __future__ import annotations
@@ -134,19 +134,13 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # -- what is told -----------------------------------------------------------------------------------------------------
 
 
-def schema_of(
-    task: Task,
-    actions: Sequence[ActionName] = MODEL_ACTIONS,
-    *,
-    ids: Mapping[ParameterType, Sequence[str]] | None = None,
-) -> dict[str, Any]:
+def schema_of(task: Task, *, ids: Mapping[ParameterType, Sequence[str]]) -> dict[str, Any]:
     """The JSON schema of an answer, in the part of the language that servers constrain by: closed objects, every
     property required, what may be left out is null.
 
     `ids`: type of a parameter -> the names that may be given for it, as the model is told them; an action that needs
     one of which there is none is left out.
     """
-    known = ids or {}
     definitions: dict[str, Any] = {}
     sentence = _prose(MAX_SENTENCE)
     fields: dict[str, Any] = {"title": _prose(MAX_TITLE)}
@@ -158,10 +152,10 @@ def schema_of(
         fields["rationale"] = _list(sentence, 0, MAX_RATIONALE)
         fields["risks"] = _list(sentence, 0, MAX_RISKS)
     if task == "act":
-        steps = [step for name in actions if (step := _step(name, known, definitions)) is not None]
+        steps = [step for name in MODEL_ACTIONS if (step := _step(name, ids, definitions)) is not None]
         fields["steps"] = _list({"anyOf": steps} if steps else _object({}), 0, MAX_STEPS if steps else 0)
     if task == "runbook":
-        fields["runbook"] = _runbook(actions)
+        fields["runbook"] = _runbook()
     fields["questions"] = _list(sentence, 0, MAX_QUESTIONS)
     schema = _object(fields)
     if definitions:
@@ -177,7 +171,7 @@ def offered(action: ActionName) -> dict[str, Parameter]:
 def _step(
     action: ActionName, ids: Mapping[ParameterType, Sequence[str]], definitions: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """None: it needs an id of a type of which there is none to name."""
+    """The schema of a step; None when a required id is of a type without names."""
     fields: dict[str, Any] = {}
     for name, parameter in offered(action).items():
         value = _value(parameter, ids, definitions)
@@ -219,7 +213,7 @@ def _names(type_: ParameterType, ids: Mapping[ParameterType, Sequence[str]]) -> 
     return tuple(dict.fromkeys(ids.get(type_, ())))
 
 
-def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
+def _runbook() -> dict[str, Any]:
     """A runbook names inputs, never objects: its parameters are references to them, or numbers and words."""
     check = {
         "check": _enum(tuple(MEANINGS)),
@@ -242,7 +236,7 @@ def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
             "verify": _list(verify, 0, 8),
             "on_fail": _enum(get_args(OnFail)),
         })
-        for name in actions
+        for name in MODEL_ACTIONS
     ]  # fmt: skip
     bound = {"type": ["integer", "string", "null"]}
     select = _object({
@@ -322,8 +316,7 @@ def read_answer(content: str, task: Task) -> ModelAnswer:
 
 
 def _without_confidence(value: dict[str, Any]) -> dict[str, Any]:
-    """What a model thinks of its own answer is no news; many say it unasked. It is dropped unread, if it is a plain
-    value."""
+    """The answer without its plain `confidence` values, which many models give unasked and nothing reads."""
     scalar = (int, float, str, type(None))
 
     def without(one: Any) -> Any:
@@ -364,7 +357,7 @@ def _refuse_foreign(answered: ModelAnswer, task: Task) -> None:
 
 
 def _refuse_sizes_of_runbook(runbook: ModelRunbook) -> None:
-    """Its meaning is for the lint; its size is not."""
+    """Raises DraftRejected for a runbook that is too large. The linter judges its meaning."""
     for field in ("why", "evidence", "what_can_go_wrong", "aftercare"):
         _text_of(getattr(runbook, field), f"runbook.{field}", MAX_PROSE)
     _text_of(runbook.title, "runbook.title", MAX_TITLE)
@@ -412,7 +405,7 @@ def _text_of(text: str, where: str, most: int) -> None:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nobody sees anything of it."""
+    """True when no character of the text is visible."""
     return all(unicodedata.category(char)[0] in "ZC" or char in _UNSEEN for char in text)
 
 

@@ -1,9 +1,7 @@
-"""What is done about nodes that fail or slow work down, and what makes room on nodes.
+"""Rules for nodes, pools and tenants: failing and slow nodes, hung gangs, spot interruptions, tenants that flood the
+cell, idle pools, and options that make room on nodes.
 
-What is done about nodes that fail or slow work down, gangs that hang, spot machines taken back, and tenants that
-flood the cell: the least that helps, and less where what is stopped would not start again.
-
-What makes room for work that waits: nodes that come back into use, pieces put together, larger pools.
+Each rule proposes the least that helps, and less where the work that it stops would not start again.
 """
 
 from __future__ import annotations
@@ -21,8 +19,9 @@ from engine.model.specs import NodeState, PoolSpec, WorkloadState
 from engine.placement.eligible_nodes import grows, suits
 from engine.reads import pending_reasons
 from engine.twin.counterfactuals import verified
-from runbooks.drafts.solver import Case, DraftOption, Family, RuleAnswer, Solver, named
-from runbooks.drafts.symptoms import CellScene, Question, Symptom, counted, minutes
+from runbooks.actions.workloads import PUT_BACK
+from runbooks.drafts.solver import Case, DraftOption, Family, RuleAnswer, Solver, named, unless_harmful
+from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, counted, minutes
 from runbooks.plans.typed_plan import ActionName
 
 AGAIN_MS = 2 * 60_000
@@ -39,8 +38,9 @@ FLOOD = 20
 """Live workloads of a tenant below which it floods nothing."""
 
 
-def told(scene: CellScene, question: Question) -> list[Symptom]:
-    """Gangs that hang, as their agents say, or that are named and run; tenants that flood the cell; pools that idle."""
+def work_symptoms(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
+    """Symptoms of workloads, tenants and pools: gangs that hang by their agents' reports or are named and run, tenants
+    that flood the cell, idle pools."""
     found, w = [], scene.state.workloads
     still = {} if scene.agents is None else {one.workload: one for one in scene.agents.still}
     for id_ in dict.fromkeys((*question.names("workload"), *still)):
@@ -60,7 +60,7 @@ def told(scene: CellScene, question: Question) -> list[Symptom]:
 
 
 def why_out(scene: CellScene, ids: tuple[str, ...]) -> str:
-    """What speaks against returning cordoned nodes."""
+    """The risk of returning cordoned nodes to use."""
     who = scene.closed_by("node", ids) or "who cordoned them, and why, is not on record"
     return f"{who}; a fault may be one that does not show here"
 
@@ -71,21 +71,17 @@ def hand_back(scene: CellScene, why: str, ids: tuple[str, ...]) -> RuleAnswer | 
         runbook="hand-back-nodes" if len(ids) <= 12 else "", inputs={"nodes": ",".join(ids)},
         harms=why_out(scene, ids),
     )  # fmt: skip
-    if not Solver(scene.engine, ()).try_(option).harmless:
-        return None
-    return RuleAnswer(
-        option=option, why=why, risks=(option.harms,), questions=("Were they tested since they were cordoned?",)
-    )
+    return unless_harmful(scene, option, why, "Were they tested since they were cordoned?")
 
 
-def straggler(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def straggler(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """Keep work off the node, and start the gang anew elsewhere, where there is room for it."""
     node, gang = symptom.subject, symptom.ids[0]
     if scene.state.capacity.state[scene.state.capacity.row(node)] != NodeState.READY:
         return RuleAnswer(option=None, why=f"{symptom.text}; the node takes no new work already")
     both = DraftOption(
         text=f"cordon node {node} and start {gang} anew elsewhere",
-        steps=(("cordon", {"nodes": (node,)}), ("requeue", {"workloads": (gang,)})),
+        steps=(("cordon", {"nodes": (node,)}), (PUT_BACK, {"workloads": (gang,)})),
         runbook="straggler", inputs={"node": node, "gang": gang},
         harms=f"{gang} loses its work since the last checkpoint.",
     )  # fmt: skip
@@ -98,7 +94,7 @@ def straggler(scene: CellScene, symptom: Symptom, question: Question) -> RuleAns
 
 
 def _cordon(scene: CellScene, node: str, why: str, because: str) -> RuleAnswer | None:
-    """Only keep new work off; never the last of its pool."""
+    """The answer that only keeps new work off a node; never the last node of its pool."""
     pool = scene.pools[scene.engine.node(node).pool]
     if pool.ready < 2:
         return RuleAnswer(option=None, why=f"{why}; it is the last node of pool {pool.name} that takes work",
@@ -107,9 +103,7 @@ def _cordon(scene: CellScene, node: str, why: str, because: str) -> RuleAnswer |
         text=f"cordon node {node}", steps=(("cordon", {"nodes": (node,)}),),
         harms="What runs there goes on, and is at risk.",
     )  # fmt: skip
-    if not Solver(scene.engine, ()).try_(option).harmless:
-        return None
-    return RuleAnswer(option=option, why=f"{why}; {because}" if because else why, risks=(option.harms,))
+    return unless_harmful(scene, option, f"{why}; {because}" if because else why)
 
 
 def drained(scene: CellScene, node: str, why: str, runbook: str, questions: tuple[str, ...] = ()) -> RuleAnswer | None:
@@ -136,14 +130,14 @@ def drained(scene: CellScene, node: str, why: str, runbook: str, questions: tupl
     return RuleAnswer(option=option, why=why, risks=(option.harms,), questions=questions)
 
 
-def flapping(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def flapping(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     return drained(scene, symptom.subject, symptom.text, "node-flapping", ("Is it power, network or the agent?",))
 
 
 # -- gangs ------------------------------------------------------------------------------------------------------------
 
 
-def stuck(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def stuck(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """Start a gang anew that is said to hang, where it has run for long enough to tell."""
     w, row = scene.state.workloads, scene.state.workloads.row(symptom.subject)
     run_ms = scene.now_ms - w.started[row]
@@ -162,7 +156,7 @@ def stuck(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer 
                           questions=("Does its owner know how long it takes to begin?",))  # fmt: skip
     option = DraftOption(
         text=f"start {symptom.subject} anew from its last checkpoint",
-        steps=(("requeue", {"workloads": (symptom.subject,)}),),
+        steps=((PUT_BACK, {"workloads": (symptom.subject,)}),),
         runbook="stuck-gang", inputs={"gang": symptom.subject, "silent_for": f"{max(run_ms // 1000 - 60, 600)}s"},
         harms=f"{symptom.subject} loses its work since the last checkpoint.",
     )  # fmt: skip
@@ -185,8 +179,9 @@ def usual_run_ms(scene: CellScene, row: int) -> int:
 # -- zones and spot ---------------------------------------------------------------------------------------------------
 
 
-def zone_lost(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
-    """Nothing new on what is left of the zone; and where more important work waits, less important is held."""
+def zone_lost(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer that keeps new work off the rest of a failing zone, and holds less important work where more important
+    work waits."""
     left = symptom.ids[:MAX_LEFT]
     ready = len(scene.nodes_in(NodeState.READY))
     batch = _batch_queue(scene)
@@ -224,7 +219,7 @@ def _batch_queue(scene: CellScene) -> str:
     return ordered[0][0] if ordered[0][1] < ordered[-1][1] else ""
 
 
-def spot_storm(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def spot_storm(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """No more of what is being taken back; and on-demand machines for what would lose its place."""
     spec = next(pool for pool in scene.state.capacity.pools if pool.name == symptom.subject)
     c, state = scene.state.capacity, scene.state
@@ -303,7 +298,7 @@ def floods(scene: CellScene) -> list[Symptom]:
     return found
 
 
-def tenant(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def tenant(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """Hold what it has waiting; where that does not let the others start, suspend the newest of what it runs."""
     w, name = scene.state.workloads, symptom.subject
     index = w.tenants.index.get(name)
@@ -399,8 +394,9 @@ def set_now(scene: CellScene, pool: str) -> int:
     return max([(0, 0), *(one for one in scene.sizes[pool].set_for if one[0] <= scene.now_ms)])[1]
 
 
-def idle_pool(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
-    """What keeps it is lowered to what is in use now: its least, or what is set; the autoscaler gives back the rest."""
+def idle_pool(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer that lowers the bound that keeps an idle pool: its least, its headroom, or its targets. The autoscaler
+    then gives back the rest."""
     size = scene.sizes[symptom.subject]
     set_for = set_now(scene, symptom.subject)
     if size.scaling is not None and size.scaling.headroom and max(size.scaling.least, set_for) <= size.asked:
@@ -411,9 +407,7 @@ def idle_pool(scene: CellScene, symptom: Symptom, question: Question) -> RuleAns
             steps=(("scale_pool", {"pool": symptom.subject, "nodes": size.asked}),),
             harms="When work comes, machines have to boot first.",
         )  # fmt: skip
-        if not Solver(scene.engine, ()).try_(option).harmless:
-            return None
-        return RuleAnswer(option=option, why=symptom.text, risks=(option.harms,))
+        return unless_harmful(scene, option, symptom.text)
     return least(scene, symptom.subject, size.asked, symptom.text)
 
 
@@ -423,9 +417,7 @@ def no_headroom(scene: CellScene, symptom: Symptom) -> RuleAnswer | None:
         steps=(("set_scaling", {"pool": symptom.subject, "headroom": 0}),),
         harms="What comes at once has to wait until machines boot.",
     )  # fmt: skip
-    if not Solver(scene.engine, ()).try_(option).harmless:
-        return None
-    return RuleAnswer(option=option, why=symptom.text, risks=(option.harms,), questions=("Does anybody count on it?",))
+    return unless_harmful(scene, option, symptom.text, "Does anybody count on it?")
 
 
 def least(scene: CellScene, pool: str, to: int, why: str) -> RuleAnswer | None:
@@ -433,9 +425,7 @@ def least(scene: CellScene, pool: str, to: int, why: str) -> RuleAnswer | None:
         text=f"let pool {pool} shrink to {to:,} nodes", steps=(("set_scaling", {"pool": pool, "least": to}),),
         harms="When work comes, machines have to boot first.",
     )  # fmt: skip
-    if not Solver(scene.engine, ()).try_(option).harmless:
-        return None
-    return RuleAnswer(option=option, why=why, risks=(option.harms,))
+    return unless_harmful(scene, option, why)
 
 
 MAX_AHEAD_MS = 40 * 60_000
@@ -570,7 +560,7 @@ def pool_row(case: Case, pool: PoolSpec) -> int:
 
 
 def boot_ms(case: Case) -> int:
-    """How long machines that come by themselves may take."""
+    """The time that machines ordered by the autoscaler may take to boot."""
     if not case.state.settings.autoscaling.enabled:
         return 0
     boots = [pool.scaling.boot_ms[1] for pool in growing(case) if pool.scaling is not None]

@@ -1,16 +1,11 @@
-"""The deterministic drafter: what is wrong, the act for it, its conditions and its words.
+"""The deterministic drafter: from a question or finding to a draft, by rules.
 
-The words of a draft by rule: templates over typed facts, each sentence with what it rests on.
+It reads what is wrong in the live cell, picks a runbook or acts of the catalogue, finds the smallest whose simulation
+meets the target, and words the draft from templates. Each sentence cites its facts. The checks of a draft are those of
+`runbooks.plans.checks`, read before it and on a fork after it.
 
-Whether what is drafted brings about what it is for: conditions on the objects that it acts on, read before it and,
-on a fork, after it. They are those of `runbooks.plans.checks`, as runbooks have them.
-
-The deterministic drafter: what is asked or found -> what is wrong in the live cell -> a runbook, or acts of the
-catalogue -> the smallest of them whose simulation meets the target -> words from templates.
-
-The default, and always there: no network, no model, no randomness. The live cell decides, never a text alone: where
-nothing is wrong nothing is drafted, and where the cell cannot tell it says what a person should find out. It holds no
-way to change anything: it looks at a fork, and what it drafts is proposed, if at all, by somebody else.
+It needs no network and no model, and uses no randomness. Where nothing is wrong nothing is drafted; where the cell
+cannot tell, the draft says what a person should find out. It works on a fork and has no way to change the cell.
 """
 
 from __future__ import annotations
@@ -23,7 +18,6 @@ import msgspec
 
 from engine.model.errors import MusterError, NotFoundError, RefusedError
 from runbooks.actions.catalogue import find
-from runbooks.actions.target_readings import MAX_COMMENT
 from runbooks.actions.wording import title
 from runbooks.drafts import handover, symptom_rules, symptoms
 from runbooks.drafts.node_rules import AGAIN_MS
@@ -35,7 +29,7 @@ from runbooks.drafts.vocabulary import METRICS, fact
 from runbooks.plans.check_readings import READINGS, evaluate
 from runbooks.plans.checks import MEANINGS, Check, words
 from runbooks.plans.checks import Finding as Checked
-from runbooks.plans.typed_plan import Act, Proposal, Request, RunbookRef, Source, StepRequest
+from runbooks.plans.typed_plan import MAX_COMMENT, Act, Proposal, Request, RunbookRef, Source, StepRequest
 from runbooks.procedures.compiler import Compiled, compile_runbook
 from runbooks.procedures.program import LIBRARY, Runbook, parse
 from runbooks.procedures.program import MAX_TITLE as MAX_RUNBOOK_TITLE
@@ -103,8 +97,8 @@ class CitedFacts:
         return found
 
 
-def said(text: str, cites: Iterable[str] = ()) -> Sentence:
-    """One sentence: with a capital letter and a full stop."""
+def sentence_of(text: str, cites: Iterable[str] = ()) -> Sentence:
+    """A sentence with a capital letter and a full stop."""
     text = text.strip()
     if text.split(" ", 1)[0].isalpha():
         # Not an id, which is what it is.
@@ -114,29 +108,27 @@ def said(text: str, cites: Iterable[str] = ()) -> Sentence:
 
 def objects_of(acts: Sequence[Act]) -> list[tuple[str, str]]:
     """(kind, id) of what acts are on, as many as are told of."""
-    from runbooks.actions.catalogue import find
-
     kinds = {"scaling": "pool"}
     found = [(kinds.get(find(act.action).kind, find(act.action).kind), id_) for act in acts for id_ in act.targets]
     return list(dict.fromkeys(found))[:MAX_OBJECTS]
 
 
 def summary(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
-    """What is wrong, what is proposed against it, and what a fork showed of that."""
-    sentences = [said(answer.why, cites)]
+    """The problem, the proposal, and the result on a fork."""
+    sentences = [sentence_of(answer.why, cites)]
     if answer.option is None:
-        return tuple(sentences) if answer.undecided else (*sentences, said(NOTHING))
-    sentences.append(said(f"Proposed: {answer.option.text}"))
+        return tuple(sentences) if answer.undecided else (*sentences, sentence_of(NOTHING))
+    sentences.append(sentence_of(f"Proposed: {answer.option.text}"))
     if answer.target is not None:
         verdict = "met" if answer.target.met else "met in part"
-        sentences.append(said(f"On a fork, {answer.target.text}: {answer.target.after} ({verdict})"))
+        sentences.append(sentence_of(f"On a fork, {answer.target.text}: {answer.target.after} ({verdict})"))
     return tuple(sentences)
 
 
 def rationale(answer: RuleAnswer, cites: Sequence[str]) -> tuple[Sentence, ...]:
-    """Why this and nothing milder."""
+    """The milder options that were tried, and why each was not taken."""
     milder = [one for one in answer.tried if not one.met][:3]
-    return tuple(said(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)
+    return tuple(sentence_of(f"Tried on a fork: {one.text}; {one.why}", cites) for one in milder)
 
 
 MAX_CHECKS = 6
@@ -166,7 +158,7 @@ def with_target(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Dr
 
 
 def conditions(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Iterable[Check]:
-    """What is to be so afterwards: of the work that waits first, then of what is acted on."""
+    """The checks that should hold afterwards: first of the work that waits, then of the targets."""
     yield from (Check(check="workload_reason", of=id_, op="==", value="none") for id_ in answer.starts[:2])
     given = dict(answer.option.steps) if answer.option is not None else {}
     for act in acts:
@@ -184,7 +176,7 @@ def conditions(scene: CellScene, answer: RuleAnswer, acts: Sequence[Act]) -> Ite
 def _ran(
     scene: CellScene, answer: RuleAnswer, checks: Sequence[Check]
 ) -> tuple[tuple[Checked, ...], tuple[Checked, ...]] | None:
-    """What they read before, and on a fork after it."""
+    """The checks' findings before the option, and on a fork after it; None when it cannot be carried out there."""
     option: DraftOption | None = answer.option
     if not checks or option is None:
         return None
@@ -213,7 +205,7 @@ BY_RULE = Source(kind="rule")
 
 
 class Preview(Protocol):
-    """What proposing a request now would show, of the gate, in somebody's name. Raises MusterError."""
+    """The gate's preview of a request in somebody's name. Raises MusterError."""
 
     def __call__(self, request: Request, runbook: RunbookRef | None = None) -> Proposal: ...
 
@@ -228,7 +220,7 @@ class RuleDrafter:
     def draft(self, brief: Brief, requester: str = "") -> Draft:
         """Always a draft: what cannot be made becomes one without steps that says why."""
         if brief.task in ("handover", "incident"):
-            return handover.told(brief)
+            return handover.draft_of(brief)
         record = self._call(on_record)
         # A turn each: in a large cell either takes its time.
         agents = self._call(lambda engine: engine.agents.report())
@@ -243,8 +235,8 @@ class RuleDrafter:
             base.forget()
 
     def _runbook(self, draft: Draft, brief: Brief, owner: str) -> Draft:
-        """What would be done now as a runbook for the next time; the one that is named, as it is, where it is to be
-        edited: words are not for rules."""
+        """The draft with a runbook for the next time made from its plan. A runbook that is named for editing is left as
+        it is: rules do not edit text."""
         if draft.preview is None or brief.runbook:
             return draft
         prose = (
@@ -263,7 +255,7 @@ class RuleDrafter:
                 prose=prose,
             )
         except RefusedError as error:
-            return msgspec.structs.replace(draft, questions=(*draft.questions, said(error.problem)))
+            return msgspec.structs.replace(draft, questions=(*draft.questions, sentence_of(error.problem)))
         return msgspec.structs.replace(draft, runbook=made_)
 
     def _drafted(self, brief: Brief, requester: str, scene: CellScene, answer: RuleAnswer) -> Draft:
@@ -295,8 +287,8 @@ class RuleDrafter:
             steps=tuple(
                 DraftStep(action=act.action, with_=given_of(answer.option, act), line=title(act)) for act in acts
             ),
-            risks=tuple(said(text) for text in answer.risks[:MAX_RISKS]),
-            questions=tuple(said(text) for text in answer.questions[:MAX_QUESTIONS]),
+            risks=tuple(sentence_of(text) for text in answer.risks[:MAX_RISKS]),
+            questions=tuple(sentence_of(text) for text in answer.questions[:MAX_QUESTIONS]),
             facts=cited.facts, flags=tuple(flags), request=request, read_as=answer.read_as,
             kind=ref.id if ref is not None else " + ".join(dict.fromkeys(act.action for act in acts)),
             template=ref.id if ref is not None else "",
@@ -307,9 +299,9 @@ class RuleDrafter:
     def _request(
         self, scene: CellScene, answer: RuleAnswer, option: DraftOption, requester: str
     ) -> tuple[tuple[Act, ...], Request, RunbookRef | None]:
-        """By the runbook, where it applies and comes to these acts and no others; else the acts themselves. Raises
+        """The acts, the request, and the runbook where one applies and comes to exactly these acts. Raises
         MusterError."""
-        reason = said(answer.why).text[:MAX_COMMENT]
+        reason = sentence_of(answer.why).text[:MAX_COMMENT]
         reason = "".join(char if char.isprintable() else "?" for char in reason)
         if option.runbook:
             compiled = self._compiled(scene, option, reason, requester)
@@ -323,7 +315,8 @@ class RuleDrafter:
     def _compiled(
         self, scene: CellScene, option: DraftOption, reason: str, requester: str
     ) -> tuple[Request, RunbookRef] | None:
-        """None where it does not apply now. Against the fork, but for what only the live cell knows."""
+        """The compiled runbook; None when it does not apply now. Compiled on the fork, or on the live cell when a check
+        needs that."""
         read = library(option.runbook)
         if read is None:
             return None
@@ -345,12 +338,12 @@ class RuleDrafter:
     def _words_only(self, brief: Brief, scene: CellScene, answer: RuleAnswer) -> Draft:
         cited = CitedFacts(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
-        looked = (said(f"Looked at: {symptom_rules.looked_at(scene)}"),) if answer.option is None else ()
+        looked = (sentence_of(f"Looked at: {symptom_rules.looked_at(scene)}"),) if answer.option is None else ()
         heading = "What it means" if answer.option else "Pick what is meant" if answer.undecided else NOTHING
         return Draft(
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
             rationale=(*rationale(answer, cites), *looked),
-            questions=tuple(said(text) for text in answer.questions[:MAX_QUESTIONS]),
+            questions=tuple(sentence_of(text) for text in answer.questions[:MAX_QUESTIONS]),
             tried=answer.tried, facts=cited.facts, version=scene.engine.version, flags=tuple(too_large(scene)),
             read_as=answer.read_as, undecided=answer.undecided, choices=answer.choices,
         )  # fmt: skip
@@ -372,7 +365,8 @@ def library(id_: str) -> tuple[Runbook, RunbookRef] | None:
 
 
 def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, ...]]:
-    """What an act was told, by the names of `runbooks.actions`; of a step that only the runbook has, its targets."""
+    """The parameters of an act, by the names of `runbooks.actions`; its targets alone for a step that only the runbook
+    has."""
     for action, given in option.steps:
         if action == act.action and (act.targets[0] in given.values() or len(option.steps) == 1):
             return dict(given)
@@ -384,8 +378,6 @@ def given_of(option: DraftOption, act: Act) -> dict[str, int | str | tuple[str, 
 
 
 def target_of(act: Act) -> dict[str, int | str | tuple[str, ...]]:
-    from runbooks.actions.catalogue import find
-
     found: dict[str, int | str | tuple[str, ...]] = {}
     for name, parameter in find(act.action).parameters.items():
         if parameter.target:

@@ -1,7 +1,7 @@
-"""A runbook that was drafted: typed fields written as a file of ours, from a model's answer or from what was done.
+"""Runbook files written from typed fields: from a model's answer, or from a plan that was carried out.
 
-Whoever drafts it, the file is put together here: every word of theirs is a quoted value or prose, never YAML. Owner,
-version, limits, confirmations and ways back are not theirs to say. What the lint finds ends the draft, except limits
+The file is put together here. Text of the drafter becomes a quoted value or prose, never YAML. Owner, version, limits,
+confirmations and ways back are not the drafter's to set. A problem found by the linter ends the draft, except limits
 that a person has to raise.
 """
 
@@ -49,7 +49,7 @@ _AMBIGUOUS = frozenset(("y", "yes", "n", "no", "on", "off", "true", "false", "nu
 
 
 class Fields(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says, short of what is worked out here."""
+    """The contents of a file, apart from what is derived here."""
 
     id: str
     version: int
@@ -89,10 +89,10 @@ def drafted(
 
 
 def runbook_of(plan: Plan, *, id_: str, title: str, owner: str, prose: Sequence[str]) -> RunbookDraft:
-    """What was done once as a runbook for the next time: the targets become inputs, what was shown of them conditions,
-    what they became verifications. `prose`: under each of HEADINGS.
+    """A runbook from a plan that was carried out: targets become inputs, their shown state conditions, their new state
+    verifications. `prose`: under each of HEADINGS.
 
-    Raises RefusedError for an action that says more than can be asked for the next time.
+    Raises RefusedError for an action that cannot be repeated in general.
     """
     inputs: list[ModelRunbookInput] = []
     when: list[ModelRunbookCheck] = []
@@ -245,8 +245,8 @@ def _back(step: ModelRunbookStep, was: Runbook | None) -> str:
 
 
 def _confirm(step: ModelRunbookStep, was: Runbook | None) -> Confirm:
-    """Who must say go stays as it was, the strictest of the steps that it may have been; a new step that disrupts waits
-    for an operator."""
+    """The confirmation of a step: as before, the strictest where several steps match; an operator's for a new step that
+    disrupts."""
     if was is not None:
         before = [old.confirm for old in was.front.steps if old.id == step.id or old.action == step.action]
         if before:

@@ -1,7 +1,7 @@
-"""What happened during a shift, and what is left to others, as facts: for hand-overs and for summaries of incidents.
+"""Facts of a shift: what happened, and what is left open, for hand-overs and incident summaries.
 
-It is read from the audit, the plans, the policy and the state, never from anybody's telling. Times of plans and votes
-are of the wall clock, times of nodes and work of the cell's; in a cell that runs in real time they are one.
+They are read from the audit, the plans, the policy and the state. Plans and votes have wall-clock times; nodes and work
+have times of the cell's clock, which is the same in a cell that runs in real time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _COUNTED = ("verified", "failed", "rolled_back", "rollback_failed", "rejected", 
 
 
 def shift_facts(call: EngineCall, gate: Gate, *, since_ms: int, speed: float = 1.0) -> tuple[Fact, ...]:
-    """From `since_ms` (cell time) until now. `speed`: cell milliseconds in one of the wall clock's."""
+    """The facts from `since_ms` (cell time) until now. `speed`: cell milliseconds per wall-clock millisecond."""
     now_ms, wall_ms = call(lambda engine: (engine.now_ms, gate.policies.clock()))
     wall_since = wall_ms - int(max(0, now_ms - since_ms) / max(speed, 1e-6))
     since_ms = max(0, since_ms)
@@ -76,7 +76,7 @@ def _shown(gate: Gate, id_: str, _: Engine) -> Proposal:
 
 
 def _counts(engine: Engine, wall_since: int) -> tuple[Fact, ...]:
-    """How many plans were proposed, and what became of those that ended."""
+    """Counts of plans proposed, and of those that ended by state."""
 
     def read(connection: Connection) -> tuple[Fact, ...]:
         if not store.exist(connection):
@@ -113,7 +113,7 @@ def _open_plans(engine: Engine, wall_since: int) -> tuple[str, ...]:
 
 
 def _plan(shown: Proposal) -> Iterable[Fact]:
-    """What is to be said of one plan."""
+    """The facts of one plan."""
     id_, plan = shown.id, shown.plan
     yield fact("proposal_state", id_, shown.state)
     yield fact("proposal_title", id_, shown.title)
@@ -166,7 +166,7 @@ def _downtimes(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
 
 
 def _ended_work(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
-    """How much started, finished and failed, and where it failed most."""
+    """Counts of work started, finished and failed, and the queues in which most failed."""
     w = engine.state.workloads
     ended, states = view(w.ended), view(w.state)
     late = ended >= since_ms
@@ -189,7 +189,7 @@ def _ended_work(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
 
 
 def _lost_nodes(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
-    """How often nodes were lost, and the last of them."""
+    """The number of node losses, and the latest of them."""
     ids = engine.state.capacity.node_ids
     losses = engine.state.failures.losses.items()
     lost = sorted((at_ms, ids[node]) for node, times in losses for at_ms in times if at_ms >= since_ms)
@@ -197,12 +197,10 @@ def _lost_nodes(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
     told = [fact("shift_nodes_lost", "", len(lost))]
     states = view(engine.state.capacity.state)
     for id_, at_ms in sorted(newest.items(), key=lambda item: (-item[1], item[0]))[:MAX_NODES]:
-        state = (
-            NodeState(int(states[engine.state.capacity.row_of[id_]])) if id_ in engine.state.capacity.row_of else None
-        )
         told.append(fact("node_lost_at", id_, at_ms))
-        if state is not None and state != NodeState.REMOVED:
-            told.append(fact("node_state", id_, state.label))
+        row = engine.state.capacity.row_of.get(id_)
+        if row is not None and states[row] != NodeState.REMOVED:
+            told.append(fact("node_state", id_, NodeState(int(states[row])).label))
     return tuple(told)
 
 
@@ -253,13 +251,8 @@ def _records(engine: Engine, wall_since: int) -> Iterable[Fact]:
         if count := sum(len(numbers.get(type_, ())) for type_ in types):
             yield fact(metric, "", count)
     for type_ in (
-        "breakglass.used",
-        "freeze.set",
-        "freeze.ended",
-        "policy.changed",
-        "runbook.approved",
-        "runbook.retired",
-    ):
+        "breakglass.used", "freeze.set", "freeze.ended", "policy.changed", "runbook.approved", "runbook.retired",
+    ):  # fmt: skip
         for seq in numbers.get(type_, ())[:MAX_OTHERS]:
             query = AuditQuery(seq=seq, limit=1)
             for row in engine.recorded(partial(reader.page, query=query)).rows:

@@ -1,7 +1,7 @@
 """The smallest action whose simulation meets the target: options tried on forks of the cell, mildest first.
 
-A trial is a fork on which the acts are done through the same door, and which then runs ahead as far as it takes. It is
-compared with a fork on which nothing was done: what starts because of it, and who would be the worse for it.
+A trial carries out the acts on a fork and lets it run ahead as long as needed. The result is compared with a fork on
+which nothing was done: the work that starts because of it, and the work that would be worse off.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from engine.model.specs import PoolSpec, WorkloadState
 from engine.placement.gang_placement import variants
 from engine.state.queue_tree import Lack
 from runbooks.actions import catalogue
-from runbooks.drafts.symptoms import CellScene, Question, Symptom, WaitingLot
+from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, WaitingLot
 from runbooks.drafts.typed_draft import DraftGoal, SymptomChoice, Tried
+from runbooks.plans.amounts import listed
 from runbooks.plans.typed_plan import Act, ActionName
 from runbooks.procedures.compiler import Maker
 
@@ -55,7 +56,7 @@ class DraftOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an option on a fork."""
+    """The outcome of an option on a fork."""
 
     option: DraftOption
     refused: str = ""
@@ -83,7 +84,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class ForkReading(NamedTuple):
-    """How a fork is after a time."""
+    """The workloads of a fork that are bound, or over, after a time."""
 
     bound: Mask
     """Placed or running."""
@@ -114,7 +115,7 @@ class Solver:
         return len(w.ids) - sum(w.state_counts[state] for state in GONE)
 
     def ahead(self, ms: int) -> int:
-        """How far a trial of this cell runs ahead when it should run so far."""
+        """The time that a trial of this cell runs ahead: `ms`, or 0 in a cell that is too large."""
         return ms if self._live <= MAX_AHEAD else 0
 
     def run_ahead(self, fork: Engine, ms: int) -> None:
@@ -133,7 +134,7 @@ class Solver:
         return found
 
     def left_alone(self, ahead_ms: int) -> frozenset[str]:
-        """Of those watched, what starts by itself within that time."""
+        """The watched workloads that start by themselves within that time."""
         return self._ids(self._watched & self.without(self.ahead(ahead_ms)).there)
 
     def try_(self, option: DraftOption, ahead_ms: int = 0) -> TrialResult:
@@ -164,7 +165,8 @@ class Solver:
         return self._noted(result)
 
     def _asked(self, acts: Sequence[Act]) -> Mask:
-        """What the acts themselves stop, or put off: their targets, and what is on nodes that are drained."""
+        """The workloads that the acts themselves stop or put off: their targets, and the work on nodes that are
+        drained."""
         row_of = self._base.state.workloads.row_of
         found = np.zeros(len(self._watched), bool)
         for act in acts:
@@ -218,6 +220,14 @@ class Solver:
         return best
 
 
+def unless_harmful(scene: CellScene, option: DraftOption, why: str, *questions: str) -> RuleAnswer | None:
+    """The answer that takes this option, with who may be hurt as its risk; None where a fork shows that it is refused,
+    or that it harms somebody."""
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return RuleAnswer(option=option, why=why, risks=(option.harms,), questions=questions)
+
+
 def made(engine: Engine, option: DraftOption) -> tuple[Act, ...]:
     """Its acts for the cell as it is. Raises MusterError."""
     maker = Maker(engine)
@@ -254,17 +264,15 @@ def ran(engine: Engine) -> ForkReading:
 
 
 def named(ids: Collection[str]) -> str:
-    """As in "wl-1, wl-2 and 3 more"."""
-    first = sorted(ids)[:3]
-    more = len(ids) - len(first)
-    return ", ".join(first) + (f" and {more:,} more" if more else "")
+    """As in "wl-1, wl-2, wl-3 and 3 more"."""
+    return listed(tuple(sorted(ids)), 3)
 
 
 # -- what comes of them ------------------------------------------------------------------------------------------------
 
 
 class RuleAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule comes to."""
+    """The result of a rule: an option, or why there is none."""
 
     option: DraftOption | None
     """None: nothing should be done."""
@@ -301,9 +309,9 @@ class Family(NamedTuple):
 
 
 class Case:
-    """One symptom of waits that is being looked into."""
+    """A symptom of waits, with its lots and a solver for them."""
 
-    def __init__(self, scene: CellScene, symptom: Symptom, question: Question) -> None:
+    def __init__(self, scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> None:
         self.scene = scene
         self.state = scene.state
         self.symptom = symptom
@@ -317,13 +325,13 @@ class Case:
     # -- what is asked for --------------------------------------------------------------------------------------------
 
     def pools(self) -> list[PoolSpec]:
-        """That the late work may use."""
+        """Pools that the late work may use."""
         w, pools = self.state.workloads, self.state.capacity.pools
         rows = {row for lot in self.lots for shape in w.class_at(lot.row).shapes for row in shape.pool_set}
         return [pools[row] for row in sorted(rows)]
 
     def lack(self, lot: WaitingLot) -> Lack | None:
-        """What its queue lacks for one of the lot, in the way it would like best."""
+        """The quota that the queue lacks for one workload of the lot, in its preferred variant."""
         state = self.state
         shapes = next(variants(state, lot.row), None)
         if shapes is None:
@@ -332,12 +340,12 @@ class Case:
         return state.queues.lack(state.workloads.queue[lot.row], charge, self.scene.now_ms)
 
     def wanted(self, resource: str) -> int:
-        """By all that is late, in the resource's own unit."""
+        """The quantity that all late work requests, in the resource's own unit."""
         field = {"cpu_milli": "cpu_milli", "gpu_milli": "gpu_milli"}.get(resource, "memory_mib")
         return sum(int(getattr(lot, field)) * lot.count for lot in self.lots)
 
     def free(self, resource: str) -> int:
-        """In the pools that the late work may use."""
+        """The free quantity in the pools that the late work may use."""
         names = {pool.name for pool in self.pools()}
         return sum(
             pool.capacity[resource] - pool.used[resource] for name, pool in self.scene.pools.items() if name in names

@@ -1,6 +1,5 @@
-"""What is remembered of drafts, in the journal's database: which were made, and what became of what was proposed. The
-record of such drafts is the only confidence that is shown of one.
-"""
+"""Record of drafts in the journal's database: the drafts that were made, and what became of those that were proposed.
+That record is the only confidence shown with a draft."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ FAILED = ("failed", "rolling_back", "rolled_back", "rollback_failed")
 
 
 class DraftStore:
-    """Of one engine, on whose thread all of it is called."""
+    """The drafts of one engine. Call it on the engine's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -75,7 +74,7 @@ class DraftStore:
         self._engine.record(lambda connection: connection.execute(change))
 
     def record(self, drafter: Drafter, kind: str = "") -> Record:
-        """Of drafts of that kind; of all of that drafter where none is given. Raises JournalError."""
+        """The record of a drafter's drafts, of one kind if that is given. Raises JournalError."""
         self._open()
         return self._engine.recorded(lambda connection: _record(connection, drafter, kind))
 

@@ -1,15 +1,10 @@
-"""What is done about what: which symptom or finding is meant, and the rule for each.
+"""Rules by symptom and by finding: which of them a question means, and what to do about it.
 
-Which symptom of the cell a question means: the one that its names and words leave, or a choice between several.
+A question decides when every symptom that its names and words leave is about one object. Otherwise nothing is drafted
+and a person picks one. A finding of the recommender has a rule by its kind, which applies only while the live cell
+bears it out.
 
-A question decides where all that it leaves is about one object. Else nothing is drafted: a person picks one.
-
-What is done about a finding of the recommender: the rule of its kind, where the live cell still bears it out.
-
-What is done about what: the rule for each symptom, mildest first; and what is left alone, with the reason.
-
-The live cell decides. A question says where to look; what does not show there is not acted on. What a person has put
-aside is taken back only where a person picks just that.
+The live cell decides. What a person has put aside is taken up again only when a person picks exactly that.
 """
 
 from __future__ import annotations
@@ -26,10 +21,11 @@ import msgspec
 from engine.model.columns import view
 from engine.model.specs import NodeState, QueueMode, WorkloadState
 from engine.reads import pending_reasons
+from runbooks.actions.nodes import POOL_TARGETS
+from runbooks.actions.workloads import RETURNED
 from runbooks.drafts import node_rules, wait_rules
-from runbooks.drafts import node_rules as draft_nodes
-from runbooks.drafts.solver import Case, DraftOption, RuleAnswer, Solver
-from runbooks.drafts.symptoms import SYMPTOM_CLASSES, CellScene, Question, Symptom, counted, minutes, wait
+from runbooks.drafts.solver import Case, DraftOption, RuleAnswer, Solver, unless_harmful
+from runbooks.drafts.symptoms import SYMPTOM_CLASSES, CellScene, Symptom, SymptomQuestion, counted, minutes, wait
 from runbooks.drafts.typed_draft import ReportedFinding, SymptomChoice
 from runbooks.plans.typed_plan import ActionName
 
@@ -41,7 +37,7 @@ SEVERITY = {"zone_lost": 80, "spot_storm": 60, "straggler": 45, "flapping": 35, 
 
 
 class QuestionReading(NamedTuple):
-    """What a question is read as."""
+    """The reading of a question: the symptoms that it may mean."""
 
     text: str
     """As in "work waits; queue research"; empty where nothing of it was known."""
@@ -53,8 +49,8 @@ class QuestionReading(NamedTuple):
     """Where it is decided: what else it may be about."""
 
 
-def reading(scene: CellScene, question: Question) -> QuestionReading:
-    """What the question means, of the cell as it is. A pick decides, where it names one of the symptoms."""
+def reading(scene: CellScene, question: SymptomQuestion) -> QuestionReading:
+    """The symptoms of the live cell that the question means. A pick that names one of them decides."""
     text = _read_as(question)
     shown = sorted(symptoms(scene, question), key=_severity)
     left = _left(scene, shown, question)
@@ -71,14 +67,19 @@ def reading(scene: CellScene, question: Question) -> QuestionReading:
     )
 
 
-def _read_as(question: Question) -> str:
+def _read_as(question: SymptomQuestion) -> str:
     words = [SYMPTOM_CLASSES[name].reads for name in SYMPTOM_CLASSES if name in question.classes]
     return "; ".join([*words, *(f"{kind} {id_}" for kind, id_ in question.named)])
 
 
-def symptoms(scene: CellScene, question: Question) -> list[Symptom]:
-    """All that the cell shows and that there is a word for, and what is so of the objects that are named."""
-    found = [*scene.waits(LATE_MS), *_named_waits(scene, question), *scene.nodes(), *node_rules.told(scene, question)]
+def symptoms(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
+    """All symptoms of the cell that a word stands for, and the symptoms of the named objects."""
+    found = [
+        *scene.waits(LATE_MS),
+        *_named_waits(scene, question),
+        *scene.nodes(),
+        *node_rules.work_symptoms(scene, question),
+    ]
     found += wait_rules.oversized_requests(scene)
     found += [*scene.cordons(), *scene.idle_reservations(), *scene.spent_budgets(), *scene.parked()]
     late = {one.subject for one in found if one.kind == f"wait_{pending_reasons.QUEUE_HELD}"}
@@ -86,7 +87,7 @@ def symptoms(scene: CellScene, question: Question) -> list[Symptom]:
     return [one for one in found if classes_of(one)]
 
 
-def _named_waits(scene: CellScene, question: Question) -> list[Symptom]:
+def _named_waits(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
     """Waits of workloads that are named, however short."""
     named = question.names("workload")
     lots = [lot for lot in scene.lots if lot.wait_ms <= LATE_MS and any(id_ in lot.members for id_ in named)]
@@ -100,8 +101,9 @@ def _severity(symptom: Symptom) -> tuple[bool, int, int, str]:
     return not symptom.hurts, -rank, -symptom.weight, symptom.subject
 
 
-def _left(scene: CellScene, shown: list[Symptom], question: Question) -> list[Symptom]:
-    """What the names and the words leave of what is shown; of a question without either, what hurts somebody."""
+def _left(scene: CellScene, shown: list[Symptom], question: SymptomQuestion) -> list[Symptom]:
+    """The shown symptoms that match the question's names and words; those that hurt somebody, for a question without
+    either."""
     if not (question.named or question.classes):
         return [one for one in shown if one.hurts]
     if question.named:
@@ -127,8 +129,8 @@ def _picked(shown: list[Symptom], pick: str) -> Symptom | None:
     return by_name[0] if by_name else by_subject[0] if len(by_subject) == 1 else None
 
 
-def _focused(symptom: Symptom, question: Question) -> Symptom:
-    """Of a wait, the workloads and tenants that are named; else all of it."""
+def _focused(symptom: Symptom, question: SymptomQuestion) -> Symptom:
+    """The symptom limited to the workloads and tenants that the question names; all of it when it names none."""
     if not symptom.kind.startswith("wait_"):
         return symptom
     workloads, tenants = question.names("workload"), question.names("tenant")
@@ -139,7 +141,7 @@ def _focused(symptom: Symptom, question: Question) -> Symptom:
 
 
 def related(scene: CellScene, symptom: Symptom, objects: tuple[tuple[str, str], ...]) -> bool:
-    """Whether one of the objects is what it is about, or has to do with it."""
+    """True when the symptom is about one of the objects, or has to do with it."""
     return any(_about(scene, symptom, kind, id_) for kind, id_ in objects)
 
 
@@ -157,7 +159,7 @@ def _about(scene: CellScene, symptom: Symptom, kind: str, id_: str) -> bool:
 
 
 def _of_pool(scene: CellScene, symptom: Symptom, kind: str, id_: str) -> bool:
-    """Whether it is about nodes of a pool or a zone, or work that waits may use the pool."""
+    """True when the symptom is about nodes of the pool or zone, or about waiting work that may use the pool."""
     c, w = scene.state.capacity, scene.state.workloads
     if symptom.kind == "cordoned":
         return True
@@ -170,27 +172,27 @@ def _of_pool(scene: CellScene, symptom: Symptom, kind: str, id_: str) -> bool:
 
 
 def _lost_with(scene: CellScene, workload: str, node: str) -> bool:
-    """Whether the workload is on the node, or was requeued when the node was lost."""
+    """True when the workload is on the node, or went back to its queue when the node was lost."""
     state = scene.state
     row, at = state.capacity.row(node), state.workloads.row(workload)
     if any(state.allocations.workload[a] == at for a in state.allocations.on_node(row)):
         return True
     losses = state.failures.losses.get(row, ())
     history = scene.engine.workload(workload).history
-    return any(item.what == "requeued" and item.at_ms in losses for item in history)
+    return any(item.what == RETURNED and item.at_ms in losses for item in history)
 
 
-OfFinding = Callable[[CellScene, Question], RuleAnswer | None]
+OfFinding = Callable[[CellScene, SymptomQuestion], RuleAnswer | None]
 WAIT_MS = 5 * 60_000
 
 
-def finding_of(question: Question) -> ReportedFinding:
+def finding_of(question: SymptomQuestion) -> ReportedFinding:
     assert question.finding is not None, "a rule of findings is asked for a finding"
     return question.finding
 
 
-def waits_of_queue(scene: CellScene, question: Question) -> RuleAnswer | None:
-    """Of the queue that it is about."""
+def waits_of_queue(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer for waits of the queue that the finding is about."""
     queues = [name for name in question.names("queue") if name in finding_of(question).about] or question.names("queue")
     for name in queues:
         lots = [lot for lot in scene.queue_lots(name) if lot.wait_ms > WAIT_MS]
@@ -204,7 +206,7 @@ def waits_of_queue(scene: CellScene, question: Question) -> RuleAnswer | None:
     return None
 
 
-def fragmented(scene: CellScene, question: Question) -> RuleAnswer | None:
+def fragmented(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     wanted = set(finding_of(question).targets)
     lots = [lot for lot in scene.lots if wanted.intersection(lot.members)]
     if not lots:
@@ -212,7 +214,7 @@ def fragmented(scene: CellScene, question: Question) -> RuleAnswer | None:
     return wait_rules.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), question)
 
 
-def cordons(scene: CellScene, question: Question) -> RuleAnswer | None:
+def cordons(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     """As few as start what waits; where nothing does, those that are healthy, for people to look at."""
     healthy = set(scene.healthy_cordoned)
     ids = tuple(
@@ -224,23 +226,23 @@ def cordons(scene: CellScene, question: Question) -> RuleAnswer | None:
     for token in dict.fromkeys(lot.token for lot in late):
         chosen = [lot for lot in late if lot.token == token]
         case = Case(scene, wait(chosen[0].queue, token, chosen), question)
-        for family in draft_nodes.uncordoned(case):
+        for family in node_rules.uncordoned(case):
             result = case.solver.least(family.low, family.high, family.option)
             if result.gain:
                 return wait_rules.found(case, result)
-    return draft_nodes.hand_back(scene, finding_of(question).text, ids[:12])
+    return node_rules.hand_back(scene, finding_of(question).text, ids[:12])
 
 
-def straggling(scene: CellScene, question: Question) -> RuleAnswer | None:
+def straggling(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     nodes = set(finding_of(question).targets)
     for symptom in scene.nodes():
         if symptom.kind == "straggler" and symptom.subject in nodes:
-            return draft_nodes.straggler(scene, symptom, question)
+            return node_rules.straggler(scene, symptom, question)
     return RuleAnswer(option=None, why="no task on it is behind its gang any more, as far as agents report")
 
 
 def _nodes_drained(runbook: str) -> OfFinding:
-    def rule(scene: CellScene, question: Question) -> RuleAnswer | None:
+    def rule(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
         finding = finding_of(question)
         there = [id_ for id_ in finding.targets if id_ in scene.state.capacity.row_of]
         if not there:
@@ -250,14 +252,14 @@ def _nodes_drained(runbook: str) -> OfFinding:
                 option=None, why=f"the cell holds node {there[0]} for sound, and what was seen of it is not told",
                 questions=("What was seen of it, and is it so now?",),
             )  # fmt: skip
-        return draft_nodes.drained(scene, there[0], finding.text, runbook)
+        return node_rules.drained(scene, there[0], finding.text, runbook)
 
     return rule
 
 
-def flapping(scene: CellScene, question: Question) -> RuleAnswer | None:
-    """Those of them that are ready and were lost again and again, one at a time; what is cordoned is out of use
-    already."""
+def flapping(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer that drains one of the named nodes that is ready and was lost repeatedly. A cordoned node is out of
+    use already."""
     c = scene.state.capacity
     there = [id_ for id_ in finding_of(question).targets if id_ in c.row_of]
     lost = {symptom.subject for symptom in scene.nodes() if symptom.kind == "flapping"}
@@ -266,14 +268,14 @@ def flapping(scene: CellScene, question: Question) -> RuleAnswer | None:
         return RuleAnswer(option=None, why="none of them was lost again and again in the last day")
     ready = [id_ for id_ in there if id_ in lost and c.state[c.row_of[id_]] == NodeState.READY]
     if ready:
-        return draft_nodes.drained(scene, ready[0], finding_of(question).text, "node-flapping")
+        return node_rules.drained(scene, ready[0], finding_of(question).text, "node-flapping")
     return RuleAnswer(
         option=None, why=f"{finding_of(question).text}; they take no work already, and somebody has to look at them",
         questions=("Is it power, network or the agent?",),
     )  # fmt: skip
 
 
-def idle_pool(scene: CellScene, question: Question) -> RuleAnswer | None:
+def idle_pool(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     finding = finding_of(question)
     pool, given = finding.targets[0] if finding.targets else "", _words(finding.parameters)
     size = scene.sizes.get(pool)
@@ -284,10 +286,10 @@ def idle_pool(scene: CellScene, question: Question) -> RuleAnswer | None:
         return RuleAnswer(
             option=None, why=f"pool {pool} needs {size.asked:,} nodes now, and keeps {size.scaling.least:,}"
         )
-    return draft_nodes.least(scene, pool, to, finding.text)
+    return node_rules.least(scene, pool, to, finding.text)
 
 
-def ahead(scene: CellScene, question: Question) -> RuleAnswer | None:
+def ahead(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     """As many nodes, from when to when, as was foretold."""
     finding = finding_of(question)
     pool = finding.targets[0] if finding.targets else ""
@@ -304,26 +306,24 @@ def ahead(scene: CellScene, question: Question) -> RuleAnswer | None:
     lasts_ms = max(end_ms - scene.now_ms - starts_ms, 10 * 60_000)
     option = DraftOption(
         text=f"have {nodes:,} nodes in pool {pool} ahead of the peak",
-        steps=(("set_targets", {"pool": pool, "nodes": nodes, "starts_in": starts_ms, "lasts": lasts_ms}),),
+        steps=((POOL_TARGETS, {"pool": pool, "nodes": nodes, "starts_in": starts_ms, "lasts": lasts_ms}),),
         runbook="pre-scale" if nodes <= 1000 and max(starts_ms, lasts_ms) <= 86_400_000 else "",
         inputs={
             "pool": pool, "nodes": str(nodes), "starts_in": f"{starts_ms // 1000}s", "lasts": f"{lasts_ms // 1000}s",
         },
         harms="If the peak does not come they stand idle, and are paid for.",
     )  # fmt: skip
-    if not Solver(scene.engine, ()).try_(option).harmless:
-        return None
-    return RuleAnswer(option=option, why=finding.text, risks=(option.harms,))
+    return unless_harmful(scene, option, finding.text)
 
 
-def runaway(scene: CellScene, question: Question) -> RuleAnswer | None:
+def runaway(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     finding = finding_of(question)
     name = finding.targets[0] if finding.targets else finding.about
     symptom = Symptom(kind="tenant", of="tenant", subject=name, text=finding.text, hurts=True)
-    return draft_nodes.tenant(scene, symptom, question)
+    return node_rules.tenant(scene, symptom, question)
 
 
-def reservation(scene: CellScene, question: Question) -> RuleAnswer | None:
+def reservation(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     wanted = finding_of(question).targets
     for symptom in scene.idle_reservations():
         if symptom.subject in wanted:
@@ -331,7 +331,7 @@ def reservation(scene: CellScene, question: Question) -> RuleAnswer | None:
     return RuleAnswer(option=None, why="it is in use, or over, by now")
 
 
-def idle_reservation(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def idle_reservation(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     spec = scene.engine.reservation(symptom.subject)
     if any(scene.queue_lots(queue) for queue in spec.queues):
         return RuleAnswer(
@@ -342,44 +342,41 @@ def idle_reservation(scene: CellScene, symptom: Symptom, question: Question) -> 
         runbook="stale-reservation", inputs={"reservation": spec.name},
         harms="Its owner may come late and expect empty nodes.",
     )  # fmt: skip
-    solver = Solver(scene.engine, ())
-    if not solver.try_(option).harmless:
-        return None
-    return RuleAnswer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
+    return unless_harmful(scene, option, symptom.text, "Does its owner still come?")
 
 
-def overrun(scene: CellScene, question: Question) -> RuleAnswer | None:
-    """Only where its tasks are known to stand still is it more than a run that takes long."""
+def overrun(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer for a run that takes too long: restart it only when its tasks are known to stand still."""
     still = {one.workload for one in scene.agents.still} if scene.agents is not None else set()
-    for symptom in draft_nodes.told(scene, question):
+    for symptom in node_rules.work_symptoms(scene, question):
         if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(question).targets):
-            return draft_nodes.stuck(scene, symptom, question)
+            return node_rules.stuck(scene, symptom, question)
     return None if "hanging" in question.classes else only_told(scene, question)
 
 
-def only_told(scene: CellScene, question: Question) -> RuleAnswer | None:
-    """Nothing done to the cell helps: people have to look."""
+def only_told(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer without an act: people have to look."""
     return RuleAnswer(
         option=None, why=f"{finding_of(question).text}; nothing done to the cell helps, people have to look"
     )
 
 
-def spot(scene: CellScene, question: Question) -> RuleAnswer | None:
+def spot(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     for symptom in scene.nodes():
         if symptom.kind == "spot_storm" and symptom.subject in finding_of(question).targets:
-            return draft_nodes.spot_storm(scene, symptom, question)
+            return node_rules.spot_storm(scene, symptom, question)
     return RuleAnswer(option=None, why=f"{finding_of(question).text}; none is being taken back now")
 
 
-def unknown(scene: CellScene, question: Question) -> RuleAnswer | None:
+def unknown(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     """A kind that has no rule: what the question says beside it, or an object that is pointed at; else it is told."""
     pointed = finding_of(question).kind.startswith("about_")
     return None if pointed or question.text.strip() else only_told(scene, question)
 
 
 def borne_out(finding: ReportedFinding, node: str) -> bool:
-    """Whether it is a finding against this very node, with what was observed of it: what the cell itself cannot see is
-    acted on for nothing less."""
+    """True for a finding against this very node, with an observation of it. Faults that the cell cannot see are acted
+    on for nothing less."""
     named = re.compile(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)")
     about = finding.about.removeprefix("node:")
     return (
@@ -400,7 +397,7 @@ def _words(parameters: tuple[str, ...]) -> dict[str, str]:
 
 
 def _moment(text: str) -> int:
-    """Of a time such as 2026-03-01T08:00; 0 for another text."""
+    """Unix ms of a time such as 2026-03-01T08:00; 0 for any other text."""
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?", text):
         return 0
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
@@ -443,11 +440,11 @@ DECIDED_BY_PEOPLE = frozenset(
 question is."""
 MAX_LINKS = 100
 """Workloads of one chain that are looked at."""
-Rule = Callable[[CellScene, Symptom, Question], RuleAnswer | None]
+Rule = Callable[[CellScene, Symptom, SymptomQuestion], RuleAnswer | None]
 
 
-def answer(scene: CellScene, question: Question) -> RuleAnswer:
-    """What should be done about what is asked, or why nothing, or what to pick from."""
+def answer(scene: CellScene, question: SymptomQuestion) -> RuleAnswer:
+    """The answer to a question: an act, the reason for none, or symptoms to pick from."""
     if question.finding is not None and not question.pick:
         found = FINDINGS.get(question.finding.kind, unknown)(scene, question)
         if found is not None:
@@ -457,7 +454,7 @@ def answer(scene: CellScene, question: Question) -> RuleAnswer:
     return msgspec.structs.replace(made, read_as=read.text)
 
 
-def _by_rules(scene: CellScene, question: Question, read: QuestionReading) -> RuleAnswer:
+def _by_rules(scene: CellScene, question: SymptomQuestion, read: QuestionReading) -> RuleAnswer:
     looked: list[RuleAnswer] = []
     for symptom in read.symptoms[:MAX_LOOKED]:
         rule = RULES.get(symptom.kind) or (wait_rules.answer if symptom.kind.startswith("wait_") else None)
@@ -473,7 +470,7 @@ def _by_rules(scene: CellScene, question: Question, read: QuestionReading) -> Ru
 
 
 def _unless_for_people(made: RuleAnswer, read: QuestionReading) -> RuleAnswer:
-    """The same, but for acts that people decide on: what they are for is to be picked."""
+    """The answer, or symptoms to pick from when its acts are for people to decide on."""
     if made.option is None or DECIDED_BY_PEOPLE.isdisjoint(action for action, _ in made.option.steps):
         return made
     why = f"{made.why}; whether to {made.option.text} is for people to decide"
@@ -481,7 +478,7 @@ def _unless_for_people(made: RuleAnswer, read: QuestionReading) -> RuleAnswer:
                       undecided=True, choices=choices(read.symptoms))  # fmt: skip
 
 
-def _undecided(scene: CellScene, question: Question, read: QuestionReading) -> RuleAnswer:
+def _undecided(scene: CellScene, question: SymptomQuestion, read: QuestionReading) -> RuleAnswer:
     if question.pick:
         why = f"{question.pick} names none of the symptoms that the cell shows now"
     elif question.named or not read.symptoms:
@@ -496,7 +493,7 @@ def choices(symptoms: tuple[Symptom, ...]) -> tuple[SymptomChoice, ...]:
     return tuple(SymptomChoice(name=one.name, text=one.text) for one in symptoms)
 
 
-def all_well(scene: CellScene, question: Question) -> str:
+def all_well(scene: CellScene, question: SymptomQuestion) -> str:
     silent = silence(scene)
     if silent:
         return silent
@@ -512,7 +509,7 @@ def all_well(scene: CellScene, question: Question) -> str:
 
 
 def out_of_use(scene: CellScene, kind: str, id_: str) -> str:
-    """What a person has done to it that keeps it from its use; empty where nothing does."""
+    """The act of a person that keeps the object out of use; empty when there is none."""
     state = scene.state
     if kind == "node" and state.capacity.state[row := state.capacity.row(id_)] != NodeState.READY:
         since = minutes(scene.now_ms - state.capacity.since[row])
@@ -526,7 +523,7 @@ def out_of_use(scene: CellScene, kind: str, id_: str) -> str:
 
 
 def looked_at(scene: CellScene) -> str:
-    """What there is, by its states: for who is told that nothing should be done."""
+    """Counts of the cell's objects by state, for the explanation that nothing should be done."""
     state, work = scene.state, scene.overview.states
     nodes = Counter(NodeState(each).label for each in view(state.capacity.state).tolist())
     nodes.pop(NodeState.REMOVED.label, None)
@@ -550,7 +547,7 @@ def by_state(found: Counter[str]) -> str:
 
 
 def silence(scene: CellScene) -> str:
-    """What is said of nodes that are not heard of: nothing is done about them by hand."""
+    """The explanation that silent nodes are not acted on by hand; empty when no node is silent."""
     if scene.agents is None or not scene.agents.suspect:
         return ""
     count = f"{scene.agents.suspect:,} of {scene.agents.watched:,} watched nodes are silent"
@@ -562,13 +559,13 @@ def silence(scene: CellScene) -> str:
 # -- rules ------------------------------------------------------------------------------------------------------------
 
 
-def cordoned(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def cordoned(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """Nodes that are out of use and healthy: those that are named, or all."""
     named = [id_ for id_ in symptom.ids if id_ in question.names("node")]
-    return draft_nodes.hand_back(scene, symptom.text, tuple(named or symptom.ids)[:12])
+    return node_rules.hand_back(scene, symptom.text, tuple(named or symptom.ids)[:12])
 
 
-def held_queue(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def held_queue(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """A queue that is closed, for what waits in it."""
     lots = scene.queue_lots(symptom.subject)
     if lots:
@@ -580,33 +577,28 @@ def held_queue(scene: CellScene, symptom: Symptom, question: Question) -> RuleAn
     )  # fmt: skip
 
 
-def budget(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def budget(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     option = wait_rules.raised(scene, symptom.subject)
-    if not Solver(scene.engine, ()).try_(option).harmless:
-        return None
-    return RuleAnswer(
-        option=option, why=symptom.text, questions=("Has the owner of the money agreed, by name?",),
-        risks=(option.harms,),
-    )  # fmt: skip
+    return unless_harmful(scene, option, symptom.text, "Has the owner of the money agreed, by name?")
 
 
-def on_hold(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def on_hold(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """Work that is held or suspended: what is named of it, or all."""
     named = [id_ for id_ in symptom.ids if id_ in question.names("workload")]
     ids = tuple(named or symptom.ids)[:MAX_RELEASED]
     action: ActionName = "resume" if symptom.kind == "parked_Suspended" else "release"
-    option = DraftOption(
+    return unless_harmful(scene, _taken_up(action, ids), symptom.text, "Who holds it, and what for?")
+
+
+def _taken_up(action: ActionName, ids: tuple[str, ...]) -> DraftOption:
+    """The option to release or resume work that somebody put aside."""
+    return DraftOption(
         text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
         harms="Whoever put it aside may have had a reason that the cell does not know.",
     )  # fmt: skip
-    if not Solver(scene.engine, ids).try_(option).harmless:
-        return None
-    return RuleAnswer(
-        option=option, why=symptom.text, risks=(option.harms,), questions=("Who holds it, and what for?",)
-    )
 
 
-def never(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def never(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     first = symptom.ids[0]
     reasons = scene.engine.workload(first).reasons
     text = reasons[0].text if reasons else symptom.text
@@ -616,20 +608,21 @@ def never(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer 
     )  # fmt: skip
 
 
-def zone_lost(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
-    """What is more important than what runs elsewhere, and lost its place with the zone, first of all."""
+def zone_lost(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer for a failing zone. More important work that lost its place with the zone comes first."""
     for late in scene.waits(LATE_MS):
         found = wait_rules.displaced_way(scene, late, question)
         if found is not None:
             return found
-    return draft_nodes.zone_lost(scene, symptom, question)
+    return node_rules.zone_lost(scene, symptom, question)
 
 
 # -- work that waits for other work ------------------------------------------------------------------------------------
 
 
-def chained(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
-    """What keeps the named ones, or all of them, from their start: let go of, where it would start at once."""
+def chained(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer for work that waits for other work: release or resume what it waits for, where that would start at
+    once."""
     named = [id_ for id_ in symptom.ids if id_ in question.names("workload")]
     waiting = tuple(named or symptom.ids)
     roots = keepers(scene, waiting)
@@ -669,16 +662,13 @@ def keepers(scene: CellScene, ids: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _let_go(scene: CellScene, ids: tuple[str, ...], action: ActionName, why: str) -> RuleAnswer:
-    """Where its queue is open and there is room for it now."""
+    """The answer that releases or resumes these, when their queue is open and there is room for them now."""
     w = scene.state.workloads
     since_ms = max(_aside_ms(scene, id_) for id_ in ids)
     questions = ("Who put it aside, and is the reason over?",)
     if not all(scene.state.queues.is_open(w.queue[w.row_of[id_]]) for id_ in ids):
         return RuleAnswer(option=None, why=why, about=tuple(("workload", id_) for id_ in ids[:3]), questions=questions)
-    option = DraftOption(
-        text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
-        harms="Whoever put it aside may have had a reason that the cell does not know.",
-    )  # fmt: skip
+    option = _taken_up(action, ids)
     result = Solver(scene.engine, ids).try_(option)
     if not result.gain:
         return RuleAnswer(option=None, why=f"{why}; there is no room for it now", questions=questions)
@@ -687,18 +677,18 @@ def _let_go(scene: CellScene, ids: tuple[str, ...], action: ActionName, why: str
 
 
 def _aside_ms(scene: CellScene, id_: str) -> int:
-    """When it was put aside: the last thing that happened to it."""
+    """The time at which it was put aside: that of its last history entry."""
     return max((item.at_ms for item in scene.engine.workload(id_).history), default=0)
 
 
 RULES: Mapping[str, Rule] = {
-    "straggler": draft_nodes.straggler,
-    "flapping": draft_nodes.flapping,
+    "straggler": node_rules.straggler,
+    "flapping": node_rules.flapping,
     "zone_lost": zone_lost,
-    "spot_storm": draft_nodes.spot_storm,
-    "stuck": draft_nodes.stuck,
-    "tenant": draft_nodes.tenant,
-    "idle_pool": draft_nodes.idle_pool,
+    "spot_storm": node_rules.spot_storm,
+    "stuck": node_rules.stuck,
+    "tenant": node_rules.tenant,
+    "idle_pool": node_rules.idle_pool,
     "oversized": wait_rules.resized,
     "cordoned": cordoned,
     "idle_reservation": idle_reservation,

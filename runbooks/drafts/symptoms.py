@@ -1,17 +1,11 @@
-"""What is wrong in a cell: as a question names it, as it shows now, and as is on record.
+"""Symptoms: what is wrong in a cell, as a question names it, as the cell shows it now, and as is on record.
 
-What is on record of objects that a draft had better leave alone: nodes of which a review is open, and those that a
-runbook for faults took out of use; and who took out of use what is out of it.
+`CellScene` finds symptoms on a fork of the live cell, on the drafter's own thread, so neither waits for the other.
+`read` finds in a question the objects of the cell that it names and the words of a closed table that name a symptom;
+nothing else of the sentence is read. `on_record` finds objects to leave alone, such as nodes under review, and who took
+objects out of use.
 
-What is wrong in a cell, as far as it shows now: waits by their cause, nodes out of use, pools that cannot grow.
-
-Read off a fork of the live cell, on the drafter's own thread: nothing here waits for the engine, nor the engine for it.
-A symptom says what it is and what it is about; what is to be done about it is `runbooks.drafts.symptom_rules`'.
-
-Read a question: objects of this cell that it names, and words of a closed table that name a symptom.
-
-Nothing else of a sentence is read. What it asks for, denies or excepts is left to the person, who picks one of the
-symptoms that the cell shows (`runbooks.drafts.symptom_rules`).
+`runbooks.drafts.symptom_rules` decides what to do about a symptom.
 """
 
 from __future__ import annotations
@@ -56,7 +50,7 @@ OPENS = {"uncordon": "node", "open_queue": "queue"}
 
 
 class Closed(NamedTuple):
-    """Who took something out of use, as the last that was done about it."""
+    """The last proposal that took an object out of use, and whose it was."""
 
     proposal: str
     """Such as P-4; there the reason is, which is not kept here."""
@@ -71,7 +65,7 @@ class RecordedObjects(NamedTuple):
 
 
 def on_record(engine: Engine) -> RecordedObjects:
-    """Nothing where nothing is on record, or the record cannot be read."""
+    """The recorded objects; none when the record cannot be read."""
     with contextlib.suppress(JournalError, SQLAlchemyError, msgspec.MsgspecError):
         return engine.recorded(_read)
     return RecordedObjects()
@@ -163,13 +157,13 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What a person picks it by, such as `wait_QueueHeld:research`."""
+        """The name by which a person picks it, such as `wait_QueueHeld:research`."""
         return f"{self.kind}:{self.subject}" if self.subject else self.kind
 
 
 class CellScene:
-    """One look at a cell. `engine` is a fork on which everything has started that would start anyway; `agents` what
-    agents say on the live one."""
+    """A reading of a cell. `engine` is a fork on which everything has started that would start anyway; `agents` is the
+    report of the live cell's agents."""
 
     def __init__(
         self, engine: Engine, agents: AgentsReport | None = None, record: RecordedObjects | None = None
@@ -260,29 +254,29 @@ class CellScene:
         return self.node_ids(found)
 
     def closed_by(self, kind: str, ids: Iterable[str]) -> str:
-        """Who took these out of use and where the reason stands, as far as it is on record; else empty."""
+        """The people who took these objects out of use, and where the reason stands; empty when that is not on
+        record."""
         known = dict.fromkeys(done for id_ in ids if (done := self.record.closed.get((kind, id_))) is not None)
         told = [f"{done.who} did so with {done.proposal}" for done in list(known)[:MAX_CLOSERS]]
         first = next(iter(known), None)
         return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
 
     def queue_lots(self, queue: str) -> list[WaitingLot]:
-        """Those of a queue, and of all below it."""
+        """The lots of a queue and of all queues below it."""
         tree = self.state.queues
         row = tree.row(queue)
         names = {tree.specs[leaf].name for leaf, path in enumerate(tree.path) if row in path}
         return [lot for lot in self.lots if lot.queue in names]
 
     def reason(self, lot: WaitingLot) -> str:
-        """Why it waits, in the engine's words."""
+        """The reason of the wait in the engine's words."""
         reasons = self.engine.reader.explainer.reasons(lot.row)
         return reasons[0].text if reasons else ""
 
     # -- what is wrong ------------------------------------------------------------------------------------------------
 
     def waits(self, late_ms: int) -> list[Symptom]:
-        """One for each queue and cause of waits that are longer; those of the highest priority, then the longest,
-        first."""
+        """A symptom for each queue and cause of waits longer than `late_ms`."""
         found: dict[tuple[str, str], list[WaitingLot]] = {}
         for lot in self.lots:
             if lot.wait_ms > late_ms:
@@ -524,8 +518,8 @@ def _pattern(words: str) -> re.Pattern[str]:
 _PATTERNS = {name: _pattern(row.words) for name, row in SYMPTOM_CLASSES.items()}
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What a question, a finding and a pick are about."""
+class SymptomQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """The subject of a question, a finding and a pick."""
 
     text: str
     classes: frozenset[str] = frozenset()
@@ -540,7 +534,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(id_ for kind, id_ in self.named if kind in kinds)
 
 
-def read(engine: Engine, text: str, finding: ReportedFinding | None, pick: str = "") -> Question:
+def read(engine: Engine, text: str, finding: ReportedFinding | None, pick: str = "") -> SymptomQuestion:
     """A question, of the cell as it is."""
     words = WORD.findall(text)
     known = _known(engine)
@@ -551,7 +545,7 @@ def read(engine: Engine, text: str, finding: ReportedFinding | None, pick: str =
         named |= dict.fromkeys(_objects(engine, known, about))
     lower = {part for word in words for part in (word.lower(), *re.split(r"[._/@:-]", word.lower()))}
     classes = {name for name, pattern in _PATTERNS.items() if any(pattern.fullmatch(word) for word in lower)}
-    return Question(text=text, classes=frozenset(classes), named=tuple(named), finding=finding, pick=pick)
+    return SymptomQuestion(text=text, classes=frozenset(classes), named=tuple(named), finding=finding, pick=pick)
 
 
 def _named(

@@ -1,9 +1,8 @@
-"""A draft: what a drafter thinks should be done, or said, with what that rests on. Nothing is done by it.
+"""Drafts: what a drafter proposes to do or say, with the facts that it rests on. A draft changes nothing.
 
-There is one type for all of them, whoever thought it out: the rules of `runbooks.drafts.rule_drafter`, or a language
-model. Steps are typed acts of the catalogue; words are for people and are never read back. Values in a model's words
-are put in from facts, and a sentence that says one of its own is marked. A draft becomes an ordinary proposal only when
-a person asks for that.
+One type serves the rules of `runbooks.drafts.rule_drafter` and a language model. Steps are typed acts of the catalogue.
+Prose is for people and is never read back; values in a model's prose are put in from facts, and a sentence that states
+a value of its own is marked. A draft becomes a proposal only when a person asks for that.
 """
 
 from __future__ import annotations
@@ -28,42 +27,13 @@ and does not reach what is asked; it was made from part of what there is."""
 FactUnit = Literal["", "count", "gpu", "cpu", "mib", "seconds", "permille", "microusd", "microusd_hour", "time_ms"]
 """gpu and cpu in milli-units, time_ms as Unix milliseconds; "" for a word."""
 
-REASONS = frozenset(
-    [
-        "connection",
-        "deadline",
-        "content_type",
-        "response_too_large",
-        "encoding",
-        "redirect",
-        "auth",
-        "model_missing",
-        "other_model",
-        "envelope_shape",
-        "choices_count",
-        "message_shape",
-        "content_shape",
-        "finish_reason",
-        "refusal",
-        "unexpected_tool_call",
-        "content_not_json",
-        "content_too_large",
-        "schema",
-        "unknown_target",
-        "policy_denied",
-        "runbook_invalid",
-        "leak_detected",
-        "budget",
-        "rate_limited",
-        "circuit_open",
-        "no_key",
-        "not_configured",
-        "bad_endpoint",
-        "egress_denied",
-        "cancelled",
-        "worker",
-    ]
-)
+REASONS = frozenset((
+    "connection", "deadline", "content_type", "response_too_large", "encoding", "redirect", "auth", "model_missing",
+    "other_model", "envelope_shape", "choices_count", "message_shape", "content_shape", "finish_reason", "refusal",
+    "unexpected_tool_call", "content_not_json", "content_too_large", "schema", "unknown_target", "policy_denied",
+    "runbook_invalid", "leak_detected", "budget", "rate_limited", "circuit_open", "no_key", "not_configured",
+    "bad_endpoint", "egress_denied", "cancelled", "worker",
+))  # fmt: skip
 """Why a model's draft was rejected; beside these http_NNN for the status of an answer, such as http_503."""
 
 MAX_QUESTION = 2_000
@@ -96,7 +66,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody or something has found, as data: the recommender does not know the runbooks, nor they it."""
+    """A finding as data. The recommender does not know the runbooks, nor they the recommender."""
 
     id: str
     """Such as R-k3vq7."""
@@ -123,7 +93,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of the cell, typed by us: what a draft may rest on."""
+    """A reading of the cell, typed by us, that a draft may rest on."""
 
     id: str
     """F1, F2, …: what is cited."""
@@ -143,7 +113,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Brief(msgspec.Struct, frozen=True, kw_only=True):
-    """What every drafter is given: the question and the facts, and nothing to act with."""
+    """The input of every drafter: the question and the facts, and nothing to act with."""
 
     task: Task = "act"
     question: str
@@ -218,7 +188,7 @@ class RunbookDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """What the change is to bring about, and what a fork showed of it."""
+    """The goal of a draft, and how far a fork reached it."""
 
     text: str
     """As in "the oldest of queue research has waited at most 30 min"."""
@@ -237,7 +207,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of drafts like this one: the only confidence that is shown."""
+    """The outcomes of drafts like this one: the only confidence that is shown."""
 
     of: str
     """Which ones: "drafts by rule of runbook queue-wait-over-slo"."""
@@ -262,7 +232,7 @@ class SymptomChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent on a model's draft."""
+    """The cost of a model's draft."""
 
     endpoint: str
     model: str
@@ -283,7 +253,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """What one drafter makes of a brief."""
+    """A drafter's result for a brief."""
 
     drafter: Drafter
     task: Task
@@ -355,7 +325,7 @@ RuleState = Literal["drafting", "done", "failed"]
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the model is."""
+    """The progress of the model."""
 
     phase: Phase = "starting"
     elapsed_ms: int = 0

@@ -31,7 +31,7 @@ Value = Literal["number", "word", "text", Names]
 
 
 class FactMetric(msgspec.Struct, frozen=True):
-    """One thing that can be said."""
+    """The type and words of a metric."""
 
     of: Subject
     value: Value
@@ -274,11 +274,11 @@ _TOKEN = re.compile(r"[a-z][a-z_]{0,40}")
 
 
 def is_word(metric: FactMetric, value: str) -> bool:
-    """Whether it is one of the words that the metric can be: kinds of findings are an open list of tokens of ours."""
+    """True for one of the words that the metric can be. Kinds of findings are an open list of tokens of ours."""
     return value in metric.words or (not metric.words and _TOKEN.fullmatch(value) is not None)
 
 
-def said(value: int | str, unit: FactUnit) -> str:
+def with_unit(value: int | str, unit: FactUnit) -> str:
     """A value with its unit, as people read it."""
     if isinstance(value, str):
         return value
@@ -305,8 +305,8 @@ def value_of(fact: Fact) -> str:
     """A fact's value with its unit; of a count, with what is counted: "41 workloads"."""
     counted = _COUNTED.search(METRICS[fact.metric].says) if fact.unit == "count" else None
     if counted is None:
-        return said(fact.value, fact.unit)
-    return f"{said(fact.value, fact.unit)} {counted[1]}{'' if fact.value == 1 else 's'}"
+        return with_unit(fact.value, fact.unit)
+    return f"{with_unit(fact.value, fact.unit)} {counted[1]}{'' if fact.value == 1 else 's'}"
 
 
 def lasting(seconds: int) -> str:
@@ -328,13 +328,11 @@ def moment(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-def fact(
-    metric: str, subject: str, value: int | str, *, tenant: str = "", at: Mapping[str, FactMetric] = METRICS
-) -> Fact:
-    """One, without an id yet."""
-    meaning = at[metric]
+def fact(metric: str, subject: str, value: int | str, *, tenant: str = "") -> Fact:
+    """A fact that has no id yet."""
+    meaning = METRICS[metric]
     says = _ONE.sub(r"\1", meaning.says) if value == 1 and meaning.unit == "count" else meaning.says
-    text = says.format(of=subject, value=said(value, meaning.unit))
+    text = says.format(of=subject, value=with_unit(value, meaning.unit))
     if metric == "workload_reason" and value == "none":
         text = f"workload {subject} waits for nothing"
     return Fact(

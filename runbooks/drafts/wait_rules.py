@@ -1,14 +1,9 @@
-"""Why work waits, and the least that can be done: quota, smaller requests, room.
+"""Rules for waiting work: by cause, the least that lets it start.
 
-What lets work start that waits for quota: to borrow more, of what siblings lend; to be lent more; more quota of its
-own; or some of an idle sibling's.
-
-Why work waits, and the least that can be done about it: for each cause the options, mildest first.
-
-First of all it is looked whether it starts by itself. An option counts when, on a fork, late work starts because of it,
-and nothing else stops, or starts later that is as important.
-
-Requests of waiting work that are far larger than what its likes use: what is asked for is made smaller.
+`answer` first looks whether the work starts by itself. Then it tries the options for the cause, mildest first:
+borrowing, lending and quota; room on nodes; reservations, closed queues and budgets. An option counts when late work
+starts because of it on a fork, nothing else stops, and nothing as important starts later. `resized` makes requests
+smaller that are far above the use of similar work.
 """
 
 from __future__ import annotations
@@ -22,16 +17,17 @@ from engine.model.spec_parts import MICROUSD, usd
 from engine.model.specs import RESOURCES, FlavorQuota, QueueMode, QueueSpec
 from engine.reads import pending_reasons
 from engine.state.queue_tree import Lack
+from runbooks.actions.workloads import RETURNED
 from runbooks.drafts.node_rules import boot_ms, consolidated, larger_pools, pool_row, uncordoned
 from runbooks.drafts.solver import Case, DraftOption, Family, RuleAnswer, Solver, TrialResult
-from runbooks.drafts.symptoms import CellScene, Question, Symptom, WaitingLot, counted, minutes
+from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, WaitingLot, counted, minutes
 from runbooks.drafts.typed_draft import DraftGoal
 from runbooks.plans.amounts import hours, whole
 from runbooks.plans.typed_plan import ActionName
 
 
 def more_quota(case: Case) -> Iterator[Family]:
-    """To borrow more, of what siblings lend; to be lent more; more of its own; or some of an idle sibling's."""
+    """Options for quota: borrow more, be lent more, more quota of its own, or some of an idle sibling's."""
     lack = case.lack(case.first)
     tree = case.state.queues
     if lack is None:
@@ -54,7 +50,7 @@ def more_quota(case: Case) -> Iterator[Family]:
 def quota_ways(
     case: Case, lack: Lack, own: QueueSpec, pool: str, resource: str, units: str
 ) -> list[Callable[[int], DraftOption] | None]:
-    """Mildest first. Of the quota of one pool only what the queue itself has."""
+    """The options, mildest first. For the quota of one pool only the queue's own is offered."""
     at = case.state.queues.specs[lack.vertex]
     if pool:
         return [borrow(at, pool, resource, units), nominal(case, own, pool, resource, units)]
@@ -152,7 +148,7 @@ def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -
 def rebalance(
     own: QueueSpec, idle: list[tuple[QueueSpec, int]], resource: str, units: str
 ) -> Callable[[int], DraftOption] | None:
-    """From the idle sibling with most to spare to its own."""
+    """Moves quota to the queue from the idle sibling with most to spare."""
     if not idle or resource not in own.nominal:
         return None
     donor, spare = idle[0]
@@ -184,8 +180,8 @@ MAX_APPROVED = 20
 MAX_REBALANCE = 8
 
 
-def answer(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
-    """None where nothing that may be done helps."""
+def answer(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
+    """The answer for a wait; None when nothing that may be done helps."""
     case = Case(scene, symptom, question)
     token = symptom.kind.removeprefix("wait_")
     alone_ms = max(SOON_MS, boot_ms(case))
@@ -212,7 +208,7 @@ def answer(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer
     return found(case, best)
 
 
-def displaced_way(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def displaced_way(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """Less important work gives way to what lost its nodes with a zone, where that starts all of it."""
     case = Case(scene, symptom, question)
     if symptom.kind not in (f"wait_{pending_reasons.CAPACITY}", f"wait_{pending_reasons.FRAGMENTED}") or not displaced(
@@ -290,15 +286,15 @@ def given_way(case: Case) -> Iterator[Family]:
 
 
 def displaced(case: Case) -> bool:
-    """Whether what is late ran, and lost its place, and a zone is dark."""
+    """True when the late work ran, lost its place, and a zone is failing."""
     if not any(symptom.kind == "zone_lost" for symptom in case.scene.nodes()):
         return False
     history = case.scene.engine.workload(case.first.id).history
-    return any(item.what == "requeued" for item in history)
+    return any(item.what == RETURNED for item in history)
 
 
 def pointed_at(case: Case) -> bool:
-    """Whether a person picked what is late, or named it."""
+    """True when a person picked the late work or named it."""
     return bool(case.question.pick or (case.question.names("workload") and case.question.text))
 
 
@@ -392,7 +388,8 @@ def opened(case: Case) -> Iterator[Family]:
 
 
 def first_in_line(case: Case) -> Iterator[Family]:
-    """What helps the first of a strict queue; else to hold one that can never start; else to pass over it."""
+    """Options for the first workload of a strict queue: what helps it; to hold it when it can never start; to pass over
+    it."""
     explainer = case.scene.engine.reader.explainer
     first = min(lot.row for lot in case.scene.queue_lots(case.symptom.subject))
     head = next(lot for lot in case.scene.lots if lot.row == first)
@@ -490,7 +487,7 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def _no_way(case: Case, token: str) -> str:
-    """Why nothing is done, in a sentence."""
+    """The reason that nothing is done, in a sentence."""
     reason = case.scene.reason(case.first)
     start_ms = case.scene.engine.reader.explainer.start_bound(case.first.row)
     when = ""
@@ -578,7 +575,7 @@ def used_of(over: Over) -> str:
     return " and ".join([cpu] * bool(over.cpu_milli) + [memory] * bool(over.memory_mib))
 
 
-def resized(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswer | None:
+def resized(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     lot = symptom.lots[0]
     over = next((one for one in oversized(scene) if one.lot.row == lot.row), None)
     ids = lot.members[:MAX_RESIZED]
@@ -595,7 +592,7 @@ def resized(scene: CellScene, symptom: Symptom, question: Question) -> RuleAnswe
 
 
 def less(over: Over, ids: tuple[str, ...]) -> list[DraftOption]:
-    """To ask for less of one, then of both."""
+    """Options with a smaller request: of one resource, then of both."""
     ways: list[dict[str, int]] = []
     cpu = {"cpu_milli": smaller(over.cpu_milli, 1000)}
     memory = {"memory_mib": smaller(over.memory_mib, 1024)}

@@ -1,27 +1,17 @@
-"""After a step: a canary judged, the way back taken, and intents of which nobody can tell.
+"""After a step: rollbacks, the judging of canaries, and intents in doubt.
 
-The way back: what was approved with a plan to undo it, taken step by step, the last first, each act once.
+A rollback takes the way back that was approved with the plan, last step first, each act once. It is tried on a fork
+first. The votes on the plan cover it while it is no riskier than they knew and stops nothing that runs. Otherwise it is
+proposed as a plan of its own.
 
-It is tried on a fork first. The votes on the plan cover it while it is no riskier than they knew and stops nothing that
-runs; else it is put to the vote as a plan of its own, which names the one that it takes back.
+A canary is judged over a window of cell time, by the waits of first starts in it and of work that came in it and still
+waits. It fails when the 95th percentile is more than `worst_permille` of what it was in as long a window before; where
+the waits of other queues grew, it may have grown as much. A wait below a minute counts as a minute. Work that started
+more than once is left out, because the wait of its first start is not kept.
 
-Judging a canary: waits under the new setting against those before it, and against queues that kept the old one.
-
-Measured over a window of cell time: the waits of first starts in it, and of what came in it and still waits at its end,
-as long as it has waited by then. Without these a setting that starves large work would look good: what never starts has
-no wait. What was started more than once is left out, because the wait of its first start is not kept.
-
-A canary fails when the 95th percentile of its waits is more than `worst_permille` of what it was in as long a window
-before it. Where the waits of other queues grew meanwhile, the canary is allowed to have grown as much: the cell was
-busier. A wait below a minute counts as a minute, because a second in place of nothing is not a hundred times worse.
-
-What a person can know, and do, about an intent to another scheduler of which nobody can tell whether it happened.
-
-It can be settled, by as many as its plan needs votes of, and by none who may not vote on that plan: it accepts what
-could not be verified. Of a submission, by who may submit. Each with a reason, on record. A submission can be carried
-again: it needs no vote the first time either. An act cannot: the gate has each step of an approved plan done once,
-under a key of its own, for the cell as it was when it was voted on. To have it once more is another act, proposed anew,
-simulated on the cell as it is, and voted on; `IntentDetail.act` is what to propose.
+An intent is in doubt when nobody can tell whether the other scheduler carried it out. It is settled by as many people
+as its plan needs votes of, each with a reason on record; an intent of a submission by who may submit. A submission can
+be carried again. An act cannot: `IntentDetail.act` is what to propose instead.
 """
 
 from __future__ import annotations
@@ -87,8 +77,8 @@ class Rollback:
         self._act = do
 
     def tried(self, row: ProposalRow, plan: Plan, request: Request) -> Composed | None:
-        """What taking it back would do now, on a fork; None: all is as it was before already. `request` has what is
-        asked besides. Raises RefusedError where nothing of it can be taken back."""
+        """The effect of taking it back now, tried on a fork; None: everything is as it was before. `request` has the
+        reason and limits asked for. Raises RefusedError when nothing of it can be taken back."""
         typed_plan.after(row.state, "taken_back", row.id)
         done = [number for number in range(len(plan.steps)) if self._done(row, number)]
         if not done:
@@ -111,8 +101,8 @@ class Rollback:
         return msgspec.structs.replace(found, words=words)
 
     def why_own_votes(self, row: ProposalRow, plan: Plan, found: Composed) -> str:
-        """Why the votes on the plan do not cover what taking it back would do now; empty: they do, because it is not
-        too late, stops nothing that runs, and is no riskier than it was when they were given."""
+        """The reason that the votes on the plan do not cover taking it back now: it is too late, stops running work, or
+        is riskier than when they were given. Empty when they cover it."""
         if row.executed_ms + ROLLBACK_WITHIN_MS < self._now():
             return f"{row.id} was executed at {utc(row.executed_ms)}: too long ago for the votes that it got then"
         if found.tier > max(plan.tier, plan.rollback_tier):
@@ -139,8 +129,8 @@ class Rollback:
             raise RefusedError(f"rolling back {row.id} is {found.tier}: say why", "Give a reason")
 
     def asked(self, request: Request) -> tuple[Composed, str]:
-        """What rolling back the proposal that a request names would do now, and why that needs votes of its own; empty:
-        it does not. Raises RefusedError where there is nothing to take back."""
+        """The effect of rolling back the proposal that a request names, and the reason that it needs votes of its own,
+        or an empty text. Raises RefusedError when there is nothing to take back."""
         if request.steps:
             raise SpecError("steps", "are given beside rolls_back", "Leave them out: they come from what was done")
         row, plan = self._engine.record(lambda connection: found_with_plan(connection, request.rolls_back))
@@ -207,7 +197,7 @@ class Rollback:
         )
 
     def _undo_one(self, actor: Actor, row: ProposalRow, plan: Plan, number: int, part: int, act: Act) -> None:
-        """One inverse act, once. What is as it was already needs nothing."""
+        """Does one inverse act, once. A target that is as it was needs nothing."""
         now_ms = self._now()
         step = plan.steps[number]
         key = store.back_key(row, number, part)
@@ -227,7 +217,7 @@ class Rollback:
                 **store.add_effect(connection, effect),
                 **store.set_standing(connection, self._audit, row, number, standing),
             }
-            store.say(
+            store.add_record(
                 connection, self._audit, row, "exec.effect" if not nothing else "exec.needless", actor,
                 {"key": key, "action": act.action, "targets": list(act.targets)[:100], "version": version},
                 step=step.id, rows=rows,
@@ -289,12 +279,12 @@ def found_with_plan(connection: Connection, proposal_id: str) -> tuple[ProposalR
 
 
 SHORT_MS = 60_000
-"""Waits below this are as good as none."""
+"""WindowWaits below this are as good as none."""
 Rows = np.ndarray[Any, np.dtype[Any]]
 
 
-class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group of queues looked like over one window."""
+class WindowWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """The waits of a group of queues over one window."""
 
     starts: int
     p95_ms: int
@@ -305,16 +295,16 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     text: str
     """In words, with the figures."""
-    before: Waits
-    after: Waits
+    before: WindowWaits
+    after: WindowWaits
     others_permille: int
-    """Waits of the other queues after it, in permille of those before it, at least 1000; 1000 where nothing can be said
+    """Waits of the other queues after it, in permille of those before it, at least 1000; 1000 where nothing is known
     of them."""
 
 
 def judge(engine: Engine, act: Act, since_ms: int) -> Judgement | None:
-    """How the canary that began at that cell time has done. None while its window is not over. Raises NotFoundError for
-    queues that are gone."""
+    """The judgement of the canary that began at that cell time. None while its window is not over. Raises NotFoundError
+    for queues that are gone."""
     canary = act.canary
     assert canary is not None, "only a canary is judged"
     end_ms = since_ms + canary.window_ms
@@ -344,7 +334,7 @@ def judge(engine: Engine, act: Act, since_ms: int) -> Judgement | None:
 
 
 def queues_of(engine: Engine, act: Act) -> Rows:
-    """By queue row: whether the canary is in it."""
+    """A mask by queue row: the canary is in it."""
     tree = engine.state.queues
     mine: Rows = np.zeros(len(tree.specs), bool)
     if act.canary is not None and act.canary.policy is not None:
@@ -356,11 +346,11 @@ def queues_of(engine: Engine, act: Act) -> Rows:
     return mine
 
 
-def waits(engine: Engine, queues: Rows, from_ms: int, to_ms: int) -> Waits:
-    """Of the workloads in these queues, over a window of cell time that is over. Its end is no part of it: what starts
-    at the moment of the change starts because of it."""
+def waits(engine: Engine, queues: Rows, from_ms: int, to_ms: int) -> WindowWaits:
+    """The waits of workloads in these queues over a past window of cell time. The end is excluded: work that starts at
+    the moment of the change starts because of it."""
     w = engine.state.workloads
-    none = Waits(starts=0, p95_ms=SHORT_MS)
+    none = WindowWaits(starts=0, p95_ms=SHORT_MS)
     if not w.ids or not queues.any():
         return none
     came, started, attempts = view(w.submitted), view(w.started), view(w.attempts)
@@ -374,7 +364,7 @@ def waits(engine: Engine, queues: Rows, from_ms: int, to_ms: int) -> Waits:
     if not len(found):
         return none
     nearest = -(-95 * len(found) // 100) - 1
-    return Waits(starts=int(begun.sum()), p95_ms=max(SHORT_MS, int(found[nearest])))
+    return WindowWaits(starts=int(begun.sum()), p95_ms=max(SHORT_MS, int(found[nearest])))
 
 
 MAX_NAMES = 50
@@ -388,7 +378,7 @@ GIVEN = ("priority_class", "qos", "priority", "queue")
 
 
 def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Intent]:
-    """All but what the other scheduler shows. On the engine's thread. Raises NotFoundError."""
+    """All of an intent except what the other scheduler shows. On the engine's thread. Raises NotFoundError."""
     intent = engine.state.intents.known(number)
     if intent is None:
         raise NotFoundError(f"there is no intent i{number}", "The last 500 that were settled are kept: muster intents")
@@ -409,7 +399,7 @@ def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Inten
 
 
 def wants(command: cmd.AnyCommand) -> tuple[str, ...]:
-    """What is asked for, in lines, as far as its name and its subjects do not say it."""
+    """Lines about an intent's command, apart from its name and subjects."""
     if isinstance(command, cmd.Submit):
         spec = command.workloads[0]
         argv = " ".join(spec.run.argv) if spec.run is not None else ""
@@ -486,8 +476,8 @@ def recorded_again(engine: Engine, gate: Gate, changes: Sequence[cmd.IntentChang
 
 
 def frozen(engine: Engine, gate: Gate, number: int) -> str:
-    """Why an act that the other scheduler forgot is not done again by itself now: a freeze holds that would stop its
-    plan. Empty: none does."""
+    """The reason that an act which the other scheduler forgot is not repeated now: a freeze holds that would stop its
+    plan. Empty when none does."""
     intent = engine.state.intents.known(number)
     if intent is None:
         return ""
@@ -508,7 +498,7 @@ def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Rece
     """Settle it, or have a submission carried again; with its record. On the engine's thread. Raises NotFoundError,
     SpecError, and RefusedError for one that is not in doubt, for whom the policy does not let, and while others must
     say the same: then the word is kept."""
-    target_readings.check_text(said.reason, "reason", target_readings.MAX_COMMENT)
+    typed_plan.check_line(said.reason, "reason", typed_plan.MAX_COMMENT)
     if len(said.reason.strip()) < MIN_REASON:
         raise SpecError("reason", "is too short", f"Say what was found, in {MIN_REASON} characters or more")
     intent = in_doubt(engine.state, said.number)
@@ -543,10 +533,10 @@ def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent:
     def look(connection: Connection) -> tuple[str, str]:
         in_force = gate.policies.current(connection)
         need, author, requester = _needed(in_force, left, tier, scope)
-        words = [*_words(connection, said, actor), _word(actor, gate.policies.clock())]
+        words = [*_words(connection, said, actor), approval_policy.vote_of(actor, "approve", gate.policies.clock())]
         counted = approval_policy.tally(in_force, words, author, requester, need, scope, owner=gate.policies.owner)
         not_mine = counted.why_not[-1] and f"your word does not count: it {counted.why_not[-1]}"
-        why_not = approval_policy.may(in_force, actor, "vote", tier, scope, owner=gate.policies.owner) or not_mine
+        why_not = gate.policies.why_not(connection, actor, "vote", tier, scope) or not_mine
         data: dict[str, object] = {"deed": "answer intent", "intent": intent.number}
         if why_not:
             gate.audit.append(connection, "command.refused", actor, proposal=proposal, data=data | {"why": why_not})
@@ -571,7 +561,8 @@ def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent:
 def _needed(
     in_force: approval_policy.Policy, left: tuple[ProposalRow, Plan] | None, tier: Tier, scope: Scope
 ) -> tuple[approval_policy.ApprovalNeed, Party, str]:
-    """What its plan needs by the policy in force, its author, and who asked for it. A word is not signed."""
+    """The need of the intent's plan by the policy in force, its author, and its requester. A word on an intent is not
+    signed."""
     plan = left[1] if left is not None else None
     author = plan.author if plan is not None else NOBODY
     origin: Origin = plan.origin if plan is not None else "person"
@@ -579,26 +570,21 @@ def _needed(
     return msgspec.structs.replace(need, signed=False), author, plan.requester if plan is not None else ""
 
 
-def _word(actor: Actor, at_ms: int) -> approval_policy.Vote:
-    return approval_policy.Vote(
-        subject=actor.subject, kind=actor.kind, account=actor.account, verdict="approve", at_ms=at_ms, key=actor.key
-    )
-
-
 def _words(connection: Connection, said: IntentAnswer, actor: Actor) -> list[approval_policy.Vote]:
-    """What others have said of it, the last of each, where that is the same."""
+    """The votes of others who last said the same of this intent."""
     query = select(record_table.c.body).where(record_table.c.type == AGREED).order_by(record_table.c.seq)
     last: dict[str, tuple[str, approval_policy.Vote]] = {}
     for body in connection.execute(query).scalars():
         record = msgspec.json.decode(body)
         if record["data"]["intent"] == said.number:
             who = msgspec.convert({key: record["actor"][key] for key in ("subject", "kind", "account", "key")}, Actor)
-            last[who.subject] = record["data"]["outcome"], _word(who, record["at_ms"])
+            last[who.subject] = record["data"]["outcome"], approval_policy.vote_of(who, "approve", record["at_ms"])
     return [vote for subject, (outcome, vote) in last.items() if outcome == said.outcome and subject != actor.subject]
 
 
 def _weight(left: tuple[ProposalRow, Plan] | None, intent: Intent) -> tuple[Tier, Scope]:
-    """How much it takes to say so: as much as to approve the plan that left it; without one, as its action at least."""
+    """The tier and scope whose need applies: those of the plan that left the intent, else at least its action's
+    tier."""
     if left is not None:
         return left[1].tier, scope_of(left[1].steps)
     action = catalogue.of_command(type(wanted(intent)))

@@ -1,12 +1,11 @@
-"""The gate: the only way an action reaches the engine. Propose shows what would happen; votes make it allowed; the
-executor makes it so, once.
+"""The gate: the only way an action reaches the engine.
 
-A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Votes name that digest
-(`runbooks.gate.decisions`). Who may vote, how many must, and how much may be touched in an hour is the approval
-policy's; how proposals live is `runbooks.plans.typed_plan`'s; what is done with an approved one is
-`runbooks.gate.executor`'s. Nothing is simulated on, or written to, the live engine until then.
+`Gate.propose` resolves a request to explicit ids, simulates it on a fork, and binds it to the digest of its plan. Votes
+name that digest (`runbooks.gate.decisions`). The approval policy says who may vote, how many must, and how much may be
+touched in an hour. An approved plan is carried out once (`runbooks.gate.executor`). The life of a proposal is the table
+in `runbooks.plans.typed_plan`. Until execution nothing is simulated on, or written to, the live engine.
 
-One thread at a time, like the engine. Everything is kept in the journal's database: a restart forgets nothing.
+Call it on the engine's thread. All state is in the journal's database, so a restart forgets nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 from sqlalchemy import Connection, func, insert, select
 
 from engine.model.errors import JournalError, MusterError, RefusedError, SpecError
-from runbooks.actions import target_readings
 from runbooks.audit.log import Audit, kept
 from runbooks.gate import approval_policy, store
 from runbooks.gate.approval_policy import Policy, Verdict
@@ -28,9 +26,10 @@ from runbooks.gate.authority import facts_of
 from runbooks.gate.composition import Composed, compose, scope_of
 from runbooks.gate.decisions import BreakGlassHandler, Voting
 from runbooks.gate.executor import PlanExecutor
+from runbooks.gate.policy_changes import freezes_now
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.proposal_status import ProposalStatus
-from runbooks.gate.run_limits import Freeze, holds
+from runbooks.gate.run_limits import Freeze
 from runbooks.gate.store import PROPOSAL, REVISION, Outbox, ProposalRow
 from runbooks.plans import typed_plan
 from runbooks.plans.identity import SYSTEM, WHOLE, Actor, Scope, Signed
@@ -82,16 +81,17 @@ class Gate:
         self.audit = audit or Audit(engine, clock)
         self.policies = policies or Policies(engine, self.audit, clock)
         self.outbox = outbox or Outbox(engine, self.audit, clock)
-        self._standing = ProposalStatus(engine, self.audit, self.policies)
-        self._voting = Voting(self.audit, self.policies, self._standing)
-        self._glass = BreakGlassHandler(self.audit, self.policies, self._standing, self.outbox)
-        self._executor = PlanExecutor(engine, self.audit, self.policies, self._standing, self.outbox, self._now)
+        self._status = ProposalStatus(engine, self.audit, self.policies)
+        self._voting = Voting(self.audit, self.policies, self._status)
+        self._glass = BreakGlassHandler(self.audit, self.policies, self._status, self.outbox)
+        self._executor = PlanExecutor(engine, self.audit, self.policies, self._status, self.outbox, self._now)
         self._latest_ms = 0
         self._ready = False
         self._open()
 
     def _open(self) -> None:
-        """Where nothing can be written nothing can be done, but everything can be looked at: each use tries again."""
+        """Prepares the gate if the journal can be written; otherwise each later use tries again, and everything can
+        still be read."""
         with contextlib.suppress(JournalError):
             self._prepare()
 
@@ -112,19 +112,18 @@ class Gate:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def preview(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
-        """What proposing it would show; in its note the rules of the policy that would deny it, or why a rollback needs
-        votes of its own. Nothing is kept. Errors as `propose`."""
+        """The proposal as it would be shown. Its note names the policy rules that would deny it, or the reason that a
+        rollback needs votes of its own. Nothing is kept. Errors as `propose`."""
         now_ms = self._now()
         composed, why_votes = self._composed(request)
-        shown = self._engine.recorded(
-            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
-        )
+        drafted = DraftedPlan(actor, request, runbook, composed)
+        shown = self._engine.recorded(lambda connection: self._shown_only(connection, drafted, now_ms))
         if not request.rolls_back:
             return shown
         return msgspec.structs.replace(shown, covered=not why_votes, note=shown.note or why_votes)
 
     def _composed(self, request: Request) -> tuple[Composed, str]:
-        """What it would do now; and of a rollback, why it needs votes of its own."""
+        """The simulated plan, and for a rollback the reason that it needs votes of its own."""
         return self._executor.way_back.asked(request) if request.rolls_back else (compose(self._engine, request), "")
 
     def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
@@ -136,10 +135,8 @@ class Gate:
         """
         now_ms = self._now()
         self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
-        composed, _ = self._composed(request)
-        shown = self._engine.record(
-            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
-        )
+        drafted = DraftedPlan(actor, request, runbook, self._composed(request)[0])
+        shown = self._engine.record(lambda connection: self._draft(connection, drafted, now_ms))
         if shown.state == "denied":
             raise RefusedError(
                 f"{shown.id} is denied by policy: {shown.note}", "muster policy show says what may be done"
@@ -166,63 +163,44 @@ class Gate:
             if asked.source is None and before is not None and before.origin in approval_policy.MACHINES:
                 # An edit does not make a machine's draft the editor's own.
                 asked = msgspec.structs.replace(asked, source=before)
-            return self._submit(connection, row, actor, asked, None, composed, now_ms)
+            return self._submit(connection, row, DraftedPlan(actor, asked, None, composed), now_ms)
 
         return self._engine.record(write)
 
-    def _draft(
-        self,
-        connection: Connection,
-        actor: Actor,
-        request: Request,
-        runbook: RunbookRef | None,
-        composed: Composed,
-        now_ms: int,
-        *,
-        keep: bool,
-    ) -> Proposal:
-        in_force, source = self.policies.current(connection), source_of(actor, request, runbook)
-        if not keep:
-            return self._shown_only(connection, actor, request, runbook, composed, now_ms)
-        row = store.add(
-            connection,
-            {
-                "revision": 1, "serial": 0, "state": "drafted", "since_ms": now_ms, "created_ms": now_ms,
-                "author": actor.subject, "origin": source.origin, "tier": composed.tier, "digest": "",
-                "policy": in_force.digest(), "blast": b"{}", "expires_ms": now_ms,
-            },
-        )  # fmt: skip
+    def _draft(self, connection: Connection, drafted: DraftedPlan, now_ms: int) -> Proposal:
+        actor, source = drafted.actor, drafted.source
+        values = self._first_row(connection, drafted, now_ms)
+        row = store.add(connection, {**values, "revision": 1, "state": "drafted"})
         self.audit.append(
             connection, "proposal.drafted", actor, proposal=row.id, revision=1, policy_digest=row.policy,
             data={
-                "actions": [step.act.action for step in composed.steps], "origin": row.origin, "source": source.words(),
+                "actions": [step.act.action for step in drafted.composed.steps], "origin": row.origin,
+                "source": source.words(),
             },
             rows=store.on_record(row),
         )  # fmt: skip
-        shown = self._submit(connection, row, actor, request, runbook, composed, now_ms)
+        shown = self._submit(connection, row, drafted, now_ms)
         if shown.state == "awaiting":
-            self._make_room(connection, actor, request, now_ms, row.number)
+            self._make_room(connection, drafted, now_ms, row.number)
         return shown
 
-    def _submit(
-        self,
-        connection: Connection,
-        row: ProposalRow,
-        actor: Actor,
-        request: Request,
-        runbook: RunbookRef | None,
-        composed: Composed,
-        now_ms: int,
-    ) -> Proposal:
-        """From drafted to awaiting, or to denied."""
-        in_force = self.policies.current(connection)
-        sealed = self.audit.seal(connection, request.reason) if request.reason else None
-        plan = plan_of(row, actor, request, runbook, composed, in_force, sealed, now_ms)
+    def _first_row(self, connection: Connection, drafted: DraftedPlan, now_ms: int) -> dict[str, Any]:
+        """The values of a proposal that nothing has happened to, without revision and state."""
+        return {
+            "serial": 0, "since_ms": now_ms, "created_ms": now_ms, "author": drafted.actor.subject,
+            "origin": drafted.source.origin, "tier": drafted.composed.tier, "digest": "",
+            "policy": self.policies.current(connection).digest(), "blast": b"{}", "expires_ms": now_ms,
+        }  # fmt: skip
+
+    def _submit(self, connection: Connection, row: ProposalRow, drafted: DraftedPlan, now_ms: int) -> Proposal:
+        """Moves a drafted proposal to awaiting, or to denied."""
+        actor, reason = drafted.actor, drafted.request.reason
+        sealed = self.audit.seal(connection, reason) if reason else None
+        plan = plan_of(row, drafted, self.policies.current(connection), sealed, now_ms)
         digest = plan.digest()
         values = {
             "number": row.number, "revision": row.revision, "digest": digest, "plan": plan.canonical(),
-            "request": msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted"),
-            "words": msgspec.json.encode(composed.words),
+            "request": drafted.asked, "words": msgspec.json.encode(drafted.composed.words),
         }  # fmt: skip
         connection.execute(insert(REVISION).values(**values))
         rows = kept(REVISION, values)
@@ -246,50 +224,38 @@ class Gate:
             )
         else:
             row = store.move(connection, self.audit, row, "submitted", actor, now_ms)
-        return self._standing.proposal(connection, row)
+        return self._status.proposal(connection, row)
 
     def _broken(
         self, connection: Connection, actor: Actor, row: ProposalRow, plan: Plan, now_ms: int
     ) -> tuple[str, ...]:
         """The rules of the policy that proposing it breaks."""
         in_force = self.policies.current(connection)
-        rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
-        why_not = approval_policy.may(
-            in_force, actor, "propose", plan.tier, scope_of(plan.steps), owner=self.policies.owner
-        )
+        rules = self._status.broken_rules(connection, row, plan, now_ms, of_author=True)
+        why_not = self.policies.why_not(connection, actor, "propose", plan.tier, scope_of(plan.steps))
         return (*((why_not,) if why_not else ()), *rules, *unknown_channels(in_force, plan))
 
-    def _shown_only(
-        self,
-        connection: Connection,
-        actor: Actor,
-        request: Request,
-        runbook: RunbookRef | None,
-        composed: Composed,
-        now_ms: int,
-    ) -> Proposal:
-        in_force = self.policies.current(connection)
+    def _shown_only(self, connection: Connection, drafted: DraftedPlan, now_ms: int) -> Proposal:
+        values = self._first_row(connection, drafted, now_ms)
         row = ProposalRow(
-            number=0, revision=0, serial=0, state="simulated", since_ms=now_ms, created_ms=now_ms,
-            author=actor.subject, origin=source_of(actor, request, runbook).origin, tier=composed.tier, digest="",
-            policy=in_force.digest(), blast=b"{}", expires_ms=now_ms, cursor=0, verify_by_ms=0, executed_ms=0,
-            breakglass=False, note="", stale=b"[]",
+            number=0, revision=0, state="simulated", cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False,
+            note="", stale=b"[]", **values,
         )  # fmt: skip
-        plan = plan_of(row, actor, request, runbook, composed, in_force, None, now_ms)
-        note = "; ".join(self._broken(connection, actor, row, plan, now_ms))
+        plan = plan_of(row, drafted, self.policies.current(connection), None, now_ms)
+        note = "; ".join(self._broken(connection, drafted.actor, row, plan, now_ms))
         row = msgspec.structs.replace(row, digest=plan.digest(), note=note)
-        return self._standing.shown(connection, row, plan, composed.words, request.reason)
+        return self._status.shown(connection, row, plan, drafted.composed.words, drafted.request.reason)
 
-    def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int, newest: int) -> None:
-        """The same asked for again replaces what was asked for before; and a flood of one author its own oldest."""
+    def _make_room(self, connection: Connection, drafted: DraftedPlan, now_ms: int, newest: int) -> None:
+        """Replaces an open proposal with the same request; and the oldest, when an author has too many open."""
+        actor = drafted.actor
         others = (PROPOSAL.c.author == actor.subject) & (PROPOSAL.c.number != newest)
         is_open = PROPOSAL.c.state.in_(tuple(typed_plan.OPEN))
         query = select(PROPOSAL).where(others & is_open).order_by(PROPOSAL.c.number.desc())
         kept = 0
-        asked = msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted")
         for row in [ProposalRow(**values) for values in connection.execute(query).mappings()]:
             where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
-            same = connection.execute(select(REVISION.c.request).where(where)).scalar() == asked
+            same = connection.execute(select(REVISION.c.request).where(where)).scalar() == drafted.asked
             kept += not same
             if (same or kept >= MAX_OPEN) and not (same and row.state == "approved"):
                 store.move(connection, self.audit, row, "superseded", actor, now_ms, note="replaced by a newer one")
@@ -314,7 +280,7 @@ class Gate:
         now_ms = self._now()
         if verdict not in get_args(Verdict):
             raise SpecError("verdict", f"is none of {', '.join(get_args(Verdict))}", "Give one of them")
-        target_readings.check_text(comment, "comment", target_readings.MAX_COMMENT)
+        typed_plan.check_line(comment, "comment", typed_plan.MAX_COMMENT)
         row, refused = self._engine.record(
             lambda connection: self._voting.take(
                 connection,
@@ -370,7 +336,7 @@ class Gate:
         """Carry out at once what others would have had to approve. It is simulated, limited, revalidated and recorded
         like everything else. Raises RefusedError."""
         now_ms = self._now()
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
         refused = self._engine.record(
             lambda connection: self._glass.use(
                 connection, self._found(connection, proposal_id, now_ms), actor, digest, reason, signed, now_ms
@@ -384,7 +350,7 @@ class Gate:
     def close_review(self, actor: Actor, review: int, comment: str) -> None:
         """Say that it was looked at. For a person other than the one it is about. Raises RefusedError."""
         now_ms = self._now()
-        target_readings.check_text(comment, "comment", target_readings.MAX_COMMENT)
+        typed_plan.check_line(comment, "comment", typed_plan.MAX_COMMENT)
         if len(comment.strip()) < MIN_COMMENT:
             raise SpecError("comment", "is too short", f"Say what was found, in {MIN_COMMENT} characters or more")
         self._engine.record(lambda connection: self._glass.close_review(connection, actor, review, comment, now_ms))
@@ -425,16 +391,13 @@ class Gate:
     def cancel(self, actor: Actor, proposal_id: str, reason: str = "") -> Proposal:
         """Withdraw it before it is executed: its author may, and who may reject it."""
         now_ms = self._now()
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
 
         def write(connection: Connection) -> Proposal:
             row = store.found(connection, proposal_id)
             if row.author != actor.subject:
                 plan, _, _ = store.plan_of(connection, row)
-                in_force = self.policies.current(connection)
-                why_not = approval_policy.may(
-                    in_force, actor, "cancel", plan.tier, scope_of(plan.steps), owner=self.policies.owner
-                )
+                why_not = self.policies.why_not(connection, actor, "cancel", plan.tier, scope_of(plan.steps))
                 if why_not:
                     raise RefusedError(f"you may not withdraw {row.id}: {why_not}", "Ask its author, or reject it")
             elif not_for := approval_policy.why_not_token(actor, "cancel", None):
@@ -444,13 +407,13 @@ class Gate:
                 connection, self.audit, row, "cancelled", actor, now_ms, data={"reason": [s.ref for s in sealed]},
                 private=sealed, note=f"withdrawn by {actor.subject}",
             )  # fmt: skip
-            return self._standing.proposal(connection, row)
+            return self._status.proposal(connection, row)
 
         return self._engine.record(write)
 
     def tick(self) -> None:
-        """What time brings: expiry, verification of what takes long, messages that wait, and what a failure to record
-        left under way. Called about once a second."""
+        """Work that time brings, about once a second: expiry, slow verifications, outgoing messages, and plans that a
+        failed write left under way."""
         now_ms = self._now()
         is_due = PROPOSAL.c.state.in_(tuple(typed_plan.OPEN)) & (PROPOSAL.c.expires_ms <= now_ms)
         due = select(PROPOSAL).where(is_due)
@@ -485,26 +448,26 @@ class Gate:
         def read(connection: Connection) -> Proposal:
             if not self._any(connection):
                 raise store.unknown(proposal_id)
-            return self._standing.proposal(connection, store.found(connection, proposal_id))
+            return self._status.proposal(connection, store.found(connection, proposal_id))
 
         return self._engine.recorded(read)
 
     def proposals(self, states: Sequence[str] = (), limit: int = 200) -> tuple[Proposal, ...]:
-        """Those in these states, or all, newest first."""
+        """The proposals in these states, or all, newest first."""
         wanted = tuple(states) or tuple(set(typed_plan.EDGES.values()))
 
         def read(connection: Connection) -> tuple[Proposal, ...]:
             rows = store.in_states(connection, wanted, limit) if self._any(connection) else []
-            return tuple(self._standing.listed(connection, row) for row in rows)
+            return tuple(self._status.listed(connection, row) for row in rows)
 
         return self._engine.recorded(read)
 
     def _any(self, connection: Connection) -> bool:
-        """Whether there are books to read: a journal that could never be written by a gate has none."""
+        """True when the gate's tables exist. A journal that a gate could never write has none."""
         return self._ready or store.exist(connection)
 
     def reviews(self, limit: int = 200) -> tuple[Review, ...]:
-        """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
+        """Open reviews, the oldest first, then closed ones, the newest first."""
         return self._engine.recorded(lambda connection: self._glass.reviews(connection, limit))
 
     def mode(self) -> str:
@@ -515,7 +478,7 @@ class Gate:
             return ""
 
     def pending(self) -> tuple[int, int]:
-        """How many proposals wait for votes, and how many got stuck under way; zeros while nothing can be read."""
+        """Counts of proposals that wait for votes, and of those stuck under way; zeros while nothing can be read."""
 
         def read(connection: Connection) -> tuple[int, int]:
             if not self._any(connection):
@@ -528,21 +491,13 @@ class Gate:
             return 0, 0
 
     def channels(self) -> dict[str, str]:
-        """Where the channels of the policy in force lead."""
+        """The channels of the policy in force: id -> target."""
         return dict(self._engine.recorded(self.policies.current).channels)
 
     def freezes(self) -> tuple[Freeze, ...]:
-        """Those of the policy, and those that were set by hand; each with whether it stops plans now."""
+        """Freezes of the policy and those set by hand, each with whether it stops plans now."""
         now_ms = self._now()
-
-        def read(connection: Connection) -> tuple[Freeze, ...]:
-            of_policy = [(spec, "") for spec in self.policies.current(connection).freezes]
-            return tuple(
-                Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
-                for spec, by in (*of_policy, *self.policies.freezes_by(connection))
-            )
-
-        return self._engine.recorded(read)
+        return self._engine.recorded(lambda connection: freezes_now(self.policies, connection, now_ms))
 
     # -- ground -------------------------------------------------------------------------------------------------------
 
@@ -571,12 +526,7 @@ class Gate:
     def refuse_unless(self, actor: Actor, deed: approval_policy.Deed, scope: Scope | None = WHOLE) -> None:
         """Raises RefusedError, on record, for somebody who may not do such a thing in all of `scope`; None: anywhere
         at all."""
-
-        def read(connection: Connection) -> str:
-            now = self.policies.current(connection)
-            return approval_policy.may(now, actor, deed, scope=scope, owner=self.policies.owner)
-
-        why_not = self._engine.recorded(read)
+        why_not = self._engine.recorded(lambda connection: self.policies.why_not(connection, actor, deed, scope=scope))
         if why_not:
             data = {"deed": deed, "why": why_not}
             self._engine.record(lambda connection: self.audit.append(connection, "command.refused", actor, data=data))
@@ -589,10 +539,7 @@ class Gate:
         def write(connection: Connection) -> str:
             row = self._found(connection, proposal_id, now_ms)
             plan, _, _ = store.plan_of(connection, row)
-            in_force = self.policies.current(connection)
-            why_not = approval_policy.may(
-                in_force, actor, deed, plan.tier, scope_of(plan.steps), owner=self.policies.owner
-            )
+            why_not = self.policies.why_not(connection, actor, deed, plan.tier, scope_of(plan.steps))
             if why_not:
                 self.audit.append(
                     connection, "command.refused", actor, proposal=row.id, revision=row.revision,
@@ -605,9 +552,27 @@ class Gate:
             raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
 
 
+class DraftedPlan(NamedTuple):
+    """A request by an actor, and the plan that it comes to."""
+
+    actor: Actor
+    request: Request
+    runbook: RunbookRef | None
+    composed: Composed
+
+    @property
+    def source(self) -> Source:
+        return source_of(self.actor, self.request, self.runbook)
+
+    @property
+    def asked(self) -> bytes:
+        """The request as it is kept, without its reason, which may have to be erased."""
+        return msgspec.json.encode(msgspec.structs.replace(self.request, reason=""), order="sorted")
+
+
 def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Source:
-    """Where a plan comes from. A request may say that a machine drafted it; it cannot make a machine's plan a person's,
-    a model's a rule's, nor anything a runbook that is approved."""
+    """The source of a plan. A request may claim that a machine drafted it. It cannot make a machine's plan a person's,
+    a model's plan a rule's, or anything an approved runbook."""
     said = request.source
     if said is not None and said.kind in (("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")):
         return said
@@ -635,7 +600,7 @@ def requester_of(in_force: Policy, requester: str) -> str:
 
 
 def unknown_channels(in_force: approval_policy.Policy, plan: Plan) -> tuple[str, ...]:
-    """Why its messages could not go out: they go to channels that the policy names, and nowhere else."""
+    """A problem for each message to a channel that the policy does not name."""
     known = {name for name, _ in in_force.channels}
     named = {id_: None for step in plan.steps if step.act.action == "notify" for id_ in step.act.targets}
     return tuple(
@@ -645,18 +610,10 @@ def unknown_channels(in_force: approval_policy.Policy, plan: Plan) -> tuple[str,
     )
 
 
-def plan_of(
-    row: ProposalRow,
-    actor: Actor,
-    request: Request,
-    runbook: RunbookRef | None,
-    composed: Composed,
-    in_force: Policy,
-    reason: Sealed | None,
-    now_ms: int,
-) -> Plan:
+def plan_of(row: ProposalRow, drafted: DraftedPlan, in_force: Policy, reason: Sealed | None, now_ms: int) -> Plan:
     """The plan of a revision."""
-    source = source_of(actor, request, runbook)
+    actor, request, runbook, composed = drafted
+    source = drafted.source
     need = approval_policy.need(in_force, composed.tier, source.origin, composed.scope, author=actor.kind)
     return Plan(
         proposal=row.id,
@@ -682,7 +639,7 @@ def plan_of(
 
 
 def outcome_of(shown: Proposal, waits_for: str) -> Outcome:
-    """Of a proposal of which nothing is done yet."""
+    """The outcome of a proposal of which nothing is done yet."""
     return Outcome(
         proposal=shown.id, digest=shown.digest, version=shown.version, changed=(), verified=(), state=shown.state,
         waits_for=waits_for,

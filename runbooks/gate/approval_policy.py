@@ -1,11 +1,8 @@
-"""The approval policy: who may do what, how many must agree, and what is shown of it.
+"""The approval policy: who may do what, how many must agree, until when, and within which limits.
 
-The approval policy: who may do what, how many must agree, until when, and within which limits.
-
-Pure functions of a policy and of facts; nothing here reads a clock or a database. What no policy may go below is here
-too (`FLOORS`), so that a policy that was never checked cannot loosen it either.
-
-What is shown of policies, people and freezes. Loads neither cryptography nor a database.
+All functions are pure: of a policy and of facts, without a clock or a database. `FLOORS` holds the minimum that no
+policy can go below; they apply at each use, so a policy that was never checked cannot loosen them. The views of
+policies, people and freezes are here too. Importing this module loads neither cryptography nor a database.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"person:{self.id}"
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine's identity. It drafts, may submit where its roles say so, and never votes."""
 
     id: str
@@ -90,7 +87,7 @@ class ApproverGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What plans of a tier need. Several may apply to a plan: then the strictest of each."""
+    """The votes that plans of a tier need. When several rules apply to a plan, the strictest of each field counts."""
 
     tier: Tier
     scope: Scope = Scope()
@@ -130,8 +127,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Solo: one person may approve everything; there is no two-person rule."""
     people: tuple[Person, ...] = ()
     """None: the OS account that owns the engine's process may do all that people may."""
-    services: tuple[Service, ...] = (
-        Service(id="recommender"), Service(id="llm-drafter", kind="llm"), Service(id="scheduler"),
+    services: tuple[ServiceIdentity, ...] = (
+        ServiceIdentity(id="recommender"), ServiceIdentity(id="llm-drafter", kind="llm"),
+        ServiceIdentity(id="scheduler"),
     )  # fmt: skip
     rules: tuple[Rule, ...]
     limits: PolicyLimits = PolicyLimits()
@@ -153,7 +151,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ApprovalNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan needs before it may run."""
+    """The votes and conditions that a plan needs before it may run."""
 
     approvals: int
     roles: tuple[Role, ...]
@@ -187,6 +185,13 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     """Fingerprint of the key that signed it; empty when it is not signed."""
     comment: str = ""
+
+
+def vote_of(actor: Actor, verdict: Verdict, at_ms: int) -> Vote:
+    """A vote as an actor gives it now, with the key that they proved themselves by."""
+    return Vote(
+        subject=actor.subject, kind=actor.kind, account=actor.account, verdict=verdict, at_ms=at_ms, key=actor.key
+    )
 
 
 # -- the two that are built in ----------------------------------------------------------------------------------------
@@ -252,8 +257,8 @@ def holders(policy: Policy, account: str) -> tuple[Person, ...]:
 
 
 def subject_of(policy: Policy, subject: str, account: str) -> str:
-    """Whom a subject stands for: the person whose account it is, where it is one person's alone; so that nobody counts
-    twice, or as two, for having been named in between."""
+    """The subject that counts for a vote: the person whose account it is, where it is one person's alone. Nobody counts
+    twice for having been named in between."""
     if subject.startswith("person:") or subject != stands_for(account):
         return subject
     mine = holders(policy, account)
@@ -261,8 +266,8 @@ def subject_of(policy: Policy, subject: str, account: str) -> str:
 
 
 def roles(policy: Policy, actor: Actor, scope: Scope = WHOLE, *, owner: str = OWNER) -> frozenset[Role]:
-    """What an actor may be in all that is touched. Whom the policy does not know is a viewer; but while it names
-    nobody, the account that owns the engine's process has all roles of people."""
+    """The roles of an actor in all that is touched. An actor whom the policy does not know is a viewer. While the
+    policy names nobody, the account that owns the engine's process has all roles of people."""
     if not actor.within.covers(scope):
         return frozenset(("viewer",))
     if actor.kind == "system":
@@ -273,21 +278,21 @@ def roles(policy: Policy, actor: Actor, scope: Scope = WHOLE, *, owner: str = OW
     return frozenset(("viewer",)) if holder is None else frozenset(_granted(holder, scope))
 
 
-def holder_of(policy: Policy, actor: Actor) -> Person | Service | None:
+def holder_of(policy: Policy, actor: Actor) -> Person | ServiceIdentity | None:
     """The person or the service of the policy that an actor is."""
     if actor.kind in ("service", "llm"):
         return next((service for service in policy.services if service.subject == actor.subject), None)
     return person_of(policy, actor)
 
 
-def _granted(holder: Person | Service, scope: Scope) -> tuple[Role, ...]:
+def _granted(holder: Person | ServiceIdentity, scope: Scope) -> tuple[Role, ...]:
     scoped = (role for grant in holder.scoped or () if grant.scope.covers(scope) for role in grant.roles)
-    drafts: tuple[Role, ...] = ("drafter",) if isinstance(holder, Service) else ()
+    drafts: tuple[Role, ...] = ("drafter",) if isinstance(holder, ServiceIdentity) else ()
     return ("viewer", *drafts, *(holder.roles or ()), *scoped)
 
 
 def somewhere(policy: Policy, actor: Actor, *, owner: str = OWNER) -> frozenset[Role]:
-    """What an actor may be in some part of the cell or other."""
+    """The roles of an actor in any part of the cell."""
     everywhere = roles(policy, msgspec.structs.replace(actor, within=WHOLE), owner=owner)
     holder = holder_of(policy, actor)
     if holder is None:
@@ -295,7 +300,7 @@ def somewhere(policy: Policy, actor: Actor, *, owner: str = OWNER) -> frozenset[
     return everywhere.union(role for grant in holder.scoped or () for role in grant.roles)
 
 
-_DEEDS: dict[Deed, tuple[Role, ...]] = {
+_ROLES_FOR: dict[Deed, tuple[Role, ...]] = {
     "read": ("viewer",),
     "submit": ("operator", "submitter"),
     "configure": ("operator", "admin"),
@@ -327,7 +332,7 @@ def may(
     if not_for:
         return not_for
     held = somewhere(policy, actor, owner=owner) if scope is None else roles(policy, actor, scope, owner=owner)
-    wanted = _DEEDS[deed]
+    wanted = _ROLES_FOR[deed]
     if deed == "vote":
         if actor.kind != "human":
             return not_human(actor.kind)
@@ -361,7 +366,7 @@ def why_not_token(actor: Actor, deed: Deed, scope: Scope | None = WHOLE) -> str:
 
 
 def named(actor: Actor) -> str:
-    """How messages call an actor."""
+    """The name of an actor in messages."""
     return actor.subject.removeprefix("person:") or "nobody"
 
 
@@ -402,8 +407,8 @@ def floor_of(policy: Policy, tier: Tier) -> ApprovalNeed:
 
 
 def need(policy: Policy, tier: Tier, origin: Origin, scope: Scope = WHOLE, *, author: Kind = "human") -> ApprovalNeed:
-    """What a plan of this tier needs: the strictest of the floor and of all rules that concern it. What a machine
-    thought out or wrote is not for its author or requester to approve, except where there is one person alone."""
+    """The need of a plan of this tier: the strictest of the floor and of all rules that concern it. A plan that a
+    machine thought out or wrote cannot be approved by its author or requester, except in solo mode."""
     found = floor_of(policy, tier)
     machine = author != "human" or origin in MACHINES
     for rule in policy.rules:
@@ -434,7 +439,7 @@ def _by_name(group: ApproverGroup) -> tuple[str, tuple[str, ...], int]:
 
 
 def stricter(a: ApprovalNeed, b: ApprovalNeed) -> ApprovalNeed:
-    """What satisfies both: commutative, and never below either."""
+    """The need that satisfies both: commutative, and never below either."""
     return ApprovalNeed(
         approvals=max(a.approvals, b.approvals),
         roles=tuple(sorted(set(a.roles) | set(b.roles))),
@@ -496,7 +501,7 @@ def why_not_counted(
 
 
 def shares_account(policy: Policy, account: str, author: Party, requester: str) -> bool:
-    """Whether a vote from an account may come from whoever wrote or asked for the plan, as far as accounts tell. Nobody
+    """True when a vote from an account may come from the plan's author or requester, as far as accounts tell. Nobody
     knows who is behind "tcp"."""
     if author.kind == "human" and _same(account, author.account):
         return True
@@ -505,12 +510,12 @@ def shares_account(policy: Policy, account: str, author: Party, requester: str) 
 
 
 def _same(a: str, b: str) -> bool:
-    """Whether two accounts may be one and the same person's."""
+    """True when two accounts may belong to the same person."""
     return stands_for(a) == stands_for(b) or TCP in (a, b)
 
 
 def fingerprints(policy: Policy, subject: str) -> frozenset[str]:
-    """Of the keys that are enrolled for a subject."""
+    """Fingerprints of the keys that are enrolled for a subject."""
     from runbooks.plans.keys import public_key
 
     return frozenset(
@@ -519,13 +524,12 @@ def fingerprints(policy: Policy, subject: str) -> frozenset[str]:
 
 
 class VoteTally(msgspec.Struct, frozen=True, kw_only=True):
-    """How votes add up."""
+    """The count of votes against a need."""
 
     counted: tuple[str, ...]
     """Subjects whose approval counts, each once."""
     why_not: tuple[str, ...]
     """One for each vote: empty when it counts."""
-    rejected_by: str = ""
     missing: int
     """Approvals that are still missing."""
     wanted: str = ""
@@ -545,18 +549,16 @@ def tally(
     """Counts people, not votes: one for each subject, key and, where nothing is signed, account."""
     counted: dict[str, Vote] = {}
     why_not: list[str] = []
-    rejected_by = ""
     for vote in votes:
         why = why_not_counted(policy, vote, author, requester, need, scope, owner=owner)
         subject = subject_of(policy, vote.subject, vote.account)
-        if not why and vote.verdict == "reject":
-            rejected_by = rejected_by or subject
-        elif not why and subject in counted:
-            why = "has voted already"
-        elif not why and any(_one(vote, other) for other in counted.values()):
-            why = "comes from the account or the key of another vote"
-        elif not why:
-            counted[subject] = vote
+        if not why and vote.verdict != "reject":
+            if subject in counted:
+                why = "has voted already"
+            elif any(_one(vote, other) for other in counted.values()):
+                why = "comes from the account or the key of another vote"
+            else:
+                counted[subject] = vote
         why_not.append(why)
     groups = [
         (group, group.approvals - sum(subject.removeprefix("person:") in group.people for subject in counted))
@@ -566,7 +568,6 @@ def tally(
     return VoteTally(
         counted=tuple(counted),
         why_not=tuple(why_not),
-        rejected_by=rejected_by,
         missing=short,
         wanted=_wanted(need, groups) if short else "",
     )
@@ -592,10 +593,6 @@ def _wanted(need: ApprovalNeed, groups: Sequence[tuple[ApproverGroup, int]]) -> 
 def frozen(policy: Policy, extra: Sequence[FreezeSpec], at_ms: int, tier: Tier, scope: Scope = WHOLE) -> str:
     """Name of a window that stops plans of this tier at that moment (Unix ms); empty when there is none."""
     return next((spec.name for spec in (*policy.freezes, *extra) if holds(spec, at_ms, tier, scope)), "")
-
-
-def limits(policy: Policy) -> PolicyLimits:
-    return policy.limits
 
 
 class PolicyDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -663,12 +660,12 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def me(self) -> str:
-        """Whose view to show: what is theirs to do. Decides nothing."""
+        """The subject whose view is shown. It decides nothing."""
         return self.acts_as or self.subject
 
     @property
     def proved_by_key(self) -> bool:
-        """Whether nothing but a signature shows that what is said in that name is said by them."""
+        """True when only a signature shows that a statement in that name is theirs."""
         return self.me != self.subject
 
 

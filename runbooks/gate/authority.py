@@ -1,14 +1,10 @@
-"""What the records authorise: the policy in force, proposals, and the bytes of runbooks.
+"""Authority from the records: the policy in force, proposals, and approved bytes of runbooks.
 
-What the records authorise, for the gate itself: the policy in force, and whether a proposal may be carried out.
+The gate works with tables that anybody who can write the database can change. So it carries out nothing that a replay
+of the audit does not authorise. The replay is that of `runbooks.audit.verify`, which also checks exported logs.
 
-The tables beside the audit are what the gate works with; who can write the database can write them. So nothing is
-carried out that `runbooks.audit.verify`, by the same replay as whoever checks the log later, does not find authorised.
-
-Who approved which bytes as a runbook, and whether that still counts: rows beside the gate's, by SHA-256.
-
-Bytes are approved by as many people as the policy in force asks for a plan of tier T2, none of them their owner or of
-the OS account that the file belongs to, and by the roles and keys that these people have now.
+The bytes of a runbook are approved by as many people as the policy in force asks for a plan of tier T2, by the roles
+and keys that these people have now. Neither the owner nor the OS account of the file counts.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ _LATER = 2**63 - 1
 
 
 class ProposalAuthority(NamedTuple):
-    """What the records say of a proposal."""
+    """The verdict of the records on a proposal."""
 
     changed: str = ""
     """What in the database is not as the records have it; empty: nothing."""
@@ -55,7 +51,7 @@ class ProposalAuthority(NamedTuple):
 
 
 class Authority:
-    """Of one engine. Reads by the audit's index on `proposal`: never the whole log."""
+    """The replayed authority of one engine. It reads by the audit's index on `proposal`, never the whole log."""
 
     def __init__(self) -> None:
         self._chain = AuthorisationReplay()
@@ -74,7 +70,7 @@ class Authority:
         return self._chain
 
     def of(self, connection: Connection, row: ProposalRow, plan: Plan) -> ProposalAuthority:
-        """What the records say of a proposal as it is now."""
+        """The verdict of the records on a proposal as it is now."""
         chain = self.chain(connection)
         if chain.problems:
             return ProposalAuthority(changed=f"the policy in force cannot be proved: {chain.problems[0][1]}")
@@ -99,13 +95,13 @@ class Authority:
 
 
 def start(connection: Connection, audit: Audit, cell: str, now: PolicyInForce) -> None:
-    """Have on record from what the policies after it go on."""
+    """Records the policy from which later policies continue."""
     data = {"cell": cell, "owner": now.owner, "voted": now.voted, "body": now.body}
     audit.append(connection, START, SYSTEM, proposal=POLICY, policy_digest=now.digest, data=data)
 
 
 def facts_of(plan: Plan) -> dict[str, Any]:
-    """What of a plan decides whose votes it needs, as the record of its simulation has it."""
+    """The fields of a plan that decide whose votes it needs, as the record of its simulation has them."""
     facts = {
         "author": plan.author, "requester": plan.requester, "origin": plan.origin, "tier": plan.tier,
         "scope": scope_of(plan.steps),
@@ -135,7 +131,7 @@ def _changed_row(connection: Connection, replay: AuthorisationReplay, number: in
 
 
 def _body(connection: Connection, digest: str) -> bytes | None:
-    """Of a policy that is too long for a record."""
+    """The body of a policy that is too long for a record."""
     for table in (VERSION, CANDIDATE):
         found = connection.execute(select(table.c.body).where(table.c.digest == digest).limit(1)).scalar()
         if isinstance(found, bytes):
@@ -145,7 +141,7 @@ def _body(connection: Connection, digest: str) -> bytes | None:
 
 APPROVAL_TIER: Tier = "T2"
 """A runbook may hold steps of any tier: each run is voted on besides. Its text is approved like a T2 plan."""
-Deed = Literal["approve", "retire"]
+RunbookDecision = Literal["approve", "retire"]
 METADATA = MetaData()
 RUNBOOK_VOTE = Table(
     "runbook_vote", METADATA,
@@ -167,16 +163,16 @@ class RecordedRunbookVote(NamedTuple):
     version: int
     sha256: str
     vote: Vote
-    deed: Deed
+    deed: RunbookDecision
     owner: str
     account: str
 
 
 class Votes:
-    """All that were given in this cell, oldest first."""
+    """All votes on runbooks in this cell, oldest first."""
 
     def __init__(self, connection: Connection) -> None:
-        """None before anybody has voted on anything."""
+        """Reads them; there are none before anybody has voted."""
         self.all: list[RecordedRunbookVote] = []
         if inspect(connection).has_table(RUNBOOK_VOTE.name):
             self.all = [
@@ -230,8 +226,8 @@ def authors(in_force: Policy, owner: str, account: str) -> list[tuple[Party, str
 
 
 def why_not_usable(connection: Connection, policies: Policies, ref: RunbookRef) -> str:
-    """Why a plan made from this version may not go on; empty when it may: it is approved and not retired. The file
-    itself need not be there any more: the plan holds all that it said."""
+    """The reason that a plan made from this version may not go on; empty while it is approved and not retired. The file
+    may be gone: the plan holds all that it said."""
     votes = Votes(connection).on(ref.sha256)
     if any(one.deed == "retire" for one in votes):
         return f"runbook {ref.id} version {ref.version} was retired"

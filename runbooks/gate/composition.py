@@ -1,13 +1,8 @@
-"""From what is asked for to what is voted on: acts resolved, tried on a fork, and measured.
+"""Composition of a plan: acts resolved to explicit ids, tried in order on one fork, and measured.
 
-What an act would change, measured on a fork: the words of before and after.
-
-How much an act touches: nodes taken out of use, work that is stopped, whose that is, and what it may cost.
-
-It is what limits are counted in, so it never says less than what is touched: where it cannot be known beforehand how
-much that is, the most that may be is counted.
-
-From what is asked for to what is voted on: acts resolved to explicit ids, tried in their order on one fork.
+`compose` returns everything of a plan that the cell and the request say: steps, tier, effects before and after, and
+blast. The blast is what limits are counted in. It never says less than what is touched; where the extent is not known
+beforehand, it is the most that may be touched.
 """
 
 from __future__ import annotations
@@ -29,12 +24,14 @@ from engine.model.specs import MAX_QUANTITY, WorkloadState, check_id
 from runbooks.actions import catalogue, declaration, target_readings, wording
 from runbooks.actions.catalogue import find
 from runbooks.actions.declaration import BOUND, Action, loses_work
+from runbooks.actions.workloads import RETURNED
 from runbooks.gate.store import RevisionText
 from runbooks.plans.amounts import amount, listed, whole, workloads
 from runbooks.plans.check_readings import evaluate
 from runbooks.plans.checks import Check, check_well_formed, vacuous
 from runbooks.plans.identity import Scope
 from runbooks.plans.typed_plan import (
+    MAX_PERSON,
     TIERS,
     Act,
     Blast,
@@ -46,6 +43,7 @@ from runbooks.plans.typed_plan import (
     StepRequest,
     Target,
     Tier,
+    check_line,
 )
 
 if TYPE_CHECKING:
@@ -98,10 +96,10 @@ class ForkTrial:
             self._note(label, before, after)
         stops = [(row, target) for target in touched if declaration.loses_work(row, target)]
         if stops:
-            self._lost.setdefault(row.lost, []).extend(stops)
+            self._lost.setdefault(row.lost or RETURNED.capitalize(), []).extend(stops)
 
     def effects(self) -> tuple[Effect, ...]:
-        """What all of it has changed; nothing where nothing was done to the cell."""
+        """The effects of all acts so far; empty when nothing was done to the cell."""
         if not self._acted:
             return ()
         effects = compare(self._before, self.after) + self._special
@@ -120,7 +118,7 @@ class ForkTrial:
         return tuple(effects)
 
     def dearer_microusd_hour(self) -> int:
-        """By how much the cell costs more an hour."""
+        """The rise of the cell's cost an hour, in micro-USD."""
         return max(0, self.after.cost_microusd_hour - self._before.cost_microusd_hour)
 
     def _note(self, label: str, before: str, after: str) -> None:
@@ -128,7 +126,7 @@ class ForkTrial:
 
 
 def over(fork: Engine, act: Act) -> str:
-    """What the queue of the plan draws above what it may."""
+    """The usage of the plan's queue above what it may use."""
     if act.queue is None:
         return "none"
     excess = fork.queue(act.queue.to.name).over
@@ -137,7 +135,7 @@ def over(fork: Engine, act: Act) -> str:
 
 
 def spending(fork: Engine, row: Action, act: Act) -> list[tuple[str, str]]:
-    """Of the budgets that the plan changes: what is spent, and what waits because of that."""
+    """Labels and values of the budgets that the plan changes: amount spent, and work that waits for it."""
     if row.kind != "budget":
         return []
     lines = {line.spec.name: line for line in fork.budgets().budgets}
@@ -241,7 +239,7 @@ MAX_PLACES = 1_000
 
 
 def blast_of(act: Act, shown: tuple[Target, ...], stops: Sequence[Target] = ()) -> Blast:
-    """Of one act. `shown`: its targets before it; `stops`: the workloads that it stops besides its targets.
+    """The blast of one act. `shown`: its targets before it; `stops`: the workloads that it stops besides its targets.
 
     A node counts when it is newly taken out of use: by name where it is known which, else as one of its pool. Work
     counts where it is stopped. A GPU counts once: those of the nodes, and those of stopped work that are not on them.
@@ -264,12 +262,12 @@ def blast_of(act: Act, shown: tuple[Target, ...], stops: Sequence[Target] = ()) 
 
 
 def lies_on(work: Target, nodes: Mapping[str, object]) -> bool:
-    """Whether all of a workload is on these nodes, as far as its nodes are known."""
+    """True when all of a workload is on these nodes, as far as its nodes are known."""
     return 0 < len(work.nodes) < MAX_PLACES and nodes.keys() >= set(work.nodes)
 
 
 def total(blasts: Iterable[Blast]) -> Blast:
-    """Of several acts together. A node, a workload and a GPU that several of them touch counts once."""
+    """The blast of several acts together. A node, a workload or a GPU that several of them touch counts once."""
     every = tuple(blasts)
     nodes = {id_: (pool, gpu) for blast in every for id_, pool, gpu in blast.named_nodes}
     devices: dict[str, int] = {}
@@ -443,12 +441,12 @@ def check_request(request: Request) -> None:
         raise SpecError("steps", "are none", "Say what shall be done")
     if len(request.steps) > MAX_STEPS and not request.rolls_back:
         raise SpecError("steps", f"{len(request.steps):,} are given", f"Give at most {MAX_STEPS}")
-    target_readings.check_text(request.reason, "reason", MAX_REASON)
-    target_readings.check_text(request.requester, "requester", target_readings.MAX_PERSON)
+    check_line(request.reason, "reason", MAX_REASON)
+    check_line(request.requester, "requester", MAX_PERSON)
     if request.source is not None:
         if request.source.id:
             check_id(request.source.id, "source.id")
-        target_readings.check_text(request.source.by, "source.by", target_readings.MAX_PERSON)
+        check_line(request.source.by, "source.by", MAX_PERSON)
     for i, step in enumerate(request.steps):
         if step.id:
             # It is shown before what the step does, so it must not be able to say anything itself.
@@ -484,7 +482,7 @@ def check_check(check: Check, where: str) -> None:
 
 
 def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list[str], list[str]]:
-    """One step as the cell is: the step, how it reads, and what raised its tier."""
+    """A step resolved for the cell as it is: the step, its lines, and the reasons of a raised tier."""
     row = catalogue.find(asked.act.action)
     ids = target_readings.members(source, row, target_readings.checked_targets(row, asked.act.targets))
     act = msgspec.structs.replace(asked.act, targets=ids)
@@ -577,7 +575,7 @@ def tier_of_all(steps: Sequence[Step], whole: Blast, engine: Engine) -> tuple[Ti
 
 
 def tier_of_rollback(source: Engine, done: Sequence[Step]) -> Tier:
-    """Of all their ways back together, where they are done; T0 where nothing can be taken back, or not at once."""
+    """The tier of all ways back together, at the end of the plan; T0 when nothing can be taken back, or not at once."""
     acts = [act for step in reversed(done) for act in step.rollback]
     try:
         needed = [left for act in acts if (left := target_readings.needed(source, act)) is not None]
@@ -593,7 +591,7 @@ def title_of(steps: list[Step]) -> str:
 
 
 def way_back(steps: list[Step]) -> str:
-    """How the plan can be taken back, the last step first."""
+    """The ways back of the plan in a sentence, the last step first."""
     return "; then ".join(dict.fromkeys(wording.inverse(step.act, step.shown) for step in reversed(steps)))
 
 

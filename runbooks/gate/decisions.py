@@ -1,18 +1,12 @@
-"""How a wish is let through: without a vote, by votes, or by breaking the glass.
+"""Decisions that let a request through: votes, break-glass, and what needs no vote.
 
-Votes on proposals: whose counts, and what the last one leads to. Who may vote is the approval policy's to say; votes
-name the digest of the plan that was shown.
+A vote names the digest of the plan that was shown. The approval policy says whose vote counts. Breaking the glass
+carries out at once what others would have had to approve: it is told to the channels, and a review stays open until
+another person closes it. Reviews that a plan opens are kept beside those.
 
-Breaking the glass: carrying out alone, and at once, what others would have had to approve. It is told to all
-channels, and a review of it stays open until another person closes it; until then the same person cannot do it again.
-
-Reviews that a plan opens are kept beside those.
-
-Who may have commands run where work runs for real: each runs as the account that owns the engine, so it is as if
-they were that account. No role gives that, only whoever starts the engine: by default to themselves alone.
-
-What needs no vote: submissions and definitions, which add to a cell and touch nothing that is there. They need a
-role all the same, and what changes what the cell is made of is on record, in the transaction that does it.
+Submissions and definitions add to a cell and need no vote, only a role; definitions are on record in the same
+transaction. Commands run as the account that owns the engine, so only whoever starts the engine can let others run
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from engine.model.commands import AddNodes, AddPools, AddPriorityClasses, AddQue
 from engine.model.errors import MusterError, RefusedError, SpecError
 from runbooks.audit.log import Audit, kept
 from runbooks.gate import approval_policy, store
-from runbooks.gate.approval_policy import Policy, Verdict, Vote
+from runbooks.gate.approval_policy import Policy, Verdict, vote_of
 from runbooks.gate.composition import scope_of
 from runbooks.gate.policy_versions import Policies, kept_signature, used_nonce
 from runbooks.gate.proposal_status import ProposalStatus
@@ -40,21 +34,18 @@ from runbooks.plans.identity import OWNER, Actor, Scope, Signed
 from runbooks.plans.typed_plan import Plan, Review
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from engine.control import Engine
-    from engine.model.commands import Receipt, Submit
+    from engine.model.commands import Receipt
     from runbooks.gate.approval_gate import Gate
-    from runbooks.plans.identity import Actor
 
 
 class Voting:
     """Takes votes, from inside a transaction."""
 
-    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus) -> None:
+    def __init__(self, audit: Audit, policies: Policies, status: ProposalStatus) -> None:
         self._audit = audit
         self._policies = policies
-        self._standing = standing
+        self._status = status
 
     def take(
         self,
@@ -95,8 +86,8 @@ class Voting:
             return store.move(
                 connection, self._audit, row, "rejected", actor, now_ms, note=f"rejected by {actor.subject}"
             ), None
-        if row.state == "awaiting" and not self._standing.tally(connection, row, plan).missing:
-            need = self._standing.need(connection, plan)
+        if row.state == "awaiting" and not self._status.tally(connection, row, plan).missing:
+            need = self._status.need(connection, plan)
             row = store.move(
                 connection, self._audit, row, "approved", actor, now_ms, expires_ms=now_ms + need.window_ms
             )
@@ -114,9 +105,9 @@ class Voting:
         signed: Signed | None,
         now_ms: int,
     ) -> tuple[RefusedError | None, Actor]:
-        """Why the vote does not count, and who it is by: a valid signature proves its subject."""
+        """The refusal of a vote, if any, and the actor, whom a valid signature proves."""
         if row.state not in typed_plan.OPEN or (row.state == "approved" and verdict != "reject"):
-            return self._standing.too_late(connection, row), actor
+            return self._status.too_late(connection, row), actor
         if digest != row.digest:
             since = f", revision {row.revision} of {utc(row.since_ms)}" if row.revision > 1 else ""
             problem = f"the digest given is not that of {row.id}{since}"
@@ -133,14 +124,12 @@ class Voting:
         actor = msgspec.structs.replace(
             actor, subject=approval_policy.subject_of(in_force, actor.subject, actor.account)
         )
-        need = self._standing.need(connection, plan)
+        need = self._status.need(connection, plan)
         # A yes is counted again until all are there, and then the signature of the request it came by is gone.
         key = actor.key if signed or verdict != "approve" else ""
-        vote = Vote(
-            subject=actor.subject, kind=actor.kind, account=actor.account, key=key, verdict=verdict, at_ms=now_ms
-        )
+        vote = vote_of(msgspec.structs.replace(actor, key=key), verdict, now_ms)
         if verdict == "abstain":
-            no_voter = approval_policy.may(in_force, actor, "vote", plan.tier, scope, owner=self._policies.owner)
+            no_voter = self._policies.why_not(connection, actor, "vote", plan.tier, scope)
             why_not = f"may not be given: {no_voter}" if no_voter else ""
         else:
             why_not = approval_policy.why_not_counted(
@@ -159,18 +148,18 @@ class Voting:
             return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
         if verdict == "approve" and need.reason and not comment.strip():
             return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
-        before = self._standing.votes(connection, row)
+        before = self._status.votes(connection, row)
         again = any(kept.subject == actor.subject and kept.verdict == verdict for kept in before)
         # One that did not count for a while and does again may be all that was missing: saying so again counts it.
-        if again and (verdict != "approve" or self._standing.tally(connection, row, plan).missing):
+        if again and (verdict != "approve" or self._status.tally(connection, row, plan).missing):
             return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
         return None, actor
 
     def kept(
         self, connection: Connection, row: ProposalRow, actor: Actor, digest: str, signed: Signed | None, now_ms: int
     ) -> tuple[bool, RefusedError | None]:
-        """Whether there is a yes of theirs to a plan that something kept from being carried out: going on needs no
-        other. And why not, where a signature that comes with the request does not hold; that is recorded."""
+        """True when they have approved a plan whose execution was prevented, so that no other vote is needed. The
+        second value is the refusal, recorded, of a signature that does not hold."""
         if digest != row.digest:
             return False, None  # and nothing that is no digest is asked of the database
         mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == row.digest)
@@ -184,10 +173,9 @@ class Voting:
             self._record_refused(connection, row, actor, "approve", error, signed)
             return False, error
         if signed is not None:
-            self._audit.append(
-                connection, "vote.repeated", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
-                policy_digest=row.policy, rows=used_nonce(connection, signed),
-            )  # fmt: skip
+            store.add_record(
+                connection, self._audit, row, "vote.repeated", actor, {}, rows=used_nonce(connection, signed)
+            )
         return True, None
 
     def _record_refused(
@@ -199,11 +187,8 @@ class Voting:
         why: RefusedError,
         signed: Signed | None,
     ) -> None:
-        self._audit.append(
-            connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
-            policy_digest=row.policy, data={"verdict": verdict, "why": why.problem[:500]},
-            rows=used_nonce(connection, signed),
-        )  # fmt: skip
+        data = {"verdict": verdict, "why": why.problem[:500]}
+        store.add_record(connection, self._audit, row, "vote.refused", actor, data, rows=used_nonce(connection, signed))
 
 
 GLASS_MS = 30 * 60_000
@@ -213,10 +198,10 @@ GLASS_MS = 30 * 60_000
 class BreakGlassHandler:
     """Works from inside a transaction."""
 
-    def __init__(self, audit: Audit, policies: Policies, standing: ProposalStatus, outbox: Outbox) -> None:
+    def __init__(self, audit: Audit, policies: Policies, status: ProposalStatus, outbox: Outbox) -> None:
         self._audit = audit
         self._policies = policies
-        self._standing = standing
+        self._status = status
         self._outbox = outbox
 
     def use(
@@ -233,11 +218,8 @@ class BreakGlassHandler:
         plan, words, _ = store.plan_of(connection, row)
         why_not, who = self._why_not(connection, row, plan, actor, digest, reason, signed, now_ms)
         if why_not is not None:
-            self._audit.append(
-                connection, "breakglass.refused", who, proposal=row.id, revision=row.revision,
-                plan_digest=row.digest, policy_digest=row.policy, data={"why": why_not.problem[:500]},
-                rows=used_nonce(connection, signed),
-            )  # fmt: skip
+            data, rows = {"why": why_not.problem[:500]}, used_nonce(connection, signed)
+            store.add_record(connection, self._audit, row, "breakglass.refused", who, data, rows=rows)
             return why_not
         sealed = self._audit.seal(connection, reason)
         self._audit.append(
@@ -269,9 +251,9 @@ class BreakGlassHandler:
         signed: Signed | None,
         now_ms: int,
     ) -> tuple[RefusedError | None, Actor]:
-        """Why it may not be done, and who it is by: a valid signature proves its subject."""
+        """The refusal, if any, and the actor, whom a valid signature proves."""
         if row.state != "awaiting":
-            return self._standing.too_late(connection, row), actor
+            return self._status.too_late(connection, row), actor
         if digest != row.digest:
             return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again"), actor
         try:
@@ -279,12 +261,10 @@ class BreakGlassHandler:
         except RefusedError as error:
             return error, actor
         in_force = self._policies.current(connection)
-        why_not = approval_policy.may(
-            in_force, actor, "break_glass", plan.tier, scope_of(plan.steps), owner=self._policies.owner
-        )
+        why_not = self._policies.why_not(connection, actor, "break_glass", plan.tier, scope_of(plan.steps))
         if why_not:
             return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver"), actor
-        if self._standing.need(connection, plan).signed and signed is None:
+        if self._status.need(connection, plan).signed and signed is None:
             remedy = "An account is not enough to do alone what others would have had to approve"
             return RefusedError(f"breaking the glass for {row.id} must be signed with your own key", remedy), actor
         least = in_force.break_glass.reason_least
@@ -300,7 +280,7 @@ class BreakGlassHandler:
         return None, actor
 
     def _is_same(self, in_force: Policy, actor: Actor, subject: str) -> bool:
-        """Whether an actor is whom a subject names, by their account or by their name."""
+        """True when a subject names the actor, by account or by name."""
         mine = approval_policy.subject_of(in_force, actor.subject, actor.account)
         return mine == approval_policy.subject_of(in_force, subject, subject)
 
@@ -316,17 +296,17 @@ class BreakGlassHandler:
         )  # fmt: skip
 
     def close_review(self, connection: Connection, actor: Actor, review: int, comment: str, now_ms: int) -> None:
-        """For a person other than the one it is about. Raises RefusedError."""
+        """Closes a review, by a person other than the one it is about. Raises RefusedError."""
         kept = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).mappings().first()
         if kept is None or kept["closed_ms"]:
             raise RefusedError(f"there is no open review {review}", "See muster reviews")
         in_force = self._policies.current(connection)
-        why_not = approval_policy.may(in_force, actor, "review", owner=self._policies.owner)
+        why_not = self._policies.why_not(connection, actor, "review")
         if not why_not and kept["forced"] and self._is_same(in_force, actor, kept["subject"]):
             why_not = "it is about what you did yourself"
         if why_not:
             raise RefusedError(f"you may not close review {review}: {why_not}", "Ask another approver")
-        about = f"P-{kept['number']}" if kept["number"] else ""
+        about = store.about(kept["number"])
         closed = {"closed_ms": now_ms, "closed_by": actor.subject}
         rows = self._audit.rewrite(connection, REVIEW, REVIEW.c.id == review, closed, about)
         sealed = self._audit.seal(connection, comment)
@@ -336,7 +316,7 @@ class BreakGlassHandler:
         )  # fmt: skip
 
     def reviews(self, connection: Connection, limit: int) -> tuple[Review, ...]:
-        """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
+        """Open reviews, the oldest first, then closed ones, the newest first."""
         order = (REVIEW.c.closed_ms != 0, -REVIEW.c.closed_ms, REVIEW.c.id)
         query = select(REVIEW).order_by(*order).limit(limit)
         return tuple(review_of(values) for values in connection.execute(query).mappings())
@@ -346,7 +326,7 @@ def review_of(values: Mapping[Any, Any]) -> Review:
     """A review as it is kept."""
     return Review(
         id=values["id"], about=values["about"], subject=values["subject"], forced=values["forced"],
-        text=values["text"], proposal=f"P-{values['number']}" if values["number"] else "",
+        text=values["text"], proposal=store.about(values["number"]),
         opened_ms=values["opened_ms"], closed_ms=values["closed_ms"], closed_by=values["closed_by"],
     )  # fmt: skip
 
@@ -397,13 +377,13 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
     gate.refuse_unless(actor, "configure")
 
     def beside(connection: Connection) -> None:
-        gate.audit.append(connection, "config.changed", actor, data=told(command))
+        gate.audit.append(connection, "config.changed", actor, data=definition_record(command))
 
     return engine.command(command, beside=beside)
 
 
 def touched_by(command: Submit, *, outside: bool = False) -> Scope:
-    """What submissions draw on: their queues, their tenants, and the pools that they are limited to. One that takes any
+    """The scope of submissions: their queues, tenants, and the pools that they are limited to. A submission for any
     pool is for no role that is limited to pools. `outside`: Slurm decides on the cell, where tags may name another
     partition and another account than queue and tenant do."""
     queues = {spec.queue for spec in command.workloads}
@@ -416,8 +396,8 @@ def touched_by(command: Submit, *, outside: bool = False) -> Scope:
     return Scope(pools=tuple(pools), queues=tuple(queues), tenants=tuple(tenants))
 
 
-def told(command: AnyCommand) -> dict[str, object]:
-    """What the audit says of a definition: what kinds of things it adds, by name, and the hash of all of it."""
+def definition_record(command: AnyCommand) -> dict[str, object]:
+    """The record of a definition: the objects that it adds, by kind and name, and the hash of all of it."""
     body = msgspec.json.encode(command, order="sorted")
     whole = command.cell if isinstance(command, Define) else command
     adds: dict[str, object] = {}

@@ -1,10 +1,11 @@
-"""The executor: the only code that carries out plans. It claims what is approved, looks again before every step, does
-it in one transaction with its record, reads back what became of it, and takes it back where that is asked for
-(`runbooks.gate.aftermath`).
+"""The executor: the only code that carries out plans.
 
-Exactly once: a step's effect has a key, unique in the database, and is written in the transaction that journals what
-the engine did. A process that is killed has done the step with its record, or neither. What it was in the midst of is
-found at the next start: what is mild and fresh goes on after another look, the rest waits for a person.
+It claims an approved plan, looks again before every step, writes a step's effect and record in one transaction, and
+reads the effect back. `runbooks.gate.aftermath` takes it back where that is asked for.
+
+Each effect happens exactly once: its key is unique in the database, in the transaction that journals what the engine
+did. A killed process has done a step with its record, or neither. At the next start a mild and recent plan goes on
+after another look; any other waits for a person.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ class PlanExecutor:
         engine: Engine,
         audit: Audit,
         policies: Policies,
-        standing: ProposalStatus,
+        status: ProposalStatus,
         outbox: Outbox,
         now: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._audit = audit
         self._policies = policies
-        self._standing = standing
+        self._status = status
         self._outbox = outbox
         self._now = now
         self.way_back = Rollback(engine, audit, policies, outbox, now, self._act)
@@ -70,7 +71,8 @@ class PlanExecutor:
         return self._go_on(actor, self._claim(actor, row, plan), plan, looked=True)
 
     def _claim(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
-        """From approved to executing, if everything that was approved still holds. Who is second finds it claimed."""
+        """Moves an approved proposal to executing, if everything that was approved still holds. A second claim finds it
+        claimed."""
         now_ms = self._now()
         differences = what_differs(self._engine, row, plan, 0)
         if differences:
@@ -80,20 +82,20 @@ class PlanExecutor:
             found = self._policies.authority.of(connection, row, plan)
             if found.changed or (found.lacks and row.breakglass):
                 why = found.changed or found.lacks
-                store.say(connection, self._audit, row, "exec.refused", actor, {"why": why[:500]})
+                store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": why[:500]})
                 return unauthorised(row, why)
             if now_ms >= row.expires_ms:
                 store.move(connection, self._audit, row, "expired", SYSTEM, now_ms)
                 return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
-            if found.lacks or (not row.breakglass and self._standing.tally(connection, row, plan).missing):
-                store.say(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
+            if found.lacks or (not row.breakglass and self._status.tally(connection, row, plan).missing):
+                store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
                 store.move(connection, self._audit, row, "fell_short", SYSTEM, now_ms, expires_ms=plan.expires_ms)
                 return RefusedError(
                     f"{row.id} lacks a vote: one that was given no longer counts", "muster show says which and why"
                 )
-            why_not = why_not_now(connection, self._policies, self._standing, row, plan, now_ms)
+            why_not = why_not_now(connection, self._policies, self._status, row, plan, now_ms)
             if why_not is not None:
-                store.say(connection, self._audit, row, "exec.refused", actor, {"why": why_not.problem[:500]})
+                store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": why_not.problem[:500]})
                 return why_not
             return store.move(connection, self._audit, row, "claimed", actor, now_ms, executed_ms=now_ms, cursor=0)
 
@@ -138,9 +140,9 @@ class PlanExecutor:
             why = ""
             if differences:
                 why = "; ".join(difference.text for difference in differences)
-            elif not row.breakglass and self._standing.tally(connection, row, plan).missing:
+            elif not row.breakglass and self._status.tally(connection, row, plan).missing:
                 why = "a vote that was given no longer counts"
-            elif (refused := why_not_now(connection, self._policies, self._standing, row, plan, now_ms)) is not None:
+            elif (refused := why_not_now(connection, self._policies, self._status, row, plan, now_ms)) is not None:
                 why = refused.problem
             if not why:
                 return None
@@ -216,7 +218,7 @@ class PlanExecutor:
         changed: tuple[str, ...],
         now_ms: int,
     ) -> ProposalRow:
-        """Everything that is recorded of a step that is being done."""
+        """Writes all records of a step that is being done."""
         step = plan.steps[number]
         version = self._engine.version
         key = store.effect_key(row, number)
@@ -233,7 +235,7 @@ class PlanExecutor:
             id=step.id, state="done", at_ms=now_ms, version=version, cell_ms=self._engine.now_ms, changed=changed
         )
         rows |= store.set_standing(connection, self._audit, row, number, standing)
-        store.say(
+        store.add_record(
             connection, self._audit, row, "exec.effect", actor,
             {"key": key, "action": step.act.action, "targets": list(step.act.targets)[:100], "version": version},
             step=step.id, rows=rows,
@@ -246,8 +248,8 @@ class PlanExecutor:
     def _beside_engine(
         self, connection: Connection, actor: Actor, row: ProposalRow, step: Step, key: str, now_ms: int
     ) -> Rows:
-        """What an action without an engine command leads to: messages that go out later, reviews for people. The rows
-        of reviews, for the record of the effect."""
+        """Writes messages and reviews, for actions without an engine command. Returns the rows of reviews for the
+        record of the effect."""
         note, rows = step.act.note, dict(NO_ROWS)
         if note is None:
             return rows
@@ -282,7 +284,7 @@ class PlanExecutor:
     # -- reading back -------------------------------------------------------------------------------------------------
 
     def look_again(self, proposal_id: str) -> None:
-        """At a step whose effect takes its time: called as time passes."""
+        """Reads back a step whose effect takes its time. Called as time passes."""
         row, plan = self._read(proposal_id)
         if row.state == "verifying":
             row = self._verify(SYSTEM, row, plan)
@@ -290,7 +292,7 @@ class PlanExecutor:
                 self._go_on(SYSTEM, row, plan)
 
     def _verify(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
-        """What the step before the cursor has led to: verified, not yet, or failed."""
+        """Reads back the step before the cursor and moves the proposal: verified, not yet, or failed."""
         if row.state != "verifying":
             return row
         now_ms = self._now()
@@ -310,7 +312,7 @@ class PlanExecutor:
                 new = msgspec.structs.replace(standing, state=state, verified=lines)
                 rows = store.set_standing(connection, self._audit, row, number, new)
             data = {"step": step.id, "found": [line[:200] for line in lines][:20]}
-            store.say(
+            store.add_record(
                 connection,
                 self._audit,
                 row,
@@ -374,7 +376,8 @@ class PlanExecutor:
     def _read_outside(
         self, row: ProposalRow, step: Step, after: Mapping[str, Target], *, in_time: bool
     ) -> tuple[Verdict, list[str]]:
-        """The same where another scheduler decides: what was read back there, and what the cell has seen since."""
+        """The verdict where another scheduler decides: by its reading of the intent and by the cell as observed
+        since."""
         since_ms = self._engine.recorded(lambda connection: store.standing(connection, row))[row.cursor - 1].cell_ms
         intent = target_readings.intent_of(self._engine, step.act, since_ms)
         verdicts = [
@@ -393,7 +396,7 @@ class PlanExecutor:
         return worst, [*lines, *((target_readings.line(intent),) if intent is not None else ())]
 
     def _judged(self, row: ProposalRow, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
-        """What has become of a canary. What nothing can be concluded of in time has not proved itself."""
+        """The verdict on a canary. A canary without a conclusion in time has failed."""
         number = row.cursor - 1
         since_ms = self._engine.record(lambda connection: store.standing(connection, row))[number].cell_ms
         judged = aftermath.judge(self._engine, step.act, since_ms)
@@ -409,7 +412,7 @@ class PlanExecutor:
 
     def pause(self, actor: Actor, proposal_id: str, reason: str) -> None:
         now_ms = self._now()
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
 
         def write(connection: Connection) -> None:
             row = store.found(connection, proposal_id)
@@ -438,7 +441,7 @@ class PlanExecutor:
 
         def write(connection: Connection) -> ProposalRow:
             if accept and row.cursor > 0:
-                store.say(
+                store.add_record(
                     connection, self._audit, row, "exec.accepted", actor, {"step": plan.steps[row.cursor - 1].id},
                     step=plan.steps[row.cursor - 1].id,
                 )  # fmt: skip
@@ -463,7 +466,7 @@ class PlanExecutor:
         def write(connection: Connection) -> str:
             why_not = self._why_no_word(connection, actor, plan, step, now_ms)
             if why_not:
-                store.say(
+                store.add_record(
                     connection,
                     self._audit,
                     row,
@@ -480,7 +483,7 @@ class PlanExecutor:
                 }  # fmt: skip
                 connection.execute(insert(CONFIRMATION).values(**word))
                 rows = kept(CONFIRMATION, word)
-                store.say(connection, self._audit, row, "exec.confirmed", actor, {}, step=step.id, rows=rows)
+                store.add_record(connection, self._audit, row, "exec.confirmed", actor, {}, step=step.id, rows=rows)
             return ""
 
         why_not = self._engine.record(write)
@@ -489,17 +492,15 @@ class PlanExecutor:
         return self.resume(actor, proposal_id, accept=False)
 
     def _why_no_word(self, connection: Connection, actor: Actor, plan: Plan, step: Step, now_ms: int) -> str:
-        """Why somebody may not say go to a step. An approver's word is another's than the author's, as a vote is."""
+        """The reason that somebody may not confirm a step; empty when they may. An approver who confirms must be
+        another than the author, as for votes."""
         in_force, scope = self._policies.current(connection), scope_of(plan.steps)
         if step.confirm == "operator":
-            return approval_policy.may(in_force, actor, "execute", plan.tier, scope, owner=self._policies.owner)
+            return self._policies.why_not(connection, actor, "execute", plan.tier, scope)
         need = approval_policy.ApprovalNeed(
             approvals=1, roles=("approver",), expiry_ms=0, window_ms=0, self_ok=in_force.mode == "solo"
         )  # fmt: skip
-        word = approval_policy.Vote(
-            subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict="approve",
-            at_ms=now_ms,
-        )  # fmt: skip
+        word = approval_policy.vote_of(actor, "approve", now_ms)
         why_not = approval_policy.why_not_counted(
             in_force, word, plan.author, plan.requester, need, scope, owner=self._policies.owner
         )
@@ -516,7 +517,7 @@ class PlanExecutor:
     def roll_back(self, actor: Actor, proposal_id: str, reason: str) -> Outcome:
         """Take back what was done, the last step first, where the votes on it cover what that does now. Raises
         RefusedError."""
-        target_readings.check_text(reason, "reason", target_readings.MAX_COMMENT)
+        typed_plan.check_line(reason, "reason", typed_plan.MAX_COMMENT)
         row, plan = self._read(proposal_id)
         found = self.way_back.tried(row, plan, Request())
         if found is not None:
@@ -530,10 +531,9 @@ class PlanExecutor:
     # -- after a crash ------------------------------------------------------------------------------------------------
 
     def recover(self, *, started: bool = False) -> None:
-        """What a process that ended, or a journal that could not be written, left under way. What is mild and fresh
-        goes on, after another look; the rest is paused and waits for a person; a way back that was begun is gone to its
-        end. `started`: nothing is under way but what another process left, which may have ended between the last vote
-        and what that vote was to begin."""
+        """Goes on with plans that an ended process, or a journal that could not be written, left under way. A mild and
+        recent plan goes on after another look, others are paused for a person, and a rollback is completed. `started`:
+        another process left them, and it may have ended between the last vote and the start."""
         states = ("executing", "rolling_back", *(("approved", "verifying") if started else ()))
         for row in self._engine.recorded(lambda connection: store.in_states(connection, states)):
             try:
@@ -558,7 +558,7 @@ class PlanExecutor:
             self._leave(row, plan)
 
     def _leave(self, row: ProposalRow, plan: Plan) -> None:
-        """To a person, who can see what was done and what not."""
+        """Pauses a plan for a person."""
         now_ms = self._now()
         note = f"the engine ended before step {plan.steps[min(row.cursor, len(plan.steps) - 1)].id}"
         self._engine.record(
@@ -600,7 +600,7 @@ class PlanExecutor:
 
 
 def unauthorised(row: ProposalRow, why: str) -> RefusedError:
-    """Of a proposal that the records do not let be carried out."""
+    """The refusal of a proposal that the records do not authorise."""
     return RefusedError(
         f"{row.id} is not carried out, for the audit does not authorise it: {why}",
         "Somebody changed the database: run muster audit verify, look into it, and propose it again",

@@ -1,16 +1,14 @@
-"""From one policy to the next: what changes, who must agree, its tables and its words.
+"""Changes of the approval policy: who must agree, what changes, the tables of policies, and policies in words.
 
-From one policy to the next: what changes, what of it loosens, who must agree, and what no change may do.
-
-Where policies, their votes, freezes by hand and the nonces of signatures are kept, in the journal's database.
-
-A policy in words: what `muster policy show` says, made from the typed policy alone.
+`change_need` and `check_successor` say what the next policy needs and may not do; `changes` lists its differences and
+which of them loosen. The tables hold policies, candidates, votes, freezes by hand and nonces in the journal's database.
+`view_of` is `muster policy show`, made from the typed policy alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,7 +37,7 @@ from runbooks.gate.approval_policy import (
     PolicyDifference,
     PolicyView,
     Rule,
-    Service,
+    ServiceIdentity,
     fingerprints,
     holder_of,
     holders,
@@ -63,9 +61,8 @@ CHANGE_EXPIRY_MS = 24 * HOUR_MS
 
 
 def change_need(policy: Policy) -> ApprovalNeed:
-    """What putting another policy in force needs, by the policy that is. Where there are two admins it is the signed
-    vote of another admin than its author; where there is one, that of an approver; where there is nobody else, the
-    author is alone."""
+    """The votes that another policy needs, by the policy in force: with two admins or more, the signed vote of an admin
+    other than its author; with one, that of an approver; with nobody else, the author's own."""
     admins = [person for person in policy.people if "admin" in person.roles]
     approvers = [person for person in policy.people if "approver" in person.roles and person.keys]
     need = ApprovalNeed(
@@ -100,7 +97,7 @@ def check_successor(old: Policy, new: Policy, bound: Mapping[str, str]) -> None:
 
 
 def changes(old: Policy, new: Policy) -> tuple[PolicyDifference, ...]:
-    """What a reader of the new one must know, in words that are made from the two policies alone."""
+    """The differences between two policies, in words made from the policies alone."""
     found: list[PolicyDifference] = []
     if old.mode != new.mode:
         text = "one person may approve everything: no two-person rule" if new.mode == "solo" else "a two-person rule"
@@ -114,11 +111,9 @@ def changes(old: Policy, new: Policy) -> tuple[PolicyDifference, ...]:
     _rules(old, new, found)
     _limits(old.limits, new.limits, found)
     was, now = {f.name: f for f in old.freezes}, {f.name: f for f in new.freezes}
-    for name in sorted(was.keys() | now.keys()):
-        if was.get(name) != now.get(name):
-            how = "is new" if name not in was else "goes" if name not in now else "changes"
-            found.append(PolicyDifference(text=f"freeze {name} {how}", loosens=name in was))
-    _services(old, new, found)
+    found += (PolicyDifference(text=f"freeze {how}", loosens=name in was) for name, how in _changed(was, now))
+    had, has = {s.id: s for s in old.services}, {s.id: s for s in new.services}
+    found += (PolicyDifference(text=f"service {how}", loosens=id_ in has) for id_, how in _changed(had, has))
     if old.break_glass != new.break_glass:
         looser = (new.break_glass.factor, -new.break_glass.reason_least, new.break_glass.through_freezes) > (
             old.break_glass.factor, -old.break_glass.reason_least, old.break_glass.through_freezes,
@@ -221,12 +216,11 @@ def _limits(old: PolicyLimits, new: PolicyLimits, found: list[PolicyDifference])
             found.append(PolicyDifference(text=f"limits.{name} {shown[0]} -> {shown[1]}", loosens=looser))
 
 
-def _services(old: Policy, new: Policy, found: list[PolicyDifference]) -> None:
-    was, now = {s.id: s for s in old.services}, {s.id: s for s in new.services}
-    for id_ in sorted(was.keys() | now.keys()):
-        if was.get(id_) != now.get(id_):
-            how = "is new" if id_ not in was else "goes" if id_ not in now else "changes"
-            found.append(PolicyDifference(text=f"service {id_} {how}", loosens=id_ in now))
+def _changed(was: Mapping[str, object], now: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """(name, how it changes) of the entries that differ, as in "nights is new", "nights goes", "nights changes"."""
+    for name in sorted(was.keys() | now.keys()):
+        if was.get(name) != now.get(name):
+            yield name, f"{name} {'is new' if name not in was else 'goes' if name not in now else 'changes'}"
 
 
 METADATA = MetaData()
@@ -276,7 +270,7 @@ FREEZE = Table(
 
 
 def two_people(policy: Policy, owner: str = OWNER) -> str:
-    """What the two-person rule is worth on this machine: it cannot be better than its OS accounts and keys."""
+    """The worth of the two-person rule on this machine. It cannot be better than its OS accounts and keys."""
     if policy.mode == "solo":
         return "One person may approve everything here: no two-person rule holds."
     if not policy.people:
@@ -308,7 +302,7 @@ def two_people(policy: Policy, owner: str = OWNER) -> str:
 
 
 def caller_of(policies: Policies, actor: Actor) -> Caller:
-    """How the engine knows an actor."""
+    """The actor as the engine knows them, for clients."""
     policy = policies.latest()
     mine = holders(policy, actor.account)
     unlimited = msgspec.structs.replace(actor, within=WHOLE)
@@ -330,7 +324,8 @@ def caller_of(policies: Policies, actor: Actor) -> Caller:
 
 
 def check(policies: Policies, actor: Actor, text: str, built_in: str = "") -> PolicyCheck:
-    """What putting a policy in force would change. Raises SpecError for one that may not follow the one that is."""
+    """The changes that putting a policy in force would make. Raises SpecError for one that may not follow the one in
+    force."""
     now, new = policies.latest(), policies.read(text, built_in)
     policies.looked(lambda connection: policies.check_successor(connection, now, new))
     as_now = policies.account(new, actor)
@@ -347,7 +342,7 @@ def check(policies: Policies, actor: Actor, text: str, built_in: str = "") -> Po
 
 
 def need_of_change(policy: Policy, owner: str = OWNER) -> str:
-    """Who must agree to another policy."""
+    """The people who must agree to another policy, in words."""
     needed = change_need(policy)
     if not policy.people:
         return f"{owner} alone, who owns the engine"
@@ -375,7 +370,7 @@ def _view(policies: Policies, connection: Connection) -> PolicyView:
         limits=limits_words(policy.limits),
         services=tuple(map(_service_words, policy.services)),
         channels=tuple((name, _channel_words(target)) for name, target in policy.channels),
-        freezes=tuple(freeze_lines(policies, connection, policies.clock())),
+        freezes=freezes_now(policies, connection, policies.clock()),
         notes=notes(policy),
         change_need=need_of_change(policy, policies.owner),
         candidates=policies.candidates(connection),
@@ -383,13 +378,13 @@ def _view(policies: Policies, connection: Connection) -> PolicyView:
     )
 
 
-def freeze_lines(policies: Policies, connection: Connection, now_ms: int) -> list[Freeze]:
-    """The policy's freezes, and those set by hand that are not over."""
-    policy = policies.current(connection)
-    return [
+def freezes_now(policies: Policies, connection: Connection, now_ms: int) -> tuple[Freeze, ...]:
+    """The policy's freezes, and those set by hand that are not over; each with whether it stops plans now."""
+    of_policy = ((spec, "") for spec in policies.current(connection).freezes)
+    return tuple(
         Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
-        for spec, by in (*((spec, "") for spec in policy.freezes), *policies.freezes_by(connection))
-    ]
+        for spec, by in (*of_policy, *policies.freezes_by(connection))
+    )
 
 
 def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
@@ -408,7 +403,7 @@ def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
 
 
 def need_words(need: ApprovalNeed) -> str:
-    """All of it in one line."""
+    """A need in one line."""
     own = "the author's own will do" if need.self_ok else "not the author, not who asked for it"
     votes = "1 vote" if need.approvals == 1 else f"{need.approvals} votes"
     parts = [f"{votes} of {' and '.join(need.roles) or 'operator'}", own]
@@ -420,7 +415,7 @@ def need_words(need: ApprovalNeed) -> str:
 
 
 def _rules_words(policy: Policy) -> list[tuple[str, str]]:
-    """What a person's own plan of each tier needs, then a machine's where that is more, then parts of the cell."""
+    """The need of a person's own plan by tier, of a machine's where that is more, then of parts of the cell."""
     nowhere = Scope(pools=("-",))  # no pool is called so: what no rule of a part concerns
     found: list[tuple[str, str]] = []
     for tier in TIERS:
@@ -441,7 +436,7 @@ def _scoped_words(policy: Policy, actor: Actor) -> tuple[str, ...]:
     return tuple(f"{', '.join(grant.roles)} of {grant.scope.words()}" for grant in grants)
 
 
-def _service_words(service: Service) -> str:
+def _service_words(service: ServiceIdentity) -> str:
     scoped = [f"{', '.join(grant.roles)} of {grant.scope.words()}" for grant in service.scoped or ()]
     said = [*(("llm",) if service.kind == "llm" else ()), *(service.roles or ()), *scoped]
     return f"{service.id} ({'; '.join(said)})" if said else service.id
@@ -449,7 +444,7 @@ def _service_words(service: Service) -> str:
 
 def _person_words(person: Person) -> tuple[str, ...]:
     scoped = [f"{'+'.join(grant.roles)} of {grant.scope.words()}" for grant in person.scoped]
-    keys = sorted(fingerprints_of(person))
+    keys = sorted(public_key(line).fingerprint for line in person.keys)
     return (
         person.id,
         ", ".join((*person.roles, *scoped)) or "viewer",
@@ -457,12 +452,6 @@ def _person_words(person: Person) -> tuple[str, ...]:
         ", ".join(keys) or "none",
         "on call" if person.on_call else "",
     )
-
-
-def fingerprints_of(person: Person) -> list[str]:
-    from runbooks.plans.keys import public_key
-
-    return [public_key(line).fingerprint for line in person.keys]
 
 
 def _channel_words(target: str) -> str:

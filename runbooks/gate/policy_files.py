@@ -1,7 +1,5 @@
-"""The policy as a file: YAML read strictly, and written with one person more or less.
-
-The policy as a file: YAML read strictly, what is left out as in the built-in policy of its mode, and the checks that
-no policy gets round.
+"""Policy files: strict YAML read into a policy, the checks that no policy gets round, and files written with one person
+more or less.
 
     schema: muster-policy/v1
     name: cell-a
@@ -11,9 +9,7 @@ no policy gets round.
     approvals:
       - {tier: T3, tenants: [prod], approvals: 3}
 
-docs/approval.md has every key.
-
-Files of policies that are written here: of one that is built in, and with one person more or less.
+A value that is left out is that of the built-in policy of the file's mode. docs/approval.md has every key.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from runbooks.gate.approval_policy import (
     Policy,
     PolicyView,
     Rule,
-    Service,
+    ServiceIdentity,
     Typed,
     floor_of,
 )
@@ -182,9 +178,9 @@ def _person(person: _Person) -> Person:
     )  # fmt: skip
 
 
-def _service(service: _Service) -> Service:
+def _service(service: _Service) -> ServiceIdentity:
     scoped = tuple(Grant(roles=grant.roles, scope=_scope(grant)) for grant in service.scoped)
-    return Service(
+    return ServiceIdentity(
         id=service.id, kind=service.kind, accounts=service.accounts, roles=service.roles or msgspec.UNSET,
         scoped=scoped or msgspec.UNSET,
     )  # fmt: skip
@@ -347,7 +343,7 @@ def _check_services(policy: Policy) -> None:
         _check_service_roles(service, f"services[{i}]")
 
 
-def _check_service_roles(service: Service, where: str) -> None:
+def _check_service_roles(service: ServiceIdentity, where: str) -> None:
     _check_count(service.scoped or (), MAX_OF_ONE, f"{where}.scoped")
     given = [(service.roles or (), f"{where}.roles")]
     for g, grant in enumerate(service.scoped or ()):
@@ -514,7 +510,7 @@ def listing(names: list[str]) -> str:
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
-    """What whoever puts it in force should know, though it is allowed."""
+    """Remarks for whoever puts the policy in force, on what is allowed but risky."""
     found: list[str] = []
     if not policy.people:
         return ("It names nobody: the account that owns the engine's process is operator, approver and admin.",)
@@ -603,7 +599,7 @@ def _given(value: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def _holder(of: Person | Service) -> dict[str, Any]:
+def _holder(of: Person | ServiceIdentity) -> dict[str, Any]:
     scoped = [{"roles": list(grant.roles), **_given(grant.scope)} for grant in of.scoped or ()]
     return {**_given(of), **({"scoped": scoped} if scoped else {})}
 

@@ -1,15 +1,15 @@
-"""The policies of a cell: every version that was in force, how the next one comes into force, and what proves a person.
+"""Versions of the approval policy: the one in force, how the next one comes into force, and who a person is.
 
-A change of the policy is voted on like a plan, by what the policy that is in force asks for: it cannot bring about its
-own approval. A key or an account that was once one person's is never another's, so that nobody is two people by being
-named anew.
+A change of the policy is voted on like a plan, by the rules of the policy in force, so that it cannot bring about its
+own approval. A key or account that was once one person's is never another's: nobody becomes two people by being named
+anew.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 import msgspec
 from sqlalchemy import Connection, insert, select
@@ -22,6 +22,7 @@ from runbooks.gate.approval_policy import (
     BUILT_IN,
     TEAM,
     Candidate,
+    Deed,
     Policy,
     PolicyChange,
     PolicyVote,
@@ -30,6 +31,7 @@ from runbooks.gate.approval_policy import (
     holders,
     may,
     tally,
+    vote_of,
     why_not_token,
 )
 from runbooks.gate.authority import Authority, start
@@ -50,9 +52,9 @@ from runbooks.gate.policy_changes import (
 )
 from runbooks.gate.policy_files import check_policy, read_policy, text_of
 from runbooks.gate.run_limits import FreezeSpec, check_freeze
-from runbooks.plans.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
-from runbooks.plans.keys import DecisionKind, decision_bytes, public_key, verify
-from runbooks.plans.typed_plan import Party
+from runbooks.plans.identity import OWNER, SYSTEM, WHOLE, Actor, AuthRefused, Scope, Signed, stands_for
+from runbooks.plans.keys import DecisionFields, DecisionKind, decision_bytes, public_key, verify
+from runbooks.plans.typed_plan import Party, Tier
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -69,7 +71,7 @@ CLOCK_TOLERANCE_MS = 60_000
 
 
 class DecisionSubject(Protocol):
-    """What a decision is about: a proposal as the gate keeps it."""
+    """The subject of a decision: a proposal as the gate keeps it."""
 
     @property
     def id(self) -> str: ...
@@ -80,8 +82,8 @@ class DecisionSubject(Protocol):
 
 
 class Policies:
-    """Of one engine. `clock` gives wall time in Unix milliseconds; `default` is in force until another one is; `owner`
-    is the account that owns the engine's process."""
+    """The policies of one engine. `clock` gives wall time in Unix milliseconds; `default` is in force until another one
+    is; `owner` is the account that owns the engine's process."""
 
     def __init__(
         self,
@@ -119,8 +121,8 @@ class Policies:
         self._start(connection)
 
     def _start(self, connection: Connection) -> None:
-        """Have on record from what policy all that follows goes on: at first, with every row that is there already;
-        and again where another was built in, or another account owns the engine."""
+        """Records the policy from which all that follows continues: first with every existing row, and again when
+        another policy is built in or another account owns the engine."""
         chain = self.authority.chain(connection)
         if not chain.since:
             voted = self._voted_before(connection)
@@ -161,6 +163,12 @@ class Policies:
         chain = self.authority.chain(self._prepared(connection))
         return self.get(connection, chain.policies[-1].digest) if chain.policies else self._default
 
+    def why_not(
+        self, connection: Connection, actor: Actor, deed: Deed, tier: Tier = "T0", scope: Scope | None = WHOLE
+    ) -> str:
+        """Empty when an actor may do it by the policy in force; else why not. As `approval_policy.may`."""
+        return may(self.current(connection), actor, deed, tier, scope, owner=self.owner)
+
     def get(self, connection: Connection, digest: str) -> Policy:
         """A policy that is or was in force. Raises NotFoundError, and MusterError when it is not what its digest names:
         somebody changed it outside of Muster."""
@@ -172,7 +180,7 @@ class Policies:
         return found
 
     def _kept(self, connection: Connection, digest: str) -> Policy:
-        """From the records, or, where it was in force before they told policies, from the table of versions."""
+        """A policy from the records, or from the table of versions where it precedes those."""
         body = None if (told := self.authority.chain(connection).bodies.get(digest)) is None else canonical(told)
         if body is None:
             query = select(VERSION.c.body).where(VERSION.c.digest == digest).limit(1)
@@ -208,11 +216,11 @@ class Policies:
         return _of_account(policy, actor.account)
 
     def glanced(self, account: str) -> Actor | None:
-        """Who an account is, if that can be said without looking into the database: from any thread."""
+        """The actor of an account, if that is known without the database; else None. May be called on any thread."""
         return None if self._latest is None else _of_account(self._latest, account)
 
     def identified(self, account: str, person: str = "", signed: Signed | None = None, digest: str = "") -> Actor:
-        """Who makes a request that comes from an account, in the name of `person` ("person:alice") if that is given.
+        """The actor of a request that comes from an account, in the name of `person` ("person:alice") if that is given.
         `signed` is over the request, whose digest is `digest`. Raises AuthRefused, on record, for a name that is
         neither the account's own nor signed for."""
         actor = _of_account(self.latest(), account)
@@ -230,7 +238,7 @@ class Policies:
         return actor
 
     def _author(self, connection: Connection, actor: Actor, signed: Signed, digest: str) -> Actor:
-        who = self.authenticated(connection, actor, signed, kind="author", digest=digest, now_ms=self.clock())
+        who = self.authenticated(connection, actor, signed, self.clock(), kind="author", digest=digest)
         data = {"request": digest}
         self._audit.append(connection, "auth.signed", who, data=data, rows=used_nonce(connection, signed))
         return who
@@ -249,24 +257,17 @@ class Policies:
         AuthRefused for a signature that does not hold."""
         if signed is None:
             return actor
-        return self.authenticated(
-            connection, actor, signed, kind=kind, proposal=about.id, revision=about.revision, digest=about.digest,
-            verdict=verdict, now_ms=now_ms,
-        )  # fmt: skip
+        return self.authenticated(connection, actor, signed, now_ms, kind=kind, **_fields_of(about, verdict))
 
     def still_holds(
         self, connection: Connection, signed: Signed, key: str, about: DecisionSubject, verdict: str
     ) -> bool:
-        """Whether a signature that was accepted and kept is over this decision, by that key. Who can write the database
-        cannot sign: a vote that was put there by hand does not hold. True for a key that is nobody's now: that is for
-        `policy.why_not_counted` to say."""
+        """True when a stored signature is over this decision, by that key. Whoever can write the database cannot sign,
+        so a vote inserted by hand does not hold. True for a key that is nobody's now, which
+        `approval_policy.why_not_counted` decides on."""
         lines = (line for person in self.current(connection).people for line in person.keys)
         enrolled = [found for line in lines if (found := public_key(line)).fingerprint == key]
-        message = decision_bytes(
-            kind="vote", subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, proposal=about.id,
-            revision=about.revision, digest=about.digest, verdict=verdict, screen=signed.screen,
-            cell=self.cell(connection),
-        )  # fmt: skip
+        message = self._signed_bytes(connection, signed, "vote", _fields_of(about, verdict))
         try:
             return not enrolled or bool(verify(enrolled, signed, message, signed.at_ms))
         except AuthRefused:
@@ -277,13 +278,10 @@ class Policies:
         connection: Connection,
         actor: Actor,
         signed: Signed,
+        now_ms: int,
         *,
         kind: DecisionKind,
-        proposal: str = "",
-        revision: int = 0,
-        digest: str = "",
-        verdict: str = "",
-        now_ms: int,
+        **about: Unpack[DecisionFields],
     ) -> Actor:
         """The person whose signature it is, at the account that the actor came from. Raises AuthRefused."""
         if actor.kind != "human":
@@ -293,15 +291,17 @@ class Policies:
             raise AuthRefused(
                 f"no key is enrolled for {signed.subject[:80]!a}", "Have it enrolled: see `muster operator key`"
             )
-        message = decision_bytes(
-            kind=kind, subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, proposal=proposal,
-            revision=revision, digest=digest, verdict=verdict, screen=signed.screen, cell=self.cell(connection),
-        )  # fmt: skip
+        message = self._signed_bytes(connection, signed, kind, about)
         key = verify(map(public_key, person.keys), signed, message, now_ms)
         if connection.execute(select(NONCE.c.nonce).where(NONCE.c.nonce == signed.nonce)).first() is not None:
             raise AuthRefused("this signature was used before", "Sign again")
         connection.execute(insert(NONCE).values(nonce=signed.nonce, at_ms=now_ms))
         return msgspec.structs.replace(actor, subject=person.subject, signed=True, key=key.fingerprint)
+
+    def _signed_bytes(self, connection: Connection, signed: Signed, kind: DecisionKind, about: DecisionFields) -> bytes:
+        """The bytes that a signature over a decision in this cell must be over."""
+        fields: DecisionFields = {**about, "screen": signed.screen, "cell": self.cell(connection)}
+        return decision_bytes(kind=kind, subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, **fields)
 
     # -- the next one -------------------------------------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ class Policies:
         def write(connection: Connection) -> int:
             now_ms, now = self.clock(), self.current(connection)
             who = self._who(connection, actor, signed, "", new, "propose", now_ms)
-            why_not = may(now, who, "policy", owner=self.owner)
+            why_not = self.why_not(connection, who, "policy")
             if why_not:
                 raise RefusedError(f"you may not change the policy: {why_not}", "Ask an admin")
             self.check_successor(connection, now, new)
@@ -395,10 +395,7 @@ class Policies:
             not_for = why_not_token(who, "policy")
             if not_for:
                 raise RefusedError(f"you may not vote on {candidate}: {not_for}", "Use another token")
-            vote = Vote(
-                subject=who.subject, kind=who.kind, account=who.account, key=who.key if signed else "",
-                verdict=verdict, at_ms=now_ms,
-            )  # fmt: skip
+            vote = vote_of(who if signed else msgspec.structs.replace(who, key=""), verdict, now_ms)
             before = self._votes(connection, row.number)
             if any(other.subject == who.subject for other in before):
                 raise RefusedError(f"{who.subject} has voted on {candidate} already", "")
@@ -423,11 +420,11 @@ class Policies:
         return self.candidate(self._on_record(actor, write))
 
     def candidate(self, number: int) -> Candidate:
-        """How one stands."""
+        """A candidate as it stands."""
         return self.looked(lambda connection: self._shown(connection, self._row(connection, f"policy-{number}")))
 
     def candidates(self, connection: Connection) -> tuple[Candidate, ...]:
-        """Those that wait for votes, newest first."""
+        """Candidates that wait for votes, newest first."""
         query = select(CANDIDATE).where(CANDIDATE.c.state == "awaiting").order_by(CANDIDATE.c.number.desc())
         rows = self._prepared(connection).execute(query).all()
         now_ms = self.clock()
@@ -552,11 +549,11 @@ class Policies:
     # -- freezes by hand ----------------------------------------------------------------------------------------------
 
     def freezes(self, connection: Connection) -> tuple[FreezeSpec, ...]:
-        """Those that were set by hand, are not ended and not over."""
+        """Freezes set by hand that are neither ended nor over."""
         return tuple(spec for spec, _ in self.freezes_by(connection))
 
     def freezes_by(self, connection: Connection) -> tuple[tuple[FreezeSpec, str], ...]:
-        """The same, each with the subject that set it."""
+        """Freezes set by hand, each with the subject that set it."""
         query = select(FREEZE.c.body, FREEZE.c.by).where(FREEZE.c.ended_ms == 0).order_by(FREEZE.c.id)
         now_ms = self.clock()
         rows = [
@@ -571,7 +568,7 @@ class Policies:
 
         def write(connection: Connection) -> None:
             now_ms, now = self.clock(), self.current(connection)
-            why_not = may(now, actor, "freeze", "T0", spec.scope, owner=self.owner)
+            why_not = self.why_not(connection, actor, "freeze", scope=spec.scope)
             if why_not:
                 raise RefusedError(f"you may not freeze: {why_not}", "Ask somebody who may")
             if spec.until_ms is not None and spec.until_ms <= now_ms:
@@ -601,7 +598,7 @@ class Policies:
                 raise RefusedError(f"freeze {name} is the policy's", "Propose a policy without it")
             if by is None:
                 raise NotFoundError(f"there is no freeze {name[:40]!a}", "See `muster freezes`")
-            why_not = may(now, actor, "thaw", owner=self.owner)
+            why_not = self.why_not(connection, actor, "thaw")
             if why_not and (by != actor.subject or why_not_token(actor, "thaw", None)):
                 raise RefusedError(f"you may not thaw {name}, which {by} set: {why_not}", "Ask an admin")
             where = (FREEZE.c.name == name) & (FREEZE.c.ended_ms == 0)
@@ -622,8 +619,8 @@ class Policies:
         if signed is None:
             return actor
         return self.authenticated(
-            connection, actor, signed, kind="policy", proposal=candidate, revision=new.version, digest=new.digest(),
-            verdict=verdict, now_ms=now_ms,
+            connection, actor, signed, now_ms, kind="policy", proposal=candidate, revision=new.version,
+            digest=new.digest(), verdict=verdict,
         )  # fmt: skip
 
     def _on_record(self, actor: Actor, write: Callable[[Connection], int]) -> int:
@@ -651,6 +648,10 @@ class Policies:
         )
 
 
+def _fields_of(about: DecisionSubject, verdict: str) -> DecisionFields:
+    return {"proposal": about.id, "revision": about.revision, "digest": about.digest, "verdict": verdict}
+
+
 def _of_account(policy: Policy, account: str) -> Actor:
     """The service or the person whose account it is; the account itself where it is nobody's, or several people's."""
     behind = stands_for(account)
@@ -666,7 +667,7 @@ def _of_account(policy: Policy, account: str) -> Actor:
 
 
 def _bytes(text: str) -> bytes:
-    """Of a file's text. Half characters stay, to be refused by name."""
+    """The bytes of a file's text. Lone surrogates stay, to be refused by name."""
     return text.encode("utf-8", "surrogatepass")
 
 

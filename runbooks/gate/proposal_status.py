@@ -1,9 +1,7 @@
-"""How a proposal stands: what it still needs, and whether what was approved still holds.
+"""Status of a proposal: the votes it needs, the votes that count, the rules it breaks, and its view for people.
 
-How a proposal stands: what it still needs, which votes count today, which rules it breaks, and how all of that
-reads.
-
-Looking again: whether what was approved still holds, before a plan begins and before each of its later steps.
+`what_differs` and `why_not_now` look again before a plan begins and before each later step: do targets, tier,
+preconditions, freezes and limits still allow what was approved.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, func, or_, select
 
 from engine.model.errors import NotFoundError, RefusedError
+from engine.model.specs import HOUR_MS
 from runbooks.actions import catalogue, declaration, target_readings
 from runbooks.audit.log import Audit
 from runbooks.gate import approval_policy, composition, run_limits, store
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from runbooks.plans.typed_plan import Origin
 
 
-HOUR_MS = 3_600_000
 MAX_REMEMBERED = 1_000
 """Proposals that have ended, kept as they are shown."""
 
@@ -50,7 +48,7 @@ class ProposalStatus:
         self._ended: dict[int, tuple[tuple[int, int], Proposal]] = {}
 
     def need(self, connection: Connection, plan: Plan) -> ApprovalNeed:
-        """What the stricter of the policy in force and that of the plan asks for."""
+        """The stricter need of the policy in force and of the plan's own."""
         return self._need(connection, plan, self._policies.current(connection))
 
     def _need(self, connection: Connection, plan: Plan, in_force: Policy) -> ApprovalNeed:
@@ -64,7 +62,7 @@ class ProposalStatus:
         )
 
     def votes(self, connection: Connection, row: ProposalRow) -> list[Vote]:
-        """Of the present revision, in the order given. Those on another plan are none."""
+        """The votes on the present revision, in the order given. Votes on another plan do not count."""
         return [vote for vote, _ in self._votes(connection, row)]
 
     def _votes(self, connection: Connection, row: ProposalRow) -> list[tuple[Vote, Sealed | None]]:
@@ -91,7 +89,7 @@ class ProposalStatus:
         return key if self._policies.still_holds(connection, signed, key, row, values["verdict"]) else ""
 
     def tally(self, connection: Connection, row: ProposalRow, plan: Plan) -> VoteTally:
-        """How the votes add up by the roles and keys of now, not of when they were given."""
+        """The votes counted by the roles and keys of now."""
         in_force = self._policies.current(connection)
         need = self._need(connection, plan, in_force)
         return self._tally(in_force, self.votes(connection, row), plan, need)
@@ -112,7 +110,7 @@ class ProposalStatus:
         )
 
     def too_late(self, connection: Connection, row: ProposalRow) -> RefusedError:
-        """Why nobody can vote on it any more: what has become of it."""
+        """The refusal of a vote on a proposal that is no longer open, saying what became of it."""
         if row.executed_ms:
             return RefusedError(
                 f"{row.id} was executed at {utc(row.executed_ms)}, approved by {self._approvers(connection, row)}",
@@ -125,7 +123,7 @@ class ProposalStatus:
         if row.state == "approved":
             why = f", approved by {self._approvers(connection, row)}"
         return RefusedError(
-            f"{row.id} is {state} since {utc(row.since_ms)}{why}", typed_plan.WHAT_THEN.get(row.state, "")
+            f"{row.id} is {state} since {utc(row.since_ms)}{why}", typed_plan.STATE_REMEDIES.get(row.state, "")
         )
 
     def _approvers(self, connection: Connection, row: ProposalRow) -> str:
@@ -155,8 +153,7 @@ class ProposalStatus:
         return tuple(rules)
 
     def _usage(self, connection: Connection, row: ProposalRow, now_ms: int) -> LimitUsage:
-        """What counts against the limits besides this proposal. What was done and taken back has disturbed all the
-        same."""
+        """The usage of the hour's limits by other proposals. A plan that was taken back counts too."""
         counts = or_(PROPOSAL.c.state.in_((*typed_plan.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS)
         query = select(PROPOSAL.c.tier, PROPOSAL.c.blast).where(counts & (PROPOSAL.c.number != row.number))
         executions = dict.fromkeys(TIERS, 0)
@@ -177,7 +174,7 @@ class ProposalStatus:
         return Size(nodes=target_readings.pool_nodes(self._engine), gpu_milli=self._engine.state.capacity.totals[2])
 
     def _proposed(self, connection: Connection, row: ProposalRow, now_ms: int) -> int:
-        """By its author within the hour, without this one."""
+        """Other proposals by its author within the hour."""
         where = (
             (PROPOSAL.c.author == row.author)
             & (PROPOSAL.c.created_ms > now_ms - HOUR_MS)
@@ -276,8 +273,8 @@ GO_ON_WITHIN_MS = 24 * 3_600_000
 
 
 def what_differs(engine: Engine, row: ProposalRow, plan: Plan, number: int) -> tuple[Difference, ...]:
-    """How the targets of a step differ from what was shown, in what it depends on; its preconditions that no longer
-    hold; its tier, if that has risen."""
+    """The differences between a step as shown and as it is now: targets in what it depends on, failed preconditions,
+    and a higher tier."""
     step = plan.steps[number]
     action = catalogue.find(step.act.action)
     try:
@@ -306,7 +303,7 @@ def what_differs(engine: Engine, row: ProposalRow, plan: Plan, number: int) -> t
 
 
 def why_not_now(
-    connection: Connection, policies: Policies, standing: ProposalStatus, row: ProposalRow, plan: Plan, now_ms: int
+    connection: Connection, policies: Policies, status: ProposalStatus, row: ProposalRow, plan: Plan, now_ms: int
 ) -> RefusedError | None:
     """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
     in_force = policies.current(connection)
@@ -335,7 +332,7 @@ def why_not_now(
         first = store.found(connection, plan.rolls_back)
         if (first.state, "taken_back") not in typed_plan.EDGES:
             return RefusedError(f"{first.id} is {first.state.replace('_', ' ')} now", "There is nothing to roll back")
-    rules = standing.broken_rules(connection, row, plan, now_ms)
+    rules = status.broken_rules(connection, row, plan, now_ms)
     if rules:
         return RefusedError(
             f"{row.id} would exceed what may be done in an hour: {'; '.join(rules)}", "Execute it later"

@@ -1,8 +1,7 @@
-"""When plans do not run: in windows of a freeze, and beyond what an hour may bring.
+"""Limits on when and how much plans run: freeze windows and hourly limits.
 
-Windows in which plans do not run: every week in a time zone, or once between two moments.
-
-How much may be done within an hour: limits over what has run, runs and is approved, taken together.
+A freeze is weekly in a time zone, or lasts from one moment until another. Hourly limits count all that ran within the
+hour, runs, or is approved.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class Freeze(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def holds(spec: FreezeSpec, at_ms: int, tier: Tier, touched: Scope) -> bool:
-    """Whether it stops a plan at that moment (Unix ms). A window whose zone is not known any more holds: nobody can say
-    that it does not."""
+    """True when it stops a plan at that moment (Unix ms). A window whose zone is no longer known holds."""
     if TIERS.index(tier) < TIERS.index(spec.tier) or not spec.scope.meets(touched):
         return False
     if spec.from_ms is not None and spec.until_ms is not None:
@@ -169,13 +167,10 @@ def _holds_weekly(window: _Window, zone: ZoneInfo, at_ms: int) -> bool:
 
 
 def _moments(day: date, clock: time, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """What the clocks' time on that day may mean: two moments where they are set back, two readings where they are set
-    forward over it. Windows take the earlier for their beginning and the later for their end."""
+    """The possible moments of a clock time on that day: two where clocks are set back, two readings where they are set
+    forward over it. A window begins at the earlier and ends at the later."""
     local = datetime.combine(day, clock, zone)
     return local.astimezone(UTC), local.replace(fold=1).astimezone(UTC)
-
-
-HOUR_MS = 3_600_000
 
 
 class ByTier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -219,7 +214,7 @@ SOLO_LIMITS = PolicyLimits(
 
 
 class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What of an hour's limits is gone: plans that are approved or run, and what ended within the hour."""
+    """The used part of an hour's limits: by plans that are approved or run, and by those that ended within the hour."""
 
     executions: ByTier = ByTier()
     gpu_milli: int = 0
@@ -230,7 +225,7 @@ class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How large the cell is, where limits are shares of it."""
+    """The size of the cell, of which limits are shares."""
 
     nodes: Mapping[str, int]
     """By pool."""
@@ -272,7 +267,7 @@ def over(
 
 
 def tighter(a: PolicyLimits, b: PolicyLimits) -> PolicyLimits:
-    """What keeps to both."""
+    """The limits that keep to both."""
     costs = [cost for cost in (a.cost_microusd_hour, b.cost_microusd_hour) if cost is not None]
     executions = ByTier(**{tier: min(a.executions_per_hour.of(tier), b.executions_per_hour.of(tier)) for tier in TIERS})
     names = (

@@ -1,15 +1,11 @@
-"""What the gate keeps in the journal's database, and the messages that go out of the cell from it.
+"""The gate's tables in the journal's database, and the outbox of messages.
 
-What the gate keeps, in the journal's database: proposals with every revision, votes, effects, reviews, the outbox.
+Rows change only inside a transaction that `engine.record`, or a turn of the engine, opens. `move` alone changes the
+state of a proposal: along an edge of `runbooks.plans.typed_plan`, if nobody moved it meanwhile, with one audit record.
 
-Rows change only inside the transaction that `engine.record`, or a turn of the engine, opens. A proposal changes its
-state only by `move`: along an edge of `runbooks.plans.typed_plan`, if nobody moved it meanwhile, with one record
-in the audit.
-
-What goes out of the cell: messages, written in the transaction that decides on them and sent afterwards.
-
-Sent at least once: a process that ends between sending and saying so sends again, with the same key, by which whoever
-receives can tell. Where a channel leads is in the approval policy, never in a plan.
+A message is written in the transaction that decides on it and sent afterwards, at least once. A process that ends
+between sending and noting it sends again with the same key, by which the receiver can tell. The approval policy says
+where a channel leads; a plan never does.
 """
 
 from __future__ import annotations
@@ -193,7 +189,7 @@ class ProposalRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionText(msgspec.Struct, frozen=True, kw_only=True):
-    """How a revision reads, rendered when it was simulated."""
+    """The texts of a revision, rendered when it was simulated."""
 
     title: str
     steps: tuple[str, ...]
@@ -273,7 +269,7 @@ def move(
     """Take a proposal along one edge, with one record, which tells of `rows` besides. Raises RefusedError where there
     is no such edge, and where somebody else has moved it since `row` was read."""
     to = typed_plan.after(row.state, event, row.id)
-    # What somebody changed beside Muster does not become right by being written again.
+    # A row that was changed outside Muster does not become right by being written again.
     [(name, digest)] = on_record(row).items()
     is_told = audit.is_told(connection, name, digest, row.id)
     new = msgspec.structs.replace(row, state=to, since_ms=now_ms, serial=row.serial + 1, **changes)
@@ -322,7 +318,7 @@ def standing(connection: Connection, row: ProposalRow) -> dict[int, StepStanding
 
 
 def set_standing(connection: Connection, audit: Audit, row: ProposalRow, step: int, value: StepStanding) -> Rows:
-    """For the record of what the step has come to."""
+    """Writes the progress of a step. Returns its row for the record."""
     where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision) & (STEP.c.step == step)
     encoded = msgspec.json.encode(value)
     values = {"number": row.number, "revision": row.revision, "step": step, "standing": encoded}
@@ -336,13 +332,13 @@ def set_standing(connection: Connection, audit: Audit, row: ProposalRow, step: i
 
 
 def add_effect(connection: Connection, values: Mapping[str, Any]) -> Rows:
-    """For the record of it."""
+    """Writes an effect. Returns its row for the record."""
     connection.execute(insert(EFFECT).values(**values))
     return kept(EFFECT, values)
 
 
 def add_review(connection: Connection, values: Mapping[str, Any]) -> tuple[int, Rows]:
-    """Its number; and for the record of it."""
+    """Writes a review. Returns its number, and its row for the record."""
     made = connection.execute(insert(REVIEW).values(**values))
     return new_id(made), reread(connection, REVIEW, REVIEW.c.id == new_id(made))
 
@@ -383,7 +379,7 @@ def refuse_second(connection: Connection, key: str, row: ProposalRow) -> None:
         raise RefusedError(f"this step of {row.id} was done already", "Look at the proposal again")
 
 
-def say(
+def add_record(
     connection: Connection,
     audit: Audit,
     row: ProposalRow,
@@ -394,7 +390,7 @@ def say(
     step: str = "",
     rows: Rows = NO_ROWS,
 ) -> None:
-    """One record about a proposal, besides that of its edges."""
+    """Appends a record about a proposal, besides those of its edges."""
     audit.append(
         connection, type_, actor, proposal=row.id, revision=row.revision, step=step, plan_digest=row.digest,
         policy_digest=row.policy, data=data, rows=rows,
@@ -409,7 +405,7 @@ Send = Callable[[str, str, str], None]
 
 
 class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits to be sent."""
+    """A message that waits to be sent."""
 
     key: str
     """By which whoever receives it can tell that it came before."""
@@ -423,7 +419,7 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def error_of(failed: Exception) -> str:
-    """What a channel said when it failed, in few words."""
+    """The error of a channel, shortened."""
     return f"{type(failed).__name__}: {failed}"[:300]
 
 
@@ -437,7 +433,7 @@ class Outbox:
         self.send: Send | None = None
 
     def put(self, connection: Connection, key: str, number: int, channel: str, text: str, now_ms: int) -> None:
-        """In the caller's transaction. The same key again is one message."""
+        """Queues a message in the caller's transaction. The same key again is one message."""
         if connection.execute(select(OUTBOX.c.key).where(OUTBOX.c.key == key)).first() is None:
             connection.execute(
                 insert(OUTBOX).values(
@@ -461,22 +457,16 @@ class Outbox:
                 self.settle(message)
 
     def due(self) -> tuple[OutboxMessage, ...]:
-        """What is to be sent now, the oldest first."""
+        """The messages that are due, the oldest first."""
         query = (
-            select(OUTBOX)
+            select(*(OUTBOX.c[field] for field in OutboxMessage.__struct_fields__))
             .where((OUTBOX.c.state == "waiting") & (OUTBOX.c.next_ms <= self._clock()))
             .order_by(OUTBOX.c.created_ms)
             .limit(MAX_AT_ONCE)
         )
         return self._engine.recorded(
-            lambda connection: tuple(
-                OutboxMessage(
-                    key=row["key"], number=row["number"], channel=row["channel"], text=row["text"],
-                    created_ms=row["created_ms"], attempts=row["attempts"],
-                )
-                for row in connection.execute(query).mappings()
-            )
-        )  # fmt: skip
+            lambda connection: tuple(OutboxMessage(**row) for row in connection.execute(query).mappings())
+        )
 
     def settle(self, message: OutboxMessage, error: str = "") -> None:
         """Say what became of it: empty: it was sent. What failed is tried again after a pause that doubles, then given

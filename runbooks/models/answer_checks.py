@@ -1,18 +1,12 @@
-"""From what a model answered to a draft: names, acts, prose and leaks are checked.
+"""Checks that turn a model's answer into a draft: leaks, names, acts and prose. Nothing of an answer is believed.
 
-Whether an answer gives away what a model was told in confidence: the canary of its prompt, or our instructions.
+An answer that holds the prompt's canary or quotes our instructions is dropped. A step that names an object that the
+model was not told of, or that the cell or the policy refuses, ends the whole draft: half of a plan is another plan.
 
-Prose of a model as sentences: values put in from the facts, and sentences that say one of their own marked.
-
-Prose refers to a fact by its id in braces, `{F12}`; the value and its unit are put in here. A sentence is marked as
-unsupported when it holds, outside of references and known names, a digit, a word of number, direction or approval, or
-a character that plain English does not need: in those, numbers of any script and look-alike letters would hide. The
-words are a closed English list. A sentence without a mark is not vouched for either.
-
-From what a model answered to a draft: names read back, targets resolved, acts tried, values put into prose.
-
-Nothing of an answer is believed. A step that names what the model was not told of, or what is not there now, or that
-the cell or the policy refuses, ends the whole draft: half of a plan is another plan.
+Prose refers to a fact by its id in braces, `{F12}`; value and unit are put in here. A sentence is marked as unsupported
+when it holds, outside of references and known names, a digit, a word of number, direction or approval, or a character
+that plain English does not need, behind which numbers could hide. The words are a closed English list. A sentence
+without a mark is not vouched for either.
 """
 
 from __future__ import annotations
@@ -101,7 +95,7 @@ def _squeezed(text: str) -> str:
 
 
 def _unpacked(texts: Iterable[str]) -> Iterator[str]:
-    """What long runs of base64 and hex in them read as."""
+    """The decodings of long runs of base64 and hex in the texts."""
     for text in texts:
         for run in _RUN.findall(re.sub(r"\s+", "", text)):
             packed = run.rstrip("=").replace("-", "+").replace("_", "/")
@@ -112,7 +106,7 @@ def _unpacked(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _in_base64(word: str) -> Iterable[str]:
-    """How a word looks inside of longer base64, at each of the three places where it may begin."""
+    """The forms of a word within longer base64, at each of its three possible offsets."""
     for shift in range(3):
         coded = base64.b64encode(b"\0" * shift + word.encode()).decode().rstrip("=")
         # The first and last characters mix with what stands beside.
@@ -245,7 +239,8 @@ class ProseReader:
         return " " * len(piece) if known else piece
 
     def _is_name(self, word: str) -> bool:
-        """What begins with a digit or is a word of the list is none here, whatever something is called."""
+        """True for a name that was told or a word of ours. A text that begins with a digit, or is a listed word, is
+        never a name."""
         named = word in self._known or word in _OUR_WORDS
         return named and not word[0].isdigit() and _WORDS.fullmatch(word) is None
 
@@ -383,7 +378,7 @@ def draft_of(
 
 
 def _instructions(message: PromptMessage) -> str:
-    """What of a message nobody is to repeat. What the catalogue says of its actions, a line each, is no secret."""
+    """The part of a message that must not be repeated. The catalogue's lines about its actions are no secret."""
     if message.role != "system":
         return ""
     return "\n".join(line for line in message.content.split("\n") if not line.startswith("- "))
@@ -394,7 +389,7 @@ def request_of(acts: Sequence[Act]) -> Request:
 
 
 def key_of(draft: Draft) -> str:
-    """The same for two drafts that would do the same: SHA-256 of the acts. Empty where nothing would be done."""
+    """SHA-256 of a draft's acts, equal for drafts that would do the same; empty where nothing would be done."""
     if draft.request is None:
         return ""
     acts = [step.act for step in draft.request.steps]
@@ -430,7 +425,7 @@ class _Steps:
         return ModelDraftStep(action=action, with_=given)
 
     def real(self, value: str, type_: InputType) -> str:
-        """For a runbook: the real id of what was told so."""
+        """The real id of a name in a runbook."""
         why = why_not_id(value)
         if why:
             raise DraftRejected("schema", f"runbook: {ascii(value)[:60]} {why}", "Name each object by its own id")
@@ -484,7 +479,7 @@ def _made(call: EngineCall, given: _Steps) -> Iterable[Act]:
 
 
 def _gone(engine: Engine, targets: Sequence[Named]) -> list[Named]:
-    """Those that are not in the cell now. Channels are the policy's: the gate looks at them."""
+    """The targets that are no longer in the cell. Channels are the policy's, and the gate checks them."""
     types = {kind: type_ for type_, kind in KINDS.items()}
     return [
         (kind, id_) for kind, id_ in targets
@@ -501,7 +496,7 @@ def _for_maker(step: ModelDraftStep) -> dict[str, Any]:
 
 
 def _tried(preview: Preview, acts: Sequence[Act]) -> Proposal:
-    """What proposing it would show. Raises DraftRejected where the gate would refuse it, or the policy deny it."""
+    """The preview of the acts. Raises DraftRejected when the gate refuses them or the policy denies them."""
     shown: Proposal = _asked(lambda: preview(request_of(acts)), "the plan")
     if shown.note:
         raise DraftRejected("policy_denied", f"the policy denies it: {shown.note[:MAX_WHY]}", "See muster policy show")
@@ -509,7 +504,7 @@ def _tried(preview: Preview, acts: Sequence[Act]) -> Proposal:
 
 
 def _asked(ask: Callable[[], Any], where: str) -> Any:
-    """What the engine says; its refusals as DraftRejected."""
+    """An answer of the engine. Raises its refusals as DraftRejected."""
     try:
         return ask()
     except DraftRejected:
@@ -545,7 +540,7 @@ def refuse_contradictions(acts: Sequence[Act]) -> None:
 
 
 def undo_each_other(one: ActionName, other: ActionName) -> bool:
-    """Whether the later of the two makes the earlier pointless, on the same target."""
+    """True when the later action makes the earlier one pointless on the same target."""
     return other in find(one).undoes or one in find(other).undoes
 
 

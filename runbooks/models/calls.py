@@ -1,9 +1,8 @@
-"""Asks a model, from the engine's side: a question in, the text of an answer out, or DraftRejected.
+"""The engine's side of a model call: a question in; the text of an answer or DraftRejected out.
 
-The asking is done by a child process that has no database, no engine, no environment and no open file but two pipes
-(`runbooks.models.child_process`). It is given the key and the bytes to send with each call, and gives bytes back; it is
-started early, used again, and killed and replaced when it overruns, is cancelled or says what it should not. This side
-waits on its pipe in the caller's thread, never longer than the deadline and a tenth, whatever the child does.
+A child process makes the call (`runbooks.models.child_process`). It has no database, no engine, no environment and no
+open file but two pipes. It is started early and used again. It is killed and replaced when it overruns, is cancelled,
+or sends an invalid frame. The caller's thread waits on the pipe, never longer than the deadline and a tenth.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the model."""
+    """A question to the model."""
 
     messages: tuple[PromptMessage, ...]
     schema: dict[str, Any]
@@ -91,7 +90,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on record of a call: never what was said."""
+    """The record of a call; it holds no text of the call."""
 
     prompt_sha256: str
     """Of model, messages and schema as they were given."""
@@ -111,7 +110,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model said: untrusted text, of which only the envelope was checked."""
+    """The text of a model: untrusted, with only its envelope checked."""
 
     content: str
     returned_model: str
@@ -124,7 +123,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the child says of a call."""
+    """The outcome of a call as the child reports it."""
 
     reason: str
     """Empty: there is a body to be read."""
@@ -162,7 +161,7 @@ class ModelWorker:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of its children that are alive."""
+        """The process ids of its living children."""
         with self._lock:
             children = [*self._busy, *([self._idle] if self._idle is not None else [])]
         return tuple(child.pid for child in children if child.alive)
@@ -377,7 +376,7 @@ class _Child:
                 self._ready = True
 
     def converse(self, request: bytes, until: float, cancelled: threading.Event, tell: Tell) -> tuple[_Outcome, bytes]:
-        """What came of a request, and the body where it is to be read. `until` is monotonic. Raises _Ended."""
+        """The outcome of a request, and the body where it is to be read. `until` is monotonic. Raises _Ended."""
         started = told_at = time.monotonic()
         told: Phase = "asking"
         self._unsent = memoryview(request)

@@ -1,8 +1,8 @@
-"""The child that asks a model: bytes in on standard input, bytes out on standard output, one server in between.
+"""The child process that calls a model: frames on standard input and output, one server in between.
 
-It is started with no environment, no other descriptor and `/` as its folder (`runbooks.models.calls`), and gives up
-what else it could do before anything of a server's reaches it. It ends when its standard input does, so it cannot
-outlive the engine, and an alarm that it cannot hold off ends it when a call takes much too long.
+It starts with no environment, no other descriptor and `/` as its folder (`runbooks.models.calls`), and gives up its
+remaining abilities before it reads anything of a server. It ends when its standard input ends, so it cannot outlive the
+engine. An alarm that it cannot hold off ends it when a call takes much too long.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_MODEL = re.compile(
 
 
 class EndpointSettings(NamedTuple):
-    """Where to ask, as the first frame says."""
+    """The server to call, as the first frame gives it."""
 
     scheme: str
     host: str
@@ -60,7 +60,7 @@ class EndpointSettings(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What to ask, as a CALL frame says."""
+    """The question, as a CALL frame gives it."""
 
     key: str
     messages: list[dict[str, str]]
@@ -283,14 +283,14 @@ class _Asker:
 
 
 class _Rung:
-    """How the answer's form is asked for now: 0 by schema, 1 as any JSON, 2 in words."""
+    """The way in which the answer's form is requested: 0 by schema, 1 as any JSON, 2 in words."""
 
     def __init__(self, start: int) -> None:
         self.now = start
 
 
 class _Lag:
-    """How long the loop did not turn, at worst."""
+    """The longest time that the event loop did not turn."""
 
     def __init__(self) -> None:
         self.worst_ms = 0
@@ -320,7 +320,7 @@ def _form(ask: Ask, rung: int) -> dict[str, Any]:
 
 
 def _asked_wait_s(value: str | None) -> float | None:
-    """What Retry-After asks for, in seconds: it gives those, or a date. None where it says nothing of use."""
+    """The wait that a Retry-After header asks for, as seconds or a date; None when it is of no use."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():

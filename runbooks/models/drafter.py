@@ -1,8 +1,8 @@
-"""The model's drafter: a brief in, a draft out, or DraftRejected and nothing else.
+"""The model's drafter: a brief in; a draft or DraftRejected out.
 
-Prompt, budget, a child process that asks, and then every check there is: nothing of what is answered is believed. Each
-call that was made, or answered from what is kept, is one record of the audit, written with what it cost; each draft, or
-why there is none, is another.
+It builds the prompt, reserves the budget, has a child process call the model, and checks the answer. Each call, made or
+answered from the cache, is one audit record written together with its cost; each draft, or the reason for none, is
+another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -57,7 +57,7 @@ Tell = Callable[[Phase, int], None]
 
 
 class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person has configured."""
+    """The configuration of the model."""
 
     endpoint: Endpoint | None = None
     """None: none, or a wrong one."""
@@ -69,6 +69,15 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
     calls_minute: int = 20
     tenants: tuple[str, ...] = ()
     """Whose things an external endpoint may be told of."""
+
+
+class _Asking(NamedTuple):
+    """A prompt on its way to an endpoint."""
+
+    prompt: Prompt
+    endpoint: Endpoint
+    told: Mapping[str, object]
+    """The draft and the asker, for records."""
 
 
 class ModelDrafter:
@@ -120,7 +129,7 @@ class ModelDrafter:
                 self._ready = True
 
     def warm(self) -> None:
-        """Have a child ready for the first call."""
+        """Starts a child for the first call."""
         if self._worker is not None:
             self._worker.warm()
 
@@ -186,15 +195,16 @@ class ModelDrafter:
             _refuse_if(cancelled)
             brief = briefed()
             prompt = self._prompt(brief, endpoint)
+            asking = _Asking(prompt, endpoint, told)
             key = cache_key(endpoint, endpoint.max_tokens, prompt.sha256)
             answer = self._cache.get(key, brief.now_ms)
             if answer is not None:
                 self._bucket.give_back()
-                self._on_record_cached(prompt, answer, endpoint, told)
+                self._on_record_cached(asking, answer)
                 called = _called(endpoint, answer, 0, cached=True)
             else:
                 _refuse_if(cancelled)
-                answer, cost = self._asked(prompt, endpoint, told, cancelled, tell)
+                answer, cost = self._asked(asking, cancelled, tell)
                 _refuse_other_model(answer, endpoint)
                 reason = ""
                 called = _called(endpoint, answer, cost, cached=False)
@@ -260,17 +270,16 @@ class ModelDrafter:
 
     def _asked(
         self,
-        prompt: Prompt,
-        endpoint: Endpoint,
-        told: Mapping[str, object],
+        asking: _Asking,
         cancelled: threading.Event,
         tell: Tell,
     ) -> tuple[ModelReply, int]:
         """(answer, its cost in micro-USD). Reserved before, settled after, on record."""
         assert self._worker is not None, "there is one for every endpoint"
+        prompt = asking.prompt
         sent = sum(len(message.content.encode()) for message in prompt.messages)
         tokens_in = sent + len(msgspec.json.encode(prompt.schema)) + TEMPLATE_TOKENS
-        reserved = self._reserved(prompt, endpoint, told, tokens_in)
+        reserved = self._reserved(asking, tokens_in)
         over = threading.Event()
         received = 0
 
@@ -298,21 +307,21 @@ class ModelDrafter:
                     "Raise model_budget_call, or see why the server sends more than it was asked for",
                     error.seen,
                 )
-            self._settle_failed(prompt, endpoint, told, reserved, error)
+            self._settle_failed(asking, reserved, error)
             raise error from None
         except BaseException:
             # Nobody knows what was sent.
             unknown = CallRecord(prompt_sha256=prompt.sha256, attempts=1)
             defect = DraftRejected("worker", "the call met a defect", seen=unknown)
-            self._settle_failed(prompt, endpoint, told, reserved, defect)
+            self._settle_failed(asking, reserved, defect)
             raise
         cost = self.setup.prices.cost(answer.tokens_in, answer.tokens_out)
-        spent = self._settled(prompt, endpoint, told, reserved, cost, "ok", answer.spent, answer)
+        spent = self._settled(asking, reserved, cost, "ok", answer.spent, answer)
         return answer, spent
 
-    def _reserved(
-        self, prompt: Prompt, endpoint: Endpoint, told: Mapping[str, object], tokens_in: int
-    ) -> ReservedSpending:
+    def _reserved(self, asking: _Asking, tokens_in: int) -> ReservedSpending:
+        prompt, endpoint, told = asking
+
         def take(connection: Connection) -> ReservedSpending:
             return model_limits.reserve(
                 connection,
@@ -342,25 +351,18 @@ class ModelDrafter:
                 error.remedy,
             ) from error  # fmt: skip
 
-    def _settle_failed(
-        self,
-        prompt: Prompt,
-        endpoint: Endpoint,
-        told: Mapping[str, object],
-        reserved: ReservedSpending,
-        error: DraftRejected,
-    ) -> None:
+    def _settle_failed(self, asking: _Asking, reserved: ReservedSpending, error: DraftRejected) -> None:
         seen = error.seen
         if not isinstance(seen, CallRecord):
             # It never came to a call.
             self._closed(reserved, lambda connection: model_limits.release(connection, reserved))
             return
-        cost = self._cost_of_failed(prompt, error.reason, seen)
-        self._settled(prompt, endpoint, told, reserved, cost, error.reason, seen, None)
+        cost = self._cost_of_failed(asking.prompt, error.reason, seen)
+        self._settled(asking, reserved, cost, error.reason, seen, None)
 
     def _cost_of_failed(self, prompt: Prompt, reason: str, seen: CallRecord) -> int | None:
-        """What is charged for a call without an answer; None: all that was reserved, because the server may have worked
-        on it for as long as it was waited for. A status that refuses costs nothing, nor does what was never sent."""
+        """The charge for a call without an answer; None: all that was reserved, because the server may have worked for
+        as long as it was waited for. A refusal by status costs nothing, and neither does a call that was never sent."""
         if seen.attempts == 0:
             return 0
         if seen.status == 200 and reason not in ("deadline", "cancelled", "budget", "response_too_large"):
@@ -372,21 +374,19 @@ class ModelDrafter:
 
     def _settled(
         self,
-        prompt: Prompt,
-        endpoint: Endpoint,
-        told: Mapping[str, object],
+        asking: _Asking,
         reserved: ReservedSpending,
         microusd: int | None,
         outcome: str,
         spent: CallRecord,
         answer: ModelReply | None,
     ) -> int:
-        """What is on the books for the call, written with its record."""
+        """The final charge for a call, written with its record."""
 
         def write(connection: Connection) -> int:
             cost = model_limits.settle(connection, reserved, microusd)
             data = {
-                **self._of_call(prompt, endpoint, told), **_of_answer(answer), **_of_spent(spent),
+                **_of_call(asking), **_of_answer(answer), **_of_spent(spent),
                 "max_tokens": reserved.tokens, "outcome": outcome, "cached": False,
                 "reserved_microusd": reserved.microusd, "cost_microusd": cost,
             }  # fmt: skip
@@ -410,27 +410,13 @@ class ModelDrafter:
 
     # -- on record ----------------------------------------------------------------------------------------------------
 
-    def _on_record_cached(
-        self, prompt: Prompt, answer: ModelReply, endpoint: Endpoint, told: Mapping[str, object]
-    ) -> None:
+    def _on_record_cached(self, asking: _Asking, answer: ModelReply) -> None:
         data = {
-            **self._of_call(prompt, endpoint, told), **_of_answer(answer), **_of_spent(answer.spent), "ms": 0,
-            "attempts": 0, "bytes": 0, "max_tokens": endpoint.max_tokens, "outcome": "ok", "cached": True,
+            **_of_call(asking), **_of_answer(answer), **_of_spent(answer.spent), "ms": 0,
+            "attempts": 0, "bytes": 0, "max_tokens": asking.endpoint.max_tokens, "outcome": "ok", "cached": True,
             "reserved_microusd": 0, "cost_microusd": 0,
         }  # fmt: skip
         self._record("llm.call", data)
-
-    def _of_call(self, prompt: Prompt, endpoint: Endpoint, told: Mapping[str, object]) -> dict[str, object]:
-        return {
-            **told,
-            "endpoint": endpoint.base_url,
-            "egress": endpoint.egress,
-            "model": endpoint.model,
-            "deadline_ms": endpoint.deadline_ms,
-            "excerpts": [{"sha256": sha256, "bytes": size} for sha256, size in prompt.excerpts],
-            "withheld": len(prompt.withheld),
-            "question_sha256": prompt.sha256,
-        }
 
     def _note_rejected(self, told: Mapping[str, object], error: DraftRejected) -> None:
         seen = error.seen
@@ -466,7 +452,7 @@ class ModelDrafter:
     # -- standing -----------------------------------------------------------------------------------------------------
 
     def standing(self) -> ModelStanding:
-        """How it stands now. Never a key."""
+        """The state of the model for people. It never holds a key."""
         setup, endpoint = self.setup, self.setup.endpoint
         use, wrong = model_limits.SpendingUse(), ""
         if endpoint is not None:
@@ -538,6 +524,20 @@ def _called(endpoint: Endpoint, answer: ModelReply, cost_microusd: int, *, cache
     )
 
 
+def _of_call(asking: _Asking) -> dict[str, object]:
+    prompt, endpoint, told = asking
+    return {
+        **told,
+        "endpoint": endpoint.base_url,
+        "egress": endpoint.egress,
+        "model": endpoint.model,
+        "deadline_ms": endpoint.deadline_ms,
+        "excerpts": [{"sha256": sha256, "bytes": size} for sha256, size in prompt.excerpts],
+        "withheld": len(prompt.withheld),
+        "question_sha256": prompt.sha256,
+    }
+
+
 def _of_answer(answer: ModelReply | None) -> dict[str, object]:
     if answer is None:
         return {"returned": "", "tokens_in": 0, "tokens_out": 0, "estimated": False}
@@ -557,7 +557,7 @@ def _of_spent(spent: CallRecord) -> dict[str, object]:
 
 
 def _made(draft: Draft) -> dict[str, object]:
-    """What of a draft is on record: what it would do, and none of its words."""
+    """The record of a draft: what it would do, and none of its words."""
     called = draft.called
     assert called is not None, "of a model's draft"
     return {

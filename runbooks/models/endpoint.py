@@ -1,7 +1,7 @@
-"""Where a model is asked: checked once, when it is configured, so that nothing after it has to guess.
+"""The endpoint of a model, checked once when it is configured.
 
-What a server may be told depends on its egress class: `local` is on this machine or on a network that is ours,
-`trusted` has a contract, `external` is a stranger.
+The egress class decides what the server may be told: `local` is on this machine or our network, `trusted` has a
+contract, `external` is a stranger.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What goes between the engine's process and the child that asks a model: frames of bytes, each with kind and length.
+"""Frames between the engine's process and the child that calls a model: kind, length and bytes.
 
-The child has no handle on anything else. Both sides refuse a frame that is longer than it may be before reading it.
+The child has no other handle. Both sides refuse a frame that is too long before reading it. This module is small
+because both processes import it, and the engine's must not load the child's SDK.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What stands before a call of a model: an answer that is kept, the circuit, the rate, and the budget.
+"""Limits before a call of a model: reply cache, circuit breaker, rate limit and budget.
 
-An answer is kept for a while, so that the same question about the same facts is not paid for twice; it is found by the
-SHA-256 of everything that matters to it, and checked again as if it had just come, since the cell may have changed.
+The cache answers the same question about the same facts for a while. Its key is the SHA-256 of everything that matters
+to the answer, and a cached answer is checked again, since the cell may have changed.
 
-The circuit opens after several failures, or after one that asking again does not mend. Its clock and that of the rate
-are monotonic, in seconds; both are for any thread, as are the kept answers.
+The circuit opens after several failures, or after one that a retry does not mend. Its clock and that of the rate are
+monotonic, in seconds. Cache, circuit and rate may be used on any thread.
 
-What a call may cost at most is reserved before anything is sent, and what is not spent is given back in the same
-transaction as the record of the call. A call of which nobody knows how it ended, because the engine was killed in the
-middle of it, is taken as spent in full, so what is left is never below zero. The budget is kept in the journal's
-database and called on the engine's thread. Amounts are micro-USD, its times wall clock in Unix milliseconds.
+The most that a call may cost is reserved before anything is sent; the rest is given back in the transaction that
+records the call. A call that the engine did not survive counts as spent in full, so the remaining budget is never below
+zero. The budget is kept in the journal's database and used on the engine's thread. Amounts are micro-USD, its times
+wall clock in Unix ms.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ReplyCache:
         self._kept: OrderedDict[str, CachedReply] = OrderedDict()
 
     def get(self, key: str, now_ms: int) -> ModelReply | None:
-        """None where there is none, or none whose facts are fresh. `now_ms` is cell time."""
+        """A cached reply; None when there is none with fresh facts. `now_ms` is cell time."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -164,7 +164,7 @@ class Circuit:
             self._trying = state == "half_open"
 
     def ended(self, reason: str = "") -> None:
-        """How a call ended: a token of `runbooks.drafts.typed_draft.REASONS`, empty where it was answered."""
+        """Notes the end of a call: a token of `runbooks.drafts.typed_draft.REASONS`, empty when it was answered."""
         with self._lock:
             half_open = self._state() == "half_open"
             self._trying = False
@@ -206,7 +206,7 @@ class RateLimit:
             self._left -= 1
 
     def give_back(self) -> None:
-        """One that was taken and not used."""
+        """Returns a call that was not made."""
         with self._lock:
             self._left = min(self._a_minute, self._left + 1)
 
@@ -258,7 +258,7 @@ class SpendingLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpendingUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What is spent or reserved."""
+    """Amounts spent or reserved."""
 
     calls_hour: int = 0
     hour: int = 0
@@ -266,7 +266,7 @@ class SpendingUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservedSpending(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call was given."""
+    """The reservation of a call."""
 
     id: int
     microusd: int
@@ -291,7 +291,7 @@ def create(connection: Connection) -> None:
 
 
 def used(connection: Connection, now_ms: int) -> SpendingUse:
-    """In the hour and the day before now. What is from a time to come counts too: the clock was set back."""
+    """The amounts of the last hour and day. Entries with a later time count too: the clock was set back."""
 
     def within(ms: int) -> tuple[int, int]:
         query = select(func.count(), func.coalesce(_CHARGED, 0)).where(SPEND.c.at_ms > now_ms - ms)
@@ -341,8 +341,8 @@ def reserve(
 
 
 def settle(connection: Connection, reserved: ReservedSpending, microusd: int | None) -> int:
-    """Put what was spent in the place of what was reserved; None: all of it. Never more than that: the server was told
-    how long an answer may be, and what it sends beyond is not ordered. Returns what is on the books."""
+    """Replaces a reservation by the actual charge; None: all of it. The charge never exceeds the reservation, since the
+    server was told the longest answer. Returns the charge."""
     spent = reserved.microusd if microusd is None else min(max(0, microusd), reserved.microusd)
     where = (SPEND.c.id == reserved.id) & (SPEND.c.spent == OPEN)
     connection.execute(updated(SPEND).where(where).values(spent=spent))
@@ -350,7 +350,7 @@ def settle(connection: Connection, reserved: ReservedSpending, microusd: int | N
 
 
 def release(connection: Connection, reserved: ReservedSpending) -> None:
-    """Of a call that was never made."""
+    """Gives back the reservation of a call that was never made."""
     connection.execute(delete(SPEND).where((SPEND.c.id == reserved.id) & (SPEND.c.spent == OPEN)))
 
 

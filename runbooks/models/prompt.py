@@ -1,17 +1,12 @@
-"""What a model is asked: instructions, facts, fenced texts, and names as it is told them.
+"""The prompt of a model: our instructions, typed facts, and strangers' texts fenced off.
 
-Names as a language model is told them: plain ids as they are, or stable pseudonyms in the place of all of them.
+The system message consists of our words and the catalogue. Facts go out as typed lines of metric, subject and value.
+Texts that somebody else wrote (the question, a finding's words, excerpts, a runbook) are redacted, cut, neutralised,
+and fenced by a nonce of this call. An external endpoint is told only facts, and of tenants only those it may know.
 
-What a node or a tenant is called was written by strangers: a name can be a sentence, or a secret. So a model meets a
-name only as an id that is plainly nothing else, or as a pseudonym that is the same in every prompt of a cell and means
-nothing elsewhere. Answers are read back by the same table, and what is not in it is nobody's name.
-
-What a model is asked: our instructions, our facts, and strangers' texts fenced off; nothing else leaves.
-
-The system message is made of our own words and the catalogue, and holds no text of anybody's. Facts go out as typed
-lines made from metric, subject and value, never as sentences; names as plain ids or pseudonyms. Everything that
-somebody else wrote (the question, a finding's words, excerpts, a runbook) is redacted, cut, neutralised, and fenced by
-a nonce of this one call. An endpoint that is external is told facts alone, and of tenants only those it may know.
+Names of objects may be written by strangers. A name that is plainly an id goes out as it is; any other goes out as a
+pseudonym that is the same in every prompt of a cell and means nothing elsewhere. Answers are read back by the same
+table.
 """
 
 from __future__ import annotations
@@ -30,6 +25,7 @@ from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Table
 from engine.journal.database import create_tables
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import Parameter, ParameterType
+from runbooks.actions.workloads import PUT_BACK
 from runbooks.drafts.model_answer import HEADINGS, MODEL_ACTIONS, SCHEMA_VERSION, offered, schema_of
 from runbooks.drafts.typed_draft import MAX_EXCERPTS, MAX_QUESTION, Brief, Fact, Task
 from runbooks.drafts.vocabulary import METRICS, is_word, moment, value_of
@@ -66,10 +62,10 @@ _BIDS = """
 ignore disregard forget override bypass system assistant user developer prompt instruction instructions previous
 approve approves approved approval execute execution confirm reveal print output answer reply respond must please
 always never admin root sudo urgent now and then the you your all every everything delete remove kill shutdown stop
-drain cordon uncordon cancel interrupt preempt evict requeue suspend password passwd secret token apikey credential
+drain cordon uncordon cancel interrupt preempt evict suspend password passwd secret token apikey credential
 key function tool call http https www com exec eval curl wget bash inst start end
 """
-_BIDDING = frozenset(_BIDS.split())
+_BIDDING = frozenset((*_BIDS.split(), PUT_BACK))
 """Words that, beside others, make a name read as an order, as somebody who speaks, or as something to keep."""
 
 
@@ -102,7 +98,7 @@ def key_of(call: EngineCall) -> bytes:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name can go out as it is: a short id of few words, none of them a bidding, and no secret."""
+    """True for a name that can go out as it is: a short id of few words, no secret, no word of an order."""
     words = [word.lower() for word in _WORD.findall(name)]
     return (
         len(name) <= _MAX_PLAIN
@@ -125,7 +121,7 @@ class PromptNames:
         self._real: dict[str, tuple[str, str]] = {}
 
     def shown(self, kind: str, id_: str) -> str:
-        """What the model is told it is called."""
+        """The name of an object as the model is told it."""
         known = self._shown.get((kind, id_))
         if known is not None:
             return known
@@ -231,13 +227,11 @@ def prompt_of(
     key: bytes,
     nonce: str,
     canary: str,
-    actions: Sequence[ActionName] = MODEL_ACTIONS,
 ) -> Prompt:
-    """What is sent to an endpoint of that egress class.
+    """The messages for an endpoint of that egress class.
 
-    `tenants`: whose things an external endpoint is told of. `key`: the cell's, for pseudonyms
-    (`runbooks.models.prompt.key_of`). `nonce` and `canary`: random for each call, letters and digits, not
-    guessable. `actions`: what may be proposed.
+    `tenants`: whose objects an external endpoint is told of. `key`: the cell's key for pseudonyms (`key_of`). `nonce`
+    and `canary`: random for each call, letters and digits.
     """
     # What is no metric of ours is no fact of ours.
     brief = msgspec.structs.replace(brief, facts=tuple(fact for fact in brief.facts if fact.metric in METRICS))
@@ -268,12 +262,12 @@ def prompt_of(
     ids: dict[ParameterType, list[str]] = {}
     for kind, id_ in sorted(allowed):
         ids.setdefault(TARGETS[kind], []).append(names.shown(kind, id_))
-    schema = schema_of(brief.task, actions, ids=ids)
+    schema = schema_of(brief.task, ids=ids)
     user = _user(brief, lines, texts, nonce)
-    system = _system(brief.task, actions, nonce, canary)
+    system = _system(brief.task, nonce, canary)
     basis = [
         PROMPT_VERSION, REDACTION_VERSION, SCHEMA_VERSION, brief.task, schema,
-        _system(brief.task, actions, "", ""), _user(brief, lines, texts, ""),
+        _system(brief.task, "", ""), _user(brief, lines, texts, ""),
     ]  # fmt: skip
     return Prompt(
         messages=(PromptMessage(role="system", content=system), PromptMessage(role="user", content=user)),
@@ -295,8 +289,7 @@ def prompt_of(
 
 
 def _told(facts: Iterable[Fact], tenants: Sequence[str], withheld: list[str]) -> tuple[Fact, ...]:
-    """Those that an external endpoint may know: nothing of other tenants, no text, no work whose tenant is not known
-    to be one of these."""
+    """The facts that an external endpoint may know: nothing of other tenants, no text, no work of an unknown tenant."""
     kept: list[Fact] = []
     everything = tuple(facts)
     theirs = {fact.subject for fact in everything if fact.kind == "workload" and fact.tenant in tenants}
@@ -435,13 +428,13 @@ _TASKS: Mapping[Task, str] = {
 }
 
 
-def _system(task: Task, actions: Sequence[ActionName], nonce: str, canary: str) -> str:
-    """Of our own words alone."""
+def _system(task: Task, nonce: str, canary: str) -> str:
+    """The system message, of our own words alone."""
     parts = [_RULES.format(nonce=nonce, canary=canary), f"Task\n{_TASKS[task]}\n"]
     if task in HEADINGS:
         parts.append(f"Headings: {'; '.join(HEADINGS[task])}\n")
     if task in ("act", "runbook"):
-        parts.append("Actions\n" + "\n".join(_action(name) for name in actions) + "\n")
+        parts.append("Actions\n" + "\n".join(_action(name) for name in MODEL_ACTIONS) + "\n")
     return "\n".join(parts)
 
 

@@ -1,9 +1,8 @@
 """The only way out of the child: one POST to one address, one bounded answer back.
 
-The SDK and httpx2 are no boundary: they follow redirects, unpack what is packed, read for ever and keep what servers
-set. So the request is rebuilt here from its method, path and body; the connection is made to the pinned host and port
-and to no other, and closed after one answer; bytes are counted as they come off the wire, before any parser has them;
-and what is handed back is a status and a body, nothing else of the server's.
+The SDK and httpx2 follow redirects, unpack bodies, read without limit and keep cookies. So the request is rebuilt here
+from its method, path and body. The connection goes to the pinned host and port only and is closed after one answer.
+Bytes are counted as they arrive, before any parser. Only a status and a body are handed back.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class _TooMuch(httpcore2.RemoteProtocolError):
 
 
 class WireLog:
-    """What was seen on the wire during one call, all attempts together, and whom to tell."""
+    """The bytes seen on the wire during one call, all attempts together, and the listener to tell."""
 
     def __init__(self, deadline: float, tell: Callable[[str, int], None]) -> None:
         self.deadline = deadline
@@ -174,7 +173,7 @@ class Guard(httpx2.AsyncBaseTransport):
         return bytes(body)
 
     async def _refusal(self, response: httpcore2.Response, wire: WireLog, meter: _Meter) -> TransportRefused:
-        """What an answer with another status than 200 comes to."""
+        """The rejection for an answer with another status than 200."""
         status = response.status
         if status in _BODY_OF:
             body = bytearray()
@@ -220,7 +219,7 @@ class _Meter:
 
     @property
     def silent(self) -> bool:
-        """Nothing has come."""
+        """Notes that nothing has come."""
         return self._head and not self._raw
 
 
@@ -363,7 +362,7 @@ def _of_status(status: int) -> TransportRefused:
 
 
 def _no_connection(error: httpcore2.ConnectError) -> TransportRefused:
-    """Why no connection was had. A certificate that does not hold will not hold in a moment either."""
+    """The reason that no connection was made. An invalid certificate stays invalid on a retry."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,9 +1,5 @@
-"""Quantities, times, lists and differences of specs as plans write them.
-
-Quantities, times and lists as plans write them: exact, so that two that differ never read the same.
-
-Specs in words: what two of a queue differ in, and what a reservation keeps.
-"""
+"""Quantities, times, lists and spec differences as plans write them. They are exact: two values that differ never read
+the same."""
 
 from __future__ import annotations
 
@@ -71,7 +67,7 @@ class SpecDifference(NamedTuple):
 
 
 def differences(was: QueueSpec, to: QueueSpec) -> list[SpecDifference]:
-    """Everything in which they differ, as in ("nominal gpu", "32 GPU", "24 GPU")."""
+    """All differences of two specs, as in ("nominal gpu", "32 GPU", "24 GPU")."""
     before, after = dict(_facts(was)), dict(_facts(to))
     found = [SpecDifference(what, before.get(what, UNSET), after.get(what, UNSET)) for what in before | after]
     return [difference for difference in found if difference.was != difference.to]

@@ -1,5 +1,8 @@
-"""How each check is read off an engine, or off a fork of it: from counts that are kept, one row of a list, or one pass
-over columns. None where nothing is known; NotFoundError where the object does not exist."""
+"""Readings of checks from an engine or a fork of it.
+
+A reading takes kept counts, one row of a list, or one pass over columns. It is None when the value is not known, and
+raises NotFoundError when the object does not exist.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def _workload_reason(engine: Engine, workload: str) -> str:
 
 
 def _workload_wait(engine: Engine, workload: str) -> int | None:
-    """None for one that does not wait."""
+    """The wait, s; None for work that does not wait."""
     detail = engine.workload(workload)
     waits = detail.state in ("queued", "held", "waiting", "suspended")
     return (detail.now_ms - detail.submitted_ms) // 1000 if waits else None
@@ -53,7 +56,7 @@ def _workload_run(engine: Engine, workload: str) -> int:
 
 
 def _cell_of(kind: Kind, column: str, divisor: int = 1) -> Reading:
-    """One value of the row of that name, as lists show it."""
+    """A reading of one column of the row of that name, as lists show it."""
 
     def read(engine: Engine, name: str) -> int | str | None:
         page = engine.query(Query(kind=kind, columns=("name", column), where=(Term("name", "=", name),), limit=2))
@@ -176,7 +179,7 @@ def _reservation_state(engine: Engine, name: str) -> str:
 
 
 def _reservation_idle(engine: Engine, name: str) -> int:
-    """Of its nodes' GPUs, or of their CPUs where they have none."""
+    """The idle share, permille, of its nodes' GPUs, or of their CPUs where they have none."""
     total = free = cpus = free_cpus = 0
     for id_ in engine.reservation(name).nodes:
         node = engine.node(id_)
@@ -248,10 +251,9 @@ READINGS: Mapping[CheckName, Reading] = {
 }
 
 
-def evaluate(engine: Engine, check: Check, *, waited_ms: int | None = None) -> Finding:
-    """Look now. As a verification give the time since the step's effect, `waited_ms`: what has not come true is
-    inconclusive until `within_ms` is over, and a failure then. What is not known is inconclusive; an object that there
-    is not fails every check about it. Raises SpecError for a check that is malformed."""
+def evaluate(engine: Engine, check: Check) -> Finding:
+    """Take the reading now and compare it. A reading that is not known is inconclusive. An object that does not exist
+    fails every check about it. Raises SpecError for a check that is malformed."""
     check_well_formed(check, "check")
     meaning = MEANINGS[check.check]
     try:
@@ -265,5 +267,4 @@ def evaluate(engine: Engine, check: Check, *, waited_ms: int | None = None) -> F
     if holds(check, value):
         return Finding(check=check, verdict="success", found=found)
     found = f"{found}; wanted {wanted(check)}"
-    waits = waited_ms is not None and waited_ms < check.within_ms
-    return Finding(check=check, verdict="inconclusive" if waits else "failure", found=found)
+    return Finding(check=check, verdict="failure", found=found)

@@ -1,20 +1,17 @@
-"""What can be checked of the cell before and after a step: a closed list of typed conditions on one object each.
+"""Checks: the closed list of typed conditions on one object, for before and after a step.
 
-A check is a comparison of one reading with a constant. Its reading has a domain, so that one which is always true, or
-never, can be told without a cell (`vacuous`). How readings are taken is in `runbooks.plans.check_readings`.
+A check compares one reading with a constant. The reading has a domain, so that a check which is always or never true is
+found without a cell (`vacuous`). `runbooks.plans.check_readings` takes the readings.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
 from engine.model.errors import SpecError
 from engine.model.specs import Policy
-
-if TYPE_CHECKING:
-    pass
 
 CheckName = Literal[
     "node_state", "node_workloads", "node_free_gpus", "node_losses_day", "node_stragglers",
@@ -53,7 +50,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found."""
+    """The result of a check."""
 
     check: Check
     verdict: Verdict
@@ -62,7 +59,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckMeaning(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check reads."""
+    """The reading of a check: its object, its words and its domain."""
 
     of: Subject
     says: str
@@ -76,6 +73,13 @@ class CheckMeaning(msgspec.Struct, frozen=True, kw_only=True):
     """Known of the cell alone, not of a fork: of use before the first step, not between steps of a trial."""
 
 
+WAIT_REASONS = (
+    "none", "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime",
+    "Backoff", "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "BudgetHold",
+    "WaitingForReservation", "NoMatchingNodes", "WaitingForQuota", "InsufficientCapacity", "Fragmented",
+    "NoDomainFits", "AwaitingEvaluation",
+)  # fmt: skip
+"""Tokens of why a workload waits."""
 NODES, GPUS, WORKLOADS, YEARS_S = 1_000_000, 16_000_000, 10_000_000, 10 * 366 * 86_400
 MEANINGS: dict[CheckName, CheckMeaning] = {
     "node_state": CheckMeaning(
@@ -95,27 +99,7 @@ MEANINGS: dict[CheckName, CheckMeaning] = {
     "workload_reason": CheckMeaning(
         of="workload",
         says="workload {of} waits for the reason {value}",
-        labels=(
-            "none",
-            "OnHold",
-            "Suspended",
-            "WaitingForDependency",
-            "DependencyNeverSatisfied",
-            "WaitingForStartTime",
-            "Backoff",
-            "WaitingForPreempted",
-            "QueueHeld",
-            "BehindInQueue",
-            "ArrayLimit",
-            "BudgetHold",
-            "WaitingForReservation",
-            "NoMatchingNodes",
-            "WaitingForQuota",
-            "InsufficientCapacity",
-            "Fragmented",
-            "NoDomainFits",
-            "AwaitingEvaluation",
-        ),
+        labels=WAIT_REASONS,
     ),
     "workload_wait_s": CheckMeaning(of="workload", says="workload {of} has waited {value} s", most=YEARS_S),
     "workload_run_s": CheckMeaning(of="workload", says="workload {of} has run {value} s in this attempt", most=YEARS_S),
@@ -173,7 +157,7 @@ WAITS = {"none": "nothing", "something": "something"}
 
 
 def words(check: Check) -> str:
-    """What is asked, as in "node n1 is cordoned", "pool gpu has >= 8 free GPUs"."""
+    """A check in words, as in "node n1 is cordoned", "pool gpu has >= 8 free GPUs"."""
     text = f"{check.value:,}" if isinstance(check.value, int) else check.value
     if check.check == "workload_reason" and check.value == "none":
         return says(check.check, check.of, "none" if check.op == "==" else "something")
@@ -214,7 +198,7 @@ def check_well_formed(check: Check, where: str) -> None:
 
 
 def holds(check: Check, value: int | str) -> bool:
-    """Whether a reading satisfies the check, its tolerance granted."""
+    """True when a reading satisfies the check, within its tolerance."""
     if isinstance(value, str) or isinstance(check.value, str):
         return (value == check.value) == (check.op == "==")
     if check.op == "!=":
@@ -243,7 +227,7 @@ def domain(name: CheckName) -> frozenset[str] | tuple[Range, ...]:
 
 
 def within(inner: frozenset[str] | tuple[Range, ...], outer: frozenset[str] | tuple[Range, ...]) -> bool:
-    """Whether all that is in one is in the other; both of one domain."""
+    """True when the inner part of a domain lies in the outer part of the same domain."""
     if isinstance(inner, frozenset) or isinstance(outer, frozenset):
         return frozenset(inner) <= frozenset(outer)
     return all(any(low >= least and high <= most for least, most in outer) for low, high in inner)
@@ -252,7 +236,7 @@ def within(inner: frozenset[str] | tuple[Range, ...], outer: frozenset[str] | tu
 def both(
     one: frozenset[str] | tuple[Range, ...], other: frozenset[str] | tuple[Range, ...]
 ) -> frozenset[str] | tuple[Range, ...]:
-    """What is in both; of one domain."""
+    """The intersection of two parts of one domain."""
     if isinstance(one, frozenset) or isinstance(other, frozenset):
         return frozenset(label for label in one if isinstance(label, str)) & frozenset(other)
     met = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
@@ -260,7 +244,7 @@ def both(
 
 
 def vacuous(check: Check) -> str:
-    """Why a well-formed check says nothing, whatever the cell is like; empty when it does."""
+    """The reason that a well-formed check holds always or never; empty when it can go either way."""
     meaning, part = MEANINGS[check.check], allowed(check)
     if isinstance(check.value, str) and check.value not in meaning.labels:
         known = ", ".join(meaning.labels)

@@ -1,4 +1,4 @@
-"""Who asks: subjects, the kinds of them, and what roles allow."""
+"""Identity of callers: subjects, accounts, roles, and the scope of a role or rule."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ TOKEN = "token:"
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is touched, or what a role, a rule or a freeze is limited to. All empty: the cell as a whole."""
+    """A part of the cell: touched by a plan, or the limit of a role, a rule or a freeze. All empty: the whole cell."""
 
     pools: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
 
     def covers(self, touched: Scope) -> bool:
-        """Whether a role that is limited to this reaches all that is touched. What is limited to pools reaches whatever
-        touches pools, and those alone; what touches the cell as a whole is reached by what has no limit."""
+        """True when a role limited to this scope reaches all that is touched. A scope of pools reaches whatever touches
+        pools, and only those. What touches the whole cell is reached only by an empty scope."""
         limited = [(set(mine), theirs) for mine, theirs in zip(self._parts(), touched._parts(), strict=True) if mine]
         if not limited:
             return True
         return any(theirs for _, theirs in limited) and all(mine.issuperset(theirs) for mine, theirs in limited)
 
     def meets(self, touched: Scope) -> bool:
-        """Whether a rule or a freeze that is limited to this concerns what is touched: any part of it will do, and the
-        cell as a whole is touched in every part."""
+        """True when a rule or freeze limited to this scope concerns what is touched: any part is enough, and the whole
+        cell is touched in every part."""
         mine, theirs = self._parts(), touched._parts()
         if not any(mine) or not any(theirs):
             return True
@@ -57,7 +57,7 @@ WHOLE = Scope()
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody who asks for something, as far as it is proved."""
+    """The caller of a request, as far as their identity is proved."""
 
     subject: str
     """Stable id, never a display name: "unix:1000", "person:alice", "service:recommender", "system"."""
@@ -93,7 +93,7 @@ class AuthRefused(RefusedError):
 
 
 class Unauthenticated(AuthRefused):
-    """Nothing, or nothing that holds, says who asks."""
+    """A request without a valid proof of identity."""
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

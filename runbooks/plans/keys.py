@@ -1,19 +1,14 @@
-"""Keys of people: signatures over decisions, and private keys in files or with an ssh-agent.
+"""Keys of people: ed25519 signatures over decisions, with private keys in files or in an ssh-agent.
 
-Keys of people: ed25519 signatures over decisions, and public keys as OpenSSH writes them. Private keys are in files
-(`runbooks.plans.keys`) or in an ssh-agent (`runbooks.plans.keys`).
+A decision is signed as canonical JSON under `DOMAIN`, so a signature for one thing is valid for nothing else. Public
+keys have OpenSSH's form.
 
-A decision is signed as canonical JSON in a domain of its own, so that a signature for one thing is none for another.
+Key files are PKCS8 PEM under a passphrase, readable by their owner alone. The passphrase is stretched with scrypt (RFC
+7914) in PBES2 (RFC 8018, RFC 5958), because the default of `cryptography` takes half a millisecond for each guess.
+OpenSSL reads such files too.
 
-Private keys in files: PKCS8 PEM under a passphrase, for their owner's eyes alone.
-
-The passphrase is stretched with scrypt (RFC 7914) as PBES2 allows (RFC 8018, RFC 5958), because what `cryptography`
-writes by itself takes half a millisecond for each guess. OpenSSL reads such files too.
-
-Keys that an ssh-agent keeps: a small client of its protocol (draft-ietf-sshm-ssh-agent), for ed25519 alone.
-
-The private key never leaves the agent. What it is given to sign begins with `runbooks.plans.keys.DOMAIN`, which no
-message of the SSH protocol does, so that a signature made here logs nobody in anywhere.
+The agent client speaks draft-ietf-sshm-ssh-agent, for ed25519 only. The private key never leaves the agent. No message
+of the SSH protocol begins with `DOMAIN`, so a signature made here cannot log anybody in.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ import socket
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypedDict, Unpack
 
 import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -103,24 +98,25 @@ def public_key(line: str, where: str = "key") -> PublicKey:
     return key
 
 
+class DecisionFields(TypedDict, total=False):
+    """The fields of a decision that not every kind has; empty, or 0, where they are left out."""
+
+    proposal: str
+    revision: int
+    digest: str
+    verdict: str
+    screen: str
+    cell: str
+
+
 def decision_bytes(
-    *,
-    kind: DecisionKind,
-    subject: str,
-    nonce: str,
-    at_ms: int,
-    proposal: str = "",
-    revision: int = 0,
-    digest: str = "",
-    verdict: str = "",
-    screen: str = "",
-    cell: str = "",
+    *, kind: DecisionKind, subject: str, nonce: str, at_ms: int, **about: Unpack[DecisionFields]
 ) -> bytes:
-    """What is signed. `cell` is the identity of the cell (`Policies.cell`): a signature for one cell is none for
-    another. For kind "author" the digest is that of the request."""
+    """The bytes that are signed. `cell` is the identity of the cell (`Policies.cell`): a signature for one cell is
+    invalid in another. For kind "author" the digest is that of the request."""
     fields = {
-        "kind": kind, "subject": subject, "nonce": nonce, "at_ms": at_ms, "proposal": proposal, "revision": revision,
-        "digest": digest, "verdict": verdict, "screen": screen, "cell": cell,
+        "kind": kind, "subject": subject, "nonce": nonce, "at_ms": at_ms, "proposal": "", "revision": 0, "digest": "",
+        "verdict": "", "screen": "", "cell": "", **about,
     }  # fmt: skip
     return DOMAIN + msgspec.json.encode(fields, order="sorted")
 
@@ -147,7 +143,8 @@ def verify(keys: Iterable[PublicKey], signed: Signed, message: bytes, now_ms: in
 
 
 def small_order(raw: bytes) -> bool:
-    """Whether the encoded point is one of the eight of small order: its y is 0, 1, -1 or that of a point of order 8."""
+    """True when the encoded point is one of the eight of small order: its y is 0, 1, -1 or that of a point of order
+    8."""
     y = int.from_bytes(raw, "little") % 2**255 % _PRIME
     return y in (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)
 
@@ -177,27 +174,14 @@ class SigningKey(Protocol):
 
 
 def signed_by(
-    key: SigningKey,
-    *,
-    kind: DecisionKind,
-    subject: str,
-    at_ms: int,
-    proposal: str = "",
-    revision: int = 0,
-    digest: str = "",
-    verdict: str = "",
-    screen: str = "",
-    cell: str = "",
+    key: SigningKey, *, kind: DecisionKind, subject: str, at_ms: int, **about: Unpack[DecisionFields]
 ) -> Signed:
     """A decision signed now, under a fresh nonce."""
     nonce = secrets.token_hex(_NONCE_BYTES[0])
-    message = decision_bytes(
-        kind=kind, subject=subject, nonce=nonce, at_ms=at_ms, proposal=proposal, revision=revision, digest=digest,
-        verdict=verdict, screen=screen, cell=cell,
-    )  # fmt: skip
+    message = decision_bytes(kind=kind, subject=subject, nonce=nonce, at_ms=at_ms, **about)
     return Signed(
         subject=subject, nonce=nonce, at_ms=at_ms, key=key.public.fingerprint,
-        signature=base64.b64encode(key.sign(message)).decode(), screen=screen,
+        signature=base64.b64encode(key.sign(message)).decode(), screen=about.get("screen", ""),
     )  # fmt: skip
 
 
@@ -331,7 +315,7 @@ class AgentKey:
 
 
 def agent_path() -> str:
-    """Where the agent listens; empty when there is none."""
+    """The socket of the agent; empty when there is none."""
     return os.environ.get("SSH_AUTH_SOCK", "")
 
 

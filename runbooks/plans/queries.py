@@ -1,11 +1,6 @@
-"""What clients are told of runbooks, of intents to another scheduler and of the audit.
+"""Answers to clients about runbooks, intents to another scheduler, and the audit.
 
-Runbooks as people see them: what a client is told of the shelf, of one runbook, and of a run.
-
-What faces show of an intent to another scheduler, and what a person says of one. Loads nothing heavy: faces need it
-at their start.
-
-What is asked of the audit and what it answers: plain structs, for every face.
+These are plain structs; shell, console and server import them at their start, so nothing heavy is loaded here.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ Status = Literal["draft", "approved", "changed", "retired", "faulty"]
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a file."""
+    """A problem of a file."""
 
     where: str
     """As in "drain.md:12"."""
@@ -34,7 +29,7 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunbookLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One file on the shelf."""
+    """A file of the runbook registry."""
 
     id: str
     """Of its front matter; the name of the file where that cannot be read."""
@@ -61,7 +56,7 @@ class InputLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunbookView(msgspec.Struct, frozen=True, kw_only=True):
-    """One runbook whole."""
+    """A runbook in full."""
 
     line: RunbookLine
     inputs: tuple[InputLine, ...]
@@ -85,7 +80,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunbookRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run would do, or was proposed to do."""
+    """The plan of a run, previewed or proposed."""
 
     line: RunbookLine
     when: tuple[Finding, ...]
@@ -129,7 +124,7 @@ MIN_REASON = 10
 
 
 class IntentAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a person says of one in doubt."""
+    """A person's answer on an intent in doubt."""
 
     number: int
     outcome: Literal["done", "undone", "retry"]
@@ -138,7 +133,7 @@ class IntentAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class IntentDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one. Texts of the other scheduler's, and names, are in here: untrusted."""
+    """All that is known of an intent. It holds names and texts of the other scheduler: untrusted."""
 
     version: int
     now_ms: int
@@ -166,7 +161,7 @@ MAX_ROWS = 1_000
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which records. What is given must all hold."""
+    """A filter of records. All given conditions must hold."""
 
     proposal: str = ""
     actor: str = ""
@@ -225,7 +220,7 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditState(msgspec.Struct, frozen=True, kw_only=True):
-    """How the log stands."""
+    """The state of the log."""
 
     log: str
     last: int
@@ -242,7 +237,7 @@ class AuditState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which records to export."""
+    """A range of records to export."""
 
     first: int = 0
     """0: the oldest."""

@@ -1,16 +1,13 @@
-"""A plan: exactly what would be executed, in bounds and canonical form, and a proposal's life.
+"""The typed plan: acts, steps, and a proposal's life.
 
-A plan: exactly what would be executed, in a canonical form whose digest a person approves.
+An act is one action of the catalogue on explicit targets. A step is an act with its targets as shown, its checks and
+its way back. A plan is its steps with everything that a vote is about; a person approves the digest of its canonical
+form. A plan holds no floats and no text of models. What is not in the plan is not approved.
 
-Acts are what the catalogue knows; a step is an act with what was shown of its targets, its checks and its way back; a
-plan is steps with everything a vote is about. No floats, no clocks of the reader, no text of models: what is not in the
-plan is not approved.
+`check_bounds` walks everything an act holds: whole ids, possible numbers, one line of text. It knows no single action,
+so a new field is checked too.
 
-Bounds of everything an act may hold: whole ids, numbers that are possible, one line of text where text is meant.
-
-The check knows nothing of single actions. It walks all that is given, so a field that is added later is bound too.
-
-The life of a proposal, as one table of edges. What is not in the table cannot happen.
+The life of a proposal is the table `EDGES`:
 
     drafted -> simulated -> awaiting -> approved -> executing <-> verifying -> verified
                                |           |            |             |
@@ -18,7 +15,7 @@ The life of a proposal, as one table of edges. What is not in the table cannot h
                                |           |-> stale                                      |-> rollback_failed
                                |-> rejected, expired, cancelled, superseded (approved too)
 
-Nothing leads to executing but a claim of what was approved, and going on with what was claimed.
+Only a claim of an approved plan, or the continuation of a claimed one, leads to executing.
 """
 
 from __future__ import annotations
@@ -79,8 +76,8 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     refused instead of undoing what somebody else did meanwhile."""
     to: QueueSpec
     over: Literal["refuse", "keep", "evict"] = "refuse"
-    """If more is in use than `to` allows: change nothing and name what would have to go; let it run out; or requeue
-    the least costly of it."""
+    """If more is in use than `to` allows: change nothing and name what would have to go; let it run out; or put
+    the least costly of it back into its queue."""
 
 
 class RequestChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,8 +100,7 @@ class MoneyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ScalingChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a pool grows and shrinks, what it shall have at times to come, or when the autoscaler acts. What is not
-    given stays."""
+    """New limits or targets of a pool, or new settings of the autoscaler. A field that is not given stays."""
 
     least: int | None = None
     most: int | None = None
@@ -228,7 +224,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blast(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is touched: what limits are counted in."""
+    """The extent of what is touched, in the units of the limits."""
 
     gpu_milli: int = 0
     """Of the work that is stopped and of the nodes that are taken out of use."""
@@ -293,8 +289,7 @@ class EvidenceRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a plan comes from. `runbooks.gate.approval_gate.source_of` alone decides it; what a request says can only
-    lower it."""
+    """The source of a plan. `runbooks.gate.approval_gate.source_of` alone decides it; a request can only lower it."""
 
     kind: SourceKind
     id: str = ""
@@ -330,7 +325,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fork showed."""
+    """The effects that a fork showed."""
 
     version: int
     """State version of the cell it was forked from."""
@@ -349,7 +344,7 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is voted on. Never edited: an edit is a new revision, which nobody has voted on."""
+    """The subject of votes. It is never edited: an edit is a new revision, without votes."""
 
     v: int = 1
     proposal: str
@@ -412,7 +407,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody wants proposed. Tier, votes and expiry cannot be asked for."""
+    """A request for a proposal. It cannot set tier, votes or expiry."""
 
     steps: tuple[StepRequest, ...] = ()
     rolls_back: str = ""
@@ -428,7 +423,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def asks(action: ActionName, targets: Iterable[str], reason: str = "", **parameters: Any) -> Request:
-    """One act, as an operator asks for it; `parameters` are fields of Act."""
+    """A request for one act, as an operator makes it; `parameters` are fields of Act."""
     act = Act(action=action, targets=tuple(targets), **parameters)
     return Request(steps=(StepRequest(act=act),), reason=reason)
 
@@ -448,7 +443,7 @@ class VoteLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a step is."""
+    """The progress of a step."""
 
     id: str
     state: Literal["waiting", "done", "verified", "failed", "inconclusive", "rolled_back"] = "waiting"
@@ -463,7 +458,7 @@ class StepStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a plan is stale: what was shown, against what is now."""
+    """A reason that a plan is stale: the shown value against the present one."""
 
     what: str
     shown: str
@@ -543,7 +538,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What approving or executing a plan has led to."""
+    """The result of approving or executing a plan."""
 
     proposal: str
     digest: str
@@ -558,6 +553,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 MAX_TEXT = 500
 """Characters of words for people."""
+MAX_COMMENT = 500
+"""Characters of a reason or a comment."""
+MAX_PERSON = 128
+"""Characters of a name or subject."""
 TEXTS = {"note.text": MAX_TEXT, "resize.evidence": MAX_EVIDENCE}
 """Where an act holds words, and how many characters of them. Everywhere else a text is an id, or a name from a list."""
 MAX_ENTRIES = 10_000
@@ -592,7 +591,8 @@ def check_bounds(act: Act) -> None:
 
 
 def check_line(value: str, where: str, most: int) -> None:
-    """Kept in the audit for ever and shown on terminals: one printable line of bounded length."""
+    """Raises SpecError unless a text is one printable line of at most so many characters: it is kept in the audit for
+    ever and shown on terminals."""
     if len(value) > most:
         raise SpecError(where, f"{len(value):,} characters", f"Give at most {most}")
     if not value.isprintable():
@@ -687,11 +687,13 @@ def after(state: State, event: Event, name: str) -> State:
     """The state that `event` leads to. Raises RefusedError, naming the proposal, where the table has no such edge."""
     to = EDGES.get((state, event))
     if to is None:
-        raise RefusedError(f"{name} is {state.replace('_', ' ')}: {DEEDS[event]}", WHAT_THEN.get(state, ""))
+        raise RefusedError(
+            f"{name} is {state.replace('_', ' ')}: {EVENT_REFUSALS[event]}", STATE_REMEDIES.get(state, "")
+        )
     return to
 
 
-DEEDS: Mapping[Event, str] = {
+EVENT_REFUSALS: Mapping[Event, str] = {
     "simulated": "it cannot be simulated",
     "denied": "it cannot be denied",
     "submitted": "it cannot be put to the vote",
@@ -716,7 +718,7 @@ DEEDS: Mapping[Event, str] = {
     "fell_short": "it cannot lack votes again",
     "finished": "it cannot be finished",
 }
-WHAT_THEN: Mapping[State, str] = {
+STATE_REMEDIES: Mapping[State, str] = {
     "awaiting": "Its votes are missing: muster show says whose",
     "approved": "Execute it, or withdraw it",
     "stale": "Revise it to see what it would do now, and vote on that",

@@ -1,15 +1,9 @@
-"""From a runbook and what is given for its inputs to a request of typed acts.
+"""Compilation of a runbook with inputs to a request of typed acts.
 
-What the parameters of a runbook's step come to: the typed act, made for the cell as it is.
-
-Quantities that are given as more or less are added to what there is after the steps before; times are from now on the
-cell's clock.
-
-From a runbook and what is given for its inputs to a request: every reference resolved to explicit ids of this cell.
-
-What is given is checked against the live cell, so that a misspelt id is told with what may have been meant. Selectors
-are resolved here, once, to ids that people see and vote on. Nothing is evaluated but references, sums of a present
-quantity and a given one, and times from now (`runbooks.procedures.compiler`).
+Every reference is resolved to explicit ids of this cell, and inputs are checked against the live cell, so that a
+misspelt id is reported with what may have been meant. Selectors are resolved here, once, to ids that people see and
+vote on. Only references, sums of a present quantity and a given one, and times from now on the cell's clock are
+evaluated. Quantities given as more or less count from the state after the earlier steps.
 """
 
 from __future__ import annotations
@@ -19,7 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
+from engine.model.columns import view
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.queries import Kind, Query, Term
 from engine.twin import consolidation
@@ -104,7 +100,7 @@ class Maker:
         raise NotFoundError(f"there is no budget '{name}'", "See `muster budgets`")
 
     def size(self, pool: str) -> PoolSize | None:
-        """None: there is no such pool."""
+        """The size of a pool; None when it does not exist."""
         return next((size for size in self._engine.scaling().pools if size.pool == pool), None)
 
     def nodes(self, pool: str) -> int:
@@ -141,7 +137,7 @@ class Compiled(NamedTuple):
         return all(finding.verdict == "success" for finding in self.when)
 
     def without_when(self) -> Request:
-        """What it would do if it applied: for a dry run."""
+        """The request without the runbook's conditions, for a dry run where it does not apply."""
         first = self.request.steps[0]
         whens = {finding.check for finding in self.when}
         rest = tuple(check for check in first.pre if check not in whens)
@@ -336,7 +332,7 @@ class Inputs:
         return found if isinstance(found, str) else str(found)
 
     def value(self, value: Any) -> Value | None:
-        """What a value of the file stands for. None: an optional input that nobody gave."""
+        """The value that a value of the file stands for. None: an optional input without a value."""
         if isinstance(value, list):
             parts = [self.value(part) for part in value]
             flat = (one for part in parts if part is not None for one in (part if isinstance(part, tuple) else (part,)))
@@ -373,7 +369,7 @@ class Inputs:
         return value
 
     def has_no_targets(self, step: StepLine) -> bool:
-        """Whether a step acts on an optional input that has no value."""
+        """True when a step acts on an optional input that has no value."""
         known = find(step.action).parameters
         targets = [step.with_[name] for name, parameter in known.items() if parameter.target and name in step.with_]
         return bool(targets) and all(self.value(value) in (None, ()) for value in targets)
@@ -396,7 +392,7 @@ class Inputs:
         return action, found
 
     def checks(self, line: CheckLine) -> list[Check]:
-        """One for each object that its reference stands for."""
+        """A check for each object that the line's reference stands for."""
         name = next(name for name in MEANINGS if name == line.check)
         value = self.value(line.value)
         if value is None:
@@ -483,7 +479,7 @@ def _found(ask: Any) -> bool:
 def zones(engine: Engine) -> set[str]:
     """Names of the zones that nodes stand in."""
     c = engine.state.capacity
-    return {c.places.names[place] for place in set(c.zone)} - {""}
+    return {c.places.names[place] for place in np.unique(view(c.zone)).tolist() if place >= 0} - {""}
 
 
 def near_ids(engine: Engine, kind: Kind | None, column: str, id_: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""What is wrong with a runbook that has the form of one: every problem with its line, its rule, and what to do.
+"""The linter: every problem of a well-formed runbook, with its line, its rule and a remedy.
 
-A runbook without problems can still be refused by the cell it meets. But it cannot say nothing in a check, act without
-looking whether it worked, leave no way back where there is one, or exceed its own limits.
+A runbook without problems can still be refused by the cell. But its checks are not vacuous, its steps verify their
+effect and have a way back where one exists, and it keeps to its own limits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def stops_targets(row: Action) -> bool:
 
 
 def changes_nodes(row: Action) -> bool:
-    """Whether it takes nodes out of use, or says how many there shall be more or less."""
+    """True when it takes nodes out of use, or changes their number by a difference."""
     return "takes_nodes" in row.impact or (row.kind == "scaling" and any(p.counts for p in row.parameters.values()))
 
 
@@ -176,7 +176,7 @@ class Linter(ValueLinter):
             self._say((*path, "on_fail"), "on-fail", "there is no way back to take", "Write pause or abort")
 
     def _checks_again(self, lines: tuple[CheckLine, ...]) -> list[tuple[str, str, list[Check]]]:
-        """Those of `when`, whose problems have been told."""
+        """The checks of `when`, without reporting their problems again."""
         quiet = Linter(self.runbook)
         return quiet._checks(("when",), lines, "when")
 
@@ -352,7 +352,7 @@ class Linter(ValueLinter):
                           "Give the most that may be touched")  # fmt: skip
 
     def actions(self) -> list[Action]:
-        """Those of its steps that are in the catalogue."""
+        """The actions of its steps that are in the catalogue."""
         return [CATALOG[step.action] for step in self.front.steps if step.action in CATALOG]
 
     def touched(self, of: Callable[[Action], bool]) -> int:
@@ -374,7 +374,7 @@ class Linter(ValueLinter):
         return sum(values.values()) + amounts
 
     def _most(self, value: Any) -> int:
-        """Of a number, or of the input that it refers to."""
+        """The value of a number, or the maximum of the input that it refers to."""
         if not isinstance(value, str):
             return value if isinstance(value, int) else 0
         found = reference(value)

@@ -1,20 +1,12 @@
-"""A runbook: its file, its front matter as a small typed program, and values for its inputs.
+"""A runbook: a Markdown file whose front matter is a small typed program. Its prose is documentation only.
 
-A runbook: Markdown whose front matter is a small typed program, and whose prose is documentation and nothing else.
+The program names inputs, conditions, limits, and steps of the action catalogue with preconditions, verifications and
+ways back. References (`${inputs.node}`) are whole values; there are no expressions, no templates, no loops and no calls
+of other runbooks. Tier, votes, status and expiry are decided by the catalogue, the policy and people.
 
-The program names inputs, the conditions under which it applies, limits, and steps of the action catalogue with their
-preconditions, verifications and ways back. It has references (`${inputs.node}`, whole values only) and no expressions,
-no text made of parts, no loops and no calls of other runbooks. Tier, votes, status and expiry are not in it: they are
-decided by the catalogue, the policy and people.
-
-`parse` reads the form; what a form can get wrong in meaning is told by `runbooks.procedures.linter`.
-
-The files of runbooks: those that are built in, and those of folders.
-
-Values that a runbook or a person gives for inputs and parameters: what they refer to, and why they will not do.
-
-Everything here goes by the text alone; whether an object exists is for the cell to say
-(`runbooks.procedures.compiler`).
+`parse` reads the form, and `files_of` reads files of the library and of folders. `runbooks.procedures.linter` judges
+the meaning. `why_not_literal` and `why_not_value` go by the text alone; `runbooks.procedures.compiler` asks the cell
+whether an object exists.
 """
 
 from __future__ import annotations
@@ -65,7 +57,7 @@ FORBIDDEN = (
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where an input's value comes from when nobody gives it: resolved once, to ids that people see and vote on. One
+    """The rule by which an input without a value is resolved, once, to ids that people see and vote on. It names one
     kind of object, narrowed by at least one other, bounded by the input's `max_items`."""
 
     nodes: Literal["ready", "cordoned", "draining", "down", "suspect", "ending"] | None = None
@@ -293,7 +285,7 @@ def file_of(path: Path, built_in: bool = False) -> RunbookFile:
 
 
 def _bytes(handle: int) -> bytes:
-    """At most one byte more than a runbook may have."""
+    """The content, at most one byte more than a runbook may have."""
     found = b""
     while len(found) <= MAX_BYTES and (part := os.read(handle, MAX_BYTES + 1 - len(found))):
         found += part
@@ -309,7 +301,7 @@ def selected_by(one: Input) -> set[str]:
 
 
 def target_values(step: StepLine) -> Iterator[Any]:
-    """What a step gives for the parameters that name what it acts on."""
+    """The values of a step's parameters that name its targets."""
     known = CATALOG[step.action].parameters if step.action in CATALOG else {}
     yield from (value for name, value in step.with_.items() if name in known and known[name].target)
 
@@ -328,13 +320,13 @@ def flat(values: Iterable[Any]) -> Iterator[str]:
 
 
 def part_of(of: str, touched: set[str]) -> bool:
-    """Whether a reference is to a property of an input that is among those touched."""
+    """True when a reference is to a property of an input that is among those touched."""
     found = reference(of)
     return found is not None and bool(found[1]) and f"${{inputs.{found[0]}}}" in touched
 
 
 def milliseconds(value: str | int | None) -> int | None:
-    """Of a duration as people write it; None for what is none."""
+    """A duration as people write it, in ms; None for any other text."""
     try:
         return duration_ms(value) if isinstance(value, str) else None
     except ValueError:
@@ -384,7 +376,7 @@ def why_not_literal(value: Any, parameter: Parameter) -> tuple[str, str, str]:
 
 
 def why_not_value(one: Input, value: str | int | None) -> str:
-    """Why a value does not fit an input, as far as can be told without a cell; empty when it does."""
+    """The reason that a value does not fit an input, without asking a cell; empty when it fits."""
     if one.type == "int":
         if not isinstance(value, int):
             return f"{ascii(value)[:40]} is no whole number"
@@ -406,7 +398,7 @@ def why_not_value(one: Input, value: str | int | None) -> str:
 
 
 def near(name: str, known: tuple[str, ...]) -> str:
-    """What may have been meant."""
+    """A hint at the name that may have been meant."""
     found = difflib.get_close_matches(name, known, 1)
     if found:
         return f"Did you mean {found[0]}?"

@@ -1,12 +1,8 @@
-"""The shelf: which runbooks there are, which versions people approved, and each in words.
+"""The runbook registry: the runbooks that there are, their approved versions, and each in words.
 
-Runbooks in words: their inputs, steps and limits as a person reads them, from the typed program alone.
-
-The shelf: which runbooks there are, and which version of which people have approved for use here.
-
-Files are read when they are looked at. A runbook is run for real only while the SHA-256 of its exact bytes is approved,
-by as many people as the policy in force asks for plans of tier T2, none of them its owner or of the OS account that
-its file belongs to; and by the roles and keys that they have now. Anything else may be looked at and tried on a fork.
+Files are read when they are looked at. A runbook can be run only while the SHA-256 of its exact bytes is approved, by
+as many people as the policy in force asks for plans of tier T2, by their present roles and keys. Neither its owner nor
+the OS account of its file counts. Any other runbook can be shown, and tried on a fork.
 """
 
 from __future__ import annotations
@@ -25,12 +21,11 @@ from engine.journal.database import create_tables
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.actions import wording
 from runbooks.actions.catalogue import find
-from runbooks.actions.target_readings import MAX_COMMENT, check_text
 from runbooks.audit.log import reread
 from runbooks.gate import approval_policy
 from runbooks.gate.approval_gate import wall_ms
-from runbooks.gate.approval_policy import Policy, Vote
-from runbooks.gate.authority import METADATA, RUNBOOK_VOTE, Deed, Votes, authors, missing, need
+from runbooks.gate.approval_policy import Policy, Vote, vote_of
+from runbooks.gate.authority import METADATA, RUNBOOK_VOTE, RunbookDecision, Votes, authors, missing, need
 from runbooks.gate.policy_versions import kept_signature, used_nonce
 from runbooks.gate.store import new_id
 from runbooks.plans import checks
@@ -47,7 +42,7 @@ from runbooks.plans.queries import (
     RunbookVote,
     Status,
 )
-from runbooks.plans.typed_plan import Act, Plan, RunbookRef
+from runbooks.plans.typed_plan import MAX_COMMENT, Act, Plan, RunbookRef, check_line
 from runbooks.procedures.compiler import compile_runbook
 from runbooks.procedures.linter import lint_file
 from runbooks.procedures.program import (
@@ -72,7 +67,7 @@ if TYPE_CHECKING:
 def view_of(
     line: RunbookLine, runbook: Runbook | None, problems: tuple[FileProblem, ...], votes: tuple[str, ...], data: bytes
 ) -> RunbookView:
-    """All of one file. Where it has not the form of a runbook, its text is shown as it is."""
+    """All of one file. A file that is no runbook is shown as its text."""
     if runbook is None:
         return RunbookView(
             line=line, inputs=(), when=(), limits="", steps=(), prose=data.decode("utf-8", "replace"), votes=votes,
@@ -156,7 +151,7 @@ def plain(value: Any) -> str:
 
 
 def rollback_of(plan: Plan) -> tuple[str, ...]:
-    """How each step is taken back, the last one first."""
+    """The way back of each step, the last step first."""
     return tuple(
         f"{step.id}: {'; '.join(map(wording.title, step.rollback)) or without_acts(step.act)}"
         for step in reversed(plan.steps)
@@ -164,12 +159,12 @@ def rollback_of(plan: Plan) -> tuple[str, ...]:
 
 
 def without_acts(act: Act) -> str:
-    """What to say of a step whose way back has no acts."""
+    """The sentence for a step whose way back has no acts."""
     return "cannot be taken back" if find(act.action).back is None else "leaves nothing to take back"
 
 
 def verifications_of(plan: Plan) -> tuple[str, ...]:
-    """What is looked at after each step."""
+    """The checks after each step."""
     return tuple(
         f"{step.id}: {checks.words(check)}{f' within {check.within_ms // 1000} s' if check.within_ms else ''}"
         for step in plan.steps
@@ -181,12 +176,12 @@ T = TypeVar("T")
 
 
 class EngineCall(Protocol):
-    """How something is asked of the engine, on its thread."""
+    """A call that runs on the engine's thread."""
 
     def __call__(self, ask: Callable[[Engine], T], /) -> T: ...
 
 
-VERDICTS: dict[Deed, approval_policy.Verdict] = {"approve": "approve", "retire": "reject"}
+VERDICTS: dict[RunbookDecision, approval_policy.Verdict] = {"approve": "approve", "retire": "reject"}
 """How a signature over the deed calls it."""
 
 
@@ -204,7 +199,7 @@ class ParsedRunbook(NamedTuple):
 
 
 class RunbookVoteSubject(NamedTuple):
-    """What a vote on a runbook is about, as signatures name it."""
+    """The subject of a vote on a runbook, as signatures name it."""
 
     id: str
     revision: int
@@ -212,7 +207,8 @@ class RunbookVoteSubject(NamedTuple):
 
 
 class RunbookRegistry:
-    """Of one engine. `gate` is what runs are proposed to; its policies and its audit are the shelf's too."""
+    """The registry of one engine. `gate` receives the proposals of runs; its policies and its audit are used here
+    too."""
 
     def __init__(
         self,
@@ -234,7 +230,8 @@ class RunbookRegistry:
         self._ready = False
 
     def _open(self) -> None:
-        """Where nothing can be written nothing was approved; each use tries again."""
+        """Creates the tables, unless the journal cannot be written: then nothing was approved, and each use tries
+        again."""
         if not self._ready:
             with contextlib.suppress(JournalError):
                 self._engine.record(lambda connection: create_tables(connection, METADATA))
@@ -265,7 +262,7 @@ class RunbookRegistry:
         return self._call(lambda engine: engine.recorded(look))
 
     def text(self, id_: str) -> str:
-        """What the file says. Raises NotFoundError with what may have been meant."""
+        """The text of the file. Raises NotFoundError with what may have been meant."""
         return self._find(id_).file.data.decode("utf-8", "replace")
 
     def run(self, actor: Actor, ask: RunbookAsk) -> RunbookRun:
@@ -319,19 +316,19 @@ class RunbookRegistry:
         """A person's yes to exactly the bytes with that SHA-256. Raises RefusedError, on record, for a vote that does
         not count, for another file, and for a version that is not above those approved before."""
         read = self._find(vote.id)
-        check_text(vote.comment, "comment", MAX_COMMENT)
+        check_line(vote.comment, "comment", MAX_COMMENT)
         self._sound(read)
         return self._call(lambda _: self._decide(actor, read, "approve", vote))
 
     def retire(self, actor: Actor, vote: RunbookVote) -> RunbookLine:
         """End what was approved, for good: these bytes are never approved again. Raises RefusedError, on record."""
         read = self._find(vote.id)
-        check_text(vote.comment, "comment", MAX_COMMENT)
+        check_line(vote.comment, "comment", MAX_COMMENT)
         if not vote.comment.strip():
             raise SpecError("reason", "is empty", "Say why it must not be used any more")
         return self._call(lambda _: self._decide(actor, read, "retire", vote))
 
-    def _decide(self, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote) -> RunbookLine:
+    def _decide(self, actor: Actor, read: ParsedRunbook, deed: RunbookDecision, given: RunbookVote) -> RunbookLine:
         now_ms = self._clock()
         self._open()
 
@@ -343,8 +340,7 @@ class RunbookRegistry:
                 rows = used_nonce(connection, given.signed)
                 self._audit.append(connection, "runbook.refused", actor, data=data, rows=rows)
                 return refused
-            vote = Vote(subject=who.subject, kind=who.kind, account=who.account, key=who.key, verdict="approve",
-                        at_ms=now_ms)  # fmt: skip
+            vote = vote_of(who, "approve", now_ms)
             made = connection.execute(
                 insert(RUNBOOK_VOTE).values(
                     runbook=read.id, version=version_of(read), sha256=read.sha256, deed=deed, owner=owner_of(read),
@@ -372,9 +368,15 @@ class RunbookRegistry:
         return self._engine.recorded(lambda connection: self._line_of(connection, read))
 
     def _why_not(
-        self, connection: Connection, actor: Actor, read: ParsedRunbook, deed: Deed, given: RunbookVote, now_ms: int
+        self,
+        connection: Connection,
+        actor: Actor,
+        read: ParsedRunbook,
+        deed: RunbookDecision,
+        given: RunbookVote,
+        now_ms: int,
     ) -> tuple[RefusedError | None, Actor]:
-        """Why the decision is refused, and who it is by. A refusal is recorded, so it is not raised here."""
+        """The refusal of a decision, if any, and its actor. A refusal is recorded, so it is not raised here."""
         in_force, version = self._policies.current(connection), version_of(read)
         if given.sha256 != read.sha256 and not (deed == "retire" and not given.sha256):
             text = f"the SHA-256 given is not that of {read.id}, which is {read.sha256[:12]}… now"
@@ -384,7 +386,7 @@ class RunbookRegistry:
             actor = self._policies.proved(connection, actor, given.signed, "vote", about, verdict, now_ms)
         except AuthRefused as error:
             return error, actor
-        why_not = approval_policy.may(in_force, actor, "runbook", owner=self._policies.owner)
+        why_not = self._policies.why_not(connection, actor, "runbook")
         if why_not:
             return RefusedError(f"you may not {deed} a runbook: {why_not}", "Ask an approver"), actor
         all_votes = Votes(connection)
@@ -397,8 +399,7 @@ class RunbookRegistry:
         if version <= above:
             text = f"{read.id} version {above} was approved with other bytes"
             return RefusedError(text, f"Raise its version above {above}"), actor
-        vote = Vote(subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict="approve",
-                    at_ms=now_ms)  # fmt: skip
+        vote = vote_of(actor, "approve", now_ms)
         for author, requester in authors(in_force, owner_of(read), read.file.account):
             why_not = approval_policy.why_not_counted(
                 in_force, vote, author, requester, need(in_force), owner=self._policies.owner
@@ -506,12 +507,12 @@ class RunbookRegistry:
                     ),
                 ),
             )
-        return ParsedRunbook(file, sha256, *said(file.data, file.name))
+        return ParsedRunbook(file, sha256, *parsed(file.data, file.name))
 
 
 @lru_cache(maxsize=256)
-def said(data: bytes, name: str) -> tuple[Runbook | None, tuple[FileProblem, ...]]:
-    """What a file says, and its problems: files change seldom and are looked at often."""
+def parsed(data: bytes, name: str) -> tuple[Runbook | None, tuple[FileProblem, ...]]:
+    """The runbook of a file and its problems, cached because files change seldom and are looked at often."""
     problems = lint_file(data, name)
     try:
         return parse(data, name), problems

@@ -1,4 +1,4 @@
-"""The parts of a linter of runbooks that go by one value at a time: inputs, references, parameters and checks."""
+"""Linter rules for single values: inputs, references, parameters and checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_CHECKS = 16
 
 
 class ReferenceType(NamedTuple):
-    """What a reference stands for."""
+    """The type of a reference."""
 
     type: ParameterType
     many: bool
@@ -107,7 +107,7 @@ class ValueLinter:
             self._say(path, "input-range", "is beyond what anything here has", "Give a bound that means something")
 
     def bounds(self, one: Input) -> tuple[int | None, int | None]:
-        """Of an int, or of a duration in ms; None where a bound is missing or no such thing."""
+        """The least and most of an int, or of a duration in ms; None where a bound is missing or malformed."""
 
         def read(value: str | int | None) -> int | None:
             if one.type == "int":
@@ -173,7 +173,7 @@ class ValueLinter:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def typed(self, path: YamlPath, value: str) -> ReferenceType | None:
-        """What a reference stands for; None, and a problem, where it stands for nothing."""
+        """The type of a reference; None, with a problem, when it refers to nothing."""
         found = reference(value)
         if found is None:
             return None
@@ -313,7 +313,7 @@ class ValueLinter:
         return made
 
     def _values(self, path: YamlPath, line: CheckLine, name: CheckName) -> list[int | str]:
-        """What a check compares with: itself, or both ends of the range of the input that it refers to."""
+        """The values that a check compares with: its own, or both ends of the range of the input that it refers to."""
         value = line.value
         in_seconds = name.endswith("_s")
         if isinstance(value, str) and "${" in value:

@@ -1,24 +1,16 @@
-"""Texts of strangers made fit to pass on: secrets out, what misleads found, excerpts.
+"""Strangers' texts made fit to pass on: secrets removed, links defanged, misleading names found, excerpts cut.
 
-Names that could be taken for one another: by characters nobody sees, letters of two scripts, letters alike.
+Secrets and personal data are found by known forms (provider keys, tokens, key blocks), by the name beside a value
+(`password=`, `Authorization:`), and as random runs of characters. Texts are examined as they read: without invisible
+characters, with look-alike letters as the Latin ones, in any case, and decoded from URLs, escapes and base64. What is
+found in doubt is removed.
 
-Secrets and personal data, found in any text that may leave the cell.
+An excerpt keeps the beginning and the end of a text. Secrets are removed before anything is cut, so that no half of one
+remains. Lines that differ only in numbers become one with a count, and anything that a server, a terminal or a page
+could interpret is drawn as text. Apart from the hash of the whole, the cost does not grow with the size.
 
-Three nets, one behind the other: forms that are known (keys of providers, tokens, key blocks), values beside a name
-that says what they are (`password=`, `Authorization:`, in the shapes that files and shells have), and runs of
-characters that nobody would write by hand. Texts are looked at as they read: without characters that nobody sees, with
-letters that only look Latin as the Latin ones, in any case, and as they decode from URLs, escapes and base64. What is
-found in doubt goes: a line of a log that lost an innocent digest still says what it said.
-
-Texts of strangers made fit for a model to look at: short, without secrets, without anything that acts.
-
-Of a text its beginning and its end are taken, as it reads; secrets go before anything is cut, so that no half of one is
-left at an edge; lines that differ in numbers alone become one, with how often it came; and what a model's server, a
-terminal or a page could take for more than text is drawn as text. What a text costs does not grow with its size, but
-for the hash of the whole.
-
-What in a text leads somewhere else: addresses, links and markup, found wherever a reader or a terminal might follow
-them, and written so that neither does.
+Links, addresses and markup are found wherever a reader or a terminal might follow them, and written so that neither
+does.
 """
 
 from __future__ import annotations
@@ -72,7 +64,7 @@ def drawn_alike(text: str) -> str:
 
 
 def why_confusing(name: str) -> str:
-    """What makes a name unreadable or misleading by itself; empty when nothing does."""
+    """The reason that a name is unreadable or misleading by itself; empty when it is not."""
     hidden = unseen(name)
     if hidden:
         return f"holds {hidden}"
@@ -255,7 +247,7 @@ _ORDINARY = re.compile(
 
 
 class SecretSpan(msgspec.Struct, frozen=True):
-    """Where something stands that must not leave."""
+    """A span of text that must not leave."""
 
     start: int
     end: int
@@ -291,18 +283,18 @@ def applied(text: str, found: Iterable[SecretSpan], *, since: int = 0, upto: int
 
 
 def is_secret(name: str) -> bool:
-    """Whether a name, by its form, is a secret or could be one."""
+    """True for a name that by its form is, or could be, a secret."""
     return name != redact(name, personal=False)
 
 
 def says_secret(label: str) -> bool:
-    """Whether what a label stands for is secret, as of a tag called DB_PASSWORD."""
+    """True when a label names a secret, such as a tag called DB_PASSWORD."""
     text = f"{visible(label)[-200:]}="
     return any(one.end > len(text) for one in secrets_in(f"{text}something", personal=False))
 
 
 def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()) -> tuple[SecretSpan, ...]:
-    """Everything in a text that reads (`visible`), in order, none overlapping another."""
+    """All secrets in a text that reads (`visible`), in order, without overlap."""
     spans = [*_spans(text), *(_personal(text, known) if personal else ())]
     spans += _encoded(text, personal)
     spans += _runs(text, known)
@@ -310,7 +302,7 @@ def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()
 
 
 def merged(found: Iterable[SecretSpan]) -> tuple[SecretSpan, ...]:
-    """In order, none overlapping another."""
+    """Spans in order, with overlapping ones joined."""
     apart: list[SecretSpan] = []
     for one in sorted(found, key=lambda one: (one.start, one.end)):
         if apart and one.start <= apart[-1].end:
@@ -324,7 +316,7 @@ Span = tuple[int, int]
 
 
 def _spans(text: str) -> Iterator[Span]:
-    """What is found by its form or by the name beside it."""
+    """The secrets found by form or by the name beside them."""
     looks = drawn_alike(text)
     for pattern in (_BLOCKS, _BARE_BLOCK, _BLOCK_END, _FORMS):
         for match in pattern.finditer(looks):
@@ -368,7 +360,7 @@ def _wrapped(looks: str) -> Iterator[Span]:
     at = [0, *accumulate(map(len, pieces))]
 
     def back(index: int) -> int:
-        """Where a character of the joined text stands in the text."""
+        """The place in the text of a character of the joined text."""
         piece = bisect_right(at, index, hi=len(pieces)) - 1
         return starts[piece] + index - at[piece]
 
@@ -422,7 +414,7 @@ def _unescaped(word: str) -> str:
 
 
 def _decoded(run: str) -> Iterator[str]:
-    """What a run reads as in base64, of either alphabet, at each of the four offsets that it may start at."""
+    """The base64 decodings of a run, in either alphabet, at each of the four offsets that it may start at."""
     data = run.rstrip("=").replace("-", "+").replace("_", "/")
     for offset in range(4):
         part = data[offset:]
@@ -449,8 +441,9 @@ def _runs(text: str, known: frozenset[str]) -> Iterator[Span]:
 
 
 def _is_random(run: str) -> bool:
-    """Of a run without separators: digits among letters, or capitals among small ones, and no character often. Names
-    are runs of words between separators; a run of pieces that are short is judged by how many of them are mixed."""
+    """True for a run without separators that looks random: digits among letters, or capitals among small letters, and
+    no character often. Names are runs of words between separators; a run of short pieces is judged by how many of them
+    are mixed."""
     body = run.strip("=-_")
     if len(body) < _MIN_RUN:
         return len(body) >= 16 and _is_mixed(body) and _entropy(body) >= 3.4
@@ -512,7 +505,7 @@ _ESCAPED = re.compile(r"\\[nrt]")
 
 
 class SentExcerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent of a text, and what it was made from."""
+    """The text that is sent, and the text that it was made from."""
 
     text: str
     """Lines of printable text, redacted and neutralised."""
@@ -659,13 +652,13 @@ def _is_time(text: str) -> bool:
 
 
 def _is_sentence_end(match: re.Match[str]) -> bool:
-    """Whether it is the end of a sentence with the blank forgotten: "it is down.Then". Hosts have no capital there."""
+    """True at the end of a sentence without a blank: "it is down.Then". Hosts have no capital there."""
     top = match["top"]
     return match["path"] is None and top[:1].isupper() and top[1:].islower() and match[0].count(".") == 1
 
 
 def defanged(text: str) -> str:
-    """The same in a form that nothing follows, and that a person still reads."""
+    """The text in a form that nothing follows and a person can still read."""
     text = re.sub(r"\]\s?([(\[])", r"] \1 ", text)
     text = re.sub(r"\s?:\s?//", "[:]//", text)
     text = re.sub(r"^(\w+):(?!\[)(?=\S)", r"\1[:]", text)

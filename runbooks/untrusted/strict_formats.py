@@ -1,23 +1,18 @@
-"""Strangers' YAML, JSON and chat completions, read strictly: plain values or a refusal.
+"""Strict readers of strangers' YAML, JSON and chat completions: plain values or a refusal.
 
-YAML that can only mean one thing: the subset in which runbooks and policy files are written.
+YAML is the subset that can only mean one thing, for runbooks and policy files. It is read event by event, so nothing is
+built before it was looked at. Allowed are mappings with text keys, lists, text, decimal integers, `true`, `false` and
+`null`. Refused, with file and line: aliases and anchors, tags, merge keys, directives, a second document, duplicate
+keys, floats, more than 16 levels, more than 64 KiB, and invisible characters. A plain word that YAML 1.1 and 1.2 read
+differently (`no`, `1:30`, `010`, `2026-11-22`, `1_000`) is refused: quote it. Text is never expanded: `${...}`,
+`{{...}}` and backticks are characters.
 
-Read event by event, so that nothing is built, resolved or expanded before it was looked at. Mappings with text keys,
-lists, text, decimal integers, `true`, `false` and `null`; nothing else. Refused, each with file and line: aliases and
-anchors (a small file that means a huge one), tags (a value of a foreign type), merge keys, directives, a second
-document, a key twice, floats, more than 16 levels, 64 KiB, and characters that nobody sees. Where YAML 1.1 and 1.2
-read a plain word differently (`no`, `1:30`, `010`, `2026-11-22`, `1_000`) the word is refused: quote it, or write what
-is meant. Text is never expanded: `${...}`, `{{...}}` and backticks are characters.
+JSON is bytes in, plain values out, or a named refusal. Python's parser accepts what RFC 8259 does not (NaN, duplicate
+keys, UTF-16, integers of any length) and fails on deep nesting. Here size and depth are known before parsing, and every
+value that two readers might read differently is refused.
 
-JSON from a stranger: bytes in, plain values out, or a named refusal. Nothing is guessed, repaired or read twice.
-
-Python's own parser takes what RFC 8259 does not (NaN, duplicate keys, UTF-16, integers of any length) and falls over
-deep nesting. Here size and depth are known before anything is parsed, and every value that two readers might read
-differently is refused.
-
-Opens the envelope of a chat completion: raw bytes in, one finished text of the assistant out, or a named refusal.
-
-Everything about an answer is the server's claim. Tokens are counted by us where its figures cannot be.
+The envelope of a chat completion is opened to one finished text of the assistant. Everything in it is the server's
+claim; tokens are counted here where its figures cannot be right.
 """
 
 from __future__ import annotations
@@ -75,7 +70,7 @@ _PATH_PART = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
 class YamlDocument:
-    """What a file says, as plain values, and on which line each of them stands."""
+    """The plain values of a file, and the line of each."""
 
     def __init__(self, name: str, value: Any, lines: dict[YamlPath, int]) -> None:
         self.name = name
@@ -161,10 +156,11 @@ def decoded(data: bytes, name: str, first_line: int = 1) -> str:
 
 
 def unseen(line: str) -> str:
-    """What is in a line of text that a reader does not see, or sees elsewhere than it is; empty when all is visible.
+    """The characters of a line that a reader does not see, or sees elsewhere; empty when all are visible.
 
     Control characters, and those of Unicode's category "format": zero width, bidirectional, byte order marks, tags;
-    line and paragraph separators; variation selectors and fillers."""
+    line and paragraph separators; variation selectors and fillers.
+    """
     if line.isascii() and line.replace("\t", "").isprintable():
         return ""
     for char in line:
@@ -271,7 +267,7 @@ def _sequence(events: Iterator[Any], lines: dict[YamlPath, int], path: YamlPath,
 
 
 def _scalar(text: str, name: str, line: int) -> str | int | bool | None:
-    """What a plain word means, where it means the same to everybody."""
+    """The value of a plain word that means the same to every reader."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):

@@ -171,7 +171,11 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- signatures
     Mutant("a signature is not checked", "runbooks/plans/keys", " and key.verifies(signature, message)", "", ("keys",)),
     Mutant(
-        "a signature holds for another plan", "runbooks/plans/keys", '"digest": digest,', '"digest": "",', ("keys",)
+        "a signature holds for another plan",
+        "runbooks/plans/keys",
+        '"cell": "", **about,',
+        '"cell": "", **about, "digest": "",',
+        ("keys",),
     ),
     Mutant(
         "an old signature holds",
@@ -234,26 +238,28 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "votes that no longer count begin a plan",
         "runbooks/gate/executor",
-        *never("if found.lacks or (not row.breakglass and self._standing.tally(connection, row, plan).missing):"),
+        *never("if found.lacks or (not row.breakglass and self._status.tally(connection, row, plan).missing):"),
         ("gate_rules",),
     ),
     Mutant(
         "votes that no longer count carry a plan on",
         "runbooks/gate/executor",
-        *never("elif not row.breakglass and self._standing.tally(connection, row, plan).missing:"),
+        *never("elif not row.breakglass and self._status.tally(connection, row, plan).missing:"),
         ("gate_rules",),
     ),
     Mutant(
         "freezes and limits do not stop a claim",
         "runbooks/gate/executor",
-        *never('if why_not is not None:\n                store.say(connection, self._audit, row, "exec.refused"'),
+        *never(
+            'if why_not is not None:\n                store.add_record(connection, self._audit, row, "exec.refused"'
+        ),
         ("gate_rules",),
     ),
     Mutant(
         "freezes and limits do not stop a later step",
         "runbooks/gate/executor",
         *never(
-            "elif (refused := why_not_now(connection, self._policies, self._standing, row, plan, now_ms)) is not None:"
+            "elif (refused := why_not_now(connection, self._policies, self._status, row, plan, now_ms)) is not None:"
         ),
         ("gate_rules",),
     ),
@@ -358,7 +364,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "what is approved does not count against limits",
         "runbooks/gate/proposal_status",
         '(*typed_plan.LIVE, "approved")',
-        "tuple(proposal_states.LIVE)",
+        "tuple(typed_plan.LIVE)",
         ("gate_rules",),
     ),
     Mutant(
@@ -464,7 +470,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a way back may give something else",
         "runbooks/actions/wording",
-        *never("if wanted[id_] != deeds:"),
+        *never("if wanted[id_] != effects:"),
         ("inverse",),
     ),
     # -- policies

@@ -16,7 +16,7 @@ from console.client.sockets import Tls, bind_tcp
 from console.forms.settings import ConsoleSettings
 from engine.model.commands import Submit
 from engine.model.errors import MusterError, RefusedError, UnreachableError
-from runbooks.gate.approval_policy import Person, Service
+from runbooks.gate.approval_policy import Person, ServiceIdentity
 from tests.support.cells import workload
 from tests.support.certificates import Authority
 from tests.support.gates import gate_of
@@ -27,7 +27,7 @@ from tests.support.served import running_loop, serving
 pytestmark = pytest.mark.thorough
 PEOPLE = team(
     Person(id="alice", accounts=("cert:alice",), roles=("operator",)), person("dave", "admin"),
-    services=(Service(id="exporter", accounts=("cert:exporter.lab",)),),
+    services=(ServiceIdentity(id="exporter", accounts=("cert:exporter.lab",)),),
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from engine.model.commands import Submit
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
-from runbooks.gate.approval_policy import Grant, Person, Service
+from runbooks.gate.approval_policy import Grant, Person, ServiceIdentity
 from runbooks.plans.identity import OWNER, Scope
 from runbooks.plans.typed_plan import Act, Request, StepRequest
 from tests.support.cells import small_cell, workload
@@ -49,8 +49,8 @@ SUE = person("sue", scoped=(Grant(roles=("submitter", "operator"), scope=Scope(t
 PEOPLE = team(
     ALICE, BOB, DAVE, SUE,
     services=(
-        Service(id="recommender"),
-        Service(id="ci", scoped=(Grant(roles=("submitter",), scope=Scope(queues=("a",))),)),
+        ServiceIdentity(id="recommender"),
+        ServiceIdentity(id="ci", scoped=(Grant(roles=("submitter",), scope=Scope(queues=("a",))),)),
     ),
 )  # fmt: skip
 

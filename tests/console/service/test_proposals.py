@@ -32,7 +32,7 @@ from engine.model.specs import QueueSpec
 from recommender.history.metrics import RunBatch, SampleBatch
 from runbooks.audit.log import record_table
 from runbooks.gate.approval_gate import Gate
-from runbooks.gate.approval_policy import SOLO, Policy, Service
+from runbooks.gate.approval_policy import SOLO, Policy, ServiceIdentity
 from runbooks.gate.run_limits import FreezeSpec
 from runbooks.gate.store import EFFECT, OUTBOX
 from runbooks.plans.identity import OWNER, Actor, Signed
@@ -168,7 +168,7 @@ def test_nothing_is_executed_without_approval_on_any_path(lab: Lab, capsys: pyte
 
 
 def test_a_service_and_a_model_draft_and_never_vote(after: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
-    bot = Service(id="bot", accounts=(OWNER,))
+    bot = ServiceIdentity(id="bot", accounts=(OWNER,))
     lab = lab_of(after, team(ALICE, BOB, services=(bot,)))
     client = lab.client()
     shown = client.propose(asks("cordon", ("g0",)))

@@ -12,7 +12,7 @@ from engine.control import Engine
 from engine.model.commands import Cordon, FailNodes
 from runbooks.drafts.facts import gather, names_in
 from runbooks.drafts.typed_draft import MAX_FACTS, Excerpt, Fact, Observation, ReportedFinding
-from runbooks.drafts.vocabulary import METRICS, is_word, said
+from runbooks.drafts.vocabulary import METRICS, is_word, with_unit
 from runbooks.models.prompt import PromptNames, is_plain, key_of
 from runbooks.plans.check_readings import READINGS
 from tests.support.cells import small_cell, submit, workload
@@ -69,7 +69,7 @@ def test_every_fact_is_of_the_vocabulary_and_true(cell: Cell) -> None:
         assert (fact.kind, fact.unit) == (metric.of, metric.unit)
         if metric.value == "number":
             assert isinstance(fact.value, int)
-            assert said(fact.value, fact.unit) in fact.text
+            assert with_unit(fact.value, fact.unit) in fact.text
         elif metric.value == "word":
             assert is_word(metric, str(fact.value)), fact
         if fact.metric in READINGS:

@@ -13,7 +13,7 @@ import pytest
 from engine.control import Engine
 from engine.model.commands import Cordon, FailNodes
 from runbooks.drafts.facts import gather
-from runbooks.drafts.handover import told
+from runbooks.drafts.handover import draft_of
 from runbooks.drafts.model_answer import HEADINGS
 from runbooks.drafts.shift_facts import shift_facts
 from runbooks.drafts.typed_draft import Brief, Draft, Fact, ReportedFinding, Task
@@ -53,7 +53,7 @@ class Shift:
         since_ms = max(0, self.engine.now_ms - hours * HOUR)
         of_shift = shift_facts(self.call, self.gate, since_ms=since_ms)
         read = gather(self.call, more=of_shift, findings=findings)
-        return told(
+        return draft_of(
             Brief(
                 task=task, question="", facts=read.facts, cell=read.cell, version=read.version, now_ms=read.now_ms,
                 since_ms=since_ms,
@@ -200,6 +200,6 @@ def test_headings_are_those_of_the_schema_and_a_model_is_told_the_same_without_n
 
 def test_facts_without_a_shift_say_nothing_that_is_not_in_them() -> None:
     brief = Brief(task="handover", question="", facts=(), cell="c", version=1, now_ms=0)
-    draft = told(brief)
+    draft = draft_of(brief)
     assert (draft.summary, draft.parts, draft.facts) == ((), (), ())
     assert msgspec.json.encode(draft)

@@ -14,7 +14,7 @@ from engine.model.commands import Cancel, Cordon, Hold, Interrupt, Release, Requ
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
 from engine.model.events import Audited, NodesChanged
 from engine.model.specs import ArraySpec, BudgetSpec, NodeState
-from runbooks.actions.target_readings import MAX_TARGETS
+from runbooks.actions.declaration import MAX_TARGETS
 from runbooks.gate.approval_gate import MAX_OPEN
 from runbooks.plans.identity import Actor
 from runbooks.plans.typed_plan import Act, MoneyChange, Request, RequestChange, StepRequest

@@ -6,7 +6,19 @@ import msgspec
 import pytest
 
 from engine.model.errors import SpecError
-from runbooks.gate.approval_policy import SOLO, TEAM, Grant, Policy, Service, Vote, holders, may, need, roles, tally
+from runbooks.gate.approval_policy import (
+    SOLO,
+    TEAM,
+    Grant,
+    Policy,
+    ServiceIdentity,
+    Vote,
+    holders,
+    may,
+    need,
+    roles,
+    tally,
+)
 from runbooks.gate.policy_files import read_policy, text_of
 from runbooks.gate.policy_versions import _of_account
 from runbooks.plans.identity import OWNER, TOKEN, Actor, Scope
@@ -122,8 +134,8 @@ def test_a_policy_with_all_of_it_is_written_as_it_was_read() -> None:
     policy = team(
         OTTO, DAVE, person("eve", "submitter"),
         services=(
-            Service(id="ci", roles=("submitter",)),
-            Service(id="b", scoped=(Grant(roles=("submitter",), scope=RESEARCH),)),
+            ServiceIdentity(id="ci", roles=("submitter",)),
+            ServiceIdentity(id="b", scoped=(Grant(roles=("submitter",), scope=RESEARCH),)),
         ),
     )  # fmt: skip
     again = read_policy(text_of(policy).encode(), "policy")

@@ -58,7 +58,7 @@ def test_what_is_over_stays_over() -> None:
 
 def test_every_state_is_reached_and_every_event_is_used() -> None:
     assert set(typed_plan.EDGES.values()) | {"drafted"} == set(STATES)
-    assert {event for _, event in typed_plan.EDGES} == set(EVENTS) == set(typed_plan.DEEDS)
+    assert {event for _, event in typed_plan.EDGES} == set(EVENTS) == set(typed_plan.EVENT_REFUSALS)
     assert set(STATES) == UNDER_VOTE | typed_plan.OPEN | typed_plan.LIVE | typed_plan.ENDED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from console.tui.widgets.table_rows import MOST, Selection
 from console.views.lists import Row
-from runbooks.actions.target_readings import MAX_TARGETS
+from runbooks.actions.declaration import MAX_TARGETS
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, line, notes, press, quick, until, write
 
