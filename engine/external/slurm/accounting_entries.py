@@ -14,20 +14,12 @@ import msgspec
 from engine.external.slurm import names
 from engine.external.slurm.answers import Entry, EntryShape, in_seconds, number_in, within
 from engine.external.slurm.controller_entries import exit_code, job_state
-from engine.external.slurm.records import UNLIMITED, Association, Diag, JobStep, PastJob, Qos, RpcCount, Share
+from engine.external.slurm.records import Association, Diag, JobStep, PastJob, Qos, RpcCount, Share
 
-QOS = EntryShape("QOS", "name id description priority flags preempt limits usage_factor")
-ASSOCIATION = EntryShape(
-    "association", "account user cluster partition parent_account shares_raw default qos max is_default"
-)
+QOS = EntryShape("QOS", "name priority preempt limits")
+ASSOCIATION = EntryShape("association", "account user cluster partition parent_account max")
 SHARE = EntryShape("share", "name parent shares shares_normalized usage effective_usage fairshare type tres")
-DIAG = EntryShape(
-    "statistics",
-    """req_time req_time_start server_thread_count agent_queue_size dbd_agent_queue_size jobs_submitted
-    jobs_started jobs_completed jobs_canceled jobs_failed jobs_pending jobs_running schedule_cycle_last
-    schedule_cycle_mean schedule_cycle_max schedule_queue_length bf_backfilled_jobs bf_cycle_last bf_cycle_mean
-    bf_cycle_max bf_when_last_cycle bf_depth_mean rpcs_by_message_type rpcs_by_user""",
-)
+DIAG = EntryShape("statistics", "req_time_start schedule_cycle_mean bf_cycle_last rpcs_by_user")
 
 
 def qos(raw: msgspec.Raw) -> Qos:
@@ -37,18 +29,11 @@ def qos(raw: msgspec.Raw) -> Qos:
     if not name:
         raise ValueError("has no name")
     most = entry.inside("limits", "max")
-    factor = entry.real("usage_factor")
     per = within(most, "tres", "per")
     return Qos(
         name=name,
-        id=entry.count("id"),
-        description=entry.text("description"),
         priority=entry.count("priority"),
-        flags=frozenset(entry.words("flags")),
         preempts=entry.as_words("preempt", entry.inside("preempt", "list")),
-        preempt_mode=_mode(entry.inside("preempt", "mode")),
-        grace_s=max(0, number_in(entry.inside("limits", "grace_time")) or 0),
-        usage_factor=1.0 if factor is None else factor,
         wall_limit_s=_minutes(within(most, "wall_clock", "per", "job")),
         jobs_per_user=number_in(within(most, "jobs", "active_jobs", "per", "user")),
         jobs_per_account=number_in(within(most, "jobs", "active_jobs", "per", "account")),
@@ -75,9 +60,6 @@ def association(raw: msgspec.Raw) -> Association:
         cluster=entry.text("cluster"),
         partition=entry.text("partition"),
         parent=entry.text("parent_account"),
-        shares=entry.number("shares_raw"),
-        default_qos=str(entry.inside("default", "qos") or ""),
-        qos=entry.words("qos"),
         jobs_max=number_in(within(most, "jobs", "active")),
         jobs_total=number_in(within(most, "jobs", "per", "count")),
         submitted_max=number_in(within(most, "jobs", "total")),
@@ -85,7 +67,6 @@ def association(raw: msgspec.Raw) -> Association:
         wall_limit_s=_minutes(within(most, "jobs", "per", "wall_clock")),
         tres_total=tres_list(within(most, "tres", "total")),
         tres_per_job=tres_list(within(most, "tres", "per", "job")),
-        is_default=entry.flag("is_default"),
     )
 
 
@@ -112,30 +93,10 @@ def share(raw: msgspec.Raw) -> Share:
 def diag(raw: msgspec.Raw) -> Diag:
     entry = DIAG.entry(raw)
     return Diag(
-        asked_s=entry.time("req_time"),
         since_s=entry.time("req_time_start"),
-        server_threads=entry.count("server_thread_count"),
-        agent_queue=entry.count("agent_queue_size"),
-        dbd_queue=entry.count("dbd_agent_queue_size"),
-        jobs_submitted=entry.count("jobs_submitted"),
-        jobs_started=entry.count("jobs_started"),
-        jobs_completed=entry.count("jobs_completed"),
-        jobs_canceled=entry.count("jobs_canceled"),
-        jobs_failed=entry.count("jobs_failed"),
-        jobs_pending=entry.count("jobs_pending"),
-        jobs_running=entry.count("jobs_running"),
-        cycle_last_us=entry.count("schedule_cycle_last"),
         cycle_mean_us=entry.count("schedule_cycle_mean"),
-        cycle_max_us=entry.count("schedule_cycle_max"),
-        queue_length=entry.count("schedule_queue_length"),
-        backfilled=entry.count("bf_backfilled_jobs"),
         backfill_last_us=entry.count("bf_cycle_last"),
-        backfill_mean_us=entry.count("bf_cycle_mean"),
-        backfill_max_us=entry.count("bf_cycle_max"),
-        backfill_last_s=entry.time("bf_when_last_cycle"),
-        backfill_depth=entry.count("bf_depth_mean"),
-        rpcs=_rpcs(entry, "rpcs_by_message_type", "message_type"),
-        rpcs_by_user=_rpcs(entry, "rpcs_by_user", "user"),
+        rpcs_by_user=_rpcs(entry.raw.rpcs_by_user),
     )
 
 
@@ -149,14 +110,12 @@ def tres_list(value: Any) -> dict[str, int]:
     return counts
 
 
-def _rpcs(entry: Entry, name: str, key: str) -> tuple[RpcCount, ...]:
-    value = getattr(entry.raw, name)
+def _rpcs(value: Any) -> tuple[RpcCount, ...]:
     return tuple(
         RpcCount(
-            name=str(one.get(key) or one.get("type_id") or one.get("user_id") or ""),
+            name=str(one.get("user") or one.get("user_id") or ""),
             count=number_in(one.get("count")) or 0,
             total_us=number_in(one.get("total_time")) or 0,
-            average_us=number_in(one.get("average_time")) or 0,
         )
         for one in (value if isinstance(value, list) else [])
         if isinstance(one, dict)
@@ -164,13 +123,7 @@ def _rpcs(entry: Entry, name: str, key: str) -> tuple[RpcCount, ...]:
 
 
 def _minutes(value: Any) -> int | None:
-    minutes = number_in(value)
-    return minutes if minutes is None or minutes == UNLIMITED else minutes * 60
-
-
-def _mode(value: Any) -> str:
-    words = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    return next((word.upper() for word in words if isinstance(word, str) and word.upper() != "DISABLED"), "")
+    return in_seconds(number_in(value))
 
 
 def _real(value: Any) -> float | None:
@@ -181,8 +134,8 @@ def _real(value: Any) -> float | None:
 
 PAST_JOB = EntryShape(
     "past job",
-    """job_id array name user account association cluster partition qos comment state nodes time exit_code
-    restart_cnt tres reservation working_directory steps""",
+    """job_id array name user account association partition qos comment state nodes time exit_code restart_cnt tres
+    steps""",
 )
 STEP = EntryShape("step", "step state nodes tasks time exit_code tres")
 
@@ -204,7 +157,6 @@ def past_job(raw: msgspec.Raw) -> PastJob:
         name=entry.text("name"),
         user=entry.text("user") or str(entry.inside("association", "user") or ""),
         account=entry.text("account"),
-        cluster=entry.text("cluster"),
         partition=entry.text("partition"),
         qos=entry.text("qos"),
         comment=_comment(entry.raw.comment),
@@ -212,18 +164,14 @@ def past_job(raw: msgspec.Raw) -> PastJob:
         reason="" if reason == "None" else reason,
         nodes=entry.as_parsed("nodes", _none_assigned(entry.raw.nodes), names.hosts, ()),
         submit_s=_time(entry, "submission"),
-        eligible_s=_time(entry, "eligible"),
         start_s=_time(entry, "start"),
         end_s=_time(entry, "end"),
-        elapsed_s=max(0, number_in(entry.inside("time", "elapsed")) or 0),
-        time_limit_s=in_seconds(number_in(entry.inside("time", "limit"))),
+        time_limit_s=_minutes(entry.inside("time", "limit")),
         exit_status=exit_status,
         signal=signal,
         restarts=entry.number("restart_cnt"),
         tres_wanted=tres_list(entry.inside("tres", "requested")),
         tres_held=tres_list(entry.inside("tres", "allocated")),
-        reservation=str(entry.inside("reservation", "name") or ""),
-        workdir=entry.text("working_directory"),
         steps=tuple(_step(one) for one in entry.raw.steps or () if isinstance(one, dict)),
     )
 

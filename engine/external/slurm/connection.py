@@ -18,9 +18,9 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
@@ -47,7 +47,6 @@ from engine.external.slurm.records import (
     SlurmNodes,
     SlurmPartition,
     SlurmReservation,
-    StartGuess,
     TopologySwitch,
 )
 from engine.external.slurm.scontrol import Commands
@@ -58,8 +57,6 @@ from engine.model.errors import SpecError
 T = TypeVar("T")
 
 NOTHING_FOUND = 9003
-ONE_BY_ONE = 20
-"""Up to so many jobs are asked for one at a time; for more the whole list is cheaper."""
 LISTS_LONGER = 4
 """Times as long as for anything else a whole list is waited for: slurmrestd writes all of it before the first byte
 comes, which took over 30 s for 10,000 jobs of 24.11 on a busy machine."""
@@ -119,8 +116,8 @@ class SlurmReader(SlurmSession):
             answer, next_since = self._list("listing nodes", "nodes", None)
         if answer is None:
             return SlurmNodes(unchanged=True, last_update=next_since)
-        found, bad = read_all(answer.entries("nodes"), controller_entries.node, "node")
-        return SlurmNodes(list=found, last_update=next_since, malformed=bad)
+        found, _ = read_all(answer.entries("nodes"), controller_entries.node, "node")
+        return SlurmNodes(list=found, last_update=next_since)
 
     def node(self, name: str) -> Node:
         """One node, without its partitions: asked alone, both releases give wrong ones."""
@@ -131,7 +128,7 @@ class SlurmReader(SlurmSession):
         return msgspec.structs.replace(found[0], partitions=())
 
     def partitions(self) -> tuple[SlurmPartition, ...]:
-        """What REST leaves out of them (which is the default, how they are preempted) comes by `scontrol`."""
+        """All partitions. REST leaves out how they are preempted: that comes by `scontrol`."""
         found = self._all("listing partitions", "partitions", controller_entries.partition)
         if self.commands is None or not self.can.topology:
             return found
@@ -163,9 +160,9 @@ class SlurmReader(SlurmSession):
 
     def history(self, since_s: int, until_s: int | None = None) -> tuple[PastJob, ...]:
         """Attempts of jobs that ran or ended from `since_s` on, as accounting has them, with their steps."""
-        query = {"start_time": self.dialect.moment(since_s)}
+        query = {"start_time": f"uts{since_s}"}
         if until_s is not None:
-            query["end_time"] = self.dialect.moment(until_s)
+            query["end_time"] = f"uts{until_s}"
         return self._from_database(
             "asking accounting for jobs", "jobs", accounting_entries.past_job, "jobs", query=query
         )
@@ -199,31 +196,10 @@ class SlurmReader(SlurmSession):
         attempts = self.past(id_)
         return attempts[-1].steps if attempts else ()
 
-    def start_guesses(self, ids: Collection[int]) -> tuple[StartGuess, ...]:
-        """When the backfill scheduler plans to start these waiting jobs: what `squeue --start` shows. Jobs that are
-        gone or no longer waiting are left out."""
-        return tuple(
-            StartGuess(id=job.id, start_s=job.start_s, nodes=job.nodes_planned)
-            for job in self._few(ids)
-            if job.state == "PENDING"
-        )
-
     def topology(self) -> tuple[TopologySwitch, ...]:
         """The tree of switches, by `scontrol`; nothing where none is configured."""
         self.can.topology.need("asking for switches")
         return self.commands.topology() if self.commands else ()
-
-    def _few(self, ids: Collection[int]) -> list[Job]:
-        if len(ids) > ONE_BY_ONE:
-            wanted = frozenset(ids)
-            return [job for job in self.jobs().list if job.id in wanted]
-        found: list[Job] = []
-        for id_ in ids:
-            try:
-                found.append(self.job(id_))
-            except SlurmGone:
-                continue
-        return found
 
     def _list(
         self, what: str, path: str, since: int | None, cutter: Callable[[], Cutter[Job]] | None = None
@@ -266,10 +242,9 @@ def check_id(id_: int) -> int:
 
 
 def _completed(one: SlurmPartition, told: dict[str, str]) -> SlurmPartition:
-    default = {"YES": True, "NO": False}.get(told.get("Default", ""), one.default)
     mode = told.get("PreemptMode", "").split(",")[0].upper() or one.preempt_mode
     exclusive = told.get("OverSubscribe", "").upper() == "EXCLUSIVE" or one.exclusive
-    return msgspec.structs.replace(one, default=default, preempt_mode=mode, exclusive=exclusive)
+    return msgspec.structs.replace(one, preempt_mode=mode, exclusive=exclusive)
 
 
 def _says_unchanged(answer: SlurmAnswer) -> bool:
@@ -277,25 +252,6 @@ def _says_unchanged(answer: SlurmAnswer) -> bool:
     return any(" changes since " in fault.text for fault in answer.warnings)
 
 
-SIGNALS = frozenset(
-    [
-        "HUP",
-        "INT",
-        "QUIT",
-        "ABRT",
-        "KILL",
-        "ALRM",
-        "TERM",
-        "USR1",
-        "USR2",
-        "URG",
-        "CONT",
-        "STOP",
-        "TSTP",
-        "TTIN",
-        "TTOU",
-    ]
-)
 PARTITION_STATES = frozenset(["UP", "DOWN", "DRAIN", "INACTIVE"])
 NODE_STATES = frozenset(["DRAIN", "RESUME", "UNDRAIN", "DOWN", "FAIL", "POWER_UP", "POWER_DOWN", "CANCEL_REBOOT"])
 
@@ -322,13 +278,10 @@ class SlurmWriter(SlurmReader):
             self.cancel(id_)
         raise SlurmRefused(0, f"submitting {wish.name}: Slurm did not know a field: {ignored}; job {id_} is cancelled")
 
-    def update_job(self, id_: int, **change: Any) -> None:
-        """Changes what is named, by the names of `JobRequest`, plus `held` and `priority`: `update_job(7, nice=5)`."""
+    def update_job(self, id_: int, **change: Unpack[JobUpdate]) -> None:
+        """Change the fields that are given: `update_job(7, qos="high")`."""
         self.can.update_job.need(f"changing job {id_}")
-        body = self.dialect.change(JobUpdate(change))
-        if not body:
-            raise SpecError("change", "is empty", "Say what to change")
-        self.tell(f"changing job {id_}", "POST", f"job/{check_id(id_)}", body)
+        self.tell(f"changing job {id_}", "POST", f"job/{check_id(id_)}", self.dialect.change(change))
 
     def hold(self, id_: int) -> None:
         self.update_job(id_, held=True)
@@ -336,12 +289,10 @@ class SlurmWriter(SlurmReader):
     def release(self, id_: int) -> None:
         self.update_job(id_, held=False)
 
-    def cancel(self, id_: int, signal: str | None = None) -> None:
-        """Cancels, or sends a signal (`USR1`) and leaves it be. SlurmGone when it is unknown or over."""
+    def cancel(self, id_: int) -> None:
+        """Cancel the job. Raises SlurmGone when it is unknown or over."""
         self.can.cancel.need(f"cancelling job {id_}")
-        query = {"signal": _signal(signal)} if signal else None
-        what = f"sending {signal} to job {id_}" if signal else f"cancelling job {id_}"
-        self.tell(what, "DELETE", f"job/{check_id(id_)}", query=query)
+        self.tell(f"cancelling job {id_}", "DELETE", f"job/{check_id(id_)}")
 
     def requeue(self, id_: int) -> None:
         """Ends it and puts it back to wait, under the same id. It waits two minutes at least (cred_expire)."""
@@ -408,31 +359,17 @@ def _check_wish(wish: JobRequest) -> None:
         raise SpecError("job", "holds a NUL character, which no program can be given")
 
 
-def _signal(name: str) -> str:
-    word = name.upper().removeprefix("SIG")
-    if word not in SIGNALS:
-        raise SpecError("signal", f"{name[:20]!r} is none of {', '.join(sorted(SIGNALS))}")
-    return word
-
-
 def _reservation_words(wish: ReservationWish) -> Sequence[str]:
     check_name("reservation", wish.name)
     words = [
         f"ReservationName={wish.name}",
         f"StartTime=uts{wish.start_s}" if wish.start_s else "StartTime=now",
         f"Duration={whole_minutes(wish.duration_s)}",
+        "Nodes=" + hostlist.compressed(check_name("node", name) for name in wish.nodes),
     ]
-    if wish.nodes:
-        words.append("Nodes=" + hostlist.compressed(check_name("node", name) for name in wish.nodes))
-    elif wish.node_count:
-        words.append(f"NodeCnt={wish.node_count}")
-    if wish.partition:
-        words.append("PartitionName=" + check_name("partition", wish.partition))
-    for key, names in (("Users", wish.users), ("Accounts", wish.accounts), ("Flags", wish.flags)):
+    for key, names in (("Users", wish.users), ("Flags", wish.flags)):
         if names:
             words.append(f"{key}=" + ",".join(check_name(key.lower(), name) for name in names))
-    if wish.features:
-        words.append(f"Features={wish.features}")
     return words
 
 

@@ -239,14 +239,13 @@ class SlurmSession:
         method: str,
         path: str,
         body: Any = None,
-        query: dict[str, str] | None = None,
         *,
         submitted: bool = False,
     ) -> SlurmAnswer:
         """A write: once, never again of itself. Raises what the answer means."""
         full = self._path(path, False)
         self._prove_token()
-        status, text = self._with_token(lambda: self.line.write(method, full, query or {}, body))
+        status, text = self._with_token(lambda: self.line.write(method, full, body))
         answer = self._split(status, text)
         self._require(answer, what, wrote=True, submitted=submitted)
         return answer

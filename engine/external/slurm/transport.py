@@ -216,10 +216,10 @@ class SlurmTransport:
             error.arrived = False
             raise
 
-    def write(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, bytes]:
+    def write(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         """Status and body. SlurmUnavailable says by `arrived` whether it may have had its effect."""
         self._look_first()
-        return self._ask(method, path, query, msgspec.json.encode(body) if body is not None else None, None)
+        return self._ask(method, path, {}, msgspec.json.encode(body) if body is not None else None, None)
 
     def ping(self, path: str) -> tuple[int, bytes]:
         """A get that waits PING_S, and is made whatever failed before."""

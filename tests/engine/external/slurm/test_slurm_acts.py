@@ -32,6 +32,7 @@ class Acting(MadeUpSlurm):
         self.node_named = {"n1": Node(name="n1", state="IDLE"), "n2": Node(name="n2", state="MIXED")}
         self.done: list[str] = []
         self.lose_next_answer = False
+        self.requeueable: set[int] = set()
 
     def _did(self, what: str) -> None:
         self._refuse_when_down()
@@ -63,7 +64,7 @@ class Acting(MadeUpSlurm):
     def requeue(self, id_: int, /) -> None:
         self._did(f"requeue {id_}")
         job = self.jobs[id_]
-        if not job.requeueable:
+        if id_ not in self.requeueable:
             raise SlurmRefused(2032, "Requested operation is presently disabled")
         self._put(msgspec.structs.replace(job, state="PENDING", restarts=job.restarts + 1, submit_s=int(self.now)))
 
@@ -77,8 +78,10 @@ class Acting(MadeUpSlurm):
         check_name("node", name)
         return self.node_named[name]
 
-    def add(self, **fields: Any) -> Job:
+    def add(self, *, requeueable: bool = False, **fields: Any) -> Job:
         id_ = self._take(JobRequest(name="job", script=""))
+        if requeueable:
+            self.requeueable.add(id_)
         self.jobs[id_] = msgspec.structs.replace(self.jobs[id_], **fields)
         return self.jobs[id_]
 
