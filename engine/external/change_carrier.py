@@ -30,12 +30,11 @@ from typing import Any, Protocol
 import msgspec
 
 from engine.control import Engine
-from engine.external.intent_evidence import SAFE_S
 from engine.external.slurm import job_requests
 from engine.external.slurm.capabilities import Capabilities, Capability, SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import JobDestination, home_of
 from engine.external.slurm.records import Job
-from engine.external.submission_carrier import SubmissionJournal, Submitter
+from engine.external.submission_carrier import SAFE_S, SubmissionJournal, Submitter
 from engine.journal.event_journal import Beside
 from engine.loop import EngineLoop
 from engine.model import commands as cmd

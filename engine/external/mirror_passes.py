@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from engine.control import Engine
-from engine.external.forgotten_jobs import ended
 from engine.external.mapping import BootTimes, JobMapping, Machines, Order, machines, tasks_of
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.external.slurm.capabilities import SlurmGone, SlurmRefused
-from engine.external.slurm.job_requests import Identities, RecordedSubmission, number_of, token_in
+from engine.external.slurm.job_requests import SKEW_S, Identities, RecordedSubmission, number_of, token_in
 from engine.external.slurm.limits import ClusterLimits
-from engine.external.slurm.records import Job, JobState, Node, Qos, SlurmPartition, SlurmReservation, TopologySwitch
+from engine.external.slurm.records import (
+    OVER_STATES,
+    Job,
+    JobState,
+    Node,
+    PastJob,
+    Qos,
+    SlurmPartition,
+    SlurmReservation,
+    TopologySwitch,
+)
 from engine.external.slurm.records import JobList as Listed
 from engine.model import external_cells as seen
 from engine.model.commands import Observe, Receipt, Submit
@@ -514,7 +523,7 @@ class Mirror:
         left: list[str] = []
         for at in range(0, len(told), AT_ONCE):
             part = tuple(told[at : at + AT_ONCE])
-            left += self._call(partial(_observed, part)).left_out
+            left += self._call(partial(observe, part)).left_out
             for each in part:
                 if isinstance(each, seen.WorkloadSeen) and each.spec.array is None:
                     self._told[each.spec.id] = each
@@ -522,7 +531,8 @@ class Mirror:
             self._left_engine = tuple(left[:100])
 
 
-def _observed(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
+def observe(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
+    """Give the engine observations, on its thread."""
     return engine.command(Observe(seen=part))
 
 
@@ -586,3 +596,39 @@ def live_of(engine: Engine) -> list[str]:
     """Workloads that have not ended."""
     w = engine.state.workloads
     return [name for row, name in enumerate(w.ids) if not WorkloadState(w.state[row]).terminal]
+
+
+def ended(name: str, last: Job | None, attempts: Iterable[PastJob]) -> Job | None:
+    """The job as it would have been shown at its end; None where accounting does not say. `last`: as it was last shown;
+    None after a restart of the mirror, when the newest attempt is taken."""
+    task = name.partition("/")[2].partition(".")[0]
+    mine = [
+        each
+        for each in attempts
+        if each.state in OVER_STATES
+        and (not task or str(each.array_task) == task)
+        and (last is None or abs(each.submit_s - last.submit_s) <= SKEW_S)
+    ]
+    if not mine:
+        return None
+    past = max(mine, key=lambda each: (each.submit_s, each.end_s))
+    return msgspec.structs.replace(
+        last or _shown(past),
+        state=past.state,
+        flags=frozenset(),
+        reason=past.reason,
+        start_s=past.start_s,
+        end_s=past.end_s,
+        exit_status=past.exit_status,
+        signal=past.signal,
+    )
+
+
+def _shown(past: PastJob) -> Job:
+    """What both kinds of record have in common."""
+    same = (
+        "id", "array_id", "array_task", "name", "user", "account", "partition", "qos", "comment", "submit_s",
+        "time_limit_s", "tres_wanted", "tres_held",
+    )  # fmt: skip
+    cpus = past.tres_wanted.get("cpu", past.tres_held.get("cpu", 1))
+    return Job(cpus=cpus, restarts=past.restarts or 0, **{field: getattr(past, field) for field in same})

@@ -24,11 +24,10 @@ from typing import Any, TypeVar, Unpack
 
 import msgspec
 
-from engine.external.slurm import accounting_entries, controller_entries
+from engine.external.slurm import entries
 from engine.external.slurm import names as hostlist
 from engine.external.slurm.answers import SlurmAnswer, ignored_fields, job_id, number_in, read_all
 from engine.external.slurm.capabilities import SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
-from engine.external.slurm.dialects import JobUpdate, whole_minutes
 from engine.external.slurm.names import check_name
 from engine.external.slurm.records import (
     AcceptedJob,
@@ -50,7 +49,7 @@ from engine.external.slurm.records import (
     TopologySwitch,
 )
 from engine.external.slurm.scontrol import Commands
-from engine.external.slurm.session import Cutter, SlurmSession
+from engine.external.slurm.session import Cutter, JobUpdate, SlurmSession, whole_minutes
 from engine.external.slurm.transport import IN_FLIGHT, LARGEST_ANSWER, SlurmTransport, TokenFile, where
 from engine.model.errors import SpecError
 
@@ -66,18 +65,18 @@ class SlurmReader(SlurmSession):
     def jobs(self, since: int | None = None) -> JobList:
         """All jobs the controller holds. `since`: the `last_update` of an earlier answer; when nothing changed after
         it, the answer is `unchanged` and cheap, otherwise it is whole."""
-        made: list[Cutter[Job]] = [Cutter("jobs", controller_entries.job)]
+        made: list[Cutter[Job]] = [Cutter("jobs", entries.job)]
 
         def cutter() -> Cutter[Job]:
             # Asked again, it begins again.
-            made[0] = Cutter("jobs", controller_entries.job)
+            made[0] = Cutter("jobs", entries.job)
             return made[0]
 
         answer, next_since = self._list("listing jobs", "jobs", since, cutter)
         if answer is None:
             return JobList(unchanged=True, last_update=next_since)
         cut, left = made[0], answer.entries("jobs")
-        last, bad = read_all(left, controller_entries.job, "job", after=cut.count)
+        last, bad = read_all(left, entries.job, "job", after=cut.count)
         found = (*cut.found, *last)
         bad = (*(f"job {at} of {cut.count + len(left)}: {why}" for at, why in cut.bad), *bad)
         if not self.cluster and found:
@@ -92,7 +91,7 @@ class SlurmReader(SlurmSession):
     def jobs_of(self, id_: int) -> tuple[Job, ...]:
         """A job; of an array all its records: the waiting ones and each task that has started."""
         answer = self.asked(f"asking for job {id_}", f"job/{check_id(id_)}")
-        found, bad = read_all(answer.entries("jobs"), controller_entries.job, "job")
+        found, bad = read_all(answer.entries("jobs"), entries.job, "job")
         if not found:
             raise SlurmGone(2017, f"there is no job {id_}" + (f" that could be read: {bad[0]}" if bad else ""))
         return found
@@ -103,7 +102,7 @@ class SlurmReader(SlurmSession):
         if self.can.job_states.by == "command" and self.commands:
             return self.commands.job_states()
         answer = self.asked("listing states of jobs", "jobs/state")
-        return controller_entries.short_states(answer.entries("jobs"), own_ids=self.dialect.name == "v0.0.42")[0]
+        return entries.short_states(answer.entries("jobs"), own_ids=self.dialect.name == "v0.0.42")[0]
 
     def nodes(self, since: int | None = None) -> SlurmNodes:
         """All nodes; `since` as with `jobs`. v0.0.38 leaves out powered-down cloud nodes unless PrivateData=cloud."""
@@ -116,35 +115,33 @@ class SlurmReader(SlurmSession):
             answer, next_since = self._list("listing nodes", "nodes", None)
         if answer is None:
             return SlurmNodes(unchanged=True, last_update=next_since)
-        found, _ = read_all(answer.entries("nodes"), controller_entries.node, "node")
+        found, _ = read_all(answer.entries("nodes"), entries.node, "node")
         return SlurmNodes(list=found, last_update=next_since)
 
     def node(self, name: str) -> Node:
         """One node, without its partitions: asked alone, both releases give wrong ones."""
         answer = self.asked(f"asking for node {name}", f"node/{check_name('node', name)}")
-        found = [controller_entries.node(raw) for raw in answer.entries("nodes")]
+        found = [entries.node(raw) for raw in answer.entries("nodes")]
         if not found:
             raise SlurmGone(2018, f"there is no node {name}")
         return msgspec.structs.replace(found[0], partitions=())
 
     def partitions(self) -> tuple[SlurmPartition, ...]:
         """All partitions. REST leaves out how they are preempted: that comes by `scontrol`."""
-        found = self._all("listing partitions", "partitions", controller_entries.partition)
+        found = self._all("listing partitions", "partitions", entries.partition)
         if self.commands is None or not self.can.topology:
             return found
         told = self.commands.partitions()
         return tuple(_completed(one, told.get(one.name, {})) for one in found)
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
-        return self._all("listing reservations", "reservations", controller_entries.reservation)
+        return self._all("listing reservations", "reservations", entries.reservation)
 
     def qos(self) -> tuple[Qos, ...]:
-        return self._from_database("listing QOS", "qos", accounting_entries.qos, "qos", "QOS")
+        return self._from_database("listing QOS", "qos", entries.qos, "qos", "QOS")
 
     def associations(self) -> tuple[Association, ...]:
-        return self._from_database(
-            "listing associations", "associations", accounting_entries.association, "associations"
-        )
+        return self._from_database("listing associations", "associations", entries.association, "associations")
 
     def shares(self) -> tuple[Share, ...]:
         self.can.shares.need("asking for fair shares")
@@ -152,25 +149,23 @@ class SlurmReader(SlurmSession):
             return self.commands.shares()
         answer = self.asked("asking for fair shares", "shares")
         inner = msgspec.json.decode(answer.fields["shares"], type=dict[str, msgspec.Raw])
-        return read_all(SlurmAnswer(answer.status, inner).entries("shares"), accounting_entries.share, "share")[0]
+        return read_all(SlurmAnswer(answer.status, inner).entries("shares"), entries.share, "share")[0]
 
     def diag(self) -> Diag:
         answer = self.asked("asking for statistics", "diag")
-        return accounting_entries.diag(answer.fields.get("statistics", msgspec.Raw(b"{}")))
+        return entries.diag(answer.fields.get("statistics", msgspec.Raw(b"{}")))
 
     def history(self, since_s: int, until_s: int | None = None) -> tuple[PastJob, ...]:
         """Attempts of jobs that ran or ended from `since_s` on, as accounting has them, with their steps."""
         query = {"start_time": f"uts{since_s}"}
         if until_s is not None:
             query["end_time"] = f"uts{until_s}"
-        return self._from_database(
-            "asking accounting for jobs", "jobs", accounting_entries.past_job, "jobs", query=query
-        )
+        return self._from_database("asking accounting for jobs", "jobs", entries.past_job, "jobs", query=query)
 
     def past(self, id_: int) -> tuple[PastJob, ...]:
         """Every attempt of one job, and of other jobs that had its id before: tell them apart by `submit_s`."""
         path = f"job/{check_id(id_)}"
-        return self._from_database(f"asking accounting for job {id_}", path, accounting_entries.past_job, "jobs")
+        return self._from_database(f"asking accounting for job {id_}", path, entries.past_job, "jobs")
 
     def boot(self) -> str:
         """When slurmctld started, by its own word: another word, another slurmctld. Empty where Slurm's commands are

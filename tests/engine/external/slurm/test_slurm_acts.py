@@ -12,11 +12,11 @@ from made_up_slurm import EngineLedger, MadeUpSlurm, outside_cell
 
 from engine.control import Engine
 from engine.external.change_carrier import AGAIN_WITHIN_MS, BOOT_EVERY_S, GIVE_UP_MS, MAX_AGAIN, ChangeCarrier
-from engine.external.intent_evidence import SAFE_S
 from engine.external.observed_changes import intend, new_intent
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.external.slurm.names import check_name
 from engine.external.slurm.records import Job, JobList, JobRequest, Node
+from engine.external.submission_carrier import SAFE_S
 from engine.model import commands as cmd
 from engine.model.commands import AnyCommand
 from engine.model.errors import RefusedError, SpecError
