@@ -1,21 +1,17 @@
-"""Carries changes to Slurm step by step, and the threads that carry intents from the journal.
+"""Carriage of changes to Slurm, step by step, and the threads that carry intents from the journal.
 
-An act that is carried to Slurm, how far it is, and what to make of it when it is so no longer.
+`ChangeCarrier` takes one intent after the other and one step after the other. Each step is looked at, done unless it is
+done already, and read back. An intent that could not be carried in time is given up: a cancel that comes hours after it
+was approved is another act than the one approved.
 
-What is no longer so slurmctld forgot in a crash, or somebody undid. It is done again only where that is told apart:
-hardly anybody undoes a cancel or a requeue, and not if slurmctld ran on; and what sets something is done again, a few
-times, where the slurmctld that showed it set has ended since and the setting is the one from before. Of everything else
-a person has to judge, and of what was wanted too long ago: it was approved for the cell as it was then.
+A change that was read back is looked at once more a little later, and as soon as slurmctld is seen to have started
+anew, because a slurmctld that was killed may have forgotten it. It is done again only where forgetting and undoing can
+be told apart. A cancel, or a job that was put back in its queue, counts as forgotten unless slurmctld ran on, since
+hardly anybody undoes those. A setting counts as forgotten where the slurmctld that showed it has ended and the setting
+is the one from before. Everything else is left to a person, and so is what was approved too long ago.
 
-Carries to Slurm what is wanted of things that exist: one intent after the other, one step after the other.
-
-Each step is looked at, done if it is not so already, and read back. What could not be carried in time is given up: a
-cancel that comes hours after it was approved is another act than the one approved. What was done is looked at once more
-a little later, and as soon as slurmctld is seen to have started anew: one that was killed may have forgotten it.
-What is then so no longer is done again, or left to a person: `engine.external.change_carrier`.
-
-The threads that carry intents from the journal to Slurm: one for submissions, one for everything else, so that a
-drain does not wait behind a thousand jobs.
+`IntentDriver` runs two threads, one for submissions and one for all other changes, so that a drain does not wait behind
+a thousand jobs.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ import msgspec
 
 from engine.control import Engine
 from engine.external.slurm import job_requests
-from engine.external.slurm.capabilities import Capabilities, Capability, SlurmGone, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import JobDestination, home_of
 from engine.external.slurm.records import Job
 from engine.external.submission_carrier import SAFE_S, SubmissionJournal, Submitter
@@ -50,7 +46,7 @@ AGAIN_WITHIN_MS = 900_000
 MAX_TOLD = 5
 LONGEST_SETTING = 200
 UNDECIDED: tuple[job_requests.Standing, ...] = ("to do", "changing", "missing")
-FOR_GOOD: frozenset[job_requests.Do] = frozenset(("cancel", "requeue"))
+FOR_GOOD: frozenset[job_requests.Do] = frozenset(("cancel", "put back"))
 """What hardly anybody undoes: a job that is as it was before was forgotten to be so, unless slurmctld ran on."""
 TWO_WAYS: frozenset[job_requests.Do] = frozenset(("hold", "release", "drain", "reserve"))
 """What is as it was before whenever it is not so."""
@@ -73,7 +69,7 @@ class CarriedStep(msgspec.Struct):
 
     def see(self, seen: job_requests.StepReading) -> None:
         self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
-        if self.step.do == "requeue" and self.standing == "to do" and self.before not in ("", self.setting):
+        if self.step.do == "put back" and self.standing == "to do" and self.before not in ("", self.setting):
             self.standing = "done"  # it was put back since; that it began before then is another clock's word
 
 
@@ -647,7 +643,7 @@ class IntentDriver:
 
     def _learn(self) -> None:
         """What this cluster cannot be asked for, as it is reached: said at the door, before anybody approves it."""
-        lacking, ways = lacks_of(self._far.can), ways_of(self._far.can, self._far.api)
+        lacking, ways = job_requests.lacks_of(self._far.can), job_requests.ways_of(self._far.can, self._far.api)
         far = f"Slurm {self._far.version} at {self._far.place}"
 
         def tell(engine: Engine) -> None:
@@ -702,35 +698,3 @@ def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> JobDestination:
     QOS."""
     found = job_requests.TIER.fullmatch(spec.priority_class)
     return JobDestination(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)
-
-
-def _needs(can: Capabilities) -> tuple[tuple[Capability, tuple[type[cmd.Command], ...]], ...]:
-    return (
-        (can.submit, (cmd.Submit,)),
-        (can.cancel, (cmd.Cancel,)),
-        (
-            can.update_job,
-            (cmd.Hold, cmd.Release, cmd.SetPriority, cmd.SetQos, cmd.SetJobPriority, cmd.MoveToQueue),
-        ),
-        (can.requeue, (cmd.Requeue, cmd.Preempt, cmd.Drain, cmd.DrainQueues)),
-        (can.update_node, (cmd.Cordon, cmd.Drain, cmd.Uncordon, cmd.RestoreNodes, cmd.PowerUp, cmd.PowerDown)),
-        (can.update_partition, (cmd.HoldQueues, cmd.OpenQueues, cmd.DrainQueues)),
-        (can.reservation_write, (cmd.Reserve, cmd.Unreserve)),
-    )
-
-
-def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
-    """Commands for which there is no way to this cluster, and why."""
-    return {command: ability.why for ability, commands in _needs(can) if not ability for command in commands}
-
-
-def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
-    """Commands that can be carried there -> by what."""
-    names = {"rest": f"REST {api}", "command": "scontrol"}
-    ways: dict[type[cmd.Command], dict[str, None]] = {}
-    for ability, commands in _needs(can):
-        for command in commands:
-            if ability.by:
-                ways.setdefault(command, {})[names[ability.by]] = None
-    lacks = lacks_of(can)
-    return {command: " and ".join(by) for command, by in ways.items() if command not in lacks}

@@ -1,27 +1,18 @@
-"""Slurm's jobs, nodes and partitions as what a cell can be told (`engine.model.external_cells`).
+"""Slurm's nodes, partitions and jobs as observations that a cell can be given (`engine.model.external_cells`).
 
-How long a powered-down node takes to be of use: as boots were seen to take, else as long as Slurm waits for one.
+Machines: partition -> queue; machines alike that are in the same partitions -> pool; feature -> node label
+`feature/NAME`; leaf switch -> rack; advance reservation -> reservation. A powered-down node takes as long to boot as
+boots were seen to take, else as long as Slurm waits for one (`BootTimes`).
 
-Slurm's nodes, partitions, reservations and switches as what a cell can be told (`engine.model.external_cells`).
+Jobs: account -> tenant; user -> team; tier of the partition and QOS -> priority class; job -> workload, a gang of one
+task a node; array element -> workload `ARRAY/TASK`. Memory, CPU and GPUs are counted as Slurm hands them out. Whatever
+else Slurm goes by is named in `UnsupportedCounts`.
 
-partition -> queue; machines alike that are in the same partitions -> pool; feature -> node label `feature/NAME`; leaf
-switch -> rack; advance reservation -> reservation. Whatever else Slurm goes by is named in `UnsupportedCounts`.
-
-Slurm's jobs as what a cell can be told (`engine.model.external_cells`): pure, and loud about what it leaves out.
-
-account -> tenant, user -> team; tier of the partition and QOS -> priority class; job -> workload, a gang of one task a
-node; array element -> workload `ARRAY/TASK`. Memory, CPU and GPUs are counted as Slurm hands them out. Whatever else
-Slurm goes by is named in `UnsupportedCounts`.
-
-The order in which Slurm would start what waits, as ranks that an engine keeps to.
-
-An engine takes what is older first within a priority class, and older is what it was told of first. So jobs that wait
-are gone through in Slurm's order (priority, then submission), and each time one is older than the one before it a new
-rank begins. With the order of submission, which most queues are close to, there are few ranks. Those beyond the last
-are in the order of their age.
-
-A job keeps its rank as long as that can be: what comes in between takes one that is free there, and the first ranks are
-left free for what comes ahead. Otherwise one urgent job would give thousands another rank, and each is to be told.
+`Order` gives waiting jobs ranks, so that the engine starts them in Slurm's order. Within a priority class the engine
+takes first what it was told of first. Jobs are therefore gone through in Slurm's order (priority, then submission), and
+each one that is older than the one before it begins a new rank. Ranks beyond the last are in the order of age. A job
+keeps its rank as long as possible: a job that comes in between takes a free rank, and the first ranks are left free for
+what comes ahead. Otherwise one urgent job would give thousands of others new ranks, each of which is to be told.
 """
 
 from __future__ import annotations
@@ -40,7 +31,7 @@ from zlib import crc32
 import msgspec
 
 from engine.external.mirror_report import UnsupportedCounts
-from engine.external.slurm.limits import ClusterLimits, is_limit
+from engine.external.slurm.limits import ClusterLimits, is_held, is_limit
 from engine.external.slurm.names import array_tasks, ident
 from engine.external.slurm.records import UNLIMITED, Job, Node, Qos, SlurmPartition, SlurmReservation, TopologySwitch
 from engine.model import external_cells as seen
@@ -260,7 +251,6 @@ def _reservations(
 DAY_S = 86_400
 _CONSTRAINT = re.compile(r"[A-Za-z0-9._=:-]+(&[A-Za-z0-9._=:-]+)*")
 _AFTER = {"afterok": "finished", "afternotok": "failed", "afterany": "ended", "after": "started"}
-_HELD = frozenset(("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"))
 _NEVER = frozenset(("DependencyNeverSatisfied",))
 _CAUSES = {
     "TIMEOUT": "max runtime",
@@ -270,7 +260,8 @@ _CAUSES = {
     "BOOT_FAIL": "nodes did not boot",
     "PREEMPTED": "stopped for others",
 }
-_PREEMPTS = ("REQUEUE", "CANCEL", "SUSPEND")
+_NO_PREEMPTION = ("", "OFF", "GANG", "WITHIN", "PRIORITY")
+"""Preempt modes of a partition that stop no job for another; all other modes stop jobs."""
 
 
 class PartitionChoice(NamedTuple):
@@ -432,7 +423,7 @@ class JobMapping:
             )
             value = min(max(partition.tier, 0), 9_999) * 100_000 + min(level, 99) * 1_000 + 999
             preempts = self._at.qos_preempts or any(
-                each.preempt_mode in _PREEMPTS for each in self._at.partitions.values()
+                each.preempt_mode not in _NO_PREEMPTION for each in self._at.partitions.values()
             )
             spec = PriorityClassSpec(
                 name=name,
@@ -481,7 +472,7 @@ class JobMapping:
             return "suspended", -1
         if job.holding:
             return ("starting" if "CONFIGURING" in job.flags else "running"), -1
-        if job.held or job.reason in _HELD or job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"}:
+        if is_held(job):
             return "held", -1
         if job.eligible_s > self._now_s:
             return "waiting", job.eligible_s * 1000

@@ -1,8 +1,9 @@
-"""The mirror: looks at a Slurm cluster and tells the engine what is new.
+"""The mirror of one Slurm cluster in one engine: one pass reads what is new there and gives it to the engine.
 
-One look asks for what may have changed, turns it into observations (`engine.external.mapping`), and
-tells those that differ from what was told last. It is driven by `engine.external.mirror_watch`, and holds no fact
-that another first look would not find again.
+A pass asks for what may have changed, turns it into observations (`engine.external.mapping`), and gives the engine
+those that differ from the last ones. A look reads the whole list of jobs, a glance only the states of those that moved.
+The mirror keeps nothing that another first look would not find again. `engine.external.mirror_watch` decides when a
+pass is made.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How a mirror does, for people, and what Slurm goes by that the mirror does not.
+"""The report of a mirror, for people, with counts of what Slurm goes by and the mirror does not.
 
-What Slurm goes by and the mirror does not: each thing once, with how often it was met.
-
-How a mirror does, for people.
+`MirrorReport` is about the cluster, `Mirrored` about one job. `UnsupportedCounts` notes each unsupported thing once,
+with how often it was met. Texts in all of them come from Slurm and are untrusted.
 """
 
 from __future__ import annotations

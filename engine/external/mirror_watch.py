@@ -1,14 +1,12 @@
-"""The thread that keeps a mirror fresh: machines and jobs, and the rules that Slurm decides by.
+"""The threads that keep a mirror fresh: passes over machines and jobs, limits and shares, and runs of the past.
 
-What Slurm decides by besides machines and jobs: limits of QOS and accounts, fair share.
+`Watcher` decides when to look at the whole list, when to glance at states, and when to wait. Up to `FEW` jobs the whole
+list is asked for at every beat: where nothing changed Slurm says so in milliseconds. Above that the whole list comes
+only as often as keeps Slurm at most a part of the time busy with it (`SHARE`), on a thread of its own, with glances
+meanwhile. A cluster that does not answer is asked more and more seldom, and what was last seen stays.
 
-Asked for more seldom than the rest: accounting answers slowly, and people change it by hand.
-
-The thread that keeps a mirror fresh: when to look at the whole list, when to glance at states alone, when to wait.
-
-Up to `FEW` jobs the whole list is asked for at every beat: where nothing changed Slurm says so in some ms. Above that
-it comes only as often as keeps Slurm at most a part of the time busy with it (`SHARE`), on a thread of its own, and
-meanwhile the states alone. A cluster that does not answer is asked more and more seldom, and what was last seen stays.
+`Rules` reads limits of QOS and accounts, and fair share, more seldom: accounting answers slowly, and people change
+these by hand. `PastRunsReader` asks accounting once how long work ran before the cell looked on.
 """
 
 from __future__ import annotations

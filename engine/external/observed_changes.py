@@ -1,12 +1,11 @@
-"""A cell that another scheduler decides: what was seen of it becomes events, and commands become intents.
+"""Observations of a scheduler that decides become events, and commands in its cell become intents.
 
-What was seen of a scheduler that decides becomes events, so that a cell of its own journal mirrors it.
+`ObservationFold` compares each observation with the state and yields the events that lead there, so that the cell's own
+journal mirrors the cluster. What happened in between is made up for. Whatever the scheduler says, no resource falls
+below zero and no gang is half bound: what does not fit is counted as far as there is room, and named in `left_out`.
 
-Each thing seen is compared with the state, and the events are those that lead there: what happened in between is made
-up for. Whatever the scheduler says, no resource falls below zero and no gang is half bound: what does not fit is
-counted as far as there is room, and named in `left_out`.
-
-The check at the door of a cell that Slurm decides on: what is asked of Slurm becomes an intent, or is refused.
+`intend` is the check at the door of such a cell. A command that Slurm can be asked for becomes an intent; any other is
+refused.
 """
 
 from __future__ import annotations

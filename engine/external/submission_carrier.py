@@ -1,32 +1,25 @@
-"""Carries submissions to Slurm, exactly once, and shows the evidence of what became of an intent.
+"""Carriage of submissions to Slurm, exactly once, and the evidence of what became of an intent.
 
-What Slurm shows of an intent, and what became of a submission by that.
-
-What became of a submission, by what is known of it and a whole list of Slurm's jobs. Pure: it decides, others act.
+`Submitter` journals a submission as wanted, then as about to be sent, and only then sends it. It journals the job id
+when that comes, and the submission as done when slurmctld has it for good. Whichever process ends in between, the next
+one finds in the journal how far the submission was, and in Slurm's list by its token whether it arrived.
 
 Slurm alone is at most once: jobs that were accepted vanish when slurmctld is killed before it has saved them, and their
-ids are given to others. Sending again what is not heard of is at least once: a job that was only slow in coming would
-run twice. Exactly once needs to know, before anything is sent again, that nothing of it is there and that nothing of it
-can still come. Which slurmctld it is that answers REST does not say reliably (the time since when it counts its
-statistics is 0 for the first minutes of each), so nothing here goes by that; acts do, where `scontrol` tells:
+ids are given to others. Sending again is at least once: a job that was only slow in coming would run twice. `judge`
+therefore decides from a whole list of Slurm's jobs, and acts on nothing itself:
 
-- A job is safe when it is there at two times SAFE_S apart: if slurmctld lived on, it has saved it meanwhile; and if it
-  was restarted, it had saved it before.
+- A job is safe when it is there at two times SAFE_S apart. If slurmctld lived on, it has saved the job meanwhile; if it
+  was restarted, it had saved the job before.
 - A job that was accepted and is in no whole list asked for afterwards was lost, unless it may have ended and been
   dropped from the list meanwhile.
-- A request of which nobody knows whether it arrived may still be under way, in slurmrestd or in slurmctld's own queue:
-  it is dead after QUARANTINE_S.
+- A request that may or may not have arrived can still be under way in slurmrestd or in slurmctld's queue. It is dead
+  after QUARANTINE_S.
 
-What Slurm shows now of an intent, for a person who has to say what came of it: read anew, whatever the mirror holds.
+Nothing here goes by which slurmctld answers: REST does not tell it reliably, as its time of start is 0 for the first
+minutes.
 
-Nothing is changed. What cannot be read is said instead: a cluster that is away leaves a doubt as it was.
-
-Carries submissions to Slurm.
-
-A submission is journalled as wanted, then as about to be sent, and only then sent; with its id when that comes, and as
-done when slurmctld has it for good. Whatever ends in between, Muster, slurmrestd, slurmctld or the line, the next one
-finds in the journal how far it was, and in Slurm's list by the token whether it arrived:
-`engine.external.submission_carrier`.
+`look` reads anew what Slurm shows of an intent, for a person who has to settle it, and changes nothing. It says what
+could not be read: a cluster that is away leaves a doubt as it was.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""A Slurm cluster as it is reached here: everything that can be read of it and told to it.
+"""A Slurm cluster as slurmrestd and Slurm's own commands give it: everything that is read of it and told to it.
 
-Everything that can be read of a cluster.
-
-Everything that can be told to a cluster. Nothing is done twice of itself, and what is returned is only that Slurm
-took it: whether it came about is read back by whoever told it.
-
-A Slurm cluster, as slurmrestd and Slurm's own commands give it: everything that can be asked of it or told to it.
-
-What comes back is in `engine.external.slurm.records`; errors in `engine.external.slurm.capabilities`. Success
-is what the answer says, never the HTTP status alone (`engine.external.slurm.answers`). All methods may be called from
-several threads.
+`SlurmReader` reads, `SlurmWriter` writes, and `SlurmConnection` is both for one place. Answers come as
+`engine.external.slurm.records`, errors as those of `engine.external.slurm.capabilities`. Success is what the answer
+says, never the HTTP status alone (`engine.external.slurm.answers`). A write is made once, and its return means only
+that Slurm took it: the caller reads back whether it came about. All methods may be called from several threads.
 """
 
 from __future__ import annotations
@@ -289,10 +283,10 @@ class SlurmWriter(SlurmReader):
         self.can.cancel.need(f"cancelling job {id_}")
         self.tell(f"cancelling job {id_}", "DELETE", f"job/{check_id(id_)}")
 
-    def requeue(self, id_: int) -> None:
+    def put_back(self, id_: int) -> None:
         """Ends it and puts it back to wait, under the same id. It waits two minutes at least (cred_expire)."""
         check_id(id_)
-        self._by_command("requeue", f"requeueing job {id_}").requeue(id_)
+        self._by_command("put_back", Commands.putting_back(id_)).put_back(id_)
 
     def update_node(self, name: str, state: str = "", reason: str = "") -> None:
         """`state`: one of NODE_STATES. Draining and taking down want a reason."""

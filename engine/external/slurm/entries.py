@@ -1,16 +1,8 @@
-"""Entries of Slurm's answers, read as records: what the controller lists and what accounting keeps.
+"""Entries of Slurm's answers as records: the controller's jobs, nodes, partitions and reservations; accounting's QOS,
+associations, shares and past jobs; and the statistics of `sdiag`.
 
-Jobs, nodes, partitions and reservations as the controller lists them.
-
-Jobs as the controller lists them.
-
-Nodes, partitions and reservations as the controller lists them.
-
-What accounting lists: QOS, associations, fair share, past jobs; and what `sdiag` says.
-
-QOS, associations and fair share, and what `sdiag` says.
-
-Jobs as accounting (slurmdbd) keeps them: one record for each attempt, with its steps.
+Each reader takes the text of one entry, of any release, and raises ValueError when the entry has no id or no name.
+Accounting keeps one past job for each attempt, with its steps.
 """
 
 from __future__ import annotations
@@ -24,6 +16,7 @@ import msgspec
 from engine.external.slurm import names
 from engine.external.slurm import names as hostlist
 from engine.external.slurm.answers import Entry, EntryShape, in_seconds, number_in, read_all, within
+from engine.external.slurm.limits import MEANS_PENDING
 from engine.external.slurm.records import (
     JOB_STATES,
     NODE_STATES,
@@ -53,7 +46,6 @@ JOB = EntryShape(
 STATE = EntryShape("job state", "job_id state")
 
 _MEANS_RUNNING = frozenset(["CONFIGURING", "RESIZING", "STOPPED", "SIGNALING", "POWER_UP_NODE"])
-_MEANS_PENDING = frozenset(["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
 _STEP_ID = re.compile(r"(\d{1,10})(?:_(\d{1,10}))?(?:\+\d+)?$")
 _PATTERN = re.compile(r"%(%|[0-9]{0,3}[jAaux])")
 
@@ -170,7 +162,7 @@ def job_state(entry: Entry, value: Any) -> tuple[str, frozenset[str]]:
         return "RUNNING", flags
     if "COMPLETING" in flags or "STAGE_OUT" in flags:
         return "COMPLETING", flags | {"COMPLETING"}
-    if flags & _MEANS_PENDING:
+    if flags & MEANS_PENDING:
         return "PENDING", flags
     if value is not None:
         entry.extra["job_state"] = value

@@ -1,23 +1,15 @@
-"""What is asked of Slurm: a workload as a job, and changes to jobs, nodes and reservations, step by step.
+"""Requests to Slurm: a workload as a job, the identity of jobs, and changes to jobs, nodes and reservations in steps.
 
-A workload as a job that Slurm can be given, and the token by which such a job is found again.
+A job's id is no lasting name: after a crash in which it forgot accepted jobs slurmctld gives their ids anew. So each
+job of Muster carries a token, whole in its comment, and with its head in its name, which more of Slurm's lists show. A
+workload that Slurm cannot be asked for is refused before anything is sent.
 
-A job's id is no name for good: slurmctld gives ids anew after a crash in which it forgot jobs it had accepted. So each
-job carries a token in its comment, whole, and the head of it in its name, which more of Slurm's lists show.
+`Identities` tells which workload of the cell a job is: `123`; `123/4` for task 4 of array 123; `123.2` for the second
+job that had that id; the chosen name where the job was submitted through Muster. A job with another time of submission
+that was not put back is another job.
 
-What Slurm cannot be asked for is refused by name, before anything is sent: half of a wish is another wish.
-
-Which workload of the cell a job of Slurm is. A job id alone is not enough: after a crash of its controller Slurm
-gives ids again, so a job that was submitted at another time without having been put back is another job.
-
-`123`; `123/4` for task 4 of array 123; `123.2` for the second job that was ever given that id; the name a person chose
-where the job was submitted through Muster.
-
-What is asked of Slurm about things that exist, step by step: what it is about, whether it is so already, how it is
-done, and whether it then is.
-
-A step is done only to the very job that was meant: its id may be another's by now. Each can be tried again: before it
-is done, and after slurmctld came back from a crash that may have forgotten it, it is looked at first.
+A `ChangeStep` is one change to one thing: whether it is done already, how it is done, and whether it then is. It is
+made only to the very job that was meant. Each step can be tried again, because it is looked at first.
 """
 
 from __future__ import annotations
@@ -31,7 +23,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from engine.external.slurm.capabilities import SlurmGone
+from engine.external.slurm.capabilities import Capabilities, Capability, SlurmGone
 from engine.external.slurm.records import (
     Job,
     JobList,
@@ -298,7 +290,7 @@ REASON = "muster"
 TIER = re.compile(r"(?P<qos>.*)\.tier-\d+(?:\.\d+)?")
 """A priority class of the mirror: QOS, tier of the partition, and of what waits its rank."""
 Do = Literal[
-    "cancel", "hold", "release", "requeue", "set qos", "set priority", "move", "drain", "resume", "power up",
+    "cancel", "hold", "release", "put back", "set qos", "set priority", "move", "drain", "resume", "power up",
     "power down", "down", "up", "inactive", "reserve", "unreserve",
 ]  # fmt: skip
 Standing = Literal["done", "to do", "changing", "gone", "missing"]
@@ -306,14 +298,14 @@ Standing = Literal["done", "to do", "changing", "gone", "missing"]
 any more. missing: Slurm does not know the job; one that was submitted through Muster a moment ago may come back."""
 TOPIC: dict[Do, str] = {
     "hold": "priority", "release": "priority", "set priority": "priority", "set qos": "QOS", "move": "partition",
-    "requeue": "run", "drain": "use", "resume": "use", "power up": "power", "power down": "power",
+    "put back": "run", "drain": "use", "resume": "use", "power up": "power", "power down": "power",
     "down": "state", "up": "state", "inactive": "state", "reserve": "reservation", "unreserve": "reservation",
 }  # fmt: skip
 """What sets something -> what it sets: of two that set the same, the later holds."""
-OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "requeue", "set qos", "set priority", "move"))
+OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "put back", "set qos", "set priority", "move"))
 READ_BACK: dict[Do, str] = {
     "cancel": "the job has ended", "hold": "the job is held", "release": "the job is not held",
-    "requeue": "the job waits again, or has begun anew", "set qos": "the job has that QOS",
+    "put back": "the job waits again, or has begun anew", "set qos": "the job has that QOS",
     "set priority": "the job has that priority", "move": "the job is in that partition",
     "drain": "the node is DRAIN", "resume": "the node is neither DRAIN nor DOWN",
     "power up": "the node is not powered down", "power down": "the node is powering down, or is down",
@@ -357,7 +349,7 @@ class JobChangeApi(Protocol):
     def cancel(self, id_: int, /) -> None: ...
     def hold(self, id_: int, /) -> None: ...
     def release(self, id_: int, /) -> None: ...
-    def requeue(self, id_: int, /) -> None: ...
+    def put_back(self, id_: int, /) -> None: ...
     def update_job(self, id_: int, /, **change: Any) -> None: ...
     def update_node(self, name: str, /, state: str, reason: str = "") -> None: ...
     def update_partition(self, name: str, /, state: str) -> None: ...
@@ -376,9 +368,9 @@ def steps_of(
     """What is to be done, in this order, and to which jobs."""
     steps = [(step, job_of(step.target) if step.do in OF_JOBS else None) for step in _steps(command, number)]
     if isinstance(command, cmd.Drain):
-        return steps + _requeues(far, lambda job: not set(command.ids).isdisjoint(job.nodes))
+        return steps + _put_back_steps(far, lambda job: not set(command.ids).isdisjoint(job.nodes))
     if isinstance(command, cmd.DrainQueues):
-        return steps + _requeues(far, lambda job: job.partition in command.names)
+        return steps + _put_back_steps(far, lambda job: job.partition in command.names)
     return steps
 
 
@@ -396,7 +388,7 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[ChangeStep]:
         case cmd.Release(ids=ids):
             yield from (ChangeStep("release", id_) for id_ in ids)
         case cmd.Requeue(ids=ids) | cmd.Preempt(ids=ids):
-            yield from (ChangeStep("requeue", id_) for id_ in ids)
+            yield from (ChangeStep("put back", id_) for id_ in ids)
         case cmd.SetQos(ids=ids, qos=qos):
             yield from (ChangeStep("set qos", id_, qos) for id_ in ids)
         case cmd.SetPriority(ids=ids, priority_class=to):
@@ -436,6 +428,38 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[ChangeStep]:
             yield from (ChangeStep("unreserve", name) for name in names)
 
 
+def _needs(can: Capabilities) -> tuple[tuple[Capability, tuple[type[cmd.Command], ...]], ...]:
+    return (
+        (can.submit, (cmd.Submit,)),
+        (can.cancel, (cmd.Cancel,)),
+        (
+            can.update_job,
+            (cmd.Hold, cmd.Release, cmd.SetPriority, cmd.SetQos, cmd.SetJobPriority, cmd.MoveToQueue),
+        ),
+        (can.put_back, (cmd.Requeue, cmd.Preempt, cmd.Drain, cmd.DrainQueues)),
+        (can.update_node, (cmd.Cordon, cmd.Drain, cmd.Uncordon, cmd.RestoreNodes, cmd.PowerUp, cmd.PowerDown)),
+        (can.update_partition, (cmd.HoldQueues, cmd.OpenQueues, cmd.DrainQueues)),
+        (can.reservation_write, (cmd.Reserve, cmd.Unreserve)),
+    )
+
+
+def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
+    """Commands for which there is no way to this cluster, and why."""
+    return {command: ability.why for ability, commands in _needs(can) if not ability for command in commands}
+
+
+def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
+    """Commands that can be carried there -> by what."""
+    names = {"rest": f"REST {api}", "command": "scontrol"}
+    ways: dict[type[cmd.Command], dict[str, None]] = {}
+    for ability, commands in _needs(can):
+        for command in commands:
+            if ability.by:
+                ways.setdefault(command, {})[names[ability.by]] = None
+    lacks = lacks_of(can)
+    return {command: " and ".join(by) for command, by in ways.items() if command not in lacks}
+
+
 def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], ChangeStep]:
     """What it sets, of what, by which step: of a job that is cancelled nothing else matters."""
     return {(topic, step.target): step for step in _steps(command, 0) for topic in _topics(step.do)}
@@ -447,10 +471,10 @@ def _topics(do: Do) -> Collection[str]:
     return (TOPIC[do],) if do in TOPIC else ()
 
 
-def _requeues(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tuple[ChangeStep, Job | None]]:
-    """Jobs that cannot be requeued run to their end: the drain itself does not fail for it."""
+def _put_back_steps(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tuple[ChangeStep, Job | None]]:
+    """Steps that put running jobs back. The drain does not fail for a job that can only run to its end."""
     running = (job for job in far.jobs().list if job.state == "RUNNING" and meant(job))
-    return [(ChangeStep("requeue", str(job.id), needed=False), job) for job in running]
+    return [(ChangeStep("put back", str(job.id), needed=False), job) for job in running]
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -463,8 +487,8 @@ def same(meant: Job, now: Job) -> bool:
 
 
 def look(far: JobChangeApi, step: ChangeStep, meant: Job | None, since_s: float) -> StepReading:
-    """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was requeued before that
-    is to be requeued again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
+    """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was put back before that
+    is to be put back again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
     if step.do in OF_JOBS:
         if meant is None:
             return StepReading("missing", f"{step.target}: Slurm has no such job any more")
@@ -521,12 +545,12 @@ def _look_at_job(step: ChangeStep, job: Job, since_s: float) -> Standing:
         return "done" if job.over or job.state == "CANCELLED" else "to do"
     if job.over or (step.do == "hold" and job.state != "PENDING"):
         return "gone"
-    if step.do == "requeue" and "COMPLETING" in (job.state, *job.flags):
+    if step.do == "put back" and "COMPLETING" in (job.state, *job.flags):
         return "changing"
     done = {
         "hold": job.held,
         "release": not job.held,
-        "requeue": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s + SKEW_S),
+        "put back": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s + SKEW_S),
         "set qos": job.qos == step.value,
         "set priority": str(job.priority) == step.value,
         "move": job.partition == step.value,
@@ -556,8 +580,8 @@ def do(far: JobChangeApi, step: ChangeStep, meant: Job | None) -> None:
             far.hold(job)
         case "release":
             far.release(job)
-        case "requeue":
-            far.requeue(job)
+        case "put back":
+            far.put_back(job)
         case "set qos":
             far.update_job(job, qos=step.value)
         case "set priority":

@@ -1,17 +1,14 @@
-"""Why Slurm lets work wait: limits of QOS and associations, its reason codes, and both in words.
+"""Why Slurm lets work wait: limits of QOS and associations, reason codes, and both in words.
 
-Limits of QOS and associations: how much each lets run, how much is in use and by whom, and which of them stop a job.
+`ClusterLimits` tells how much each limit lets run, how much is in use and by whom, and which limits stop a job. Slurm
+keeps its own count of usage and does not show it by REST. It is counted here from the jobs that Slurm shows, as
+acct_policy.c counts it: what holds nodes now, by QOS, or by account with all accounts below it.
 
-Slurm keeps its own count of usage and does not show it by REST: it is counted here from the jobs it shows, as Slurm
-counts it (acct_policy.c): what holds nodes now, by QOS, or by account with all accounts below it.
+`said` gives the meaning of a reason code and what would help. Sources: squeue(1), JOB REASON CODES; `job_state_reason`
+and `job_reason_string` of slurm.h and slurm_protocol_defs.c, 22.05 to 26.05. Codes of limits are put together by Slurm
+from the one who limits (association, QOS), the scope (group, user, job) and the resource, so they are read in parts.
 
-Slurm's reason codes in words: what each means for the job, and what would change it.
-
-Sources: squeue(1), JOB REASON CODES; `job_state_reason` and `job_reason_string` of slurm.h, slurm_protocol_defs.c,
-22.05 to 26.05. Codes of limits are put together by Slurm from who limits (association, QOS), over what (group, user,
-job) and which resource, so they are read in parts instead of being listed.
-
-Why work of a mirrored cell waits: what its scheduler says, in words, before what the mirror itself makes of it.
+The last functions give the reasons of waiting work in a mirrored cell: Slurm's word first, then the mirror's own view.
 """
 
 from __future__ import annotations
@@ -45,6 +42,17 @@ _CODE = re.compile(
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State
+
+
+MEANS_PENDING = frozenset(["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
+"""Flags of a job that say that it waits where its state does not."""
+_HELD_FLAGS = frozenset(("REQUEUE_HOLD", "SPECIAL_EXIT"))
+_HELD_REASONS = frozenset(("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"))
+
+
+def is_held(job: Job) -> bool:
+    """Whether the job waits until somebody releases it."""
+    return job.held or job.reason in _HELD_REASONS or not job.flags.isdisjoint(_HELD_FLAGS)
 
 
 def is_limit(reason: str) -> bool:

@@ -1,17 +1,10 @@
-"""What a Slurm cluster says of itself and keeps count of, the same whichever release said it.
+"""Records of what a Slurm cluster says of itself and keeps count of, the same for every release.
 
-What a Slurm cluster says of itself, the same whichever release said it.
-
-Times are Unix seconds, 0 = not set. Durations are seconds, memory is MiB. `None` = the release does not say, or what it
-said was not understood; UNLIMITED = it says there is no limit. What an answer holds that is not understood is kept in
-`extra` under its own name, so that nothing is silently lost. Text is as Slurm gave it: untrusted.
+Times are Unix seconds, 0 = not set. Durations are seconds, memory is MiB. `None` = the release does not say, or its
+word was not understood; UNLIMITED = there is no limit. What is in an answer and not understood is kept in `extra` under
+its own name, so that nothing is silently lost. Text is as Slurm gave it: untrusted.
 
 Sources: slurm.h and the data_parser plugins of 22.05 to 26.05; answers recorded of 22.05.8 and 24.11.5.
-
-What slurmdbd and slurmctld keep count of: QOS, associations, fair share, jobs that are past, load.
-
-As in `engine.external.slurm.records`: times are Unix seconds, 0 = not set; None = not told; UNLIMITED = without a
-limit.
 """
 
 from __future__ import annotations
@@ -68,7 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "PENDING"
     """One of JOB_STATES; from v0.0.38 also COMPLETING, which there hides how the job ended."""
     flags: frozenset[str] = frozenset()
-    """Words beside the state, e.g. COMPLETING, CONFIGURING, REQUEUED."""
+    """Words beside the state, e.g. COMPLETING, CONFIGURING."""
     reason: str = ""
     """Why it is pending or how it failed, by Slurm's word, e.g. `Priority`; empty when Slurm says `None`."""
     reason_text: str = ""
@@ -201,7 +194,7 @@ class SlurmPartition(msgspec.Struct, frozen=True, kw_only=True):
     tier: int = 1
     """Jobs of a higher tier are looked at first and, with preemption by partition, take from lower ones."""
     preempt_mode: str = ""
-    """REQUEUE, CANCEL, SUSPEND, OFF; empty = as the cluster."""
+    """By Slurm's word, such as SUSPEND or OFF; empty = as the cluster."""
     qos: str = ""
     exclusive: bool = False
     """Each job has its nodes to itself."""
@@ -374,7 +367,7 @@ class JobStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of a job as accounting has it: a requeued job has several with one id."""
+    """One attempt of a job as accounting has it: a job that went back to its queue has several with one id."""
 
     id: int
     array_id: int = 0

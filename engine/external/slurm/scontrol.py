@@ -1,10 +1,9 @@
-"""Slurm's own commands, for what a release's REST lacks: `scontrol`, `squeue`, `sshare`.
+"""Slurm's own commands (`scontrol`, `squeue`, `sshare`, `sdiag`), for what a release's REST lacks.
 
-They act as whoever Muster runs as, or, with a token, as the token's user. They speak to the controller that slurm.conf
-names, which need not be the one slurmrestd speaks to: `same_controller` is asked before they are used at all.
-
-Arguments go as a list, never through a shell. Names are checked by the caller (`connection.check_name`): scontrol would
-read `NodeName=ALL` or `cpu[001-999]` as many.
+They act as the user that Muster runs as, or with a token as the token's user. They speak to the controller that
+slurm.conf names, which need not be the one behind slurmrestd: the session compares `since_s` with REST's before it uses
+them. Arguments go as a list, never through a shell. The caller checks names (`names.check_name`), because scontrol
+reads `NodeName=ALL` or `cpu[001-999]` as many.
 """
 
 from __future__ import annotations
@@ -42,8 +41,13 @@ class Commands:
         found = re.search(r"^Data since\s.*\((\d+)\)", said, re.MULTILINE)
         return int(found[1]) if found else 0
 
-    def requeue(self, job: int) -> None:
+    def put_back(self, job: int) -> None:
         self._run("scontrol", ["requeue", str(job)])
+
+    @staticmethod
+    def putting_back(job: int) -> str:
+        """The same as the beginning of a sentence."""
+        return f"requeueing job {job}"
 
     def update_node(self, name: str, state: str, reason: str) -> None:
         words = [f"NodeName={name}"]

@@ -1,21 +1,15 @@
-"""A session with a cluster: its release, the dialect it speaks, who asks, and asking again.
+"""A session with a cluster: its release and dialect, who asks, asking again, and long lists read as they come.
 
-Request bodies in each family of REST versions: v0.0.38, and v0.0.40 to v0.0.42.
+A dialect is the form of requests in one family of REST versions. v0.0.38 belongs to releases 22.05 to 23.11: its
+numbers are plain, and its options are named as those of `sbatch`. v0.0.40 to v0.0.42 belong to releases 23.11 to 26.05:
+their numbers are objects with a `set` field, and their options are named as the controller names them.
 
-v0.0.38 belongs to releases 22.05 to 23.11. Its numbers are plain, and its options are named as those of `sbatch`.
-v0.0.40 to v0.0.42 belong to releases 23.11 to 26.05. Their numbers are objects with a `set` field, and their options
-are named as the controller names them. Answers are read in `engine.external.slurm.answers`.
+`SlurmSession` finds out the release, asks again with a newer token where the old one is refused, and knows what can be
+asked here.
 
-A session with a cluster: its release, who asks, asking again, and long lists read as they come.
-
-The entries of one long list, read while the answer still comes: 100,000 jobs are 0.8 GB of text, and need not be in
-memory at once.
-
-What begins where an entry does and is JSON as a whole is that entry, and can be nothing else. So it is enough to guess
-where entries end, by what stood between the first two, and to try. Whatever is not cut is left to be read as any
-answer.
-
-A session with a cluster: which release it is, how to ask it, who asks, and asking again with a newer token.
+`Cutter` reads the entries of one long list while the answer still comes: 100,000 jobs are 0.8 GB of text, and need not
+be in memory at once. Text that begins where an entry does and is whole JSON is that entry. So the end of an entry is
+guessed by what stood between the first two, and tried. What is not cut out is read as any other answer.
 """
 
 from __future__ import annotations

@@ -1,20 +1,15 @@
-"""The line to slurmrestd: HTTP over a Unix socket or TCP, and the tokens that it asks for.
+"""The line to slurmrestd: HTTP over a Unix socket or TCP, with the tokens that TCP asks for.
 
-The tokens that slurmrestd asks for over TCP: JWTs that slurmctld signs, by default for half an hour.
+Only this module of the engine speaks HTTP (import-linter holds it so), and httpx is imported when a line is opened. The
+number of requests at a time and the size of answers are bounded.
 
-A token is read from a file which somebody keeps fresh (`scontrol token`, a cron job, a secret store), and read again
-when the file changes or Slurm no longer takes it. It is never logged, and no text this makes holds it.
+Reads keep connections alive, and are asked once more when a kept one turns out dead. Writes use a new connection each
+and are never repeated: if the connection could not be made, nothing was asked. While slurmctld is down slurmrestd holds
+every request for half a minute (MessageTimeout), so after a failure a ping that waits PING_S precedes the next request.
 
-The line to slurmrestd: HTTP over a Unix socket or TCP, a bounded number of requests at a time, bounded answers.
-
-This is the only place in the engine that speaks HTTP (import-linter holds it so); httpx is imported when a line is
-opened.
-
-Reads keep connections alive and are asked once more when a kept one turns out dead. Writes use a new connection each
-and are never repeated: that a connection could not be made is then sure to mean that nothing was asked.
-
-While slurmctld is down slurmrestd holds every request for half a minute (MessageTimeout). After a failure the next
-request is therefore preceded by a ping that waits PING_S only.
+Tokens are JWTs that slurmctld signs, by default for half an hour. A token is read from a file that somebody keeps fresh
+(`scontrol token`, a cron job, a secret store), and read again when the file changes or Slurm no longer takes it. It is
+never logged, and no text made here holds it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Acting(MadeUpSlurm):
         self._did(f"set {change} of {id_}")
         self._put(msgspec.structs.replace(self.jobs[id_], **change))
 
-    def requeue(self, id_: int, /) -> None:
+    def put_back(self, id_: int, /) -> None:
         self._did(f"requeue {id_}")
         job = self.jobs[id_]
         if id_ not in self.requeueable:
@@ -272,10 +272,10 @@ def test_a_requeue_that_a_crash_forgot_before_it_was_seen_is_asked_for_again(roo
     job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
     room.slurm.pass_time(10.0)
     number = room.want(cmd.Requeue(ids=("w1",)))
-    room.slurm.requeue = lambda id_, /: room.slurm._did(f"requeue {id_}")  # type: ignore[method-assign]
+    room.slurm.put_back = lambda id_, /: room.slurm._did(f"requeue {id_}")  # type: ignore[method-assign]
     room.turn()
     assert room.phase(number)[0] == Phase.SENT
-    del room.slurm.requeue
+    del room.slurm.put_back
     for _ in range(30):
         room.turn(1.0)
     assert (room.slurm.jobs[job.id].restarts, room.slurm.done) == (1, ["requeue 1", "requeue 1"])
@@ -314,7 +314,7 @@ def test_a_job_that_takes_its_time_to_be_put_back_is_not_requeued_again(room: Ro
         room.slurm._did(f"requeue {id_}")
         room.slurm._put(msgspec.structs.replace(job, flags=frozenset(("COMPLETING",)), restarts=1))
 
-    room.slurm.requeue = begin  # type: ignore[method-assign]
+    room.slurm.put_back = begin  # type: ignore[method-assign]
     for _ in range(30):
         room.turn(1.0)
     assert (room.phase(number)[0], room.slurm.done) == (Phase.SENT, ["requeue 1"])

@@ -125,7 +125,7 @@ def test_what_is_changed_of_a_job_is_read_back(slurm: SlurmConnection) -> None:
 def test_a_requeued_job_waits_again_under_its_id(slurm: SlurmConnection) -> None:
     id_ = slurm.submit(wish("requeue")).id
     soon(lambda: slurm.job(id_).state == "RUNNING")
-    slurm.requeue(id_)
+    slurm.put_back(id_)
     soon(lambda: slurm.job(id_).restarts == 1)
     soon(lambda: not slurm.job(id_).holding)
     job = slurm.job(id_)
@@ -277,7 +277,7 @@ def test_a_controller_that_is_killed_or_held_up_is_named_and_found_again(release
 def test_commands_of_another_cluster_are_not_used(cluster: SlurmCluster) -> None:
     other = PlayedSlurm("v0.0.38")
     slurm = SlurmConnection(other.url, commands=cluster.commands)
-    assert slurm.can.requeue.why.endswith("speak to another controller than slurmrestd")
+    assert slurm.can.put_back.why.endswith("speak to another controller than slurmrestd")
     with pytest.raises(SlurmLacks):
         slurm.update_node("cpu001", "DRAIN", "why")
     slurm.close()
