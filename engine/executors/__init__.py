@@ -1,2 +1,2 @@
-"""What runs the tasks: simulated, or processes of this machine. Imports model and the state it reports on. Start at
-`protocol`."""
+"""Executors run the tasks: simulated, or as processes of this machine. Agents on nodes report from elsewhere. Imports
+the model and the state it reports on. Start at `protocol`."""

@@ -1,13 +1,10 @@
-"""What agents on nodes say to the engine, and which gang members fall behind by it.
-
-Members of a gang that fall behind the others, by what agents report of their progress. Outside the journal: nothing
-follows from it but advice.
-
-What agents on nodes say to the engine: that they are there, that they live, how far tasks are. Batches, on the
-engine's thread.
+"""Reports of agents on nodes: registrations, heartbeats, progress of tasks and use, in batches on the engine's thread.
 
 Only a registration may reach the journal, once for each node: that the node is watched. Everything else is held in
-memory alone and begins anew after a restart; agents whose tokens are not known then register again.
+memory and begins anew after a restart; agents whose tokens are unknown then register again.
+
+`Progress` finds members of a gang that fall behind the others, and gangs that stand still. Nothing follows from it but
+advice.
 """
 
 from __future__ import annotations

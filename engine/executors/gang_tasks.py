@@ -1,13 +1,8 @@
-"""A gang's tasks on this machine: what is run, each with its keeper, and what their ends mean.
+"""A gang's tasks on this machine: their commands and limits, their keepers, and the meaning of their ends.
 
-What is to be run for one attempt of a workload on this machine: its tasks, each with its environment and limits.
-
-Made from the state on the engine's thread, and then handed on: nothing here changes.
-
-One task with its keeper, as the thread that looks after them sees it: a process that is started, told to go, asked
-to stop, or found again after a restart.
-
-What the ends of a gang's tasks mean for the gang.
+`gang_of` makes the tasks of one attempt from the state, on the engine's thread; the result does not change.
+`SupervisedTask` is one task with its keeper (`engine.executors.task_shim`), as the supervising thread sees it: started,
+told to go, asked to stop, or found again after a restart. `verdict` says what the ends of tasks mean for the gang.
 """
 
 from __future__ import annotations

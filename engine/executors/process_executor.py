@@ -1,17 +1,13 @@
-"""The executor that runs tasks as processes of this machine, and the thread that looks after them.
+"""The executor that runs tasks as processes of this machine, and the thread that supervises them.
 
-The thread that looks after the processes of a cell: it starts keepers, tells gangs to go, follows them to their end,
-stops what is over, and after a restart finds what survived.
+`ProcessExecutor` starts and stops nothing before the journal has what led to it: what the engine asks for in a turn is
+kept until `carry_out`, which it calls once the turn is durable. What a crash keeps from being carried out is found by
+`adopt`.
 
-Orders come from the engine's thread, which never waits for any of this; what has come of them is told back as
-`AttemptReport`. A gang begins when all of its tasks are ready, and when what it takes over from work that is being
-stopped is really free: an attempt does not begin before the one before it has ended, nor on a device that another still
-holds.
-
-The executor that runs tasks as real processes of this machine, by `engine.executors.process_executor`.
-
-Nothing is started or stopped before the journal has what led to it: what the engine asks for in a turn is kept until
-`carry_out`, which it calls once the turn is durable. What a crash keeps from being carried out is found by `adopt`.
+`TaskSupervisor` starts keepers, tells gangs to go, follows them to their end, stops what is over, and finds survivors
+after a restart. Orders come from the engine's thread, which never waits; results return as `AttemptReport`. A gang
+begins when all of its tasks are ready and what it takes over is really free: an attempt does not begin before the one
+before it has ended, nor on a device that another still holds.
 """
 
 from __future__ import annotations

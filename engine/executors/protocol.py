@@ -1,9 +1,9 @@
-"""What the engine and whatever runs tasks say to each other, and how a gang starts: TRY, then CONFIRM or ABORT.
+"""The protocol between the engine and executors: a gang starts by TRY, then CONFIRM or ABORT.
 
-A token is (row, attempt): one placement of one workload. The engine tries a token when the gang is placed; the
-executor makes the tasks ready and acknowledges them, all at once or in parts. Once every task is acknowledged the
-engine confirms and all of them start together; on a refusal, or at the deadline, it gives everything back and releases
-the token. Messages may come late, twice, out of order or never: a token starts at most once, and whole.
+A token is (row, attempt): one placement of one workload. The engine tries a token when the gang is placed. The executor
+makes the tasks ready and acknowledges them, all at once or in parts. Once every task is acknowledged the engine
+confirms and all of them start together. On a refusal, or at the deadline, it gives everything back and releases the
+token. Messages may come late, twice, out of order or never: a token starts at most once, and whole.
 """
 
 from __future__ import annotations

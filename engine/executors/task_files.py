@@ -1,13 +1,10 @@
-"""Runs of a cell on this machine as they are on disk, and what is told of them from there.
+"""Files of a cell's runs on this machine: their places, and reports on processes and output that are read from them.
 
-Where the runs of a cell on this machine are on disk, and what is read there. A folder for each task of an attempt:
+Each task of an attempt has a folder, into which its keeper (`engine.executors.task_shim`) writes:
 
     runs/<workload>/<submitted ms>.<attempt>/<group>.<index>/
 
-What a keeper (`engine.executors.task_shim`) writes into it is read here: by the engine, and by whoever looks at output.
-
-What is told of the processes of a workload on this machine, and of what they write. Read from the files of the runs:
-the engine need not be asked, and need not be there.
+The engine reads the files, and so does whoever looks at output: the engine need not be asked, and need not be there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Keeps one task: starts it, holds it to its limits, keeps its output within bounds, and writes down how it ended.
+"""The keeper of one task: starts it, holds it to its limits, bounds its output, and writes down how it ended.
 
-A program of its own, with nothing but the standard library: `python -I -S keeper.py FOLDER`. It outlives the engine
-that started it, so that work goes on while the engine does not run; all it has to say it says by files in FOLDER:
+It is a program of its own with nothing but the standard library: `python -I -S task_shim.py FOLDER`. It outlives the
+engine that started it, so that work goes on while the engine does not run. All it has to say it says by files in
+FOLDER:
 
     task.json         what to run, written before it by `engine.executors.process_executor`
     lock              held as long as it lives: there is one keeper of a task at most
@@ -10,10 +11,10 @@ that started it, so that work goes on while the engine does not run; all it has 
     output.<offset>   what the task wrote, both streams in their order; the name says at which byte the part begins
     keeper.log        what went wrong in here
 
-It says it is ready and waits for the byte `g` on standard input; without it, or when that ends, it goes and nothing was
-run. That it starts the task is on disk before the task begins, and a task that was started is never started again.
-SIGTERM has it stop the task: SIGTERM to all its processes, SIGKILL after the grace. A byte on standard output, as long
-as somebody listens, says that the status has changed.
+It says that it is ready and waits for the byte `g` on standard input. Without it, or when the input ends, it goes and
+nothing was run. That it starts the task is on disk before the task begins, and a task that was started is never started
+again. SIGTERM has it stop the task: SIGTERM to all its processes, SIGKILL after the grace. A byte on standard output,
+as long as somebody listens, says that the status has changed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""This machine: what it has, as a cell of one node, and how its tasks are held apart.
+"""This machine: its capacity as a cell of one node, and what holds its tasks apart.
 
-What this machine has, as a cell of one node.
+Control groups of version 2 hold a task to its memory and CPU, whatever processes it makes, where this user may make
+them. A user may where systemd has delegated a group to them, as in `systemd-run --user --scope -p Delegate=yes`. The
+engine itself first moves into a group of its own below that one, because groups with members pass no controllers on.
 
-Control groups of version 2, where this user may make them: the kernel then holds a task to its memory and CPU,
-whatever processes it makes.
-
-A user may where systemd has delegated a group to them, as in `systemd-run --user --scope -p Delegate=yes`. The engine
-itself moves into a group of its own below that one first: groups with members pass no controllers on.
-
-What tasks on this machine share where no control group divides it: CPUs, ports, and the disk that output is on.
+CPUs, ports and the disk with output are shared here where no control group divides them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Where a cell's records are kept: a SQLite file, or a schema of a PostgreSQL server by its lazy driver.
+"""The place of a cell's records: a SQLite file, named by a path, or a schema of a PostgreSQL server, named by a URL.
 
-The driver of PostgreSQL, loaded where it is used, and what it reads in a URL. Needs the extra `postgres`.
-
-Where a cell's records are kept: a SQLite file, named by a path, or a schema of a PostgreSQL server, named by a URL.
-
-What is told apart by the kind of database stands in `engine.journal.sqlite_store` and `engine.journal.postgres_store`;
-all other code writes SQLAlchemy Core for both, and by what is here where the two differ.
+What differs by the kind of database stands in `engine.journal.sqlite_store` and `engine.journal.postgres_store`. All
+other code writes SQLAlchemy Core for both, with the helpers here where the two differ. PostgreSQL's driver is loaded
+where it is used and needs the extra `postgres`.
 """
 
 from __future__ import annotations

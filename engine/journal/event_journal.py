@@ -1,13 +1,10 @@
-"""The durable record: one transaction per engine turn, checksums on everything, read back verified.
-
-Reading a journal: its head, its newest snapshot, its batches, each verified. The same for the engine that writes it
-and for one that stands by.
-
-The durable record: one transaction per engine turn, a checksum on everything, snapshot plus tail on start.
+"""The durable record of a cell: one transaction for each engine turn, a checksum on everything, snapshot plus tail on
+start.
 
 A batch row holds the events of one turn as one blob, its CRC-32, and a running CRC over all batches so far, so that a
 changed, missing or swapped batch is found at start. The `head` row, written in the same transaction, tells the last
 version, so that a lost tail is found too. Nothing is repaired by guessing: a journal that does not verify is refused.
+The functions that read and verify serve the engine that writes and one that stands by.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """A journal read from outside the engine that writes it: once, as a copy, or by a standby that follows.
 
-A cell's database from outside its engine: read as of one moment, and copied to another database.
-
-Reading a database beside whatever engine runs, each transaction as of one moment.
-
-Copying a cell from one database to another, such as from its file to a PostgreSQL server, whole or not at all.
-
-Standing by for a cell in PostgreSQL: following its journal, so that little is left to read when the lease is had.
+`read` gives what a query finds as of one moment, beside whatever engine runs. `copy` takes a cell from one database to
+another, whole or not at all. `JournalFollower` keeps a state close to the journal of a PostgreSQL cell, so that little
+is left to read when `stand_by` gets the lease.
 """
 
 from __future__ import annotations

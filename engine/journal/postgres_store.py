@@ -1,19 +1,14 @@
 """A journal's database that is a schema of a PostgreSQL server: one writer, by lease and fence.
 
-Who may write a cell that is kept in PostgreSQL: one process, by a lease that it renews; others stand by.
-
-A lease is taken from a holder that has not renewed it for TTL_S, as the one who takes it has seen with its own clock
-while it could see the database all the time: clocks of machines are never compared, and after an outage of the database
-the holder has that long to come back. Who was too slow finds out by the fence (`engine.journal.postgres_store`): its
-epoch is checked in every transaction, so that the old holder can write nothing once the lease was taken.
-
-A journal's database that is a schema of a PostgreSQL server: one writer by lease and fence, and commits whose answer
-was lost are found out.
+A `Lease` is renewed by its holder. It is taken from a holder that has not renewed it for TTL_S, as the taker has seen
+with its own clock while it could see the database all the time. Clocks of machines are never compared, and after an
+outage of the database the holder has that long to come back.
 
 Every connection that writes begins by raising the epoch in the row `fence`, if the lease is still ours, and every
-transaction checks that the epoch is the one it began with. So what a session that was given up may still send can do
-nothing: neither that of another process, nor our own. When a connection fails in a transaction, the next one therefore
-sees for certain whether it was made: a turn by where the head is, other rows by the mark in `fence`.
+transaction checks that the epoch is the one it began with. So a session that was given up can do nothing more, be it of
+another process or our own: an old holder can write nothing once the lease was taken. When a connection fails in a
+transaction, the next one sees for certain whether the transaction was made: a turn by where the head is, other rows by
+the mark in `fence`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One process at a time: who holds a thing, whether that process has ended, and a lock on a file.
+"""One process at a time: the identity of a process as others know it, and an advisory lock on a file.
 
-A process as others know it, who may be on another machine: who holds a cell, and whether it has ended.
-
-One process at a time: an advisory lock on a file beside the thing. A killed process gives it back by dying.
+`Holder` names a process, which may be on another machine, and knows whether it has ended. A killed process gives its
+file lock back by dying.
 """
 
 from __future__ import annotations

@@ -1,26 +1,22 @@
-"""The published benchmarks of very large GKE clusters: their phases, and their run through an engine.
-
-The published benchmarks of very large GKE clusters, run through the engine: phases, priorities and counts of tasks.
+"""The published benchmarks of very large GKE clusters, run through the engine phase by phase.
 
 130,000 nodes: https://cloud.google.com/blog/products/containers-kubernetes/how-we-built-a-130000-node-gke-cluster, by
 those who quote it; figures that no quotation of it holds are left out. One JobSet over all nodes; a batch of low
 priority on half of them; training that preempts 39,000 of it; a surge of inference; scale-down.
+
 65,000 nodes: https://gke-ai-labs.dev/docs/benchmarking/cpu-based-benchmark/. One training job over all nodes; training
 beside inference; inference that scales up over the whole cell and interrupts the training, which then waits;
 scale-down, and the training goes on; its end.
 
-What stands in for what: a pod is a task that fills its node; Kueue's cluster queue is one queue whose quota is the
-whole cell. Single tasks arrive 1,000 to the second of cell time, the published rate of pod creation. Not published, and
-chosen here: run times, the time between phases, checkpoints every ten minutes, and that the training of 130,000 nodes
-has 104,000 tasks, which is what preempts 39,000 when 65,000 nodes are free, in eight JobSets that come a second apart.
-What is left out: API server, kubelets and network, which are part of every published figure. Nothing boots.
+A pod is a task that fills its node; Kueue's cluster queue is one queue whose quota is the whole cell. Single tasks
+arrive 1,000 to the second of cell time, the published rate of pod creation. Not published, and chosen here: run times,
+the time between phases, checkpoints every ten minutes, and that the training of 130,000 nodes has 104,000 tasks, which
+preempts 39,000 when 65,000 nodes are free, in eight JobSets that come a second apart. Left out: API server, kubelets
+and network, which are part of every published figure. Nothing boots.
 
-Runs the phases of a scenario (`engine.scenarios.gke`) through an engine, looks after each whether all is as
-it must be, and measures how long deciding took.
-
-Two clocks are kept apart. Cell time passes between phases and is free: nothing boots, and tasks run the moment they are
-placed. The clock of decisions counts the wall time inside the engine's calls, the writing of the journal with it, and
-nothing else: not the making of specs, not the checks.
+After each phase the run checks that all is as it must be, and measures how long deciding took. Cell time passes between
+phases and is free. The clock of decisions counts the wall time inside the engine's calls, with the writing of the
+journal, and nothing else: not the making of specs, not the checks.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""Scenarios that can be watched, among them a day of demand with nodes ordered ahead.
+"""Scenarios that can be watched, on a clock that people can follow, among them a day of demand with nodes ordered
+ahead.
 
-A series of demand as the load of a growing pool: the same tasks with nodes ordered when they are missed, with nodes
-ordered ahead by the forecast, and with as many nodes as were ever needed before.
+A scenario is a cell and its happenings as cell time passes: the loads that `muster bench` measures. A feed goes by cell
+time alone, so a restart goes on where it was.
 
-Every unit of demand is a lane of tasks that take a node each, one after the other, shifted within the lane's own phase,
-so that as many run in an hour as the series says. The weeks before are what the forecast knows; they are not played.
-
-Scenarios that can be watched: what the cell is, and what happens to it as its time passes.
-
-The same loads that `muster bench` measures, on a clock that people can follow. A feed goes by cell time alone, so a
-restart goes on where it was.
+The day of demand plays one series as the load of a growing pool, three times: with nodes ordered when they are missed,
+with nodes ordered ahead by the forecast, and with as many nodes as were ever needed before. Every unit of demand is a
+lane of tasks that take a node each, one after the other, shifted within the lane's own phase, so that as many run in an
+hour as the series says. The weeks before are known to the forecast and are not played.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""Every estimator against simple rules, on what was known then. Imports the estimators; nothing imports it but the
-shell. Start at `run_times`."""
+"""Backtests of every estimator against simple rules, on what was known at the time. Imports the estimators; only the
+shell imports it. Start at `run_times`."""

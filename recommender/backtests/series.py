@@ -1,33 +1,24 @@
-"""Backtests of series: forecasts and anomalies against what happened.
+"""Backtests of forecasts and alarms on series, each beside every simple rule.
 
-Demand forecasts against what happened, on an hourly series: Muster's beside every simple rule.
-
-The protocol: 40 origins spread evenly over the last 30 % of the series (40 % where its name ends with `_full`), 24
+Demand: 40 origins spread evenly over the last 30 % of an hourly series (40 % where its name ends with `_full`), 24
 hours ahead from each; a horizon of H is the mean over hours 1 to H. MASE: mean absolute error, in units of the mean
 absolute difference from the day before in the other part. WQL: twice the pinball loss at 0.1, 0.5 and 0.9, in units of
-what was demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the
-earlier origins whose day is over; so the first eight origins are scored in no quantile, of no method.
+what was demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the earlier origins
+whose day is over; so the first eight origins are scored in no quantile, of no method.
 
-Capacity ordered ahead of demand against what was demanded, on an hourly series: Muster's beside every simple rule.
+Capacity: the capacity of an hour is decided `lead` hours before it, on demand up to then, over the same part of the
+series. Each simple rule is given the headroom, a factor, with which exactly 1 % of the unit-hours demanded there are
+unmet: it is fitted to what is scored. So is `muster_fitted_headroom`. `muster` gets no such help: its headroom for each
+hour comes from errors known when that hour is decided, and it aims at 1 % unmet from the first hour scored on. The
+score is the unit-hours provided above demand, in percent of those demanded, beside the percent that were unmet.
 
-The protocol: the capacity of an hour is decided `lead` hours before it, on demand up to then. The last 30 % of the
-series are scored (40 % where its name ends with `_full`). Each simple rule is given the headroom, a factor, with which
-exactly 1 % of the unit-hours demanded there are unmet: it is fitted to what is scored. So is `muster_fitted_headroom`.
-`muster` itself gets no such help: its headroom for each hour comes from errors known when that hour is decided, and it
-aims at 1 % unmet from the first hour scored on. What counts is the unit-hours provided above demand, in percent of
-those demanded, beside the percent that were unmet.
-
-Spot prices of the next day against what they were: Muster's forecast beside every simple rule.
-
-The protocol: hours are time-weighted means; every six hours in the last 40 % the mean of the next 24 is forecast from
+Spot prices: hours are time-weighted means; every six hours in the last 40 % the mean of the next 24 is forecast from
 the hours before. Errors are absolute, in percent of what came: their median, and their mean over all origins.
 
-Alarms against windows that people labelled: Muster's beside two simple rules.
-
-The protocol follows the Numenta Anomaly Benchmark where it can: the first 15 % of a series (at most 750 points) is for
-getting used to it and not scored; an alarm inside a labelled window is a hit, however early in it. Here events count:
-recall is the share of windows with an alarm inside, precision that of hit windows among hit windows and false alarms.
-After an alarm a method is silent for a cool-down, which is the same for all.
+Alarms follow the Numenta Anomaly Benchmark where they can: the first 15 % of a series (at most 750 points) is for
+getting used to it and not scored; an alarm inside a labelled window is a hit, however early in it. Events count: recall
+is the share of windows with an alarm inside, precision that of hit windows among hit windows and false alarms. After an
+alarm a method is silent for a cool-down, which is the same for all.
 """
 
 from __future__ import annotations

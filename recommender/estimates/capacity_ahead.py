@@ -1,11 +1,11 @@
-"""Capacity ahead of demand: what an hour will ask for, how far off that may be, and the capacity that leaves a given
+"""Forecast of the capacity to order ahead: demand of an hour, its usual error, and the capacity that leaves a given
 share of demand unmet.
 
-The middle of the forecast is a blend of guesses: the last hour known, the baseline of `engine.state.demand`,
-and ridge regressions on lags, hours of the day and days of the week, of demand and of its square root. Each guess
-counts with a power of its recent mean absolute error; the blend is moved towards what followed past hours like the last
-one. How far off it may be is scaled by the size of recent errors at that time of day. Everything is a function of the
-past that is given, so whoever has the same past says the same.
+The middle of the forecast is a blend of guesses: the last known hour, the baseline of `engine.state.demand`, and ridge
+regressions on lags, hours of the day and days of the week, of demand and of its square root. Each guess counts with a
+power of its recent mean absolute error. The blend is moved towards what followed past hours like the last one. Its
+error is scaled by the size of recent errors at that time of day. Everything is a function of the past that is given:
+the same past gives the same forecast.
 """
 
 from __future__ import annotations

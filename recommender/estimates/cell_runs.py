@@ -1,7 +1,7 @@
-"""How long the work of a live cell runs, learnt from what its engine tells, in the order in which things happened.
+"""Run-time model of a live cell, fed from its engine in the order in which things happened.
 
-Rows are fed in windows of cell time. Within one every submission, start and end is told to the model at its own moment,
-so what is said of a submission rests on what had ended by then, however late the window is looked at.
+Rows are fed in windows of cell time. Within a window every submission, start and end reaches the model at its own
+moment, so an estimate at submission rests on what had ended by then, however late the window is looked at.
 """
 
 from __future__ import annotations

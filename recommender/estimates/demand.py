@@ -1,16 +1,10 @@
-"""Demand of the hours ahead, as quantiles: a blend of members, each weighted by its own record.
+"""Demand of the hours ahead, as quantiles: a blend of members, each weighted by its own recent errors at each lead.
 
-What the blend of `recommender.estimates.demand` is made of: forecasts of every member at every recent hour, in one
-sweep.
-
-An origin is a number of hours known: what is said at it uses those and no more, but for the few parameters of the
-statsmodels members and the weights of rows, which are fitted once to everything known now.
-
-Demand of the hours ahead, as quantiles: a blend of members, each weighted by its own recent errors at each lead.
-
-Every member answers not only for now but as it would have answered at each of the last hours (`demand_members`): what
-it was off then, as far as that is known by now, decides how much it counts, and how far off the blend may be.
-A pure function of the past it is given; no clock, no chance, nothing kept between calls.
+Every member answers for now, and as it would have answered at each of the last hours, in one sweep. Its errors then, as
+far as they are known by now, decide its weight and the width of the blend. An origin is a number of known hours: a
+forecast at it uses those and no more, but for the few parameters of the statsmodels members and the weights of rows,
+which are fitted once to everything known now. A pure function of the past: no clock, no chance, nothing kept between
+calls.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""Which machines do a kind of work best: by type and money, and by what runs beside it.
+"""The machines that suit a kind of work best: by type and money, and by the effect of neighbours on its node.
 
-Which type of machine does a kind of work fastest for its money, learnt from finished runs.
+Types: work of one kind and size is taken to run at a time of its own, and each type of machine to speed all work up or
+slow it down by a factor of its own. Deviations of a kind on a type are learnt too, as far as its own runs there tell.
+All in logarithms: a mixed model, `log run = kind + type + kind on type + noise`, whose effects are drawn towards zero
+by as much as their evidence is weak (best linear unbiased predictors: Henderson 1975). Types are compared by the kinds
+seen on several of them, never by different work on each.
 
-Work of one kind and size is taken to run at a time of its own, and each type of machine to speed all work up or slow it
-down by a factor of its own; what a kind does better or worse on a type than that is learnt too, as far as its own runs
-there tell. All in logarithms: a mixed model, `log run = kind + type + kind on type + noise`, whose effects are drawn
-towards zero by as much as their evidence is weak (best linear unbiased predictors: Henderson 1975). Types are compared
-by the kinds seen on several of them, never by different work on each.
-
-Whether work runs slower beside others on its node: its run time against how much of the node the others held.
-
-Runs are compared only with runs of their own kind and size on the same type of machine. The slope of the logarithm of
-the run time over the neighbours' share is tested by permutation: the shares are dealt out anew among the runs of each
-such group, many times, and the slope must be steeper than all but a few of those. Kinds are tested together (Holm
-1979): with nothing there, a finding comes up in about one of a hundred looks, however many kinds there are.
+Neighbours: the run time is held against the share of the node that others had. Runs are compared only with runs of
+their own kind and size on the same type of machine. The slope of the logarithm of the run time over the neighbours'
+share is tested by permutation: the shares are dealt out anew among the runs of each such group, many times, and the
+slope must be steeper than all but a few of those. Kinds are tested together (Holm 1979): with nothing there, a finding
+comes up in about one of a hundred looks, however many kinds there are.
 """
 
 from __future__ import annotations

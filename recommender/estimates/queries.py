@@ -1,15 +1,7 @@
-"""What faces ask of estimates and are told: demand, sizes, machines, quotes. Types only, light to load.
+"""Questions to the estimators and their answers: demand, sizes of requests, machines, and quotes.
 
-What faces ask and are told of demand in the hours ahead. Types only; nothing heavy is loaded.
-
-Where a workload would do best, as faces are told. Types only; nothing heavy is loaded.
-
-Requests against use, as faces ask for it and are told. Types only; nothing heavy is loaded.
-
-What is asked when somebody wants to know when work would start and what it would cost, and what is answered. Types
-only: neither numpy nor the engine is loaded for them.
-
-Times are cell time in milliseconds, durations milliseconds, money micro-USD. Integers only.
+Types only: neither numpy nor the engine is loaded for them. Times are cell time in milliseconds, durations
+milliseconds, money micro-USD. Integers only.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Quotes: what work would cost by option, and when it would start.
+"""Quotes: the cost of work by option, and the time of its start.
 
-What to try when somebody asks what work would cost: which pools would do, as work of which queue, and when.
-
-Reads the state on the engine's thread, a few pools and queues at most.
-
-From what the twin found to a quote: when each option starts, how long it takes and what it costs: as quantiles where
-they were measured from enough runs, else as what single runs say.
+Options come from the state, on the engine's thread: the pools that would do, as work of which queue, and when; a few
+pools and queues at most. Starts, run times and costs come from the twin: as quantiles where they were measured from
+enough runs, else as single runs say.
 
 Costs are those the ledger would charge: for every task the part of its node's list price, in whole micro-USD an hour,
-times the time it holds the node, rounded down to a micro-USD. Where an option was run ahead to its end they are what
+times the time it holds the node, rounded down to a micro-USD. Where an option was run ahead to its end, they are what
 the rehearsals counted by that rule. Where it was run only to its start, they are the rate times the run time; on spot
 machines that are known to be taken back, over draws of when that happens (see `interrupted`).
 """

@@ -1,16 +1,13 @@
-"""Requests against use: what work uses of what it asks for, and what it should ask for.
+"""Requests against use: the use of each kind of work ("tenant/stem of its name"), and what it should ask for.
 
-Requests against use: what one task of each kind of work should ask for, and what that saves.
+Use is kept as the Vertical Pod Autoscaler keeps it (kubernetes/autoscaler, vertical-pod-autoscaler/docs: CPU half-life
+24 h, memory peaks of 24 h over 8 days, targets at the 90th percentile and 15 % above): histograms whose buckets grow by
+5 %, whose counts decay by half every so often. CPU counts as sampled, memory as the peak of each interval or run,
+because work that gets too little CPU is slow and work that gets too little memory dies. A run that seems to have died
+of it counts with more.
 
-The rule is the Vertical Pod Autoscaler's: a target percentile of use, a safety margin on it, rounded up, within bounds;
-see `recommender.estimates.request_sizing` for how use is kept.
-
-What work uses of what it asks for, by kind ("tenant/stem of its name"), from measurements and from ended runs.
-
-As the Vertical Pod Autoscaler keeps it (kubernetes/autoscaler, vertical-pod-autoscaler/docs: CPU half-life 24 h, memory
-peaks of 24 h over 8 days, targets at the 90th percentile and 15 % above): histograms whose buckets grow by 5 %, whose
-counts decay by half every so often; CPU as sampled, memory as the peak of each interval or run, because work that gets
-too little CPU is slow and work that gets too little memory dies. A run that seems to have died of it counts with more.
+The recommended request of one task is the Autoscaler's too: a target percentile of use, a safety margin on it, rounded
+up, within bounds; with what it saves.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
-"""How long a workload will run, by what finished runs of its likes say, as quantiles kept honest.
+"""Run times of workloads, before the start and while they run: p10, p50 and p90 from finished runs of their likes.
 
-The last values of something, at hand in order of magnitude.
+Features are the likes at nine distances. Of the likes' run times only those that had ended count. Of the likes
+themselves their submissions are known too, and that some have not ended; how long those will run is not.
 
-What finished runs say of one that is submitted: its likes at nine distances, as figures for a model.
-
-Of the likes' run times only those that had ended count. Of the likes themselves it is also known when they were
-submitted and that some have not ended; how long those will run is not.
-
-Opinions weighed by how they did of late, and quantiles moved until they cover what they promise.
-
-How long a workload will run, before it starts and while it runs: p10, p50 and p90, from what has happened so far.
-
-Boosted trees on the history of its likes (`recommender.estimates.run_time_model`) give a median and a 90th percentile;
-each is weighed against simple rules by how all did of late, and the 90th percentile is moved until it covers 90 %.
-Trees are fitted anew as runs end. Before there is enough to fit, the nearest likes speak for them, then the request.
-Nothing is kept on disk: a model is what its history makes it, and the same history makes the same model.
+Boosted trees on these features give a median and a 90th percentile. Each is weighed against simple rules by how all did
+of late, and the 90th percentile is moved until it covers 90 %. Trees are fitted anew as runs end. Before there is
+enough to fit, the nearest likes speak for them, then the request. Nothing is kept on disk: the same history makes the
+same model.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""What is out of order, and what would mend it: findings, suggestions and their record. Imports history, forecasts and
-runtimes. Start at `suggestions`."""
+"""Findings in what an engine and its history show, the suggestions made of them, and the record of each. Imports
+history and estimates. Start at `suggestions`."""

@@ -1,18 +1,14 @@
-"""What is out of the ordinary: in a series as it comes, and in counts where little happens.
+"""Anomalies: unusual levels in a series as it comes, and unusual counts where little happens.
 
-What is out of the ordinary in a series, told as it comes: every point is judged by what came before it only.
+`Detector` judges every point of a level (utilisation, waits, cost) by what came before it only. The usual value is the
+best of several plain forecasts, by their own recent errors. The bar is read from the tail of the errors so far, as in
+streaming peaks over threshold (Siffer et al., Anomaly detection in streams with extreme value theory, 2017): bursty
+series earn a higher bar than steady ones, and nobody sets a threshold. Alarms within a cool-down are one.
 
-A level (utilisation, waits, cost) is held against its usual value: the best of several plain forecasts, by their own
-recent errors. How far off is too far is read from the tail of the errors so far, as in streaming peaks over threshold
-(Siffer et al., Anomaly detection in streams with extreme value theory, 2017): bursty series earn a higher bar than
-steady ones, and nobody sets a threshold. Alarms within a cool-down are one. Counts of rare events:
-`recommender.findings.anomalies`.
-
-Whether more happened than usual, where little happens: counts of events, and shares of what failed.
-
-A count is held against a Poisson rate, a share against a binomial one, and both rates are themselves uncertain, the
-more so the shorter the past: their chances come from the negative binomial and the beta-binomial distribution (the
-posterior predictive ones under Jeffreys' priors). The past is forgotten by half every HALF_LIFE_MS.
+`Counts` holds a count of events against a Poisson rate, and `chance_of_share` a share against a binomial one. Both
+rates are themselves uncertain, the more so the shorter the past: their chances come from the negative binomial and the
+beta-binomial distribution (the posterior predictive ones under Jeffreys' priors). The past is forgotten by half every
+HALF_LIFE_MS.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Watches the cell's history for what is out of the ordinary, and says so as findings. Reads telemetry and keeps one
-small detector for each series, fed with each step once, when it is over."""
+"""The watch over a cell's history: findings about what is out of the ordinary. It reads telemetry and keeps one small
+detector for each series, fed with each step once, when it is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what is seen to what might be done: findings in the pages that an engine answers.
+"""Findings in the pages that an engine answers, each with the action it suggests.
 
 Pure functions. A finding whose evidence is weaker than it looks says why; what cannot be judged is said to be so.
 """

@@ -1,12 +1,9 @@
-"""The shelf of suggestions: what has become of each, and the tables in which that is kept.
+"""The store of suggestions: what has become of each, in two tables beside the cell's journal.
 
-What has become of each suggestion: when it was first found, who rejected it and why, who acted on it, what was
-promised. Kept beside the journal, so that a restart forgets no rejection and no promise.
-
-A rejected suggestion stays silent until things change: it would act on a target that it did not name before, it is a
-quarter worse, or it was gone for a day and is found again. Then it says that it was rejected, and what is new.
-
-Where the shelf of suggestions is kept: two tables beside the cell's journal.
+It records when a suggestion was first found, who rejected it and why, who acted on it, and what was promised, so that a
+restart forgets no rejection and no promise. A rejected suggestion stays silent until things change: it would act on a
+target that it did not name before, it is a quarter worse, or it was gone for a day and is found again. Then it says
+that it was rejected, and what is new.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
-"""What a suggestion is, what faces are told of it, and how its promise is held against what happened.
+"""Suggestions: a finding with one action and its evidence; their ranking; and their promises held against what
+happened.
 
-What a suggestion is: a finding, one action of a closed list, the evidence, and what is promised; and which is first.
-
-Nothing here acts. An action is one that the gate knows, with the words that stand behind its name in the shell, or
-`notify`, which asks for a person's attention only. This module loads nothing heavy: faces decode what is in it.
-
-What faces are told of suggestions: ranked, with what was tried on the twin, and what came of those before. Types
-only; nothing heavy is loaded.
-
-What was promised against what happened: of suggestions that were acted on, and of those that were left alone.
+Nothing here acts. An action is one that the gate knows, with its words in the shell, or `notify`, which asks for a
+person's attention only. `Recommendations` are the ranked suggestions with their trials on the twin and the record of
+their kinds. Loads nothing heavy: clients decode these types.
 
 A promise is a metric that shall move from one value to another by a time. When that time has come, the metric is read
-over the last quarter of it. Where the same metric of others, for whom nothing was done, moved as far, the action is
-not credited with it. Suggestions that nobody acted on are read in the same way: they tell what happens by itself.
+over the last quarter of it. Where the same metric of others, for whom nothing was done, moved as far, the action is not
+credited with it. Suggestions that nobody acted on are read in the same way: they tell what happens by itself.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Measurements on disk: samples summed up over steps of time, and the chunks that hold them.
+"""Measurements as arrays and on disk: samples summed up over steps of time, and the chunks that hold them.
 
-Measurements as arrays: samples summed up over steps of time, and their compact form on disk.
-
-All functions are pure. Times are Unix milliseconds.
-
-Chunks on disk: what one series measured in a span of time, finer or coarser by its age (`retention.TIERS`).
-
-Every change is one transaction of a bounded size on the engine's thread; packing is done on the caller's.
+The functions on arrays are pure; times are Unix milliseconds. A chunk holds one series over a span of time, finer or
+coarser by its age (`recommender.history.metrics.TIERS`). Every change is one transaction of a bounded size on the
+engine's thread; packing is done on the caller's.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""History brought in from elsewhere: nodes by a Prometheus server, ended work by trace files.
+"""History imported from elsewhere: measurements of nodes by a Prometheus server, and ended work by trace files.
 
-What a Prometheus server knows of the cell's nodes: DCGM's figures of GPUs and node-exporter's of machines, asked by
-`query_range` and told as our metrics.
-
+Prometheus gives DCGM's figures of GPUs and node-exporter's of machines, asked by `query_range` and kept as our metrics.
 Every expression looks at the samples of one step only, so a target that is silent leaves a gap: Prometheus itself would
-repeat its last value for five minutes. Counters become what they grew by; a counter that starts anew has grown by what
-it shows.
-
-Jobs of trace files as records of ended work, for the history.
+repeat its last value for five minutes. Counters become their growth; a counter that starts anew has grown by what it
+shows.
 """
 
 from __future__ import annotations

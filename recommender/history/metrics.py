@@ -1,11 +1,7 @@
-"""The words of telemetry: what is measured and of what, how long it is kept, and how it is asked for.
+"""The metrics of telemetry, their retention, and the questions to the history with their answers.
 
-The words of telemetry: what is measured, in which unit, and of what. A closed list, so that what is kept is bounded
-and everybody means the same by a name.
-
-How long measurements and ended work are kept, and how finely.
-
-What is asked of the telemetry history and brought into it, and the answers. Loads nothing heavy.
+The metrics are a closed list, so that what is kept is bounded and everybody means the same by a name. Loads nothing
+heavy.
 """
 
 from __future__ import annotations

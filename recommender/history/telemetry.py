@@ -1,9 +1,9 @@
 """The history of measurements and of ended work, beside the cell's journal: bounded, and coarser as it ages.
 
-New samples go into a log, one row for each batch. From there they are sorted into chunks: what one series measured in
-six hours, as it was measured but at most one sample a minute. Chunks older than `Retention.minutes_ms` become buckets
-of five minutes, later of an hour; what is older than `Retention.hours_ms` goes. Summing up conserves counts and sums,
-happens once for each chunk in one transaction, and does a bounded amount of work each time.
+New samples go into a log, one row for each batch. From there they are sorted into chunks: one series over six hours, as
+it was measured but at most one sample a minute. Chunks older than `Retention.minutes_ms` become buckets of five
+minutes, later of an hour; what is older than `Retention.hours_ms` goes. Summing up conserves counts and sums, happens
+once for each chunk in one transaction, and does a bounded amount of work each time.
 
 One time of one series has one value: the one written last. Where the time has been summed up already, later samples of
 it are refused, so bringing in the same history twice gives the same.
