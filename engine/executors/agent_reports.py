@@ -42,7 +42,7 @@ MAX_MEMBERS = 200_000
 
 
 class SampleOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far one task of a workload is."""
+    """The progress of one task of a workload."""
 
     workload: str
     task: int
@@ -121,7 +121,7 @@ class _Gang:
 
 
 class Progress:
-    """What the members of running gangs reported last."""
+    """The last reports of the members of running gangs."""
 
     def __init__(self) -> None:
         self._gangs: dict[int, _Gang] = {}
@@ -183,7 +183,7 @@ class Progress:
         ]
 
     def stragglers(self, state: State) -> list[Straggler]:
-        """Those of gangs that still run as they did, slowest first."""
+        """Return those of gangs that still run as they did, slowest first."""
         w, a = state.workloads, state.allocations
         found = []
         for row, gang in list(self._gangs.items()):
@@ -221,7 +221,7 @@ _Quantity = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class UsageOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What all tasks of a workload on the node use together."""
+    """The use of all tasks of a workload on one node together."""
 
     workload: str
     cpu_milli: _Quantity
@@ -250,7 +250,7 @@ class LeaveResult(NamedTuple):
 
 
 class AgentsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the watched nodes beyond their states."""
+    """Facts about the watched nodes beyond their states."""
 
     version: int
     now_ms: int
@@ -355,7 +355,7 @@ class Agents:
         return [name for name, is_ours in apart if is_ours], [name for name, is_ours in apart if not is_ours]
 
     def of_pools(self, rows: Column, pools: Collection[str]) -> Column:
-        """Which of these rows are nodes in those pools. Rows that are no nodes are in none."""
+        """Return which of these rows are nodes in those pools. Rows that are no nodes are in none."""
         capacity = self._engine.state.capacity
         named = [row for row, pool in enumerate(capacity.pools) if pool.name in pools]
         pool_of = view(capacity.pool)
@@ -378,8 +378,8 @@ class Agents:
     def status(
         self, row: int, epoch: int, number: int, tasks: Sequence[SampleOf], usage: Sequence[UsageOf] = ()
     ) -> int | None:
-        """How far tasks on a node are, and what work there uses. Returns how many samples of tasks were taken; None
-        when the token is not known."""
+        """Take the progress of tasks on a node, and the use of work there. Returns how many samples of tasks were
+        taken; None when the token is not known."""
         leases = self.leases
         if not (0 <= row < len(leases.epoch) and epoch > 0 and leases.epoch[row] == epoch):
             self.refused += 1

@@ -49,7 +49,7 @@ Column = np.ndarray[Any, np.dtype[Any]]
 
 
 class HeartbeatResult(NamedTuple):
-    """What became of a batch of heartbeats."""
+    """The outcome of a batch of heartbeats."""
 
     renewed: int
     """Leases renewed."""
@@ -60,7 +60,8 @@ class HeartbeatResult(NamedTuple):
 
 
 class Leases:
-    """By node row. An agent that registers gets an epoch for its row; only the newest epoch of a row renews."""
+    """The leases of nodes, by node row. An agent that registers gets an epoch for its row; only the newest epoch of a
+    row renews."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -204,7 +205,7 @@ class Leases:
         self._rebuild()
 
     def last(self, after_ms: int) -> None:
-        """From now on a lease lasts so long."""
+        """Have leases last so long from now on."""
         if after_ms != self.after_ms:
             self.after_ms = after_ms
             self._rebuild()
@@ -378,7 +379,7 @@ class NodeWatch:
         heappush(self._moments, (at_ms, node))
 
     def _mended_ms(self, node: int, settings: HealthSettings) -> int | None:
-        """When something is to be done about a node that is down."""
+        """Return when something is to be done about a node that is down."""
         capacity, failures = self._state.capacity, self._state.failures
         since_ms = capacity.since[node]
         if capacity.pools[capacity.pool[node]].scaling is not None:

@@ -46,7 +46,7 @@ _NOTHING = RunSpec(argv=("true",))
 
 
 class AttemptReport(NamedTuple):
-    """What has come of an attempt."""
+    """A report on one attempt."""
 
     key: AttemptKey
     kind: ReportKind
@@ -57,7 +57,7 @@ class AttemptReport(NamedTuple):
 
 
 class GangRequirements(NamedTuple):
-    """What a gang must find free."""
+    """The room that a gang must find free."""
 
     cpu_milli: int
     memory_mib: int
@@ -169,7 +169,7 @@ class TaskSupervisor:
             os.close(self._waker)
 
     def _turn(self) -> bool:
-        """Whether to go on."""
+        """Return whether to go on."""
         restless = any(not attempt.began or self._unsure(attempt) for attempt in self._attempts.values())
         for key, _ in self._selector.select(LOOK_S if restless else IDLE_S):
             if key.fd == self._wake:
@@ -402,7 +402,7 @@ class TaskSupervisor:
         self._watch(attempt, kept)
 
     def _judge(self, attempt: _Attempt) -> None:
-        """Whether a task that is over has decided about all of them; and tell it when all are."""
+        """Return whether a task that is over has decided about all of them; and tell it when all are."""
         wanted = {task.name for task in attempt.gang.tasks}
         members = [kept for name, kept in attempt.tasks.items() if name in wanted]
         if attempt.decided is None:
@@ -420,7 +420,7 @@ class TaskSupervisor:
             self._tell(AttemptReport(attempt.gang.key, kind, rank, status))
 
     def _has_room(self, attempt: _Attempt) -> bool:
-        """Whether what it is to have is free: what is being stopped keeps it until it has ended."""
+        """Return whether what it is to have is free: what is being stopped keeps it until it has ended."""
         gang, cpu, memory = attempt.gang, 0, 0
         for other in self._attempts.values():
             if other is attempt or not other.began:
@@ -516,7 +516,7 @@ class ProcessExecutor(Executor):
             self._attendant.start()
 
     def _ended_unseen(self, gang: Gang) -> bool:
-        """Whether it ended while no engine ran: then it is told for when it did."""
+        """Return whether it ended while no engine ran: then it is told for when it did."""
         folder = attempt_folder(self.root, gang.key)
         found = [(task.rank, status_of(folder / task.name)) for task in gang.tasks]
         if not all(status.phase == "ended" for _, status in found):
@@ -529,7 +529,7 @@ class ProcessExecutor(Executor):
         return True
 
     def _machine(self) -> GangRequirements:
-        """What requests here may come to."""
+        """Return what requests here may come to."""
         capacity = self._state.capacity
         row = capacity.row_of.get(self.node)
         if row is None:
@@ -538,7 +538,7 @@ class ProcessExecutor(Executor):
         return GangRequirements(offered.cpu_milli, offered.memory_mib)
 
     def _gang(self, row: int) -> Gang | None:
-        """What is to run; None, and refused, for what cannot run here."""
+        """Return what is to run; None, and refused, for what cannot run here."""
         key = key_of(self._state, row)
         self._keys[row, key.attempt] = key
         self._rows[key] = row

@@ -20,7 +20,7 @@ from engine.state.workloads import Workloads
 
 
 class ReportKind(IntEnum):
-    """What an executor says of a token."""
+    """The kinds of reports on a token."""
 
     ACKED = 0
     """A part of its tasks is ready to start."""
@@ -100,9 +100,9 @@ class Executor(Protocol):
         ...
 
     def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
-        """Those of the next reports, up to the cell time, that say of running work of one task that it has finished,
-        and for which no other work waits: cell ms (int64) and workload rows (int32), in order. The first report of
-        another kind ends them."""
+        """Return those of the next reports, up to the cell time, that say of running work of one task that it has
+        finished, and for which no other work waits: cell ms (int64) and workload rows (int32), in order. The first
+        report of another kind ends them."""
         ...
 
     def take_reports(self, until_ms: int) -> list[ExecutorReport]:
@@ -111,7 +111,7 @@ class Executor(Protocol):
 
 
 class ReportOutcome(Enum):
-    """What the engine does about a report."""
+    """The engine's reaction to a report."""
 
     WAITING = auto()
     """Nothing yet: other parts are still to be acknowledged."""

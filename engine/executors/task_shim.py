@@ -215,7 +215,7 @@ class Keeper:
                     return
 
     def _take(self, pipe: int) -> bool:
-        """Whether there may be more."""
+        """Return whether there may be more."""
         try:
             data = os.read(pipe, READ_BYTES)
         except BlockingIOError:
@@ -287,7 +287,7 @@ class Keeper:
                 os.kill(pid, number)
 
     def _processes(self) -> list[int]:
-        """Those of the task: all that descend from us, for whoever loses its parent becomes our child."""
+        """Return those of the task: all that descend from us, for whoever loses its parent becomes our child."""
         found: list[int] = []
         todo = [os.getpid()]
         while todo:
@@ -298,7 +298,7 @@ class Keeper:
         return found
 
     def _left(self) -> bool:
-        """Whether any process is left. All that the task made are our children in the end."""
+        """Return whether any process is left. All that the task made are our children in the end."""
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -347,7 +347,7 @@ class Keeper:
 
 
 class Output:
-    """What the task writes, kept in parts: the beginning, and as much of the end as there is room for."""
+    """The output of the task, kept in parts: the beginning, and as much of the end as there is room for."""
 
     def __init__(self, most: int, least_free: int) -> None:
         self.part = max(most // (PARTS + 1), 4096)
@@ -418,7 +418,8 @@ def boot_id() -> str:
 
 
 def born(pid: int) -> int:
-    """When the process began, in ticks since the machine did; with its id it says which process is meant. 0: none."""
+    """Return when the process began, in ticks since the machine did; with its id it says which process is meant. 0:
+    none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

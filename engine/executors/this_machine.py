@@ -71,7 +71,7 @@ def node_name() -> str:
 
 
 def memory_mib() -> int:
-    """Of this machine, or what a container may use of it."""
+    """Return the memory of this machine, or the part that a container may use."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -82,8 +82,8 @@ def memory_mib() -> int:
 
 
 def find_gpus() -> Gpus | None:
-    """What `nvidia-smi` tells; None without it, or without devices. Where there are several models, of the first as
-    many as stand in a row from device 0: a pool has one."""
+    """Return what `nvidia-smi` tells; None without it, or without devices. Where there are several models, of the first
+    as many as stand in a row from device 0: a pool has one."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -212,7 +212,7 @@ def more_files() -> int:
 
 
 def free_port() -> int:
-    """Of the loopback, free a moment ago. Raises OSError."""
+    """Return a port of the loopback that was free a moment ago. Raises OSError."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -111,7 +111,7 @@ LastSet = dict[tuple[str, str], tuple[int, job_requests.ChangeStep]]
 
 
 def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
-    """By intents with these numbers."""
+    """Return the last setting of each thing by the intents with these numbers."""
     found: LastSet = {}
     for number, command in sorted(commands, key=lambda each: each[0]):
         found |= {what: (number, step) for what, step in job_requests.settings_of(command).items()}
@@ -119,8 +119,8 @@ def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
 
 
 def is_overtaken(held: CarriedIntent, part: CarriedStep, last: LastSet) -> bool:
-    """Whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been needless
-    only for this."""
+    """Return whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been
+    needless only for this."""
     number, step = last.get((job_requests.TOPIC.get(part.step.do, ""), part.step.target), (held.number, part.step))
     if number <= held.number:
         return False
@@ -162,7 +162,7 @@ def _is_as_before(part: CarriedStep) -> bool:
 
 
 def common(settings: Sequence[str]) -> str:
-    """What was the same of all, to be journalled; else empty."""
+    """Return what was the same of all, to be journalled; else empty."""
     return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
 
 
@@ -327,7 +327,7 @@ class ChangeCarrier:
         return [CarriedStep(step, meant, before=held.before) for step, meant in steps]
 
     def _do(self, held: CarriedIntent) -> None:
-        """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
+        """Return what is not so yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
         boot = self._boot or self._ask_boot()
         changed: set[job_requests.Do] = set()
@@ -351,7 +351,7 @@ class ChangeCarrier:
         self._conclude(held)
 
     def _is_left(self, part: CarriedStep) -> bool:
-        """Whether there is still something to do of it, or will be."""
+        """Return whether there is still something to do of it, or will be."""
         if part.refused or part.standing not in UNDECIDED:
             return False
         return part.standing != "missing" or self._is_coming(part.step.target)
@@ -404,8 +404,8 @@ class ChangeCarrier:
             self._note(held, Phase.ACCEPTED, "read back: " + few(texts))
 
     def _confirm(self, held: CarriedIntent) -> None:
-        """What is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no longer
-        slurmctld has forgotten in a crash, or somebody has undone: only what nobody can undo is done again."""
+        """Return what is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no
+        longer slurmctld has forgotten in a crash, or somebody has undone: only what nobody can undo is done again."""
         if held.parts is None:
             # Of an earlier process, which saw it done.
             held.parts = self._parts(held)
@@ -439,9 +439,9 @@ class ChangeCarrier:
         self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
 
     def _last_set(self) -> LastSet:
-        """What was set, or may have been, of what, the last time: that it is no longer as it was set before is then as
-        it should be. The journal is asked too, for it knows what was settled before this process began. Found once a
-        turn: a slurmctld that was killed has forgotten many things at once."""
+        """Return what was set, or may have been, of what, the last time: that it is no longer as it was set before is
+        then as it should be. The journal is asked too, for it knows what was settled before this process began. Found
+        once a turn: a slurmctld that was killed has forgotten many things at once."""
         if self._last_of is None:
             self._say()
             known = [(held.number, held.command) for held in self._held.values()]
@@ -454,8 +454,8 @@ class ChangeCarrier:
     # -- which slurmctld ----------------------------------------------------------------------------------------------
 
     def _ask_boot(self) -> str:
-        """Which run of slurmctld answers; empty where that cannot be known. The same before and after a look: it was
-        that one which showed what was seen."""
+        """Return which run of slurmctld answers; empty where that cannot be known. The same before and after a look: it
+        was that one which showed what was seen."""
         self._boot_s = self._clock()
         try:
             self._boot, self._mute = self._far.boot(), 0
@@ -469,8 +469,8 @@ class ChangeCarrier:
         return self._boot
 
     def _wake_forgotten(self) -> None:
-        """What was done in a run of slurmctld that has ended is looked at now: what it forgot, such as a hold, Slurm
-        goes on without."""
+        """Return what was done in a run of slurmctld that has ended is looked at now: what it forgot, such as a hold,
+        Slurm goes on without."""
         waiting = [held for held in self._held.values() if held.phase == Phase.ACCEPTED and held.boot]
         if not waiting or self._clock() - self._boot_s < BOOT_EVERY_S:
             return
@@ -553,7 +553,7 @@ def newer(engine: Engine, after: int) -> list[Intent]:
 
 
 def is_under_way(engine: Engine, workload: str) -> bool:
-    """Whether the submission of that workload, or of the array it is of, is not settled."""
+    """Return whether the submission of that workload, or of the array it is of, is not settled."""
     intents = engine.state.intents
     names = {workload, workload.rpartition("/")[0]}
     if names.isdisjoint(intents.ids):
@@ -623,7 +623,7 @@ class IntentDriver:
             thread.start()
 
     def stop(self) -> None:
-        """What is under way is in the journal: the next process goes on with it."""
+        """Stop both threads. Intents under way are in the journal: the next process goes on with it."""
         self._stopping.set()
         self._end_listening()
         for event in self._news:
@@ -642,7 +642,8 @@ class IntentDriver:
             event.set()
 
     def _learn(self) -> None:
-        """What this cluster cannot be asked for, as it is reached: said at the door, before anybody approves it."""
+        """Return what this cluster cannot be asked for, as it is reached: said at the door, before anybody approves
+        it."""
         lacking, ways = job_requests.lacks_of(self._far.can), job_requests.ways_of(self._far.can, self._far.api)
         far = f"Slurm {self._far.version} at {self._far.place}"
 
@@ -694,7 +695,7 @@ def _by_name(user: str) -> Callable[[WorkloadSpec], JobDestination]:
 
 
 def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> JobDestination:
-    """As the mirror names things: a queue is a partition, a tenant an account, and the priority class begins with the
-    QOS."""
+    """Map a workload to its place in Slurm as the mirror names things: a queue is a partition, a tenant an account, and
+    the priority class begins with the QOS."""
     found = job_requests.TIER.fullmatch(spec.priority_class)
     return JobDestination(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)

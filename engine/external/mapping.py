@@ -76,7 +76,7 @@ class BootTimes:
         return len(self._took_s)
 
     def ms(self, node: Node) -> int:
-        """How long what starts there waits for its boot; 0 where it is on. Whole seconds, at least one."""
+        """Return how long what starts there waits for its boot; 0 where it is on. Whole seconds, at least one."""
         if node.flags.isdisjoint(("POWERED_DOWN", "POWERING_UP")):
             return 0
         return max(round(median(self._took_s)) if self._took_s else self.timeout_s, 1) * 1000
@@ -89,7 +89,7 @@ MAX_LABELS = 60
 
 @dataclass(frozen=True)
 class Machines:
-    """What of the cluster jobs are matched against."""
+    """The machines of a cluster that jobs are matched against."""
 
     told: tuple[seen.AnySeen, ...]
     partitions: dict[str, SlurmPartition]
@@ -103,7 +103,7 @@ class Machines:
 
     @property
     def qos_preempts(self) -> bool:
-        """Whether some QOS may take from another."""
+        """Return whether some QOS may take from another."""
         return any(each.preempts for each in self.qos.values())
 
 
@@ -216,7 +216,7 @@ def _places(switches: Iterable[TopologySwitch]) -> dict[str, tuple[str, str]]:
 
 
 def standing(node: Node) -> seen.Standing:
-    """What may start there. A powered-down cloud node is ready: Slurm boots it for who needs it."""
+    """Return what may start there. A powered-down cloud node is ready: Slurm boots it for who needs it."""
     if node.state in ("DOWN", "ERROR", "UNKNOWN", "FUTURE") or node.flags & {"NOT_RESPONDING", "FAIL", "INVALID_REG"}:
         return "down"
     if node.flags & {"DRAIN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN", "REBOOT_ISSUED", "REBOOT_REQUESTED"}:
@@ -265,7 +265,7 @@ _NO_PREEMPTION = ("", "OFF", "GANG", "WITHIN", "PRIORITY")
 
 
 class PartitionChoice(NamedTuple):
-    """What it means to ask for a partition, or for several."""
+    """The meaning of asking for a partition, or for several."""
 
     queue: str
     first: SlurmPartition
@@ -338,7 +338,7 @@ class JobMapping:
         return self._limits.draws(job)
 
     def tier_of(self, job: Job) -> int:
-        """Of the first partition that it asks for."""
+        """Return the tier of the first partition that the job asks for."""
         asked = self._asked(job.partition)
         return 0 if asked is None else asked.first.tier
 
@@ -380,7 +380,7 @@ class JobMapping:
         return group
 
     def _asked(self, partition: str) -> PartitionChoice | None:
-        """What asking for it means, which may be several with commas; None where none of them is shown."""
+        """Return what asking for it means, which may be several with commas; None where none of them is shown."""
         if partition not in self._asked_for:
             names = [name for name in partition.split(",") if name in self._at.partitions]
             pools = sorted({pool for name in names for pool in self._at.pools_of.get(name, ())})
@@ -441,7 +441,7 @@ class JobMapping:
         return ident(job.reservation, "")
 
     def _dependencies(self, job: Job, name: str, known: Collection[str]) -> tuple[Dependency, ...]:
-        """What it waits for; nothing where some of that is not known."""
+        """Return what it waits for; nothing where some of that is not known."""
         if not job.dependency or job.state != "PENDING":
             return ()
         after: list[Dependency] = []
@@ -463,7 +463,7 @@ class JobMapping:
         return tuple(after)
 
     def _phase(self, job: Job) -> tuple[seen.Phase, int]:
-        """What it is at, and while it waits for a time: when that is."""
+        """Return what it is at, and while it waits for a time: when that is."""
         if job.over:
             if job.state == "COMPLETED":
                 return "finished", -1
@@ -593,7 +593,7 @@ class Order:
         """Name -> (tier, rank), as last given."""
 
     def note(self, names: Iterable[str]) -> None:
-        """They are told next, in this order."""
+        """Give these names the next ages, in this order."""
         for name in names:
             if name not in self._age:
                 self._age[name] = self._next
@@ -691,5 +691,5 @@ def _upwards(ages: Sequence[int], low: Place) -> list[int]:
 
 
 def _steps(ages: Sequence[int]) -> int:
-    """How often one is older than the one before it."""
+    """Return how often one is older than the one before it."""
     return sum(b < a for a, b in pairwise(ages))

@@ -63,7 +63,7 @@ _ORDER = {"finished": 0, "failed": 0, "cancelled": 0, "suspended": 1, "held": 2,
 
 
 class MirrorPass(msgspec.Struct, frozen=True, kw_only=True):
-    """One look."""
+    """One pass over the cluster."""
 
     at_s: float
     jobs: int
@@ -80,7 +80,7 @@ class MirrorPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterAnswer(NamedTuple):
-    """What a cluster answered, and is not told yet."""
+    """An answer of the cluster that the engine has not been told yet."""
 
     began: float
     """Monotonic seconds: what is in it is no older."""
@@ -106,8 +106,8 @@ class ShownJobs(NamedTuple):
 
 
 class Mirror:
-    """Of one cluster into one engine. `look`, `take` and `glance` are called by one thread, `ask` by one at a time; the
-    rest may be called from any."""
+    """The mirror of one cluster in one engine. `look`, `take` and `glance` are called by one thread, `ask` by one at a
+    time; the rest may be called from any."""
 
     def __init__(self, connection: SlurmConnection, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
@@ -154,12 +154,12 @@ class Mirror:
     # -- for any thread -----------------------------------------------------------------------------------------------
 
     def has_looked(self) -> bool:
-        """Whether Slurm's list of jobs was ever seen: before that no job of any workload is known."""
+        """Return whether Slurm's list of jobs was ever seen: before that no job of any workload is known."""
         return self._has_looked
 
     @property
     def call(self) -> Call:
-        """What runs a function on the engine's thread."""
+        """Return what runs a function on the engine's thread."""
         return self._call
 
     def job_of(self, workload_id: str) -> Job | None:
@@ -183,7 +183,7 @@ class Mirror:
         return self._partitions
 
     def limit_by(self, limits: ClusterLimits) -> None:
-        """From the next look on jobs count for these."""
+        """Count jobs for these limits from the next look on."""
         if self._limits is None or self._limits.made_of != limits.made_of:
             self._limits, self._limits_new = limits, True
 
@@ -192,13 +192,13 @@ class Mirror:
         self._machines_at = -1e9
 
     def left_out(self) -> tuple[LeftOut, ...]:
-        """What Slurm goes by and the mirror does not, and what could not be taken as it was seen."""
+        """Return what Slurm goes by and the mirror does not, and what could not be taken as it was seen."""
         own = tuple(LeftOut(text=text, count=1, examples=()) for text in self._left_engine)
         return (*self._left_jobs, *self._left_machines, *own)
 
     @property
     def is_new(self) -> bool:
-        """Whether the next look is as the first."""
+        """Return whether the next look is as the first."""
         return self._machines is None
 
     def start_over(self) -> None:
@@ -206,7 +206,7 @@ class Mirror:
         self._machines = None
 
     def lacks(self) -> dict[str, str]:
-        """What could not be asked of this cluster -> why."""
+        """Return the questions that this cluster could not be asked -> why."""
         return dict(self._lacks)
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -218,8 +218,8 @@ class Mirror:
         return self.take(self.ask(whole=whole))
 
     def ask(self, *, whole: bool = False) -> ClusterAnswer:
-        """What changed, for `take`. While a long list is awaited on another thread, there may be glances. Raises as
-        `look`."""
+        """Return what changed, for `take`. While a long list is awaited on another thread, there may be glances. Raises
+        as `look`."""
         began = time.monotonic()
         first = whole or self._machines is None
         fresh_machines = self._ask_machines(first)
@@ -305,7 +305,7 @@ class Mirror:
         return (job.state, job.array_tasks) != (now.state, now.array_tasks) or job.flags != now.flags
 
     def _forget(self) -> None:
-        """What was told before: all of it is told anew, and what is not known any more is found in the cell."""
+        """Return what was told before: all of it is told anew, and what is not known any more is found in the cell."""
         known = self._call(_known)
         self._identities = Identities(known, self._identities.ours)
         self._order = Order(name for name, _, _ in known)
@@ -316,7 +316,7 @@ class Mirror:
         self._names = {}
 
     def _ask_machines(self, first: bool) -> bool:
-        """Whether there is anything new about nodes, partitions, QOS or reservations."""
+        """Return whether there is anything new about nodes, partitions, QOS or reservations."""
         connection, fresh = self._connection, first
         nodes = connection.nodes(None if first else self._nodes_since or None)
         if not nodes.unchanged and len(nodes.list) < len(self._nodes):
@@ -338,7 +338,7 @@ class Mirror:
         return fresh
 
     def _optional(self, what: str, ask: Callable[[], Iterable[T]]) -> tuple[T, ...]:
-        """What a cluster may not have, such as QOS without accounting: the reason is kept."""
+        """Return what a cluster may not have, such as QOS without accounting: the reason is kept."""
         try:
             found = tuple(ask())
         except SlurmRefused as error:
@@ -365,7 +365,7 @@ class Mirror:
         return new
 
     def _new_jobs(self, jobs: Iterable[Job], left: UnsupportedCounts, *, whole: bool) -> list[seen.AnySeen]:
-        """What the engine is to be told of these jobs. `whole`: these are all there are."""
+        """Return what the engine is to be told of these jobs. `whole`: these are all there are."""
         assert self._machines is not None
         mapping = JobMapping(self._machines, left, int(self._wall_s()), self._limits)
         jobs = list(jobs)
@@ -417,7 +417,7 @@ class Mirror:
         return told
 
     def _changed(self, shown: ShownJobs, mapping: JobMapping, ranks: dict[str, int]) -> list[seen.WorkloadSeen]:
-        """What is other than was told, in the order in which it is told."""
+        """Return what is other than was told, in the order in which it is told."""
         facts: list[seen.WorkloadSeen] = []
         # What is left out is told anew from all there are; in a glance those that moved are enough.
         for job, mine in shown.every.values():
@@ -440,7 +440,7 @@ class Mirror:
         return [name for name in gone if name not in coming]
 
     def _ends_of(self, gone: list[str], shown: ShownJobs, mapping: JobMapping) -> list[seen.WorkloadSeen]:
-        """How those ended, as far as accounting knows: the last of them first."""
+        """Return how those ended, as far as accounting knows: the last of them first."""
         facts = [
             mapping.told(job, name, shown.records.keys(), wanted=self._wanted_of(name))
             for name, job in self._ended(gone).items()
@@ -455,7 +455,7 @@ class Mirror:
         return [seen.CapsSeen(most=tuple(sorted(self._told_caps.items())))]
 
     def _ended(self, gone: list[str]) -> dict[str, Job]:
-        """How those ended that the controller has forgotten meanwhile, as far as accounting knows."""
+        """Return how those ended that the controller has forgotten meanwhile, as far as accounting knows."""
         live = set(self._call(live_of)) if gone else set()
         found: dict[str, Job] = {}
         for name in [name for name in gone if name in live][:MAX_LOOKED_UP]:
@@ -484,7 +484,7 @@ class Mirror:
         return tuple(self._identities.name_of(job, task, named) for task in tasks)
 
     def _learn_wanted(self, jobs: Iterable[tuple[Job, tuple[str, ...]]], named: dict[str, RecordedSubmission]) -> None:
-        """What is known of those that were submitted through Muster: each is looked for once."""
+        """Return what is known of those that were submitted through Muster: each is looked for once."""
         asked = {token: named[token].id for job, mine in jobs if mine and (token := token_in(job)) in named
                  and named[token].id in (mine[0], _array_name(mine[0]))}  # fmt: skip
         new = {token: name for token, name in asked.items() if name not in self._wanted}
@@ -495,7 +495,7 @@ class Mirror:
             self._wanted |= {name: found.get(token) for token, name in new.items()}
 
     def _wanted_of(self, name: str) -> WorkloadSpec | None:
-        """What was submitted through Muster and became this workload."""
+        """Return what was submitted through Muster and became this workload."""
         if name in self._wanted:
             return self._wanted[name]
         whole = self._wanted.get(_array_name(name))
@@ -538,7 +538,7 @@ def observe(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
 
 
 def _subject(each: seen.AnySeen) -> tuple[str, str]:
-    """What kind of thing it is about, and which."""
+    """Return what kind of thing it is about, and which."""
     match each:
         case seen.PoolSeen(pool=pool):
             return "pool", pool.name
@@ -552,8 +552,8 @@ def _subject(each: seen.AnySeen) -> tuple[str, str]:
 
 
 def _turn(fact: seen.WorkloadSeen, job: Job) -> tuple[int, int, int, int]:
-    """When it is told: what leaves nodes first; of what waits, what Slurm would start first, since what comes first is
-    older to the engine; what waits for others after all of those."""
+    """Return when it is told: what leaves nodes first; of what waits, what Slurm would start first, since what comes
+    first is older to the engine; what waits for others after all of those."""
     if fact.spec.after:
         # Those depend on older ones alone.
         return 9, 0, job.submit_s, job.id
@@ -581,8 +581,8 @@ def _array_name(element: str) -> str:
 
 
 def wanted_of(tokens: Collection[str], engine: Engine) -> dict[str, WorkloadSpec]:
-    """By token: what was submitted, as far as the cell still has the intent. Nobody needs it later: a workload is what
-    it was when it was first seen, and an intent stays open for longer than that takes."""
+    """Return the submitted workloads by token, as far as the cell still has the intents. Nobody needs it later: a
+    workload is what it was when it was first seen, and an intent stays open for longer than that takes."""
     intents = engine.state.intents
     found: dict[str, WorkloadSpec] = {}
     for intent in (*intents.open.values(), *intents.ended):
@@ -626,7 +626,7 @@ def ended(name: str, last: Job | None, attempts: Iterable[PastJob]) -> Job | Non
 
 
 def _shown(past: PastJob) -> Job:
-    """What both kinds of record have in common."""
+    """Return what both kinds of record have in common."""
     same = (
         "id", "array_id", "array_task", "name", "user", "account", "partition", "qos", "comment", "submit_s",
         "time_limit_s", "tres_wanted", "tres_held",

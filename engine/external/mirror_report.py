@@ -26,7 +26,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnsupportedCounts:
-    """What was left out, each thing once with how often it was met."""
+    """The things that were left out, each thing once with how often it was met."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

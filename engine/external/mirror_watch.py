@@ -123,7 +123,7 @@ class PastRunsReader:
             self._thread.start()
 
     def stop(self) -> None:
-        """What is still asked is not waited for."""
+        """Stop, without waiting for a question under way."""
         self._stopping = True
 
     def _run(self) -> None:
@@ -151,7 +151,7 @@ class PastRunsReader:
         self._learnt, self.lacks = True, {}
 
     def _lately(self, now_s: int) -> list[PastJob]:
-        """What ended of late: window by window, until there is enough."""
+        """Return what ended of late: window by window, until there is enough."""
         found: dict[tuple[int, int, int], PastJob] = {}
         until_s, length_s, began = now_s, FIRST_S, time.monotonic()
         while now_s - until_s < FARTHEST_S and len(found) < MAX_RUNS and time.monotonic() - began < LONGEST_S:
@@ -164,8 +164,8 @@ class PastRunsReader:
 
 
 def runs_of(jobs: Iterable[PastJob], known: dict[str, int] | None = None) -> tuple[PastRun, ...]:
-    """Those the cell has as workloads of its own are left out. `known`: their ids -> when they were submitted, Unix
-    seconds."""
+    """Make runs of past jobs. Those the cell has as workloads of its own are left out. `known`: their ids -> when they
+    were submitted, Unix seconds."""
     known = known or {}
     found = []
     for job in jobs:
@@ -392,7 +392,7 @@ class Watcher:
             self._lacks = {name: why for name, why in missing.items() if self._acts or name in _READS}
 
     def _is_short(self) -> bool:
-        """Whether the whole list is asked for at every beat."""
+        """Return whether the whole list is asked for at every beat."""
         quick = self._whole is None or self._whole.asked_s <= QUICK_S
         return self._looked is not None and self._looked.jobs <= FEW and (quick or not self._glances)
 
@@ -413,7 +413,7 @@ class Watcher:
             self._whole_at = time.monotonic()
 
     def _glance(self) -> bool:
-        """Whether there is a short list; else only what is tracked was asked for."""
+        """Return whether there is a short list; else only what is tracked was asked for."""
         try:
             self._looked = self._mirror.glance(self._now_tracked(), states=self._glances)
         except SlurmRefused:
@@ -423,7 +423,7 @@ class Watcher:
         return self._glances
 
     def _now_tracked(self) -> Iterable[int]:
-        """Those looked at last first."""
+        """Return those looked at last first."""
         now = time.monotonic()
         left = [(job, until) for job, until in list(self._tracked.items()) if until > now]
         self._tracked = dict(left[-MAX_TRACKED:])

@@ -305,7 +305,7 @@ class ObservationFold:
                 yield ev.Dated(row, wl.SUBMITTED, min(each.submitted_ms, self._now_ms))
 
     def _asks(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
-        """What it asks for now, where that is another than before: only while it is on no node."""
+        """Return what it asks for now, where that is another than before: only while it is on no node."""
         spec, state, w = each.spec, self._state, self._state.workloads
         if w.class_at(row).groups != spec.groups:
             self._check(spec)
@@ -343,7 +343,7 @@ class ObservationFold:
             self.changed[each.spec.id] = None
 
     def _started_anew(self, row: int, each: seen.WorkloadSeen) -> bool:
-        """Whether it was put back and has started again since it was last seen."""
+        """Return whether it was put back and has started again since it was last seen."""
         w = self._state.workloads
         return (
             each.phase in _HOLDS
@@ -406,7 +406,7 @@ class ObservationFold:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
 
     def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
-        """What it has, as task groups of equal shares and where they are. No more than there is."""
+        """Return what it has, as task groups of equal shares and where they are. No more than there is."""
         capacity = self._state.capacity
         base = each.spec.groups[0]
         by_share: dict[Resources, list[tuple[int, int]]] = {}
@@ -504,8 +504,8 @@ TOKEN_BYTES = 10
 def intend(
     state: State, command: cmd.AnyCommand, now_ms: int, *, acts: bool, lacks: Mapping[type[cmd.Command], str]
 ) -> Checked:
-    """As `engine.command_checks.check`, in a cell that Slurm decides on: what is asked of Slurm becomes an intent.
-    Everything that can be refused at once is. Raises SpecError, NotFoundError or RefusedError."""
+    """Check a command in a cell that Slurm decides on: a request to Slurm becomes an intent. Whatever can be refused at
+    once is refused. Raises SpecError, NotFoundError or RefusedError."""
     _refuse_impossible(type(command), acts=acts, lacks=lacks)
     if not isinstance(command, CARRIED):
         checked = check(state, command, now_ms)

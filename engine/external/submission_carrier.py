@@ -100,14 +100,14 @@ class JobsByToken:
                 self._by_head.setdefault(head, []).append(job)
 
     def of(self, token: str, user: str = "") -> list[Job]:
-        """Those of that token; of that user where it is known: anybody can write any comment."""
+        """Return the jobs of that token, and of that user where the user is known: anybody can write any comment."""
         found = [*self._by_token.get(token, ()), *self._by_head.get(head_of(token), ())]
         return [job for job in found if not user or not job.user or job.user == user]
 
 
 def judge(sent: SentSubmission, look: JobListing, found: Sequence[Job], ended_kept_s: float = 0.0) -> SubmissionMatch:
-    """What became of it. `found`: jobs of the list with its token. `ended_kept_s`: how long Slurm keeps an ended job in
-    its list, 0 where that is not known."""
+    """Decide what became of a submission. `found`: jobs of the list with its token. `ended_kept_s`: how long Slurm
+    keeps an ended job in its list, 0 where that is not known."""
     if found:
         return _there(found)
     age_s = look.at_s - sent.attempted_s
@@ -127,8 +127,8 @@ def judge(sent: SentSubmission, look: JobListing, found: Sequence[Job], ended_ke
 
 
 def _there(found: Sequence[Job]) -> SubmissionMatch:
-    """Which of several is kept: what has ended well or runs before what waits, then the earlier. Tasks of one array are
-    no copies of each other."""
+    """Return which of several is kept: what has ended well or runs before what waits, then the earlier. Tasks of one
+    array are no copies of each other."""
     by_array: dict[int, Job] = {}
     for job in found:
         by_array.setdefault(job.array_id or job.id, job)
@@ -264,7 +264,7 @@ DENIED_RETRY_S = 15.0
 
 
 class SubmissionApi(Protocol):
-    """What of a Slurm connection is used here."""
+    """The part of a Slurm connection that submits jobs and finds them again."""
 
     def submit(self, wish: JobRequest) -> AcceptedJob: ...
     def jobs(self, since: int | None = None) -> JobList: ...
@@ -278,7 +278,7 @@ class SubmissionJournal(Protocol):
     """The journalled side."""
 
     def new(self, after: int) -> list[Intent]:
-        """Those under way with a larger number, in their order."""
+        """Return intents under way with a larger number, in their order."""
         ...
 
     def settle(self, changes: Sequence[IntentChange]) -> None:
@@ -286,7 +286,8 @@ class SubmissionJournal(Protocol):
         ...
 
     def carried_since(self, number: int) -> list[Intent]:
-        """Those with a larger number that are done, or were so already, or may be, as far as they are still kept."""
+        """Return intents with a larger number that are done, were done already, or may be, as far as they are still
+        kept."""
         ...
 
 
@@ -448,7 +449,7 @@ class Submitter:
         ]
 
     def _doubtful(self, now_s: float) -> list[CarriedSubmission]:
-        """Those that have to be looked for in the whole list. Of what was sent twice all copies are wanted."""
+        """Return those that have to be looked for in the whole list. Of what was sent twice all copies are wanted."""
         found = [
             held
             for held in self._held.values()
@@ -567,7 +568,8 @@ class Submitter:
         return not self.user or job.user in ("", self.user)
 
     def _is_rewritten(self, job: Job, held: CarriedSubmission) -> bool:
-        """Whether a job under the id that was given may be ours without its token, not another that got the id."""
+        """Return whether a job under the id that was given may be ours without its token, not another that got the
+        id."""
         came_with_it = not held.submit_s or job.submit_s == held.submit_s
         return came_with_it and not token_in(job) and not head_in(job) and self.user in ("", job.user)
 

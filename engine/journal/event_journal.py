@@ -38,7 +38,7 @@ Crc = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
 class HeadRow(msgspec.Struct):
-    """What a head has when it is whole. SQLite keeps any value in any column, so damage may be of any type."""
+    """The values of a whole head. SQLite keeps any value in any column, so damage may be of any type."""
 
     format: int
     last_version: Version
@@ -103,7 +103,7 @@ def refuse_damaged_snapshot(place: Place, row: Any) -> None:
 def batches(
     connection: Connection, place: Place, after: tuple[int, int], end: tuple[int, int]
 ) -> Iterator[list[ev.AnyEvent]]:
-    """Those behind `after`, which must lead to `end`: each (version, chain). Raises JournalCorrupt."""
+    """Yield the batches behind `after`, which must lead to `end`: each (version, chain). Raises JournalCorrupt."""
     version, chain = after
     table = table_of(Batch)
     query = select(table).where(table.c.first_version > version).order_by(table.c.first_version)
@@ -185,7 +185,7 @@ class Journal:
 
     @property
     def lease(self) -> Lease | None:
-        """What lets this process write; None where that is a lock on a file."""
+        """Return what lets this process write; None where that is a lock on a file."""
         return None if isinstance(self._store, FileStore) else self._store.lease
 
     def _head(self) -> tuple[Any, int]:
@@ -319,7 +319,7 @@ class Memory:
         self._db = sqlite_store.in_memory()
 
     def transact(self, change: Callable[[Connection], T]) -> T:
-        """As `Journal.transact`."""
+        """Do as `Journal.transact` does."""
         try:
             with self._db.begin() as connection:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -328,7 +328,7 @@ class Memory:
             raise sqlite_store.unavailable(Path(":memory:"), "write", error) from error
 
     def look(self, read: Callable[[Connection], T]) -> T:
-        """As `Journal.look`."""
+        """Do as `Journal.look` does."""
         return self.transact(read)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ def reader(place: Place) -> Database:
 
 
 def read(place: Place, ask: Callable[[Connection], T]) -> T:
-    """What `ask` finds there, as of one moment, beside whatever engine runs. Raises JournalError."""
+    """Return what `ask` finds there, as of one moment, beside whatever engine runs. Raises JournalError."""
     database = reader(place)
     try:
         with database.begin() as connection:
@@ -172,7 +172,7 @@ class JournalFollower:
 
 
 class StandbyResult(NamedTuple):
-    """What waiting has come to."""
+    """The result of standing by."""
 
     lease: Lease
     follower: JournalFollower

@@ -147,7 +147,7 @@ def _code_at_the_door(text: str) -> str:
 
 
 def lost(error: BaseException) -> bool:
-    """Whether the session ended, so that another may do better."""
+    """Return whether the session ended, so that another may do better."""
     code = code_of(error)
     if code:
         return code.startswith(_LOST)
@@ -156,7 +156,7 @@ def lost(error: BaseException) -> bool:
 
 
 def is_undone(error: BaseException) -> bool:
-    """Whether the server said that what it was asked for is not done, so that nobody need look."""
+    """Return whether the server said that what it was asked for is not done, so that nobody need look."""
     return code_of(error) in ("25006", "53300", "55P03")
 
 
@@ -175,7 +175,7 @@ _TOLD: tuple[tuple[str, str, str], ...] = (
 
 
 def refused(place: Schema, doing: str, error: BaseException) -> JournalError:
-    """What the server said, as one of our errors."""
+    """Return what the server said, as one of our errors."""
     if isinstance(error, PoolTimeout):
         return JournalError(f"cannot {doing} journal {place}: the sessions of this process are all taken", "Try again")
     code = code_of(error)

@@ -95,7 +95,7 @@ def awake_or_asleep_s() -> float:
 
 
 class LeaseSighting(NamedTuple):
-    """What somebody who wants the lease has seen."""
+    """One look of a candidate at the lease."""
 
     holder: str
     """Who has it, for people; empty: nobody."""
@@ -232,8 +232,8 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody can have taken it yet, by our own clock: what must be known before anything is done outside
-        the database, where the fence does not reach."""
+        """Return whether nobody can have taken it yet, by our own clock: what must be known before anything is done
+        outside the database, where the fence does not reach."""
         return not self.taken.is_set() and awake_or_asleep_s() - self._renewed_s < TTL_S - RENEW_S
 
     def _run(self) -> None:
@@ -309,7 +309,7 @@ _END_OWN = (
 
 
 class End(NamedTuple):
-    """Where the database stands."""
+    """The end of a journal in the database."""
 
     mark: int
     version: int
@@ -456,8 +456,8 @@ class PostgresStore:
             time.sleep(AGAIN_S)
 
     def _resolved(self, deadline: float, cause: BaseException) -> End:
-        """Where the database ends, seen on a new connection. Raises JournalError, and leaves a doubt, when it cannot be
-        asked in time."""
+        """Return where the database ends, seen on a new connection. Raises JournalError, and leaves a doubt, when it
+        cannot be asked in time."""
         self._writers.dispose()
         try:
             return self._end(deadline)
@@ -526,7 +526,7 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def reading(self, doing: str = "read") -> Iterator[Connection]:
-        """What is read on the connection is of one moment; also while nothing can be written."""
+        """Return what is read on the connection is of one moment; also while nothing can be written."""
         try:
             with self._readers.connect() as connection:
                 yield connection
@@ -534,7 +534,8 @@ class PostgresStore:
             raise postgres_sessions.refused(self.place, doing, error) from error
 
     def look(self, read: Callable[[Connection], T]) -> T:
-        """What `read` finds, as of one moment. Where it makes tables that were missing it may write, and they stay."""
+        """Return what `read` finds, as of one moment. Where it makes tables that were missing it may write, and they
+        stay."""
         try:
             with self.reading() as connection:
                 return read(connection)
@@ -610,7 +611,7 @@ def prepare(place: Schema, seed: int, kind: DatabaseKind = OF_A_CELL) -> None:
 
 
 def exists(place: Schema) -> bool:
-    """Whether somebody has begun a journal there, of a cell or of a fleet. Raises JournalError."""
+    """Return whether somebody has begun a journal there, of a cell or of a fleet. Raises JournalError."""
     database = postgres_sessions.pool(place, "reader")
     try:
         with database.connect() as connection:

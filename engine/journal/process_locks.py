@@ -32,7 +32,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         return f"process {self.pid} on {self.host}"
 
     def is_gone(self) -> bool:
-        """Whether it is known to have ended: it ran on this machine, and runs no more."""
+        """Return whether it is known to have ended: it ran on this machine, and runs no more."""
         here = this_process()
         if not self.boot or (self.boot, self.pids) != (here.boot, here.pids):
             return False
@@ -49,7 +49,7 @@ def this_process() -> Holder:
 
 
 def start_tick(pid: int) -> str:
-    """When a process began, in clock ticks since boot; empty: there is none, or it has ended and waits for its
+    """Return when a process began, in clock ticks since boot; empty: there is none, or it has ended and waits for its
     parent."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] == "Z" else fields[19]

@@ -123,7 +123,7 @@ MIGRATIONS = (Migration("starts that were foretold are kept", (table_of(Estimate
 
 
 def made(connection: Connection) -> int:
-    """How many migrations the database has had."""
+    """Return how many migrations the database has had."""
     if not inspect(connection).has_table(MIGRATION.name):
         return 0
     newest = select(MIGRATION.c.number).order_by(MIGRATION.c.number.desc()).limit(1)
@@ -131,7 +131,7 @@ def made(connection: Connection) -> int:
 
 
 def refuse_other(connection: Connection, place: Place, head: Any) -> int:
-    """How many migrations it has had. Raises JournalFormat for a journal that was written by another Muster."""
+    """Return how many migrations it has had. Raises JournalFormat for a journal that was written by another Muster."""
     if head["format"] == OF_A_FLEET:
         raise JournalFormat(f"{place} is what a fleet remembers, and no cell", "Name another file or another schema")
     if head["format"] != FORMAT:

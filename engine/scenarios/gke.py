@@ -70,7 +70,7 @@ Training = Literal["jobsets", "one", "singles"]
 
 
 class PublishedPhase(msgspec.Struct, frozen=True, kw_only=True):
-    """What was published of a phase, at the published size; None where nothing was."""
+    """The published figures of a phase, at the published size; None where nothing was published."""
 
     tasks: int | None = None
     ms: int | None = None
@@ -157,7 +157,7 @@ class SpecFactory:
         )
 
     def gangs(self, name: str, tasks: int, count: int, priority: str, run_ms: int) -> tuple[WorkloadSpec, ...]:
-        """So many tasks in so many gangs, as even as can be."""
+        """Divide tasks into gangs, as evenly as possible."""
         sizes = [tasks // count + (i < tasks % count) for i in range(count)]
         return tuple(self.gang(f"{name}-{i}", size, priority, run_ms) for i, size in enumerate(sizes))
 
@@ -315,7 +315,7 @@ SCENARIOS = {
 
 
 def phases(name: str, nodes: int, seed: int = 1, training: Training = "jobsets") -> list[ScenarioPhase]:
-    """Of the scenario of that name. Raises SpecError where the counts do not come out even."""
+    """Return the phases of the scenario of that name. Raises SpecError where the counts do not come out even."""
     return phases_65k(nodes, seed) if name == "gke-65k" else phases_130k(nodes, seed, training)
 
 
@@ -330,7 +330,7 @@ NEVER = -1
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a phase took. Milliseconds of the clock of decisions where nothing else is said."""
+    """Durations of a phase. Milliseconds of the clock of decisions where nothing else is said."""
 
     name: str
     tasks: int
@@ -436,7 +436,7 @@ def running_tasks(state: State) -> dict[str, int]:
 
 
 def lost_work(state: State) -> list[str]:
-    """What ended otherwise than it was to, and work that was not kept up to its last checkpoint."""
+    """Return what ended otherwise than it was to, and work that was not kept up to its last checkpoint."""
     w = state.workloads
     now = view(w.state)
     found = []

@@ -60,7 +60,7 @@ ON_TIME_MS = 30_000
 
 
 class SizingMethod(msgspec.Struct, frozen=True):
-    """How large the pool is held."""
+    """A method of sizing the pool."""
 
     name: str
     permille: int = 0
@@ -72,7 +72,7 @@ class SizingMethod(msgspec.Struct, frozen=True):
 
 
 def sizings(permille: int) -> tuple[SizingMethod, ...]:
-    """Those that are compared, with that quantile of the forecast."""
+    """Return those that are compared, with that quantile of the forecast."""
     return (
         SizingMethod("reactive"),
         SizingMethod("reactive, 3 spare", headroom=3),
@@ -84,7 +84,7 @@ def sizings(permille: int) -> tuple[SizingMethod, ...]:
 
 
 class SizingResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way of sizing the pool cost, and how long tasks waited by it."""
+    """The cost of one way of sizing the pool, and the waits of tasks under it."""
 
     sizing: str
     boot_ms: tuple[int, int]
@@ -133,7 +133,8 @@ def tasks_of(hours: list[int], begin_ms: int, seed: int) -> list[tuple[int, int]
 
 
 def noted_of(hours: list[int], seed: int) -> list[int]:
-    """What a cell with nodes for everybody would have noted of these hours: the most tasks at once at any scan."""
+    """Return what a cell with nodes for everybody would have noted of these hours: the most tasks at once at any
+    scan."""
     tasks = np.array(tasks_of(hours, 0, seed), np.int64).reshape(-1, 2)
     scans = np.arange(0, len(hours) * HOUR_MS, SCAN_MS)
     begun = np.searchsorted(tasks[:, 0], scans, side="right")

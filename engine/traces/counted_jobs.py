@@ -184,7 +184,7 @@ class Estimates(Protocol):
         one when the processors of what runs come back."""
 
     def started(self, job: int, now: int) -> None:
-        """It runs from now on."""
+        """Note that the run begins now."""
 
     def longer(self, job: int, elapsed: int) -> int:
         """Whole run time to expect, above `elapsed`, of one that has run so long, which is more than was expected."""
@@ -333,7 +333,7 @@ class EstimatedRun:
                 break
 
     def _promise(self, job: int) -> tuple[int, int]:
-        """When the job is expected to have its processors, and how many it then leaves over."""
+        """Return when the job is expected to have its processors, and how many it then leaves over."""
         available, wanted, sizes = self.free, self.jobs.processors[job], self.jobs.processors
         for end, ending in self.expected:
             available += sizes[ending]

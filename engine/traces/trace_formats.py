@@ -385,6 +385,6 @@ def dlrm_jobs(file: TraceFile) -> Iterator[TraceJob]:
 
 
 def _plain(text: str) -> bool:
-    """Whether it is a short decimal number. Some limits are -1, for none."""
+    """Return whether it is a short decimal number. Some limits are -1, for none."""
     digits = text.removeprefix("-").replace(".", "", 1)
     return digits.isascii() and digits.isdigit() and len(digits) <= 12

@@ -52,7 +52,7 @@ class FinishedRun(msgspec.Struct, frozen=True):
 
 
 class RunTimeScore(msgspec.Struct, frozen=True):
-    """Of one method on one trace; logarithms are natural."""
+    """The score of one method on one trace; logarithms are natural."""
 
     pinball50: float
     pinball90: float
@@ -128,7 +128,7 @@ def backtest_rules(runs: Sequence[FinishedRun]) -> dict[str, RunTimeScore]:
 
 
 def predictions(runs: Sequence[FinishedRun], figures: tuple[str, ...]) -> list[RunTimeQuantiles]:
-    """What the model says of each at its submission, fed with what happened until then and nothing else."""
+    """Return what the model says of each at its submission, fed with what happened until then and nothing else."""
     width = len(runs[0].submission.figures) if runs else 0
     model = RunModel(figures + tuple(f"figure {at}" for at in range(len(figures), width)))
     due: list[tuple[int, int, int]] = []
@@ -225,7 +225,7 @@ ROWS = {
 
 
 class QueueScore(msgspec.Struct, frozen=True, kw_only=True):
-    """What the jobs of a trace met under one policy."""
+    """Waits of a trace's jobs under one policy."""
 
     avg_wait_s: float
     avg_bounded_slowdown: float

@@ -59,7 +59,8 @@ SMOOTHED = 4 * WEEK
 
 
 class DemandScore(msgspec.Struct, frozen=True):
-    """Of one method; by horizon in hours, as text. None where the series gives no unit (constant, or all zero)."""
+    """The score of one method; by horizon in hours, as text. None where the series gives no unit (constant, or all
+    zero)."""
 
     mase: dict[str, float | None]
     wql: dict[str, float | None]
@@ -171,7 +172,7 @@ Rule = Callable[[Series, int], float]
 
 
 class ScalingScore(msgspec.Struct, frozen=True):
-    """Of one method; None where no headroom leaves as little unmet, or nothing is demanded."""
+    """The score of one method; None where no headroom leaves as little unmet, or nothing is demanded."""
 
     over_provision_pct: float | None
     unmet_pct: float | None
@@ -262,7 +263,7 @@ MIN_PRICE_HOURS = 10 * DAY
 
 
 class SpotPriceScore(msgspec.Struct, frozen=True):
-    """Of one method, percent."""
+    """The score of one method, in percent."""
 
     median_ape: float
     mean_ape: float
@@ -316,7 +317,7 @@ class LabelledSeries(NamedTuple):
 
 
 class AnomalyScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one method on one series, or on all."""
+    """The score of one method on one series, or on all."""
 
     windows: int
     hit: int
@@ -408,7 +409,7 @@ def window(told: Any, path: str | Path, name: str) -> Window:
 
 
 def muster(series: LabelledSeries) -> list[int]:
-    """When the product's own detector alarms."""
+    """Return when the product's own detector alarms."""
     return [alarm.at_ms for alarm in detect(series.at_ms, series.values)]
 
 
@@ -445,7 +446,8 @@ METHODS: dict[str, Callable[[LabelledSeries], list[int]]] = {
 
 
 def merged(times_ms: Iterable[int]) -> list[int]:
-    """At most one in each cool-down. The rules' are not drawn out by what comes within: theirs would never end."""
+    """Keep at most one alarm in each cool-down. The rules' are not drawn out by what comes within: theirs would never
+    end."""
     found: list[int] = []
     until = -(2**62)
     for at_ms in times_ms:
@@ -489,7 +491,7 @@ def made(windows: int, hit: int, alarms: int, false: int, weeks: float) -> Anoma
 def backtest_anomalies(
     all_series: Sequence[LabelledSeries], labels: Mapping[str, Sequence[Window]]
 ) -> tuple[dict[str, dict[str, list[int]]], dict[str, dict[str, AnomalyScore]]]:
-    """By method and series: when it alarms in the scored part; and, of the series that `labels` name, how well that
+    """Return the alarms in the scored part by method and series; and, of the series that `labels` name, how well that
     agrees with their windows."""
     alarms = {
         method: {

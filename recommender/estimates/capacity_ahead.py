@@ -65,7 +65,7 @@ twenty series of clusters and services."""
 
 
 class Ahead(NamedTuple):
-    """What is foretold of one hour."""
+    """The forecast of one hour."""
 
     middle: float
     """In the unit of the series, 0 or more."""
@@ -79,12 +79,12 @@ class Ahead(NamedTuple):
     """Of each of `off`: share of demand that would have been unmet with that many sizes above the middle; falling."""
 
     def quantile(self, permille: int) -> float:
-        """What demand stays below with that chance in a thousand; 0 or more."""
+        """Return what demand stays below with that chance in a thousand; 0 or more."""
         at = min(int(np.searchsorted(self.share, permille / 1000)), len(self.off) - 1)
         return max(self.middle + float(self.off[at]) * self.size, 0.0)
 
     def capacity(self, unmet: float) -> float:
-        """That leaves this share of demand unmet, in volume and over many hours; 0 or more."""
+        """Return the capacity that leaves this share of demand unmet, in volume and over many hours; 0 or more."""
         return max(self.middle + float(np.interp(-unmet, -self.unmet, self.off)) * self.size, 0.0)
 
 
@@ -104,8 +104,8 @@ class CapacityForecaster:
 
 
 def ahead(past: Series, lead: int) -> Ahead:
-    """Of the hour that is `lead` hours (1 or more) after the last of `past`. `past`: demand hour by hour, oldest first,
-    without gaps, at least LEAST hours."""
+    """Forecast the hour that is `lead` hours (1 or more) after the last of `past`. `past`: demand hour by hour, oldest
+    first, without gaps, at least LEAST hours."""
     past = past[-WINDOW:]
     hours = len(past)
     level = max(float(past.mean()), 1e-9)

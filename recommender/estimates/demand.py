@@ -76,7 +76,8 @@ def sweep(series: Floats, hours: int, judged: int, *, models: bool, season: bool
 
 
 def simple(series: Floats, hours: int, judged: int, *, season: bool) -> dict[str, Floats]:
-    """As in the last hour; and what the same hours of days before say, as far as those are known at all origins."""
+    """Forecast as in the last hour, and as in the same hours of days before, as far as those are known at all
+    origins."""
     known = len(series) - judged
     origins = np.arange(known, len(series) + 1)
     ahead = np.arange(hours)
@@ -301,7 +302,7 @@ class Member:
 
 @dataclass(frozen=True)
 class DemandForecast:
-    """Of the hours after the past it was made from, in the unit of the series; never below 0."""
+    """A forecast of the hours after the past it was made from, in the unit of the series; never below 0."""
 
     permilles: tuple[int, ...]
     quantiles: Floats
@@ -387,7 +388,7 @@ class DemandModel:
 
 
 def _basis(known: int) -> tuple[Basis, int]:
-    """What so long a past allows, and how many of its last hours can be foretold from the ones before."""
+    """Return what so long a past allows, and how many of its last hours can be foretold from the ones before."""
     if known >= MIN_MODELS:
         return "models", min(JUDGED, (known - MIN_MODELS) // 2 + DAY)
     if known >= MIN_SEASON:

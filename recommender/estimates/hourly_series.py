@@ -252,7 +252,8 @@ def _price(text: str) -> float | None:
 
 
 def hourly(changes: PriceSeries) -> HourlyPrice:
-    """Of the whole hours from the first change to the last: an hour counts once the price is known up to its end."""
+    """Return the prices of the whole hours from the first change to the last: an hour counts once the price is known up
+    to its end."""
     at, price = changes.at_s, changes.price
     first, end = int(np.ceil(at[0] / HOUR_S)), int(at[-1] // HOUR_S)
     edges = np.arange(first, max(end, first) + 1) * float(HOUR_S)

@@ -62,14 +62,14 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(tenant: str, name: str, gpu_milli: int, tasks: int) -> Fingerprint | None:
-    """None when the name says nothing."""
+    """Return None when the name says nothing."""
     kind = kind_of(tenant, name)
     asked = gpu_milli / 1000 if gpu_milli else max(tasks, 1)
     return Fingerprint(kind, round(math.log2(asked)), gpu_milli > 0) if kind else None
 
 
 def type_of(gpu_model: str, pool: str) -> str:
-    """What makes machines alike: the device model, else the pool."""
+    """Return what makes machines alike: the device model, else the pool."""
     return gpu_model or f"pool {pool}"
 
 
@@ -130,7 +130,8 @@ class SpeedModel:
         return {name: len(told) for (each, name), told in self._cells.items() if each == like}
 
     def speed(self, like: Fingerprint | None, type_name: str) -> Speed | None:
-        """None where nothing tells: its like never finished, or nothing links this type with those where it did."""
+        """Return None where nothing tells: its like never finished, or nothing links this type with those where it
+        did."""
         if like not in self._likes:
             return None
         own = self._cells.get((like, type_name), [])
@@ -272,7 +273,7 @@ def with_interruptions(run_ms: float, hazard: float, checkpoint_ms: int) -> floa
 
 
 def said(found: Sequence[PlacementOption], workload_id: str) -> str:
-    """Which is best, in one sentence, or that it cannot be told."""
+    """Return which is best, in one sentence, or that it cannot be told."""
     known = [each for each in found if each.allowed and each.cost_microusd is not None and each.rate_microusd_hour]
     allowed = [each for each in found if each.allowed]
     if not allowed:
@@ -302,7 +303,7 @@ def advised(
     places: Sequence[CandidatePool],
     checkpoint_ms: int,
 ) -> PlacementAdvice:
-    """What is known of where this workload would do best."""
+    """Return what is known of where this workload would do best."""
     found = options(model, like, places, checkpoint_ms)
     unknown = [] if like else ["its name says nothing of what it is: give work of one kind one name, with numbers"]
     return PlacementAdvice(
@@ -345,7 +346,7 @@ class ColocatedRun(NamedTuple):
 
 
 class Slowdown(NamedTuple):
-    """What a kind loses beside others."""
+    """The loss of a kind beside others."""
 
     kind: str
     runs: int
@@ -358,7 +359,7 @@ class Slowdown(NamedTuple):
 
 
 def beside(run: RunRecord, share: float) -> ColocatedRun | None:
-    """None for what did not finish in one attempt, or whose name says nothing."""
+    """Return None for what did not finish in one attempt, or whose name says nothing."""
     like = fingerprint(run.tenant, run.name, run.gpu_milli, run.tasks)
     if like is None or run.outcome != "finished" or run.attempts != 1 or not 0 <= run.started_ms < run.ended_ms:
         return None
@@ -383,7 +384,7 @@ def slowdowns(runs: Iterable[ColocatedRun]) -> list[Slowdown]:
 
 
 def tested_kind(kind: str, runs: Sequence[ColocatedRun]) -> Slowdown | None:
-    """None where there is too little to tell."""
+    """Return None where there is too little to tell."""
     groups: dict[tuple[Fingerprint, str], list[ColocatedRun]] = defaultdict(list)
     for run in runs:
         groups[run.like, run.type_name].append(run)
@@ -406,8 +407,8 @@ def tested_kind(kind: str, runs: Sequence[ColocatedRun]) -> Slowdown | None:
 
 
 def chance_of(together: float, shares: Sequence[Floats], times: Sequence[Floats]) -> float:
-    """Of a sum of products as large, when the shares are dealt out anew within each group. By the mean and variance
-    that dealing has, where that is plainly no rare one; else dealt."""
+    """Return the chance of a sum of products as large, when the shares are dealt out anew within each group. By the
+    mean and variance that dealing has, where that is plainly no rare one; else dealt."""
     mean = sum(len(share) * float(share.mean() * time.mean()) for share, time in zip(shares, times, strict=True))
     variance = sum(
         float(share.var() * time.var()) * len(share) ** 2 / (len(share) - 1)

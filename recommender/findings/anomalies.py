@@ -30,7 +30,7 @@ WEEK_MS = 7 * DAY_MS
 
 
 class DetectorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How easily a series alarms. The defaults hold for every series: nobody tunes one."""
+    """The sensitivity of a detector. The defaults hold for every series: nobody tunes one."""
 
     weeks: float = 8.0
     """A point alarms when errors like it are seen once in so many weeks, by the tail of the errors so far."""
@@ -77,7 +77,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def severity(self) -> float:
-        """How many times as far off as the bar allows; above 1."""
+        """Return how many times as far off as the bar allows; above 1."""
         return abs(self.value - self.expected) / self.bar
 
 
@@ -183,8 +183,8 @@ class SpanDetector:
         return found
 
     def _opinions(self, at: int) -> Floats:
-        """What each candidate expects: the usual value of this time of day, of this time of the week, the level of the
-        last day, and the last value that shares no point with this one."""
+        """Return what each candidate expects: the usual value of this time of day, of this time of the week, the level
+        of the last day, and the last value that shares no point with this one."""
         means, size = self._means, len(self._means)
         if self._count % self._renew == 0 or math.isnan(self._level):
             recent = means[np.arange(at - self._points - self._day, at - self._points + 1) % size]
@@ -343,8 +343,8 @@ class Counts:
 
 
 def chance_of_count(count: float, before: float, exposure: float) -> float:
-    """Of `count` events or more in one window, after `before` events in `exposure` windows: negative binomial with
-    Jeffreys' prior Gamma(1/2, 0) on the rate."""
+    """Return the chance of `count` events or more in one window, after `before` events in `exposure` windows: negative
+    binomial with Jeffreys' prior Gamma(1/2, 0) on the rate."""
     most = min(math.ceil(count - 1e-9), MAX_COUNTED)
     shape, miss = before + 0.5, math.log(exposure / (exposure + 1))
     hit = -math.log(exposure + 1)
@@ -356,8 +356,8 @@ def chance_of_count(count: float, before: float, exposure: float) -> float:
 
 
 def chance_of_share(failed: int, tried: int, failed_before: int, tried_before: int) -> float:
-    """Of `failed` or more of `tried`, after `failed_before` of `tried_before`: beta-binomial with Jeffreys' prior
-    Beta(1/2, 1/2) on the share. 1 with fewer than MIN_TRIED of either: nothing is told by so few."""
+    """Return the chance of `failed` or more of `tried`, after `failed_before` of `tried_before`: beta-binomial with
+    Jeffreys' prior Beta(1/2, 1/2) on the share. 1 with fewer than MIN_TRIED of either: nothing is told by so few."""
     if min(tried, tried_before) < MIN_TRIED:
         return 1.0
     if tried > MAX_COUNTED:

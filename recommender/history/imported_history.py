@@ -44,7 +44,7 @@ slowdown, power brake. The power cap alone (0x4) is usual under load."""
 
 
 class MetricQuery(NamedTuple):
-    """How one of our metrics is asked for."""
+    """The query for one of our metrics."""
 
     metric: str
     expression: str
@@ -133,7 +133,7 @@ class TooMuch(MusterError):
 
 
 class QueryResult(NamedTuple):
-    """What one question brought."""
+    """The result of one query."""
 
     rows: tuple[SampleRow, ...]
     unmatched: Counter[str]
@@ -164,7 +164,7 @@ class Prometheus:
         self._http.close()
 
     def query_range(self, expression: str, start_s: int, end_s: int, step_s: int) -> list[PrometheusSeries]:
-        """What the expression gives at each step from start to end. Raises TooMuch where less is to be asked."""
+        """Return what the expression gives at each step from start to end. Raises TooMuch where less is to be asked."""
         asked = {"query": expression, "start": str(start_s), "end": str(end_s), "step": str(step_s)}
         status = 0
         try:
@@ -255,7 +255,7 @@ def without_port(target: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """Whether it is an IPv4 address, whose first part is no name."""
+    """Return whether it is an IPv4 address, whose first part is no name."""
     return name.replace(".", "").isdigit()
 
 

@@ -27,7 +27,7 @@ MAX_SUBJECT = 300
 
 
 class TelemetryMetric(NamedTuple):
-    """What one metric is."""
+    """The description of one metric."""
 
     unit: str
     of: tuple[str, ...]
@@ -169,7 +169,7 @@ def flaw(metric: str, of: str, subject: str) -> str:
 
 
 def run_flaw(run: RunRecord, now_ms: int | None) -> str:
-    """What is wrong with a run, where its source's clock shows `now_ms`; empty if nothing is."""
+    """Return what is wrong with a run, where its source's clock shows `now_ms`; empty if nothing is."""
     if not run.id or len(run.id) > MAX_SUBJECT or not run.source:
         return "without an id or a source"
     if not 0 <= run.submitted_ms <= run.ended_ms < 2**53 or (run.started_ms >= 0 and run.started_ms > run.ended_ms):
@@ -190,7 +190,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class RetentionTier(NamedTuple):
-    """How finely a chunk tells."""
+    """The resolution of chunks of one age."""
 
     step_ms: int
     span_ms: int
@@ -206,7 +206,7 @@ TIERS = (
 
 @dataclass(frozen=True)
 class Retention:
-    """How long what is kept. Raises SpecError when that makes no sense."""
+    """The retention of measurements and ended work. Raises SpecError when that makes no sense."""
 
     minutes_ms: int = 2 * DAY_MS
     """As measured, at most one sample a minute."""
@@ -278,7 +278,7 @@ class RunCount(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is, and the window that was asked for."""
+    """The series that there are, and the window that was asked for."""
 
     now_ms: int
     """Cell time."""
@@ -330,14 +330,14 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """So many were left out, and why."""
+    """A count of samples that were left out, with the reason."""
 
     reason: str
     count: int
 
 
 class ImportReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was taken in."""
+    """The receipt of an import."""
 
     taken: int
     refused: tuple[Refused, ...] = ()

@@ -88,7 +88,7 @@ class _Series:
 
 
 class Telemetry:
-    """What was measured and what has run. May be used by several threads.
+    """The history of measurements and ended work. It may be used by several threads.
 
     `clock` tells a source's present time; without it nothing is refused as being of the future, and nothing is stale.
     Writing raises RecordsError while the disk fails.
@@ -152,7 +152,7 @@ class Telemetry:
         refused: Counter[str] | None = None,
         note: tuple[str, float] | None = None,
     ) -> int:
-        """As `add`, of many samples of few series."""
+        """Add many samples of few series, as `add` does."""
         reasons: Counter[str] = Counter() if refused is None else refused
         with self._lock:
             self._open()
@@ -222,8 +222,9 @@ class Telemetry:
         return ids[good], times[good].astype(np.int64), values[good]
 
     def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> SeriesPoints:
-        """What was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been summed
-        up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MAX_POINTS."""
+        """Return what was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been
+        summed up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MAX_POINTS.
+        """
         if step_ms < 1 or until_ms < since_ms:
             raise SpecError("step" if step_ms < 1 else "until", "is before the begin or less than 1 ms", "")
         start_ms = since_ms // step_ms * step_ms
@@ -445,7 +446,7 @@ class Telemetry:
         return found
 
     def _read(self, number: int, since_ms: int, until_ms: int) -> SampleBuckets:
-        """What there is of a series, of all ages, before `until_ms`."""
+        """Return what there is of a series, of all ages, before `until_ms`."""
         since = {f"since{tier}": since_ms - kind.span_ms for tier, kind in enumerate(TIERS)}
         with self.records.reading() as connection:
             stored = connection.execute(READ_CHUNKS, {"number": number, "until": until_ms, **since}).all()

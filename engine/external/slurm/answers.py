@@ -336,7 +336,7 @@ class Entry:
         return ""
 
     def number(self, name: str) -> int | None:
-        """None = not set; UNLIMITED = infinite."""
+        """Return a number. None = not set; UNLIMITED = infinite."""
         value = getattr(self.raw, name)
         if type(value) is int and 0 <= value < 0xFFFFFFFE:
             return value
@@ -452,7 +452,7 @@ def plain_number(value: Any) -> Any:
 
 
 def number_in(value: Any) -> int | None:
-    """As `Entry.number`, of a value that nobody keeps when it is strange."""
+    """Return a number as `Entry.number` does, of a value that is not kept when it is strange."""
     found = plain_number(value)
     return None if found is _STRANGE or found is None else int(found)
 
@@ -464,7 +464,7 @@ def in_seconds(minutes: int | None) -> int | None:
 def read_all(
     raws: Sequence[msgspec.Raw], read: Callable[[msgspec.Raw], T], kind: str, *, after: int = 0
 ) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """What could be read, and a line for each entry that could not be at all. `after`: so many were read before."""
+    """Return the entries that could be read, and a line for each that could not. `after`: so many were read before."""
     good: list[T] = []
     bad: list[str] = []
     for at, raw in enumerate(raws):

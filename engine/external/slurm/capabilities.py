@@ -41,7 +41,7 @@ class SlurmGone(SlurmRefused):
 
     @property
     def over(self) -> bool:
-        """It is known, and has ended."""
+        """True where the thing is known and has ended."""
         return self.number == OVER
 
 

@@ -162,19 +162,19 @@ class SlurmReader(SlurmSession):
         return self._from_database(f"asking accounting for job {id_}", path, entries.past_job, "jobs")
 
     def boot(self) -> str:
-        """When slurmctld started, by its own word: another word, another slurmctld. Empty where Slurm's commands are
-        not at hand: REST tells only since when it counts, which a reset of the statistics changes as well."""
+        """Return when slurmctld started, by its own word: another word, another slurmctld. Empty where Slurm's commands
+        are not at hand: REST tells only since when it counts, which a reset of the statistics changes as well."""
         return self.commands.boot() if self.commands is not None and self.can.topology else ""
 
     def ended_kept_s(self) -> float:
-        """How long an ended job stays in Slurm's list; 0 where that is not told."""
+        """Return how long an ended job stays in Slurm's list; 0 where that is not told."""
         if self.commands is None or not self.can.topology:
             return 0.0
         age_s = self.commands.min_job_age_s()
         return math.inf if age_s == 0 else float(age_s or 0)
 
     def resume_timeout_s(self) -> int:
-        """How long slurmctld waits for a node to boot, by `scontrol`; 0: not told."""
+        """Return how long slurmctld waits for a node to boot, by `scontrol`; 0: not told."""
         return self.commands.resume_timeout_s() if self.commands is not None and self.can.topology else 0
 
     def steps(self, id_: int) -> tuple[JobStep, ...]:

@@ -216,7 +216,8 @@ def _exclusive(entry: Entry) -> bool:
 
 
 def _on_nodes(entry: Entry, nodes: tuple[str, ...]) -> dict[str, Any]:
-    """What is held on each node: CPUs, memory, GRES and indexes of GPUs, from `job_resources` and `gres_detail`."""
+    """Return what is held on each node: CPUs, memory, GRES and indexes of GPUs, from `job_resources` and
+    `gres_detail`."""
     resources = entry.raw.job_resources
     listed = within(resources, "allocated_nodes")
     if not isinstance(listed, list):

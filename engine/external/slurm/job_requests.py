@@ -50,7 +50,7 @@ _DEPENDENCIES = {"finished": "afterok", "failed": "afternotok", "ended": "aftera
 
 
 class JobDestination(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in Slurm the work of a queue goes; empty: as Slurm has it by default."""
+    """The place in Slurm of a queue's work. Empty = Slurm's default."""
 
     partition: str = ""
     account: str = ""
@@ -86,7 +86,7 @@ def head_in(job: Job) -> str:
 
 
 def carries(job: Job, token: str) -> bool:
-    """Whether it is the job of that token."""
+    """Return whether it is the job of that token."""
     told = token_in(job)
     return told == token if told else head_in(job) == head_of(token)
 
@@ -194,7 +194,7 @@ _JOB_NAME = re.compile(r"(\d+(?:/\d+)?)(?:\.(\d+))?")
 
 
 class RecordedSubmission(msgspec.Struct, frozen=True):
-    """What is on record of a submission through Muster."""
+    """The record of a submission through Muster."""
 
     id: str
     """The workload id that was asked for."""
@@ -207,9 +207,9 @@ class RecordedSubmission(msgspec.Struct, frozen=True):
 
 
 class MusterJobs:
-    """Which jobs were submitted through Muster. A comment alone proves nothing: everybody sees those of others and may
-    write the same. What Slurm answered with counts; where that is not on record, the first job that was seen with the
-    token, of the user whom the others of ours are of."""
+    """The jobs that were submitted through Muster. A comment alone proves nothing: everybody sees those of others and
+    may write the same. What Slurm answered with counts; where that is not on record, the first job that was seen with
+    the token, of the user whom the others of ours are of."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[int, int]] = {}
@@ -328,7 +328,7 @@ class ChangeStep(msgspec.Struct, frozen=True):
 
 
 class StepReading(msgspec.Struct, frozen=True):
-    """What was read of what a step is about."""
+    """A reading of the thing that a step changes."""
 
     standing: Standing
     text: str
@@ -337,7 +337,7 @@ class StepReading(msgspec.Struct, frozen=True):
 
 
 class JobChangeApi(Protocol):
-    """What of a Slurm connection is used here."""
+    """The part of a Slurm connection that changes jobs, nodes and reservations."""
 
     def boot(self) -> str: ...
 
@@ -365,7 +365,7 @@ JobOf = Callable[[str], Job | None]
 def steps_of(
     command: cmd.AnyCommand, number: int, far: JobChangeApi, job_of: JobOf
 ) -> list[tuple[ChangeStep, Job | None]]:
-    """What is to be done, in this order, and to which jobs."""
+    """Return the steps of a command, in order, each with the job that is meant."""
     steps = [(step, job_of(step.target) if step.do in OF_JOBS else None) for step in _steps(command, number)]
     if isinstance(command, cmd.Drain):
         return steps + _put_back_steps(far, lambda job: not set(command.ids).isdisjoint(job.nodes))
@@ -375,7 +375,7 @@ def steps_of(
 
 
 def read_back(command: cmd.AnyCommand) -> str:
-    """What is read in Slurm to see that it is done, in words."""
+    """Describe the reading of Slurm that shows the command is done."""
     return "; ".join(dict.fromkeys(READ_BACK[step.do] for step in _steps(command, 0)))
 
 
@@ -461,7 +461,8 @@ def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
 
 
 def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], ChangeStep]:
-    """What it sets, of what, by which step: of a job that is cancelled nothing else matters."""
+    """Return the settings that a command makes, by topic and target. Of a job that is cancelled nothing else
+    matters."""
     return {(topic, step.target): step for step in _steps(command, 0) for topic in _topics(step.do)}
 
 
@@ -481,14 +482,16 @@ def _put_back_steps(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tup
 
 
 def same(meant: Job, now: Job) -> bool:
-    """Whether a job that is read is the one that was meant: one that was put back has another time of submission."""
+    """Return whether a job that is read is the one that was meant: one that was put back has another time of
+    submission."""
     put_back = now.restarts > meant.restarts and (now.user, now.name) == (meant.user, meant.name)
     return now.id == meant.id and (now.submit_s == meant.submit_s or put_back)
 
 
 def look(far: JobChangeApi, step: ChangeStep, meant: Job | None, since_s: float) -> StepReading:
-    """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was put back before that
-    is to be put back again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
+    """Read whether a step is done, and what shows it. `since_s`: Unix time at which it was wanted: what was put back
+    before that is to be put back again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused.
+    """
     if step.do in OF_JOBS:
         if meant is None:
             return StepReading("missing", f"{step.target}: Slurm has no such job any more")

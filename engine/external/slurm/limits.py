@@ -51,17 +51,17 @@ _HELD_REASONS = frozenset(("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"))
 
 
 def is_held(job: Job) -> bool:
-    """Whether the job waits until somebody releases it."""
+    """Return whether the job waits until somebody releases it."""
     return job.held or job.reason in _HELD_REASONS or not job.flags.isdisjoint(_HELD_FLAGS)
 
 
 def is_limit(reason: str) -> bool:
-    """Whether the reason is a limit of a QOS or an association: room on nodes would not help."""
+    """Return whether the reason is a limit of a QOS or an association: room on nodes would not help."""
     return _CODE.match(reason) is not None
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user has of it."""
+    """One user's part of a limit."""
 
     user: str
     amount: int
@@ -142,7 +142,7 @@ class ClusterLimits:
         return tuple(sorted(exact, key=lambda limit: not limit.is_over))
 
     def all(self, jobs: Iterable[Job]) -> tuple[Limit, ...]:
-        """Those of all running jobs together, with what is in use; then those on each user, account and job."""
+        """Return the limits on all running jobs together, with their use; then those on each user, account and job."""
         held = list(jobs)
         found: list[Limit] = []
         for qos in self._qos.values():
@@ -156,7 +156,8 @@ class ClusterLimits:
         return tuple((cap.name, amount) for cap, over in self.caps(job) if (amount := amount_of(job, over)) > 0)
 
     def holds_by_cap(self, job: Job) -> bool:
-        """Whether the limit that is the job's reason is one that a cap tells: then it is over when enough has ended."""
+        """Return whether the limit that is the job's reason is one that a cap tells: then it is over when enough has
+        ended."""
         found = _CODE.match(job.reason)
         if found is None or "Min" in found["rest"] or found["rest"].startswith(("PerJob", "PerNode")):
             return False
@@ -164,14 +165,15 @@ class ClusterLimits:
         return any(over.split("/")[0] in kinds for _, over in self.caps(job))
 
     def caps(self, job: Job) -> tuple[tuple[Cap, str], ...]:
-        """With what each is over."""
+        """Return the caps that count the job, each with the resource it limits."""
         key = (job.account, job.user, job.qos, job.partition)
         if key not in self._caps_of:
             self._caps_of[key] = tuple(self._caps(job))
         return self._caps_of[key]
 
     def _caps(self, job: Job) -> Iterator[tuple[Cap, str]]:
-        """What a QOS limits is not limited by accounts (acct_policy.c), and a partition's QOS goes before the job's."""
+        """Return what a QOS limits is not limited by accounts (acct_policy.c), and a partition's QOS goes before the
+        job's."""
         partition = self._partition_qos.get(job.partition.split(",")[0], "")
         done: set[tuple[str, str]] = set()
         for name in dict.fromkeys((partition, job.qos)):
@@ -309,7 +311,7 @@ def _of_each_job(of: str, tres: dict[str, int], wall_s: int | None, job: Job | N
 
 
 def amount_of(job: Job, over: str) -> int:
-    """What the job has, or while it waits asks for, of what is limited."""
+    """Return the amount of a limited resource that the job has, or asks for while it waits."""
     if over in (JOBS, SUBMITTED):
         return 1
     if over == TIME:

@@ -120,12 +120,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def over(self) -> bool:
-        """It has ended and holds nothing any more."""
+        """True once the job has ended and holds nothing any more."""
         return self.state in OVER_STATES and "COMPLETING" not in self.flags
 
     @property
     def holding(self) -> bool:
-        """It has nodes: running, suspended, or on its way out."""
+        """True while the job has nodes: running, suspended, or on its way out."""
         return self.state in ("RUNNING", "SUSPENDED", "COMPLETING") or "COMPLETING" in self.flags
 
 
@@ -225,7 +225,7 @@ class TopologySwitch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to submit. Zero, empty or None = leave it to Slurm's defaults."""
+    """A job to submit. Zero or empty = Slurm's default."""
 
     name: str
     script: str

@@ -36,7 +36,8 @@ class Commands:
         return self._path("scontrol") is not None
 
     def since_s(self) -> int:
-        """From when `sdiag` counts: the same second as REST's diag says only if both speak to one controller."""
+        """Return the Unix second from which `sdiag` counts. It equals that of REST's diag only if both speak to one
+        controller."""
         said = self._run("sdiag", [], timeout_s=PROBE_S)
         found = re.search(r"^Data since\s.*\((\d+)\)", said, re.MULTILINE)
         return int(found[1]) if found else 0
@@ -82,21 +83,21 @@ class Commands:
         return tuple(state for line in output.splitlines() if (state := _state(line)))
 
     def resume_timeout_s(self) -> int:
-        """How long slurmctld waits for a node to boot; 0 where it does not say."""
+        """Return how long slurmctld waits for a node to boot; 0 where it does not say."""
         said = self._configured("ResumeTimeout")
         return int(said) if said.isdecimal() else 0
 
     def boot(self) -> str:
-        """When slurmctld started, as it says itself, to the second. 24.11 starts anew for a reconfigure, too."""
+        """Return when slurmctld started, as it says itself, to the second. 24.11 starts anew for a reconfigure, too."""
         return self._configured("BOOT_TIME")
 
     def min_job_age_s(self) -> int | None:
-        """How long slurmctld keeps ended jobs in its list, 0 for good; None where it does not say."""
+        """Return how long slurmctld keeps ended jobs in its list, 0 for good; None where it does not say."""
         said = self._configured("MinJobAge")
         return int(said) if said.isdecimal() else None
 
     def steps(self, job: int) -> tuple[JobStep, ...]:
-        """Those of the job that run now."""
+        """Return those of the job that run now."""
         lines = self._run("squeue", ["-h", "-s", "-j", str(job), "-o", "%i|%A|%S|%N|%j"]).splitlines()
         return tuple(step for line in lines if (step := _step(line)))
 

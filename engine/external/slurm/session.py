@@ -217,7 +217,7 @@ class Cutter(Generic[T]):
         return False
 
     def _take(self, entry: bytes) -> bool:
-        """Whether it is a whole entry."""
+        """Return whether it is a whole entry."""
         if not self._is_json(entry):
             return False
         try:
@@ -248,7 +248,7 @@ _AGAIN = "Is it running? It is asked again"
 
 
 class SlurmRelease(msgspec.Struct, frozen=True):
-    """What slurmrestd offers, as it says itself."""
+    """The offer of a slurmrestd, by its own description."""
 
     api: str
     dialect: Dialect
@@ -291,7 +291,7 @@ class SlurmSession:
 
     @property
     def can(self) -> Capabilities:
-        """What can be asked here, with the reason for each lack."""
+        """Return what can be asked here, with the reason for each lack."""
         release = self._known()
         with self._looking:
             if self._can is None or time.monotonic() > self._can_until:
@@ -307,7 +307,8 @@ class SlurmSession:
             return self._can
 
     def answers(self) -> bool:
-        """Whether slurmctld answers a ping now: known within some seconds, whatever else is awaited of it meanwhile."""
+        """Return whether slurmctld answers a ping now: known within some seconds, whatever else is awaited of it
+        meanwhile."""
         try:
             return self._alive()
         except (SlurmRefused, SlurmUnavailable):
@@ -365,7 +366,7 @@ class SlurmSession:
         return answer
 
     def offset_s(self) -> float:
-        """How far slurmctld's clock is ahead of this machine's at least; asked at most once a minute."""
+        """Return how far slurmctld's clock is ahead of this machine's at least; asked at most once a minute."""
         with self._lock:
             known = self._clock
         if known is None or time.monotonic() - known[0] > CLOCK_HOLDS_S:
@@ -453,7 +454,8 @@ class SlurmSession:
         )
 
     def _alive(self) -> bool:
-        """Whether a request is worth sending: slurmctld answers, or refuses the token, which the request will tell."""
+        """Return whether a request is worth sending: slurmctld answers, or refuses the token, which the request will
+        tell."""
         return self._release is None or self._ping(self._release) != "down"
 
     def _ping(self, release: SlurmRelease) -> Literal["up", "down", "refused"]:

@@ -72,7 +72,7 @@ class TokenFile:
             return self._token
 
     def user(self) -> str:
-        """Whom the token is for, by its own word; empty when it does not say. Slurm checks it, not we."""
+        """Return whom the token is for, by its own word; empty when it does not say. Slurm checks it, not we."""
         said = _claims(self.token()).get("sun")
         return said if isinstance(said, str) and said.isascii() and said.isprintable() else ""
 
@@ -99,7 +99,7 @@ def _only_token(content: bytes) -> str:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """What a JWT says of itself, unchecked; nothing when it is no JWT."""
+    """Return what a JWT says of itself, unchecked; nothing when it is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -125,7 +125,7 @@ LONGEST_ANSWER_S = 300.0
 
 
 class SlurmAddress(msgspec.Struct, frozen=True):
-    """Where a slurmrestd listens: a Unix socket, or a URL."""
+    """The address of a slurmrestd: a Unix socket, or a URL."""
 
     url: str
     socket: str = ""
@@ -135,7 +135,7 @@ class SlurmAddress(msgspec.Struct, frozen=True):
 
     @property
     def local(self) -> bool:
-        """On this machine, so that its slurm.conf may be that cluster's."""
+        """True on this machine, so that its slurm.conf may be that cluster's."""
         return bool(self.socket) or urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
