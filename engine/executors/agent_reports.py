@@ -183,7 +183,7 @@ class Progress:
         ]
 
     def stragglers(self, state: State) -> list[Straggler]:
-        """Return those of gangs that still run as they did, slowest first."""
+        """Return the stragglers of gangs that still run as they did, slowest first."""
         w, a = state.workloads, state.allocations
         found = []
         for row, gang in list(self._gangs.items()):

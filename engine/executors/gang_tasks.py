@@ -205,7 +205,7 @@ def task_file(
     umask: int,
     files: int,
 ) -> dict[str, Any]:
-    """Return the content of a task's file for its keeper, `engine.executors.task_shim`. Where no group of the kernel
+    """Return the content of a task's file for its keeper (`engine.executors.task_shim`). Where no group of the kernel
     holds it to its memory the keeper looks at it, and a limit of the process is a backstop against what grows between
     two looks."""
     watch = task.memory_mib > 0 and "memory" not in controllers

@@ -402,7 +402,7 @@ class TaskSupervisor:
         self._watch(attempt, kept)
 
     def _judge(self, attempt: _Attempt) -> None:
-        """Return whether a task that is over has decided about all of them; and tell it when all are."""
+        """Decide about the gang when a task that is over decides about all, and tell it once all are over."""
         wanted = {task.name for task in attempt.gang.tasks}
         members = [kept for name, kept in attempt.tasks.items() if name in wanted]
         if attempt.decided is None:

@@ -100,9 +100,9 @@ class Executor(Protocol):
         ...
 
     def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
-        """Return those of the next reports, up to the cell time, that say of running work of one task that it has
-        finished, and for which no other work waits: cell ms (int64) and workload rows (int32), in order. The first
-        report of another kind ends them."""
+        """Return the next ends, up to the cell time, of running work of one task that has finished and for which no
+        other work waits: cell ms (int64) and workload rows (int32), in order. The first report of another kind ends
+        them."""
         ...
 
     def take_reports(self, until_ms: int) -> list[ExecutorReport]:

@@ -305,7 +305,7 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(root: Path, workload: str, submitted_ms: int) -> ProcessReport:
-    """Return what is kept of its attempts."""
+    """Report on the kept attempts of a workload."""
     numbers = attempts_of(root, workload, submitted_ms)[::-1]
     attempts = tuple(_attempt(root, AttemptKey(workload, submitted_ms, number)) for number in numbers[:20])
     return ProcessReport(id=workload, attempts=attempts, why_none="" if attempts else "it has not been started yet")

@@ -82,8 +82,8 @@ def memory_mib() -> int:
 
 
 def find_gpus() -> Gpus | None:
-    """Return what `nvidia-smi` tells; None without it, or without devices. Where there are several models, of the first
-    as many as stand in a row from device 0: a pool has one."""
+    """Return the devices that `nvidia-smi` tells; None without it, or without devices. Where there are several models,
+    of the first as many as stand in a row from device 0: a pool has one."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -162,7 +162,7 @@ def _is_as_before(part: CarriedStep) -> bool:
 
 
 def common(settings: Sequence[str]) -> str:
-    """Return what was the same of all, to be journalled; else empty."""
+    """Return the setting that all share, to be journalled; else empty."""
     return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
 
 
@@ -327,7 +327,7 @@ class ChangeCarrier:
         return [CarriedStep(step, meant, before=held.before) for step, meant in steps]
 
     def _do(self, held: CarriedIntent) -> None:
-        """Return what is not so yet. Raises SlurmUnavailable with the rest left for later."""
+        """Do the steps that are not done yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
         boot = self._boot or self._ask_boot()
         changed: set[job_requests.Do] = set()
@@ -404,8 +404,9 @@ class ChangeCarrier:
             self._note(held, Phase.ACCEPTED, "read back: " + few(texts))
 
     def _confirm(self, held: CarriedIntent) -> None:
-        """Return what is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no
-        longer slurmctld has forgotten in a crash, or somebody has undone: only what nobody can undo is done again."""
+        """Look again at what was done. A change that is still there lasts: slurmctld has saved it, restarted or not. A
+        change that is gone was forgotten in a crash, or somebody has undone it; only what nobody can undo is done
+        again."""
         if held.parts is None:
             # Of an earlier process, which saw it done.
             held.parts = self._parts(held)
@@ -439,7 +440,7 @@ class ChangeCarrier:
         self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
 
     def _last_set(self) -> LastSet:
-        """Return what was set, or may have been, of what, the last time: that it is no longer as it was set before is
+        """Return the last setting of each thing, made or perhaps made: that it is no longer as it was set before is
         then as it should be. The journal is asked too, for it knows what was settled before this process began. Found
         once a turn: a slurmctld that was killed has forgotten many things at once."""
         if self._last_of is None:
@@ -469,8 +470,8 @@ class ChangeCarrier:
         return self._boot
 
     def _wake_forgotten(self) -> None:
-        """Return what was done in a run of slurmctld that has ended is looked at now: what it forgot, such as a hold,
-        Slurm goes on without."""
+        """Look now at what was done in a run of slurmctld that has ended. Slurm goes on without what it forgot, such as
+        a hold."""
         waiting = [held for held in self._held.values() if held.phase == Phase.ACCEPTED and held.boot]
         if not waiting or self._clock() - self._boot_s < BOOT_EVERY_S:
             return
@@ -642,8 +643,8 @@ class IntentDriver:
             event.set()
 
     def _learn(self) -> None:
-        """Return what this cluster cannot be asked for, as it is reached: said at the door, before anybody approves
-        it."""
+        """Tell the engine what this cluster cannot be asked for, so that it is refused at the door, before anybody
+        approves it."""
         lacking, ways = job_requests.lacks_of(self._far.can), job_requests.ways_of(self._far.can, self._far.api)
         far = f"Slurm {self._far.version} at {self._far.place}"
 

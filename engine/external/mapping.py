@@ -216,7 +216,7 @@ def _places(switches: Iterable[TopologySwitch]) -> dict[str, tuple[str, str]]:
 
 
 def standing(node: Node) -> seen.Standing:
-    """Return what may start there. A powered-down cloud node is ready: Slurm boots it for who needs it."""
+    """Return the node's standing for new work. A powered-down cloud node is ready: Slurm boots it for who needs it."""
     if node.state in ("DOWN", "ERROR", "UNKNOWN", "FUTURE") or node.flags & {"NOT_RESPONDING", "FAIL", "INVALID_REG"}:
         return "down"
     if node.flags & {"DRAIN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN", "REBOOT_ISSUED", "REBOOT_REQUESTED"}:
@@ -380,7 +380,8 @@ class JobMapping:
         return group
 
     def _asked(self, partition: str) -> PartitionChoice | None:
-        """Return what asking for it means, which may be several with commas; None where none of them is shown."""
+        """Return the meaning of asking for a partition, or for several with commas; None where none of them is
+        shown."""
         if partition not in self._asked_for:
             names = [name for name in partition.split(",") if name in self._at.partitions]
             pools = sorted({pool for name in names for pool in self._at.pools_of.get(name, ())})
@@ -441,7 +442,7 @@ class JobMapping:
         return ident(job.reservation, "")
 
     def _dependencies(self, job: Job, name: str, known: Collection[str]) -> tuple[Dependency, ...]:
-        """Return what it waits for; nothing where some of that is not known."""
+        """Return the workloads that the job waits for; nothing where some of that is not known."""
         if not job.dependency or job.state != "PENDING":
             return ()
         after: list[Dependency] = []
@@ -463,7 +464,7 @@ class JobMapping:
         return tuple(after)
 
     def _phase(self, job: Job) -> tuple[seen.Phase, int]:
-        """Return what it is at, and while it waits for a time: when that is."""
+        """Return the phase of the job, and the cell time it waits for, if any."""
         if job.over:
             if job.state == "COMPLETED":
                 return "finished", -1
@@ -691,5 +692,5 @@ def _upwards(ages: Sequence[int], low: Place) -> list[int]:
 
 
 def _steps(ages: Sequence[int]) -> int:
-    """Return how often one is older than the one before it."""
+    """Return the number of ages below the one before."""
     return sum(b < a for a, b in pairwise(ages))

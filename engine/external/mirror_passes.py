@@ -159,7 +159,7 @@ class Mirror:
 
     @property
     def call(self) -> Call:
-        """Return what runs a function on the engine's thread."""
+        """The runner of functions on the engine's thread."""
         return self._call
 
     def job_of(self, workload_id: str) -> Job | None:
@@ -192,7 +192,8 @@ class Mirror:
         self._machines_at = -1e9
 
     def left_out(self) -> tuple[LeftOut, ...]:
-        """Return what Slurm goes by and the mirror does not, and what could not be taken as it was seen."""
+        """Return the things that Slurm goes by and the mirror does not, and those that could not be taken as they were
+        seen."""
         own = tuple(LeftOut(text=text, count=1, examples=()) for text in self._left_engine)
         return (*self._left_jobs, *self._left_machines, *own)
 
@@ -218,8 +219,8 @@ class Mirror:
         return self.take(self.ask(whole=whole))
 
     def ask(self, *, whole: bool = False) -> ClusterAnswer:
-        """Return what changed, for `take`. While a long list is awaited on another thread, there may be glances. Raises
-        as `look`."""
+        """Ask for what changed, for `take`. While a long list is awaited on another thread, there may be glances.
+        Raises as `look`."""
         began = time.monotonic()
         first = whole or self._machines is None
         fresh_machines = self._ask_machines(first)
@@ -305,7 +306,7 @@ class Mirror:
         return (job.state, job.array_tasks) != (now.state, now.array_tasks) or job.flags != now.flags
 
     def _forget(self) -> None:
-        """Return what was told before: all of it is told anew, and what is not known any more is found in the cell."""
+        """Forget what was told before. All of it is told anew, and what is not known any more is found in the cell."""
         known = self._call(_known)
         self._identities = Identities(known, self._identities.ours)
         self._order = Order(name for name, _, _ in known)
@@ -338,7 +339,7 @@ class Mirror:
         return fresh
 
     def _optional(self, what: str, ask: Callable[[], Iterable[T]]) -> tuple[T, ...]:
-        """Return what a cluster may not have, such as QOS without accounting: the reason is kept."""
+        """Ask for a thing that a cluster may lack, such as QOS without accounting. The reason is kept."""
         try:
             found = tuple(ask())
         except SlurmRefused as error:
@@ -365,7 +366,7 @@ class Mirror:
         return new
 
     def _new_jobs(self, jobs: Iterable[Job], left: UnsupportedCounts, *, whole: bool) -> list[seen.AnySeen]:
-        """Return what the engine is to be told of these jobs. `whole`: these are all there are."""
+        """Return the observations of these jobs that are new to the engine. `whole`: these are all there are."""
         assert self._machines is not None
         mapping = JobMapping(self._machines, left, int(self._wall_s()), self._limits)
         jobs = list(jobs)
@@ -417,7 +418,7 @@ class Mirror:
         return told
 
     def _changed(self, shown: ShownJobs, mapping: JobMapping, ranks: dict[str, int]) -> list[seen.WorkloadSeen]:
-        """Return what is other than was told, in the order in which it is told."""
+        """Return the workloads that differ from what was told, in the order in which they are told."""
         facts: list[seen.WorkloadSeen] = []
         # What is left out is told anew from all there are; in a glance those that moved are enough.
         for job, mine in shown.every.values():
@@ -440,7 +441,7 @@ class Mirror:
         return [name for name in gone if name not in coming]
 
     def _ends_of(self, gone: list[str], shown: ShownJobs, mapping: JobMapping) -> list[seen.WorkloadSeen]:
-        """Return how those ended, as far as accounting knows: the last of them first."""
+        """Return the ends of these workloads as accounting knows them, the last first."""
         facts = [
             mapping.told(job, name, shown.records.keys(), wanted=self._wanted_of(name))
             for name, job in self._ended(gone).items()
@@ -455,7 +456,7 @@ class Mirror:
         return [seen.CapsSeen(most=tuple(sorted(self._told_caps.items())))]
 
     def _ended(self, gone: list[str]) -> dict[str, Job]:
-        """Return how those ended that the controller has forgotten meanwhile, as far as accounting knows."""
+        """Return the ends, as accounting knows them, of jobs that the controller has forgotten meanwhile."""
         live = set(self._call(live_of)) if gone else set()
         found: dict[str, Job] = {}
         for name in [name for name in gone if name in live][:MAX_LOOKED_UP]:
@@ -484,7 +485,7 @@ class Mirror:
         return tuple(self._identities.name_of(job, task, named) for task in tasks)
 
     def _learn_wanted(self, jobs: Iterable[tuple[Job, tuple[str, ...]]], named: dict[str, RecordedSubmission]) -> None:
-        """Return what is known of those that were submitted through Muster: each is looked for once."""
+        """Learn the specs of jobs that were submitted through Muster. Each is looked for once."""
         asked = {token: named[token].id for job, mine in jobs if mine and (token := token_in(job)) in named
                  and named[token].id in (mine[0], _array_name(mine[0]))}  # fmt: skip
         new = {token: name for token, name in asked.items() if name not in self._wanted}
@@ -538,7 +539,7 @@ def observe(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
 
 
 def _subject(each: seen.AnySeen) -> tuple[str, str]:
-    """Return what kind of thing it is about, and which."""
+    """Return the kind and name of the thing that is observed."""
     match each:
         case seen.PoolSeen(pool=pool):
             return "pool", pool.name
@@ -552,8 +553,8 @@ def _subject(each: seen.AnySeen) -> tuple[str, str]:
 
 
 def _turn(fact: seen.WorkloadSeen, job: Job) -> tuple[int, int, int, int]:
-    """Return when it is told: what leaves nodes first; of what waits, what Slurm would start first, since what comes
-    first is older to the engine; what waits for others after all of those."""
+    """Return the place in the order of telling: what leaves nodes first; of what waits, what Slurm would start first,
+    since what comes first is older to the engine; what waits for others after all of those."""
     if fact.spec.after:
         # Those depend on older ones alone.
         return 9, 0, job.submit_s, job.id
@@ -626,7 +627,7 @@ def ended(name: str, last: Job | None, attempts: Iterable[PastJob]) -> Job | Non
 
 
 def _shown(past: PastJob) -> Job:
-    """Return what both kinds of record have in common."""
+    """Make a job of the fields that both kinds of record have."""
     same = (
         "id", "array_id", "array_task", "name", "user", "account", "partition", "qos", "comment", "submit_s",
         "time_limit_s", "tres_wanted", "tres_held",

@@ -151,7 +151,7 @@ class PastRunsReader:
         self._learnt, self.lacks = True, {}
 
     def _lately(self, now_s: int) -> list[PastJob]:
-        """Return what ended of late: window by window, until there is enough."""
+        """Return jobs that ended of late: window by window, until there is enough."""
         found: dict[tuple[int, int, int], PastJob] = {}
         until_s, length_s, began = now_s, FIRST_S, time.monotonic()
         while now_s - until_s < FARTHEST_S and len(found) < MAX_RUNS and time.monotonic() - began < LONGEST_S:
@@ -423,7 +423,7 @@ class Watcher:
         return self._glances
 
     def _now_tracked(self) -> Iterable[int]:
-        """Return those looked at last first."""
+        """Return the tracked jobs, those looked at last first."""
         now = time.monotonic()
         left = [(job, until) for job, until in list(self._tracked.items()) if until > now]
         self._tracked = dict(left[-MAX_TRACKED:])

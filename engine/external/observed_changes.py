@@ -305,7 +305,7 @@ class ObservationFold:
                 yield ev.Dated(row, wl.SUBMITTED, min(each.submitted_ms, self._now_ms))
 
     def _asks(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
-        """Return what it asks for now, where that is another than before: only while it is on no node."""
+        """Yield the changes of the request, which are possible only while the workload is on no node."""
         spec, state, w = each.spec, self._state, self._state.workloads
         if w.class_at(row).groups != spec.groups:
             self._check(spec)
@@ -406,7 +406,8 @@ class ObservationFold:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
 
     def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
-        """Return what it has, as task groups of equal shares and where they are. No more than there is."""
+        """Return the workload's holdings as task groups of equal shares with their placements, and no more than there
+        is."""
         capacity = self._state.capacity
         base = each.spec.groups[0]
         by_share: dict[Resources, list[tuple[int, int]]] = {}

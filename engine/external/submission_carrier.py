@@ -127,8 +127,8 @@ def judge(sent: SentSubmission, look: JobListing, found: Sequence[Job], ended_ke
 
 
 def _there(found: Sequence[Job]) -> SubmissionMatch:
-    """Return which of several is kept: what has ended well or runs before what waits, then the earlier. Tasks of one
-    array are no copies of each other."""
+    """Choose the job that is kept of several: what has ended well or runs before what waits, then the earlier. Tasks of
+    one array are no copies of each other."""
     by_array: dict[int, Job] = {}
     for job in found:
         by_array.setdefault(job.array_id or job.id, job)
@@ -449,7 +449,8 @@ class Submitter:
         ]
 
     def _doubtful(self, now_s: float) -> list[CarriedSubmission]:
-        """Return those that have to be looked for in the whole list. Of what was sent twice all copies are wanted."""
+        """Return submissions that have to be looked for in the whole list. Of one that was sent twice all copies are
+        wanted."""
         found = [
             held
             for held in self._held.values()

@@ -33,7 +33,7 @@ def driver() -> Any:
 
 
 def understood(conninfo: str) -> dict[str, Any]:
-    """Return what libpq reads in it. Raises SpecError, without telling what stood there: it may hold a password."""
+    """Parse it as libpq does. Raises SpecError that does not repeat the text, which may hold a password."""
     psycopg = driver()
     try:
         found: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(conninfo)
@@ -156,7 +156,7 @@ def create_some(connection: Connection, tables: Sequence[Table]) -> None:
 
 @functools.cache
 def _statements(table: Table, dialect_name: str) -> tuple[str, ...]:
-    """Return what makes a table and its indexes."""
+    """Return the statements that create a table and its indexes."""
     dialect = registry.load(dialect_name)()
     if dialect_name == "postgresql":
         table = _by_code_point(table)
@@ -198,6 +198,6 @@ def _insert_for(connection: Connection) -> Any:
 
 
 def said(error: BaseException) -> str:
-    """Return what the database said, in one line."""
+    """Return the database's message in one line."""
     text = str(getattr(error, "orig", None) or error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__

@@ -185,7 +185,7 @@ class Journal:
 
     @property
     def lease(self) -> Lease | None:
-        """Return what lets this process write; None where that is a lock on a file."""
+        """The lease that lets this process write; None where that is a lock on a file."""
         return None if isinstance(self._store, FileStore) else self._store.lease
 
     def _head(self) -> tuple[Any, int]:

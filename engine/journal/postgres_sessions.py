@@ -175,7 +175,7 @@ _TOLD: tuple[tuple[str, str, str], ...] = (
 
 
 def refused(place: Schema, doing: str, error: BaseException) -> JournalError:
-    """Return what the server said, as one of our errors."""
+    """Translate the server's error into one of ours."""
     if isinstance(error, PoolTimeout):
         return JournalError(f"cannot {doing} journal {place}: the sessions of this process are all taken", "Try again")
     code = code_of(error)

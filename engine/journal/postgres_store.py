@@ -526,7 +526,7 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def reading(self, doing: str = "read") -> Iterator[Connection]:
-        """Return what is read on the connection is of one moment; also while nothing can be written."""
+        """Give a connection on which all reads are of one moment; also while nothing can be written."""
         try:
             with self._readers.connect() as connection:
                 yield connection
@@ -534,8 +534,7 @@ class PostgresStore:
             raise postgres_sessions.refused(self.place, doing, error) from error
 
     def look(self, read: Callable[[Connection], T]) -> T:
-        """Return what `read` finds, as of one moment. Where it makes tables that were missing it may write, and they
-        stay."""
+        """Run `read` as of one moment. Where it makes tables that were missing it may write, and they stay."""
         try:
             with self.reading() as connection:
                 return read(connection)

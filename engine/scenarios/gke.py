@@ -436,7 +436,7 @@ def running_tasks(state: State) -> dict[str, int]:
 
 
 def lost_work(state: State) -> list[str]:
-    """Return what ended otherwise than it was to, and work that was not kept up to its last checkpoint."""
+    """Return the work that ended otherwise than it was to, and work that was not kept up to its last checkpoint."""
     w = state.workloads
     now = view(w.state)
     found = []

@@ -321,7 +321,7 @@ def measure(scenario: KueueScenario, engine: Engine, cycles: int, wall_s: float)
 
 
 def _class_result(mix: WorkloadMix, views: list[WorkloadDetail]) -> ClassResult:
-    """Return what these workloads, all of one class and all finished, met."""
+    """Return the results of workloads that are all of one class and all finished."""
     first, final = [], []
     preemptions = withdrawn = lost_ms = 0
     for view in views:

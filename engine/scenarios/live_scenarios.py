@@ -72,7 +72,7 @@ class SizingMethod(msgspec.Struct, frozen=True):
 
 
 def sizings(permille: int) -> tuple[SizingMethod, ...]:
-    """Return those that are compared, with that quantile of the forecast."""
+    """Return the sizing methods that are compared, with that quantile of the forecast."""
     return (
         SizingMethod("reactive"),
         SizingMethod("reactive, 3 spare", headroom=3),

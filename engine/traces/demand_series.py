@@ -142,7 +142,7 @@ def over_provisioned(demand: Series, capacity: Series, most_headroom: float = 1e
 
 
 def reactive(load: Load, lead: int) -> dict[str, Series]:
-    """Return what each of REACTIVE provides in each hour of the test part."""
+    """Return the capacity by each of REACTIVE in each hour of the test part."""
     demand, hours = load.demand, range(load.first_test, len(load.demand))
     last = demand[load.first_test - lead : len(demand) - lead]
     yesterday = demand[load.first_test - DAY : len(demand) - DAY]

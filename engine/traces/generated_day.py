@@ -242,7 +242,7 @@ def _fitting(work: TeamHabit, pool_nodes: int, quotas: dict[str, dict[str, int]]
 def _already_there(
     rng: Random, habits: list[tuple[TeamHabit, list[HabitShape]]], room: int, today: date
 ) -> Iterator[tuple[int, WorkloadSpec]]:
-    """Return what runs in one pool at the midnight before day 0, with the run time that is left."""
+    """Yield the running work of one pool at the midnight before day 0, with the run time that is left."""
     shares = sum(work.share for work, _ in habits)
     for work, shapes in habits:
         mine = room * work.share / shares
@@ -340,7 +340,7 @@ def _size(shape: HabitShape) -> int:
 
 
 def _measure(resources: Resources) -> int:
-    """Return what work of a pool is measured in: milli-GPU, or milli-CPU where there are no GPUs."""
+    """Return the measured size of a request: milli-GPU, or milli-CPU where there are no GPUs."""
     return resources.gpu_milli or resources.cpu_milli
 
 

@@ -409,7 +409,7 @@ def window(told: Any, path: str | Path, name: str) -> Window:
 
 
 def muster(series: LabelledSeries) -> list[int]:
-    """Return when the product's own detector alarms."""
+    """Return the alarms of the product's own detector."""
     return [alarm.at_ms for alarm in detect(series.at_ms, series.values)]
 
 

@@ -79,7 +79,7 @@ class Ahead(NamedTuple):
     """Of each of `off`: share of demand that would have been unmet with that many sizes above the middle; falling."""
 
     def quantile(self, permille: int) -> float:
-        """Return what demand stays below with that chance in a thousand; 0 or more."""
+        """Return the demand that is not exceeded with that chance in a thousand; 0 or more."""
         at = min(int(np.searchsorted(self.share, permille / 1000)), len(self.off) - 1)
         return max(self.middle + float(self.off[at]) * self.size, 0.0)
 

@@ -160,7 +160,7 @@ class CellRuns:
         )
 
     def training(self) -> tuple[Floats, Floats] | None:
-        """Return what `Forest` is fitted to, which takes seconds, for `adopt`; None while the trees at hand are
+        """Return the data to fit a `Forest` to, which takes seconds, for `adopt`; None while the trees at hand are
         fresh."""
         return self._model.training() if self._model.stale() else None
 

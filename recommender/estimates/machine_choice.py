@@ -69,7 +69,7 @@ def fingerprint(tenant: str, name: str, gpu_milli: int, tasks: int) -> Fingerpri
 
 
 def type_of(gpu_model: str, pool: str) -> str:
-    """Return what makes machines alike: the device model, else the pool."""
+    """Return the mark by which machines are alike: the device model, else the pool."""
     return gpu_model or f"pool {pool}"
 
 
@@ -273,7 +273,7 @@ def with_interruptions(run_ms: float, hazard: float, checkpoint_ms: int) -> floa
 
 
 def said(found: Sequence[PlacementOption], workload_id: str) -> str:
-    """Return which is best, in one sentence, or that it cannot be told."""
+    """Say in one sentence which type is best, or that it cannot be told."""
     known = [each for each in found if each.allowed and each.cost_microusd is not None and each.rate_microusd_hour]
     allowed = [each for each in found if each.allowed]
     if not allowed:
@@ -303,7 +303,7 @@ def advised(
     places: Sequence[CandidatePool],
     checkpoint_ms: int,
 ) -> PlacementAdvice:
-    """Return what is known of where this workload would do best."""
+    """Return the placement advice for a workload."""
     found = options(model, like, places, checkpoint_ms)
     unknown = [] if like else ["its name says nothing of what it is: give work of one kind one name, with numbers"]
     return PlacementAdvice(

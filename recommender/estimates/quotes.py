@@ -415,7 +415,7 @@ NEVER = 2**62
 
 
 def charged(rate_microusd_hour: int, ms: int) -> int:
-    """Return what the ledger charges for so long at a rate: micro-USD, rounded down."""
+    """Return the ledger's charge for so long at a rate: micro-USD, rounded down."""
     return rate_microusd_hour * ms // GRAINS
 
 
@@ -536,8 +536,8 @@ def _option(candidate: QuoteCandidate, run: RunTime, **found: Any) -> QuoteOptio
 
 
 def listed(offer: Offer, nodes: int, gpu_model: str, at_ms: int, run: RunTime) -> QuoteOption:
-    """Return what it would cost on whole machines bought at a list price, `at_ms` at the soonest: they boot as the
-    simulated provider's do where a pool says nothing."""
+    """Return the cost on whole machines bought at a list price, `at_ms` at the soonest: they boot as the simulated
+    provider's do where a pool says nothing."""
     rate = offer.price_microusd_hour * nodes
     return QuoteOption(
         kind="list",

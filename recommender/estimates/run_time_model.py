@@ -194,7 +194,7 @@ class RunHistory:
 
 
 def keys(submission: SubmittedRun) -> tuple[tuple[object, ...], ...]:
-    """Return what its likes share with it, in the order of LIKES."""
+    """Return the keys that a run shares with its likes, in the order of LIKES."""
     user, name, queue, size = submission.user, submission.name, submission.queue, submission.size
     asked, figures = submission.requested_ms, submission.figures
     magnitude = round(math.log2(max(size, 0.5)))
@@ -315,7 +315,7 @@ class Overshoot:
         self._shift = np.zeros(said)
 
     def shift(self, share: float, now_ms: int) -> Floats:
-        """Return what to add to each statement so that this share of runs does not exceed it; 0 while too few are
+        """Return the amount to add to each estimate so that this share of runs does not exceed it; 0 while too few are
         known."""
         if self._number % self.EVERY == 0:
             ended = ~np.isnan(self._log_run)
@@ -494,7 +494,7 @@ class RunModel:
         return opinion.said
 
     def about(self, submission: SubmittedRun) -> RunTimeQuantiles:
-        """Return what would be said of it, if it were submitted. Nothing is kept of the question."""
+        """Estimate a run as if it were submitted. Nothing is kept of the question."""
         return self._opinion(submission).said
 
     def _opinion(self, submission: SubmittedRun) -> Opinion:

@@ -77,7 +77,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def severity(self) -> float:
-        """Return how many times as far off as the bar allows; above 1."""
+        """The distance from the usual value, in units of the bar; above 1."""
         return abs(self.value - self.expected) / self.bar
 
 

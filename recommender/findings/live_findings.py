@@ -215,8 +215,8 @@ def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[
 
 
 def waited(row: Row) -> int:
-    """Return what one that waits is counted as, in GPU milli-hours: what has waited for so long waits as long again, as
-    is the median of waits without a scale; at most a day is counted."""
+    """Return the worth of ending a wait, in GPU milli-hours. Work that has waited for so long is taken to wait as long
+    again, which is the median of waits without a scale; at most a day is counted."""
     return gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, min(row["wait"], DAY_MS))
 
 
@@ -425,7 +425,7 @@ def overrun_suggestion(kind: str, late: Sequence[Late], covered: QuantileCoverag
 
 
 def doubts(row: Row, likely: RunTimeOpinion, covered: QuantileCoverage | None) -> tuple[str, ...]:
-    """Return what weakens a finding that rests on the estimated run time."""
+    """Return the reasons that weaken a finding which rests on the estimated run time."""
     found = []
     if likely.samples < MIN_LIKES:
         found.append(f"only {likely.samples} of its likes have finished")
@@ -458,7 +458,7 @@ def partial(page: Page) -> tuple[str, ...]:
 
 
 def gpu_milli_h(gpu_milli: int, cpu_milli: int, ms: int) -> int:
-    """Return what so much capacity is for so long, in thousandths of GPU-hours; cores count where there are no GPUs."""
+    """Return capacity times duration in thousandths of GPU-hours; cores count where there are no GPUs."""
     return (gpu_milli or cpu_milli // CPUS_OF_A_GPU) * max(ms, 0) // 3_600_000
 
 

@@ -150,7 +150,7 @@ def stable_id(kind: str, about: Iterable[str]) -> str:
 
 
 def same_id(typed: str) -> str:
-    """Return what a person typed for an id: capitals, or no `R-`, are fine."""
+    """Normalise an id that a person typed: capitals, or no `R-`, are fine."""
     text = typed.strip().lower()
     return f"R-{text.removeprefix('r-')}"
 

@@ -42,7 +42,7 @@ class SampleBuckets:
         return len(self.at_ms)
 
     def where(self, chosen: Any) -> SampleBuckets:
-        """Return those that a mask, slice or array of indexes chooses."""
+        """Return the buckets that a mask, slice or array of indexes chooses."""
         return SampleBuckets(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
 
@@ -235,7 +235,7 @@ class SeriesChunks:
         """Found damaged since the start."""
 
     def unpacked(self, tier: int, start_ms: int, body: bytes) -> SampleBuckets:
-        """Return what a chunk holds; nothing where it is damaged, which is counted."""
+        """Return the samples of a chunk; none where it is damaged, which is counted."""
         try:
             return unpack_samples(body, start_ms) if tier == 0 else unpack_buckets(body, start_ms, TIERS[tier].step_ms)
         except ValueError:

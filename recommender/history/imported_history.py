@@ -164,7 +164,7 @@ class Prometheus:
         self._http.close()
 
     def query_range(self, expression: str, start_s: int, end_s: int, step_s: int) -> list[PrometheusSeries]:
-        """Return what the expression gives at each step from start to end. Raises TooMuch where less is to be asked."""
+        """Evaluate the expression at each step from start to end. Raises TooMuch where less is to be asked."""
         asked = {"query": expression, "start": str(start_s), "end": str(end_s), "step": str(step_s)}
         status = 0
         try:

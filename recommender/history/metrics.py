@@ -169,7 +169,7 @@ def flaw(metric: str, of: str, subject: str) -> str:
 
 
 def run_flaw(run: RunRecord, now_ms: int | None) -> str:
-    """Return what is wrong with a run, where its source's clock shows `now_ms`; empty if nothing is."""
+    """Return the flaw of a run, where its source's clock shows `now_ms`; empty if nothing is."""
     if not run.id or len(run.id) > MAX_SUBJECT or not run.source:
         return "without an id or a source"
     if not 0 <= run.submitted_ms <= run.ended_ms < 2**53 or (run.started_ms >= 0 and run.started_ms > run.ended_ms):

@@ -222,9 +222,8 @@ class Telemetry:
         return ids[good], times[good].astype(np.int64), values[good]
 
     def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> SeriesPoints:
-        """Return what was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been
-        summed up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MAX_POINTS.
-        """
+        """Return a series before `until_ms`, in steps from the one that contains `since_ms`. Of samples that are summed
+        up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MAX_POINTS."""
         if step_ms < 1 or until_ms < since_ms:
             raise SpecError("step" if step_ms < 1 else "until", "is before the begin or less than 1 ms", "")
         start_ms = since_ms // step_ms * step_ms

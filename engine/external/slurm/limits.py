@@ -172,8 +172,8 @@ class ClusterLimits:
         return self._caps_of[key]
 
     def _caps(self, job: Job) -> Iterator[tuple[Cap, str]]:
-        """Return what a QOS limits is not limited by accounts (acct_policy.c), and a partition's QOS goes before the
-        job's."""
+        """Yield the caps that count the job. What a QOS limits is not limited by accounts (acct_policy.c), and a
+        partition's QOS goes before the job's."""
         partition = self._partition_qos.get(job.partition.split(",")[0], "")
         done: set[tuple[str, str]] = set()
         for name in dict.fromkeys((partition, job.qos)):

@@ -97,7 +97,7 @@ class Commands:
         return int(said) if said.isdecimal() else None
 
     def steps(self, job: int) -> tuple[JobStep, ...]:
-        """Return those of the job that run now."""
+        """Return the steps of the job that run now."""
         lines = self._run("squeue", ["-h", "-s", "-j", str(job), "-o", "%i|%A|%S|%N|%j"]).splitlines()
         return tuple(step for line in lines if (step := _step(line)))
 

@@ -291,7 +291,7 @@ class SlurmSession:
 
     @property
     def can(self) -> Capabilities:
-        """Return what can be asked here, with the reason for each lack."""
+        """The abilities of this cluster, with the reason for each lack."""
         release = self._known()
         with self._looking:
             if self._can is None or time.monotonic() > self._can_until:

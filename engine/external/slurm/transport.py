@@ -99,7 +99,7 @@ def _only_token(content: bytes) -> str:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """Return what a JWT says of itself, unchecked; nothing when it is no JWT."""
+    """Return the claims of a JWT, unchecked; empty when it is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
