@@ -71,7 +71,7 @@ STANDBY = Table(
 TABLES = (LEASE, FENCE, STANDBY)
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_LOOK = f"SELECT owner, holder, renewals, renewed_ms, {_NOW} FROM lease WHERE id = 1"
+_LOOK = "SELECT owner, holder, renewals FROM lease WHERE id = 1"
 _TAKE = (
     f"UPDATE lease SET owner = %s, holder = %s, renewals = 0, since_ms = {_NOW}, renewed_ms = {_NOW} "
     "WHERE id = 1 AND owner = %s AND renewals = %s"
@@ -99,8 +99,6 @@ class LeaseSighting(NamedTuple):
 
     holder: str
     """Who has it, for people; empty: nobody."""
-    age_ms: int
-    """Since it was renewed, by the database's clock."""
     moves: bool
     """It was renewed since the look before."""
     taken: bool
@@ -135,14 +133,14 @@ class LeaseCandidate:
         row = self._connection.execute(_LOOK).fetchone()
         if row is None:
             raise JournalError(f"journal {self.place} has no lease", "Restore the database from a backup")
-        owner, holder, renewals, renewed_ms, now_ms = row
+        owner, holder, renewals = row
         now = time.monotonic()
         moves = self._seen is not None and self._seen != (owner, renewals)
         if self._seen != (owner, renewals):
             self._seen, self._since = (owner, renewals), now
         free = owner in ("", self.owner) or now - self._since >= TTL_S or holder_of(holder).is_gone()
         taken = free and self._take(owner, renewals)
-        return LeaseSighting("" if owner == "" else str(holder_of(holder)), now_ms - renewed_ms, moves, taken)
+        return LeaseSighting("" if owner == "" else str(holder_of(holder)), moves, taken)
 
     def _take(self, owner: str, renewals: int) -> bool:
         self._connection.commit()

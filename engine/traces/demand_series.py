@@ -23,6 +23,7 @@ from engine.state.demand import DAY, Forecaster, SeasonalBaseline, Series
 from engine.traces.generated_day import ai_day
 
 UNMET = 0.01
+MAX_HEADROOM = 1e9
 LEADS = (1, 6)
 """Hours."""
 QUANTILES = (500, 800, 900, 950)
@@ -122,7 +123,7 @@ def _add(demand: Series, begin: float, end: float, units: int) -> None:
         demand[last] -= units * (last + 1 - end)
 
 
-def over_provisioned(demand: Series, capacity: Series, most_headroom: float = 1e9) -> float | None:
+def over_provisioned(demand: Series, capacity: Series) -> float | None:
     """Unit-hours above demand in percent of those demanded, with the headroom that leaves UNMET of them unmet; None
     when none up to the most does."""
     total = demand.sum()
@@ -133,7 +134,7 @@ def over_provisioned(demand: Series, capacity: Series, most_headroom: float = 1e
     low, high = 0.0, 1.0
     while unmet(high) > UNMET:
         low, high = high, 2 * high
-        if low >= most_headroom:
+        if low >= MAX_HEADROOM:
             return None
     for _ in range(80):
         middle = (low + high) / 2

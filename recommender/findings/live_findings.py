@@ -61,7 +61,7 @@ class RunTimeOpinion(msgspec.Struct, frozen=True, kw_only=True):
     """What makes them its likes."""
 
 
-class Late(NamedTuple):
+class OverdueRun(NamedTuple):
     """A run that is past what its likes take."""
 
     row: Row
@@ -341,7 +341,7 @@ def overruns(
 ) -> tuple[list[Suggestion], tuple[str, ...]]:
     """One suggestion for each kind of work of which runs are past OVERRUN x p90 of their likes, and lines on those that
     cannot be judged: without likes, or with few while their owner asked for longer."""
-    late: dict[str, list[Late]] = defaultdict(list)
+    late: dict[str, list[OverdueRun]] = defaultdict(list)
     judged = silent = early = 0
     for row in rows(running, "id", "name", "tenant", "state", "gpu", "run", "estimate"):
         if row["state"] != "running" or row["run"] is None:
@@ -355,7 +355,7 @@ def overruns(
         elif its.samples < MIN_LIKES and (row["estimate"] or 0) > row["run"]:
             early += 1
         else:
-            late[kind_of(row["tenant"], row["name"]) or row["id"]].append(Late(row, its))
+            late[kind_of(row["tenant"], row["name"]) or row["id"]].append(OverdueRun(row, its))
     unknown = list(partial(running))
     if silent:
         unknown.append(
@@ -369,11 +369,11 @@ def overruns(
     return [overrun_suggestion(kind, sorted(its, key=by_excess), covered) for kind, its in late.items()], tuple(unknown)
 
 
-def by_excess(late: Late) -> tuple[float, str]:
+def by_excess(late: OverdueRun) -> tuple[float, str]:
     return -late.row["run"] / late.likely.p90_ms, late.row["id"]
 
 
-def overrun_suggestion(kind: str, late: Sequence[Late], covered: QuantileCoverage | None) -> Suggestion:
+def overrun_suggestion(kind: str, late: Sequence[OverdueRun], covered: QuantileCoverage | None) -> Suggestion:
     """`late`: of one kind, the worst first."""
     row, likely = late[0]
     limit = OVERRUN * likely.p90_ms
