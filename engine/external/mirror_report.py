@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.external.slurm.limits import Limit, said
+from engine.external.slurm.limits import Limit, reason_words
 from engine.external.slurm.records import Job, JobStep, Share
 
 MAX_EXAMPLES = 3
@@ -130,7 +130,7 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(workload: str, job: Job, limits: tuple[Limit, ...] = (), steps: tuple[JobStep, ...] = ()) -> Mirrored:
-        found = said(job.reason)
+        found = reason_words(job.reason)
         waits = job.state == "PENDING"
         return Mirrored(
             workload=workload,

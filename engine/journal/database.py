@@ -197,7 +197,7 @@ def _insert_for(connection: Connection) -> Any:
     return sqlite.insert
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return the database's message in one line."""
     text = str(getattr(error, "orig", None) or error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__

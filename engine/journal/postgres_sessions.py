@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
-from engine.journal.database import Schema, driver, said, understood
+from engine.journal.database import Schema, driver, error_line, understood
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError
 
 Kind = Literal["writer", "history", "reader", "lease"]
@@ -181,12 +181,12 @@ def refused(place: Schema, doing: str, error: BaseException) -> JournalError:
     code = code_of(error)
     if code in ("42P01", "42703", "3F000"):
         return JournalCorrupt(
-            f"journal {place} is damaged: {said(error)}",
+            f"journal {place} is damaged: {error_line(error)}",
             "Nothing was changed. Restore the database from a backup, or name another schema to start an empty cell",
         )
     for start, what, remedy in _TOLD:
         if code.startswith(start):
             kind = JournalBusy if code == "55P03" else JournalError
-            return kind(f"cannot {doing} journal {place}: {what} ({said(error)})", remedy)
+            return kind(f"cannot {doing} journal {place}: {what} ({error_line(error)})", remedy)
     remedy = "Check that the server runs and can be reached"
-    return JournalError(f"cannot {doing} journal {place}: {said(error)}", remedy)
+    return JournalError(f"cannot {doing} journal {place}: {error_line(error)}", remedy)

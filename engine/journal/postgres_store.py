@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from engine.journal import postgres_sessions
-from engine.journal.database import BIG, Schema, create_some, driver, said
+from engine.journal.database import BIG, Schema, create_some, driver, error_line
 from engine.journal.process_locks import Holder, this_process
 from engine.journal.tables import OF_A_CELL, DatabaseKind, Head, table_of
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError, JournalTaken, SpecError
@@ -247,7 +247,7 @@ class Lease:
                     return
                 self.error, self._renewed_s = "", asked_s
             except driver().Error as error:
-                self.error = said(error)
+                self.error = error_line(error)
                 self._close()
 
     def _renew(self) -> bool:
@@ -464,7 +464,7 @@ class PostgresStore:
         except JournalError as error:
             self.in_doubt = True
             raise JournalError(
-                f"the connection to {self.place} failed ({said(cause)}), and whether the change was kept "
+                f"the connection to {self.place} failed ({error_line(cause)}), and whether the change was kept "
                 f"cannot be seen yet: {error.problem}",
                 "Look at it again before you repeat it: what is shown once the database answers is what was kept",
             ) from error
@@ -551,7 +551,9 @@ class PostgresStore:
     # -- errors -------------------------------------------------------------------------------------------------------
 
     def _refused(self, error: BaseException) -> Exception:
-        if postgres_sessions.code_of(error) == "22021" or (isinstance(error, DBAPIError) and "NUL" in said(error)):
+        if postgres_sessions.code_of(error) == "22021" or (
+            isinstance(error, DBAPIError) and "NUL" in error_line(error)
+        ):
             return SpecError("text", "holds a character that PostgreSQL cannot keep (NUL)", "Leave it out")
         return postgres_sessions.refused(self.place, "write", error)
 

@@ -272,7 +272,7 @@ def with_interruptions(run_ms: float, hazard: float, checkpoint_ms: int) -> floa
     return math.expm1(min(hazard * piece, ALREADY)) / hazard * run_ms / piece
 
 
-def said(found: Sequence[PlacementOption], workload_id: str) -> str:
+def best_in_words(found: Sequence[PlacementOption], workload_id: str) -> str:
     """Say in one sentence which type is best, or that it cannot be told."""
     known = [each for each in found if each.allowed and each.cost_microusd is not None and each.rate_microusd_hour]
     allowed = [each for each in found if each.allowed]
@@ -311,7 +311,7 @@ def advised(
         workload_id=workload_id,
         kind=like.kind if like else "",
         options=tuple(found),
-        said=said(found, workload_id),
+        said=best_in_words(found, workload_id),
         runs=sum(model.types_of(like).values()),
         unknown=tuple(unknown),
     )

@@ -4,9 +4,10 @@
 keeps its own count of usage and does not show it by REST. It is counted here from the jobs that Slurm shows, as
 acct_policy.c counts it: what holds nodes now, by QOS, or by account with all accounts below it.
 
-`said` gives the meaning of a reason code and what would help. Sources: squeue(1), JOB REASON CODES; `job_state_reason`
-and `job_reason_string` of slurm.h and slurm_protocol_defs.c, 22.05 to 26.05. Codes of limits are put together by Slurm
-from the one who limits (association, QOS), the scope (group, user, job) and the resource, so they are read in parts.
+`reason_words` gives the meaning of a reason code and what would help. Sources: squeue(1), JOB REASON CODES;
+`job_state_reason` and `job_reason_string` of slurm.h and slurm_protocol_defs.c, 22.05 to 26.05. Codes of limits are put
+together by Slurm from the one who limits (association, QOS), the scope (group, user, job) and the resource, so they are
+read in parts.
 
 The last functions give the reasons of waiting work in a mirrored cell: Slurm's word first, then the mirror's own view.
 """
@@ -427,7 +428,7 @@ _RESOURCES = {
 _PER = {"PerAcc": "of an account", "PerJob": "of one job", "PerNode": "on one node", "PerUse": "of a user"}
 
 
-def said(reason: str) -> ReasonWords | None:
+def reason_words(reason: str) -> ReasonWords | None:
     """The code in words; None for one that is not known, or for none."""
     if not reason or reason == "None":
         return None
@@ -470,7 +471,7 @@ def outside_reasons(state: State, row: int) -> tuple[Reason, ...]:
     if not token:
         return ()
     word = state.outside.word_of(row)
-    known = said(word)
+    known = reason_words(word)
     if known is None:
         return (Reason(token=token, text=f"Slurm says {word}"),)
     return (Reason(token=token, text=f"Slurm says {word}: {known.text}", unblock=known.helps),)
