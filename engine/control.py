@@ -29,8 +29,8 @@ from engine.executors.simulated_executor import Faults, SimulatedExecutor
 from engine.external.observed_changes import ObservationFold, intend
 from engine.journal.database import Place
 from engine.journal.event_journal import Beside, Journal, Memory
+from engine.journal.outside_readers import StandbyResult
 from engine.journal.postgres_store import Lease
-from engine.journal.standby import StandbyResult
 from engine.journal.tables import Estimate
 from engine.model import events as ev
 from engine.model.columns import view

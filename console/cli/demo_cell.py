@@ -18,7 +18,7 @@ from engine.model.commands import AnyCommand
 from engine.model.errors import NotFoundError
 from engine.model.spec_parts import MICROUSD
 from engine.model.specs import BudgetSpec, CellSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from engine.traces.demand_series import DAY_MS, HOUR_MS, MINUTE_MS, ai_cell, ai_day
+from engine.traces.generated_day import DAY_MS, HOUR_MS, MINUTE_MS, ai_cell, ai_day
 
 Happening = tuple[int, WorkloadSpec | AnyCommand]
 """(cell ms, workload to submit or what is commanded)"""

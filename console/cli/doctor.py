@@ -145,8 +145,8 @@ def _database(settings: ConsoleSettings) -> DoctorFinding:
     """Whether the server answers and keeps the cell, in a shape that is known here. Its events are not read."""
     from engine.journal import tables
     from engine.journal.database import Schema, place_of, schema_for
-    from engine.journal.database_reading import read
     from engine.journal.event_journal import head_of
+    from engine.journal.outside_readers import read
     from engine.journal.postgres_store import exists
 
     try:

@@ -25,8 +25,8 @@ from console.text.plain_tables import facts, table
 from console.text.terminal_text import duration, mebibytes, printable, timestamp
 from engine.journal import tables as journal_tables
 from engine.journal.database import Place, Schema, SqliteFile, place_of, schema_for
-from engine.journal.database_reading import read
 from engine.journal.event_journal import batches, head_of, newest_snapshot
+from engine.journal.outside_readers import read
 from engine.journal.postgres_store import LEASE, STANDBY, holder_of
 from engine.journal.tables import MIGRATION, MIGRATIONS, Snapshot, refuse_other, table_of
 from engine.model.errors import RefusedError, SpecError
@@ -96,7 +96,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def copy(arguments: argparse.Namespace) -> None:
     """The source is held as by an engine meanwhile, so that nobody writes it."""
-    from engine.journal import database_reading
+    from engine.journal import outside_readers
     from engine.journal.event_journal import Journal
 
     settings = settings_of(arguments)
@@ -108,7 +108,7 @@ def copy(arguments: argparse.Namespace) -> None:
         raise SpecError("TO", "is where the cell is already", "Name another place")
     _must_exist(places[0])
     with closing(Journal(places[0], 0)) as source, closing(Journal(places[1], source.seed)) as target:
-        counts = database_reading.copy(source, target, tables(), _tell)
+        counts = outside_readers.copy(source, target, tables(), _tell)
         version = target.version
     if arguments.json:
         write_json({"from": str(places[0]), "to": str(places[1]), "version": version, "rows": counts})

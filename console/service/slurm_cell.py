@@ -172,7 +172,7 @@ class SlurmCell:
             self._looking.release()
 
     def _looked(self, connection: SlurmConnection, mirror: Mirror, intent: Intent) -> FarLook:
-        from engine.external.intent_evidence import look
+        from engine.external.submission_carrier import look
 
         kept = self._evidence.get(intent.number)
         if kept is not None and time.monotonic() < kept[0]:

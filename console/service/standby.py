@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from console.text.terminal_text import printable
 from engine.journal.database import Schema
+from engine.journal.outside_readers import StandbyResult, stand_by, wait_for
 from engine.journal.postgres_store import Lease
-from engine.journal.standby import StandbyResult, stand_by, wait_for
 from engine.model.errors import JournalTaken
 
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

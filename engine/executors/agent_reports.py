@@ -1,13 +1,10 @@
-"""What agents on nodes say to the engine, and which gang members fall behind by it.
-
-Members of a gang that fall behind the others, by what agents report of their progress. Outside the journal: nothing
-follows from it but advice.
-
-What agents on nodes say to the engine: that they are there, that they live, how far tasks are. Batches, on the
-engine's thread.
+"""Reports of agents on nodes: registrations, heartbeats, progress of tasks and use, in batches on the engine's thread.
 
 Only a registration may reach the journal, once for each node: that the node is watched. Everything else is held in
-memory alone and begins anew after a restart; agents whose tokens are not known then register again.
+memory and begins anew after a restart; agents whose tokens are unknown then register again.
+
+`Progress` finds members of a gang that fall behind the others, and gangs that stand still. Nothing follows from it but
+advice.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ MAX_MEMBERS = 200_000
 
 
 class SampleOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far one task of a workload is."""
+    """The progress of one task of a workload."""
 
     workload: str
     task: int
@@ -124,7 +121,7 @@ class _Gang:
 
 
 class Progress:
-    """What the members of running gangs reported last."""
+    """The last reports of the members of running gangs."""
 
     def __init__(self) -> None:
         self._gangs: dict[int, _Gang] = {}
@@ -186,7 +183,7 @@ class Progress:
         ]
 
     def stragglers(self, state: State) -> list[Straggler]:
-        """Those of gangs that still run as they did, slowest first."""
+        """Return the stragglers of gangs that still run as they did, slowest first."""
         w, a = state.workloads, state.allocations
         found = []
         for row, gang in list(self._gangs.items()):
@@ -224,7 +221,7 @@ _Quantity = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class UsageOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What all tasks of a workload on the node use together."""
+    """The use of all tasks of a workload on one node together."""
 
     workload: str
     cpu_milli: _Quantity
@@ -253,7 +250,7 @@ class LeaveResult(NamedTuple):
 
 
 class AgentsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the watched nodes beyond their states."""
+    """Facts about the watched nodes beyond their states."""
 
     version: int
     now_ms: int
@@ -358,7 +355,7 @@ class Agents:
         return [name for name, is_ours in apart if is_ours], [name for name, is_ours in apart if not is_ours]
 
     def of_pools(self, rows: Column, pools: Collection[str]) -> Column:
-        """Which of these rows are nodes in those pools. Rows that are no nodes are in none."""
+        """Return which of these rows are nodes in those pools. Rows that are no nodes are in none."""
         capacity = self._engine.state.capacity
         named = [row for row, pool in enumerate(capacity.pools) if pool.name in pools]
         pool_of = view(capacity.pool)
@@ -381,8 +378,8 @@ class Agents:
     def status(
         self, row: int, epoch: int, number: int, tasks: Sequence[SampleOf], usage: Sequence[UsageOf] = ()
     ) -> int | None:
-        """How far tasks on a node are, and what work there uses. Returns how many samples of tasks were taken; None
-        when the token is not known."""
+        """Take the progress of tasks on a node, and the use of work there. Returns how many samples of tasks were
+        taken; None when the token is not known."""
         leases = self.leases
         if not (0 <= row < len(leases.epoch) and epoch > 0 and leases.epoch[row] == epoch):
             self.refused += 1

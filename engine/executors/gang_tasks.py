@@ -1,13 +1,8 @@
-"""A gang's tasks on this machine: what is run, each with its keeper, and what their ends mean.
+"""A gang's tasks on this machine: their commands and limits, their keepers, and the meaning of their ends.
 
-What is to be run for one attempt of a workload on this machine: its tasks, each with its environment and limits.
-
-Made from the state on the engine's thread, and then handed on: nothing here changes.
-
-One task with its keeper, as the thread that looks after them sees it: a process that is started, told to go, asked
-to stop, or found again after a restart.
-
-What the ends of a gang's tasks mean for the gang.
+`gang_of` makes the tasks of one attempt from the state, on the engine's thread; the result does not change.
+`SupervisedTask` is one task with its keeper (`engine.executors.task_shim`), as the supervising thread sees it: started,
+told to go, asked to stop, or found again after a restart. `verdict` says what the ends of tasks mean for the gang.
 """
 
 from __future__ import annotations
@@ -96,8 +91,8 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gang_of(state: State, row: int, node: str) -> Gang:
-    """Of a placed or running workload. Raises RefusedError for one that cannot run here: it names no command, or has a
-    place on another node than this."""
+    """Make the gang of a placed or running workload. Raises RefusedError for one that cannot run here: it names no
+    command, or has a place on another node than this."""
     w, a = state.workloads, state.allocations
     terms, workload_class = w.terms_at(row), w.class_at(row)
     if terms.run is None:
@@ -210,8 +205,9 @@ def task_file(
     umask: int,
     files: int,
 ) -> dict[str, Any]:
-    """What its keeper reads: see `engine.executors.task_shim`. Where no group of the kernel holds it to its memory the
-    keeper looks at it, and a limit of the process is a backstop against what grows between two looks."""
+    """Return the content of a task's file for its keeper (`engine.executors.task_shim`). Where no group of the kernel
+    holds it to its memory the keeper looks at it, and a limit of the process is a backstop against what grows between
+    two looks."""
     watch = task.memory_mib > 0 and "memory" not in controllers
     devices = {"CUDA_VISIBLE_DEVICES": task.env["CUDA_VISIBLE_DEVICES"]}  # whose they are is not the workload's to say
     env = of_machine() | task.env | gang.run.env | devices | {MARK: token}
@@ -249,7 +245,7 @@ MAX_TRIES = 3
 
 
 class TaskStage(Enum):
-    """How far a task is, as far as we know."""
+    """The stage of a task, as far as it is known."""
 
     UNSURE = auto()
     """A keeper of an earlier life of ours may be about to go."""
@@ -269,7 +265,8 @@ OVER = (TaskStage.ENDED, TaskStage.LOST, TaskStage.REFUSED)
 
 
 class SupervisedTask:
-    """Its files are in `folder`. Every process that belongs to it has `token` in its environment."""
+    """A task with its keeper, whose files are in `folder`. Every process that belongs to it has `token` in its
+    environment."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
@@ -296,7 +293,7 @@ class SupervisedTask:
 
     @property
     def unborn(self) -> bool:
-        """Whether it has no keeper yet."""
+        """Return whether it has no keeper yet."""
         return self.stage == TaskStage.STARTING and self.pidfd < 0
 
     @property
@@ -337,7 +334,7 @@ class SupervisedTask:
         self.stage = TaskStage.STARTING
 
     def find(self) -> None:
-        """What has become of it in the time we were away."""
+        """Find out what has become of the task while no engine ran."""
         self.status = status_of(self.folder)
         if self.status.phase == "ended":
             self.stage = TaskStage.ENDED
@@ -388,7 +385,7 @@ class SupervisedTask:
         return True
 
     def gone(self) -> None:
-        """Its keeper has ended."""
+        """Note that the keeper has ended."""
         self._close()
         self.status = status_of(self.folder)
         if self.status.phase == "ended":

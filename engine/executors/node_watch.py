@@ -1,28 +1,22 @@
-"""The watch over nodes: leases renewed by heartbeats, silent nodes suspected, then lost, and their return.
+"""The watch over nodes: leases renewed by heartbeats, loss and return of silent nodes, and relief of memory pressure.
 
-Leases of nodes: who was heard of when. Outside the journal and outside the state: a heartbeat changes nothing there.
+`Leases` notes who was heard of when, outside the journal and the state. A heartbeat writes one entry of a few columns.
+Silent nodes are found by a timing wheel: each node is in one bucket, by the time at which its lease would end as known
+when it was put there. A node is looked at again only when its bucket is the first, and moves on if it was heard of
+meanwhile: once in the time of a lease, however often it calls (Varghese and Lauck, IEEE/ACM ToN 5(6), 1997, "lazy"
+variant).
 
-A heartbeat writes one entry of a few columns. Who has fallen silent is found by a timing wheel: every node is in one
-bucket of the wheel, by the time at which its lease would end as far as was known when it was put there. A node is
-looked at again only when its bucket is the first, and then goes to a later one if it was heard of in the meantime: once
-in the time of a lease, however often it calls (Varghese and Lauck, IEEE/ACM ToN 5(6), 1997, "lazy" variant).
+`NodeWatch` suspects silent nodes, then declares them lost, takes back those that return, and has the lost repaired or
+given back. It decides on the state, but for the leases. After a restart every watched node is given as long as if it
+had just been heard of. A fork hears nobody and suspects nobody new; whom it found suspect it loses when their time is
+over.
 
-The watch over nodes: silent ones are suspected, then lost; those that come back return; the lost are repaired or
-given back.
-
-What it decides on is in the state, but for the leases (`engine.executors.node_watch`), which are outside the journal.
-After a restart every watched node is given as long as if it had just been heard of. A fork hears nobody and suspects
-nobody new; whom it found suspect it loses when their time is over.
-
-Nodes whose memory runs short put work out, in one of two orders.
-
-`kubelet`: as the kubelet does (https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/): first
-what uses more than it asks for, then what has the lower priority, then what is further above its request; best effort
-counts as asking for nothing. The class of service has no say of its own. `qos`: best effort, then burstable work above
-its request, then burstable work within it, guaranteed work last; then as above.
-
-What is put out waits at its age for a while before it may start again, and has not failed: no retry is used up. A gang
-goes as a whole, unless it is elastic and can do without its tasks there.
+`PressureRelief` puts work out of nodes whose memory runs short, in one of two orders. `kubelet` is the kubelet's
+(https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/): first what uses more than it asks
+for, then lower priority, then what is further above its request; best effort counts as asking for nothing, and the
+class of service has no say of its own. `qos` is best effort, then burstable work above its request, then burstable work
+within it, guaranteed work last; then as above. Work that was put out waits at its age for a while before it may start
+again; no retry is used up. A gang goes as a whole, unless it is elastic and can do without its tasks there.
 """
 
 from __future__ import annotations
@@ -55,7 +49,7 @@ Column = np.ndarray[Any, np.dtype[Any]]
 
 
 class HeartbeatResult(NamedTuple):
-    """What became of a batch of heartbeats."""
+    """The outcome of a batch of heartbeats."""
 
     renewed: int
     """Leases renewed."""
@@ -66,7 +60,8 @@ class HeartbeatResult(NamedTuple):
 
 
 class Leases:
-    """By node row. An agent that registers gets an epoch for its row; only the newest epoch of a row renews."""
+    """The leases of nodes, by node row. An agent that registers gets an epoch for its row; only the newest epoch of a
+    row renews."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -210,7 +205,7 @@ class Leases:
         self._rebuild()
 
     def last(self, after_ms: int) -> None:
-        """From now on a lease lasts so long."""
+        """Have leases last so long from now on."""
         if after_ms != self.after_ms:
             self.after_ms = after_ms
             self._rebuild()
@@ -384,7 +379,7 @@ class NodeWatch:
         heappush(self._moments, (at_ms, node))
 
     def _mended_ms(self, node: int, settings: HealthSettings) -> int | None:
-        """When something is to be done about a node that is down."""
+        """Return when something is to be done about a node that is down."""
         capacity, failures = self._state.capacity, self._state.failures
         since_ms = capacity.since[node]
         if capacity.pools[capacity.pool[node]].scaling is not None:

@@ -1,17 +1,13 @@
-"""The executor that runs tasks as processes of this machine, and the thread that looks after them.
+"""The executor that runs tasks as processes of this machine, and the thread that supervises them.
 
-The thread that looks after the processes of a cell: it starts keepers, tells gangs to go, follows them to their end,
-stops what is over, and after a restart finds what survived.
+`ProcessExecutor` starts and stops nothing before the journal has what led to it: what the engine asks for in a turn is
+kept until `carry_out`, which it calls once the turn is durable. What a crash keeps from being carried out is found by
+`adopt`.
 
-Orders come from the engine's thread, which never waits for any of this; what has come of them is told back as
-`AttemptReport`. A gang begins when all of its tasks are ready, and when what it takes over from work that is being
-stopped is really free: an attempt does not begin before the one before it has ended, nor on a device that another still
-holds.
-
-The executor that runs tasks as real processes of this machine, by `engine.executors.process_executor`.
-
-Nothing is started or stopped before the journal has what led to it: what the engine asks for in a turn is kept until
-`carry_out`, which it calls once the turn is durable. What a crash keeps from being carried out is found by `adopt`.
+`TaskSupervisor` starts keepers, tells gangs to go, follows them to their end, stops what is over, and finds survivors
+after a restart. Orders come from the engine's thread, which never waits; results return as `AttemptReport`. A gang
+begins when all of its tasks are ready and what it takes over is really free: an attempt does not begin before the one
+before it has ended, nor on a device that another still holds.
 """
 
 from __future__ import annotations
@@ -50,7 +46,7 @@ _NOTHING = RunSpec(argv=("true",))
 
 
 class AttemptReport(NamedTuple):
-    """What has come of an attempt."""
+    """A report on one attempt."""
 
     key: AttemptKey
     kind: ReportKind
@@ -61,7 +57,7 @@ class AttemptReport(NamedTuple):
 
 
 class GangRequirements(NamedTuple):
-    """What a gang must find free."""
+    """The room that a gang must find free."""
 
     cpu_milli: int
     memory_mib: int
@@ -173,7 +169,7 @@ class TaskSupervisor:
             os.close(self._waker)
 
     def _turn(self) -> bool:
-        """Whether to go on."""
+        """Return whether to go on."""
         restless = any(not attempt.began or self._unsure(attempt) for attempt in self._attempts.values())
         for key, _ in self._selector.select(LOOK_S if restless else IDLE_S):
             if key.fd == self._wake:
@@ -406,7 +402,7 @@ class TaskSupervisor:
         self._watch(attempt, kept)
 
     def _judge(self, attempt: _Attempt) -> None:
-        """Whether a task that is over has decided about all of them; and tell it when all are."""
+        """Decide about the gang when a task that is over decides about all, and tell it once all are over."""
         wanted = {task.name for task in attempt.gang.tasks}
         members = [kept for name, kept in attempt.tasks.items() if name in wanted]
         if attempt.decided is None:
@@ -424,7 +420,7 @@ class TaskSupervisor:
             self._tell(AttemptReport(attempt.gang.key, kind, rank, status))
 
     def _has_room(self, attempt: _Attempt) -> bool:
-        """Whether what it is to have is free: what is being stopped keeps it until it has ended."""
+        """Return whether what it is to have is free: what is being stopped keeps it until it has ended."""
         gang, cpu, memory = attempt.gang, 0, 0
         for other in self._attempts.values():
             if other is attempt or not other.began:
@@ -520,7 +516,7 @@ class ProcessExecutor(Executor):
             self._attendant.start()
 
     def _ended_unseen(self, gang: Gang) -> bool:
-        """Whether it ended while no engine ran: then it is told for when it did."""
+        """Return whether it ended while no engine ran: then it is told for when it did."""
         folder = attempt_folder(self.root, gang.key)
         found = [(task.rank, status_of(folder / task.name)) for task in gang.tasks]
         if not all(status.phase == "ended" for _, status in found):
@@ -533,7 +529,7 @@ class ProcessExecutor(Executor):
         return True
 
     def _machine(self) -> GangRequirements:
-        """What requests here may come to."""
+        """Return what requests here may come to."""
         capacity = self._state.capacity
         row = capacity.row_of.get(self.node)
         if row is None:
@@ -542,7 +538,7 @@ class ProcessExecutor(Executor):
         return GangRequirements(offered.cpu_milli, offered.memory_mib)
 
     def _gang(self, row: int) -> Gang | None:
-        """What is to run; None, and refused, for what cannot run here."""
+        """Return what is to run; None, and refused, for what cannot run here."""
         key = key_of(self._state, row)
         self._keys[row, key.attempt] = key
         self._rows[key] = row

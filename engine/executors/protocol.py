@@ -1,9 +1,9 @@
-"""What the engine and whatever runs tasks say to each other, and how a gang starts: TRY, then CONFIRM or ABORT.
+"""The protocol between the engine and executors: a gang starts by TRY, then CONFIRM or ABORT.
 
-A token is (row, attempt): one placement of one workload. The engine tries a token when the gang is placed; the
-executor makes the tasks ready and acknowledges them, all at once or in parts. Once every task is acknowledged the
-engine confirms and all of them start together; on a refusal, or at the deadline, it gives everything back and releases
-the token. Messages may come late, twice, out of order or never: a token starts at most once, and whole.
+A token is (row, attempt): one placement of one workload. The engine tries a token when the gang is placed. The executor
+makes the tasks ready and acknowledges them, all at once or in parts. Once every task is acknowledged the engine
+confirms and all of them start together. On a refusal, or at the deadline, it gives everything back and releases the
+token. Messages may come late, twice, out of order or never: a token starts at most once, and whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.state.workloads import Workloads
 
 
 class ReportKind(IntEnum):
-    """What an executor says of a token."""
+    """The kinds of reports on a token."""
 
     ACKED = 0
     """A part of its tasks is ready to start."""
@@ -100,9 +100,9 @@ class Executor(Protocol):
         ...
 
     def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
-        """Those of the next reports, up to the cell time, that say of running work of one task that it has finished,
-        and for which no other work waits: cell ms (int64) and workload rows (int32), in order. The first report of
-        another kind ends them."""
+        """Return the next ends, up to the cell time, of running work of one task that has finished and for which no
+        other work waits: cell ms (int64) and workload rows (int32), in order. The first report of another kind ends
+        them."""
         ...
 
     def take_reports(self, until_ms: int) -> list[ExecutorReport]:
@@ -111,7 +111,7 @@ class Executor(Protocol):
 
 
 class ReportOutcome(Enum):
-    """What the engine does about a report."""
+    """The engine's reaction to a report."""
 
     WAITING = auto()
     """Nothing yet: other parts are still to be acknowledged."""

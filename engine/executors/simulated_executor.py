@@ -32,7 +32,7 @@ ALWAYS = -1
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """How the simulated executor misbehaves: the way to rehearse executors that are slow, lossy or full.
+    """Faults of the simulated executor, to rehearse executors that are slow, lossy or full.
 
     Rates are per thousand, each drawn on its own for every part of every attempt. Raises SpecError.
     """
@@ -76,11 +76,11 @@ class Ends:
         """How many have been reported, or dropped."""
 
     def entry(self, number: int) -> tuple[int, int, int, Ends]:
-        """Where they belong in a heap, by the next of them."""
+        """Return the key of these ends in a heap, by the next of them."""
         return int(self.at[self.taken]), int(self.row[self.taken]), number, self
 
     def until(self, until_ms: int) -> slice:
-        """Where those up to the time are."""
+        """Return the slice of ends up to the time."""
         return slice(self.taken, self.taken + int(np.searchsorted(self.at[self.taken :], until_ms, side="right")))
 
     def entries(self, until_ms: int) -> list[Entry]:
@@ -299,7 +299,7 @@ class SimulatedExecutor(Executor):
         return taken
 
     def _made(self, entry: Entry) -> bool:
-        """Whether the report is made: an end is not once the token is over or its tasks run at another speed."""
+        """Return whether the report is made: an end is not once the token is over or its tasks run at another speed."""
         _, row, _, attempt, _, tasks, rated = entry
         w = self._state.workloads
         if rated == ALWAYS:
@@ -367,7 +367,7 @@ class SimulatedExecutor(Executor):
         return rated + max(left_ms, 1), row, kind, w.attempts[row], 0, tasks, rated
 
     def fails(self, row: int) -> bool:
-        """Whether the present attempt of the workload fails half-way."""
+        """Return whether the present attempt of the workload fails half-way."""
         w = self._state.workloads
         return bool(w.failures[row] < w.failing[row])
 

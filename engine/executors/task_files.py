@@ -1,13 +1,10 @@
-"""Runs of a cell on this machine as they are on disk, and what is told of them from there.
+"""Files of a cell's runs on this machine: their places, and reports on processes and output that are read from them.
 
-Where the runs of a cell on this machine are on disk, and what is read there. A folder for each task of an attempt:
+Each task of an attempt has a folder, into which its keeper (`engine.executors.task_shim`) writes:
 
     runs/<workload>/<submitted ms>.<attempt>/<group>.<index>/
 
-What a keeper (`engine.executors.task_shim`) writes into it is read here: by the engine, and by whoever looks at output.
-
-What is told of the processes of a workload on this machine, and of what they write. Read from the files of the runs:
-the engine need not be asked, and need not be there.
+The engine reads the files, and so does whoever looks at output: the engine need not be asked, and need not be there.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ class AttemptKey(NamedTuple):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be kept of what tasks write, in bytes."""
+    """Bounds on the kept output of tasks, in bytes."""
 
     task: int = 64 << 20
     """Of one task: the beginning, and the end."""
@@ -53,7 +50,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper says. Times are Unix milliseconds, 0 where there is none yet."""
+    """The status that a keeper writes. Times are Unix milliseconds, 0 where there is none yet."""
 
     phase: str = ""
     """"ready", "started" or "ended"; empty before any."""
@@ -87,7 +84,7 @@ _CAUSES = ("", "memory", "time limit", "not started")
 
 
 def exit_status(status: Status) -> int:
-    """As `engine.model.events.Exited` has it."""
+    """Return the exit status as `engine.model.events.Exited` has it."""
     code = 128 + status.signal if status.signal else status.code
     cause = _CAUSES.index(status.why) if status.why in _CAUSES else 0
     return cause * 256 + min(code, 255)
@@ -118,7 +115,7 @@ def live_keys(root: Path) -> list[AttemptKey]:
 
 
 def task_names(folder: Path) -> list[str]:
-    """Of an attempt, in order of group and number."""
+    """Return the names of an attempt's tasks, in order of group and number."""
     return sorted(_listed(folder), key=_order)
 
 
@@ -134,7 +131,7 @@ def attempts_of(root: Path, workload: str, submitted_ms: int) -> list[int]:
 
 
 def status_of(folder: Path) -> Status:
-    """Of a task; a blank one where there is none that can be read."""
+    """Read the status of a task; a blank one where none can be read."""
     try:
         return _status.decode((folder / STATUS).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -142,7 +139,7 @@ def status_of(folder: Path) -> Status:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether a keeper holds the lock of the task."""
+    """Return whether a keeper holds the lock of the task."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -280,7 +277,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which stretch of what a task wrote."""
+    """A request for a stretch of a task's output."""
 
     id: str
     task: Annotated[str, Meta(description="Name or number of the task; without it the first")] = ""
@@ -308,7 +305,7 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(root: Path, workload: str, submitted_ms: int) -> ProcessReport:
-    """What is kept of its attempts."""
+    """Report on the kept attempts of a workload."""
     numbers = attempts_of(root, workload, submitted_ms)[::-1]
     attempts = tuple(_attempt(root, AttemptKey(workload, submitted_ms, number)) for number in numbers[:20])
     return ProcessReport(id=workload, attempts=attempts, why_none="" if attempts else "it has not been started yet")

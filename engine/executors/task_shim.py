@@ -1,7 +1,8 @@
-"""Keeps one task: starts it, holds it to its limits, keeps its output within bounds, and writes down how it ended.
+"""The keeper of one task: starts it, holds it to its limits, bounds its output, and writes down how it ended.
 
-A program of its own, with nothing but the standard library: `python -I -S keeper.py FOLDER`. It outlives the engine
-that started it, so that work goes on while the engine does not run; all it has to say it says by files in FOLDER:
+It is a program of its own with nothing but the standard library: `python -I -S task_shim.py FOLDER`. It outlives the
+engine that started it, so that work goes on while the engine does not run. All it has to say it says by files in
+FOLDER:
 
     task.json         what to run, written before it by `engine.executors.process_executor`
     lock              held as long as it lives: there is one keeper of a task at most
@@ -10,10 +11,10 @@ that started it, so that work goes on while the engine does not run; all it has 
     output.<offset>   what the task wrote, both streams in their order; the name says at which byte the part begins
     keeper.log        what went wrong in here
 
-It says it is ready and waits for the byte `g` on standard input; without it, or when that ends, it goes and nothing was
-run. That it starts the task is on disk before the task begins, and a task that was started is never started again.
-SIGTERM has it stop the task: SIGTERM to all its processes, SIGKILL after the grace. A byte on standard output, as long
-as somebody listens, says that the status has changed.
+It says that it is ready and waits for the byte `g` on standard input. Without it, or when the input ends, it goes and
+nothing was run. That it starts the task is on disk before the task begins, and a task that was started is never started
+again. SIGTERM has it stop the task: SIGTERM to all its processes, SIGKILL after the grace. A byte on standard output,
+as long as somebody listens, says that the status has changed.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class Keeper:
                     return
 
     def _take(self, pipe: int) -> bool:
-        """Whether there may be more."""
+        """Return whether there may be more."""
         try:
             data = os.read(pipe, READ_BYTES)
         except BlockingIOError:
@@ -286,7 +287,7 @@ class Keeper:
                 os.kill(pid, number)
 
     def _processes(self) -> list[int]:
-        """Those of the task: all that descend from us, for whoever loses its parent becomes our child."""
+        """Return those of the task: all that descend from us, for whoever loses its parent becomes our child."""
         found: list[int] = []
         todo = [os.getpid()]
         while todo:
@@ -297,7 +298,7 @@ class Keeper:
         return found
 
     def _left(self) -> bool:
-        """Whether any process is left. All that the task made are our children in the end."""
+        """Return whether any process is left. All that the task made are our children in the end."""
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -346,7 +347,7 @@ class Keeper:
 
 
 class Output:
-    """What the task writes, kept in parts: the beginning, and as much of the end as there is room for."""
+    """The output of the task, kept in parts: the beginning, and as much of the end as there is room for."""
 
     def __init__(self, most: int, least_free: int) -> None:
         self.part = max(most // (PARTS + 1), 4096)
@@ -417,7 +418,8 @@ def boot_id() -> str:
 
 
 def born(pid: int) -> int:
-    """When the process began, in ticks since the machine did; with its id it says which process is meant. 0: none."""
+    """Return when the process began, in ticks since the machine did; with its id it says which process is meant. 0:
+    none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

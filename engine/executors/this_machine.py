@@ -1,14 +1,10 @@
-"""This machine: what it has, as a cell of one node, and how its tasks are held apart.
+"""This machine: its capacity as a cell of one node, and what holds its tasks apart.
 
-What this machine has, as a cell of one node.
+Control groups of version 2 hold a task to its memory and CPU, whatever processes it makes, where this user may make
+them. A user may where systemd has delegated a group to them, as in `systemd-run --user --scope -p Delegate=yes`. The
+engine itself first moves into a group of its own below that one, because groups with members pass no controllers on.
 
-Control groups of version 2, where this user may make them: the kernel then holds a task to its memory and CPU,
-whatever processes it makes.
-
-A user may where systemd has delegated a group to them, as in `systemd-run --user --scope -p Delegate=yes`. The engine
-itself moves into a group of its own below that one first: groups with members pass no controllers on.
-
-What tasks on this machine share where no control group divides it: CPUs, ports, and the disk that output is on.
+CPUs, ports and the disk with output are shared here where no control group divides them.
 """
 
 from __future__ import annotations
@@ -75,7 +71,7 @@ def node_name() -> str:
 
 
 def memory_mib() -> int:
-    """Of this machine, or what a container may use of it."""
+    """Return the memory of this machine, or the part that a container may use."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -86,8 +82,8 @@ def memory_mib() -> int:
 
 
 def find_gpus() -> Gpus | None:
-    """What `nvidia-smi` tells; None without it, or without devices. Where there are several models, of the first as
-    many as stand in a row from device 0: a pool has one."""
+    """Return the devices that `nvidia-smi` tells; None without it, or without devices. Where there are several models,
+    of the first as many as stand in a row from device 0: a pool has one."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -216,7 +212,7 @@ def more_files() -> int:
 
 
 def free_port() -> int:
-    """Of the loopback, free a moment ago. Raises OSError."""
+    """Return a port of the loopback that was free a moment ago. Raises OSError."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,21 +1,17 @@
-"""Carries changes to Slurm step by step, and the threads that carry intents from the journal.
+"""Carriage of changes to Slurm, step by step, and the threads that carry intents from the journal.
 
-An act that is carried to Slurm, how far it is, and what to make of it when it is so no longer.
+`ChangeCarrier` takes one intent after the other and one step after the other. Each step is looked at, done unless it is
+done already, and read back. An intent that could not be carried in time is given up: a cancel that comes hours after it
+was approved is another act than the one approved.
 
-What is no longer so slurmctld forgot in a crash, or somebody undid. It is done again only where that is told apart:
-hardly anybody undoes a cancel or a requeue, and not if slurmctld ran on; and what sets something is done again, a few
-times, where the slurmctld that showed it set has ended since and the setting is the one from before. Of everything else
-a person has to judge, and of what was wanted too long ago: it was approved for the cell as it was then.
+A change that was read back is looked at once more a little later, and as soon as slurmctld is seen to have started
+anew, because a slurmctld that was killed may have forgotten it. It is done again only where forgetting and undoing can
+be told apart. A cancel, or a job that was put back in its queue, counts as forgotten unless slurmctld ran on, since
+hardly anybody undoes those. A setting counts as forgotten where the slurmctld that showed it has ended and the setting
+is the one from before. Everything else is left to a person, and so is what was approved too long ago.
 
-Carries to Slurm what is wanted of things that exist: one intent after the other, one step after the other.
-
-Each step is looked at, done if it is not so already, and read back. What could not be carried in time is given up: a
-cancel that comes hours after it was approved is another act than the one approved. What was done is looked at once more
-a little later, and as soon as slurmctld is seen to have started anew: one that was killed may have forgotten it.
-What is then so no longer is done again, or left to a person: `engine.external.change_carrier`.
-
-The threads that carry intents from the journal to Slurm: one for submissions, one for everything else, so that a
-drain does not wait behind a thousand jobs.
+`IntentDriver` runs two threads, one for submissions and one for all other changes, so that a drain does not wait behind
+a thousand jobs.
 """
 
 from __future__ import annotations
@@ -30,12 +26,11 @@ from typing import Any, Protocol
 import msgspec
 
 from engine.control import Engine
-from engine.external.intent_evidence import SAFE_S
 from engine.external.slurm import job_requests
-from engine.external.slurm.capabilities import Capabilities, Capability, SlurmGone, SlurmRefused, SlurmUnavailable
+from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import JobDestination, home_of
 from engine.external.slurm.records import Job
-from engine.external.submission_carrier import SubmissionJournal, Submitter
+from engine.external.submission_carrier import SAFE_S, SubmissionJournal, Submitter
 from engine.journal.event_journal import Beside
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
@@ -51,7 +46,7 @@ AGAIN_WITHIN_MS = 900_000
 MAX_TOLD = 5
 LONGEST_SETTING = 200
 UNDECIDED: tuple[job_requests.Standing, ...] = ("to do", "changing", "missing")
-FOR_GOOD: frozenset[job_requests.Do] = frozenset(("cancel", "requeue"))
+FOR_GOOD: frozenset[job_requests.Do] = frozenset(("cancel", "put back"))
 """What hardly anybody undoes: a job that is as it was before was forgotten to be so, unless slurmctld ran on."""
 TWO_WAYS: frozenset[job_requests.Do] = frozenset(("hold", "release", "drain", "reserve"))
 """What is as it was before whenever it is not so."""
@@ -74,7 +69,7 @@ class CarriedStep(msgspec.Struct):
 
     def see(self, seen: job_requests.StepReading) -> None:
         self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
-        if self.step.do == "requeue" and self.standing == "to do" and self.before not in ("", self.setting):
+        if self.step.do == "put back" and self.standing == "to do" and self.before not in ("", self.setting):
             self.standing = "done"  # it was put back since; that it began before then is another clock's word
 
 
@@ -116,7 +111,7 @@ LastSet = dict[tuple[str, str], tuple[int, job_requests.ChangeStep]]
 
 
 def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
-    """By intents with these numbers."""
+    """Return the last setting of each thing by the intents with these numbers."""
     found: LastSet = {}
     for number, command in sorted(commands, key=lambda each: each[0]):
         found |= {what: (number, step) for what, step in job_requests.settings_of(command).items()}
@@ -124,8 +119,8 @@ def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
 
 
 def is_overtaken(held: CarriedIntent, part: CarriedStep, last: LastSet) -> bool:
-    """Whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been needless
-    only for this."""
+    """Return whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been
+    needless only for this."""
     number, step = last.get((job_requests.TOPIC.get(part.step.do, ""), part.step.target), (held.number, part.step))
     if number <= held.number:
         return False
@@ -167,7 +162,7 @@ def _is_as_before(part: CarriedStep) -> bool:
 
 
 def common(settings: Sequence[str]) -> str:
-    """What was the same of all, to be journalled; else empty."""
+    """Return the setting that all share, to be journalled; else empty."""
     return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
 
 
@@ -332,7 +327,7 @@ class ChangeCarrier:
         return [CarriedStep(step, meant, before=held.before) for step, meant in steps]
 
     def _do(self, held: CarriedIntent) -> None:
-        """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
+        """Do the steps that are not done yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
         boot = self._boot or self._ask_boot()
         changed: set[job_requests.Do] = set()
@@ -356,7 +351,7 @@ class ChangeCarrier:
         self._conclude(held)
 
     def _is_left(self, part: CarriedStep) -> bool:
-        """Whether there is still something to do of it, or will be."""
+        """Return whether there is still something to do of it, or will be."""
         if part.refused or part.standing not in UNDECIDED:
             return False
         return part.standing != "missing" or self._is_coming(part.step.target)
@@ -409,8 +404,9 @@ class ChangeCarrier:
             self._note(held, Phase.ACCEPTED, "read back: " + few(texts))
 
     def _confirm(self, held: CarriedIntent) -> None:
-        """What is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no longer
-        slurmctld has forgotten in a crash, or somebody has undone: only what nobody can undo is done again."""
+        """Look again at what was done. A change that is still there lasts: slurmctld has saved it, restarted or not. A
+        change that is gone was forgotten in a crash, or somebody has undone it; only what nobody can undo is done
+        again."""
         if held.parts is None:
             # Of an earlier process, which saw it done.
             held.parts = self._parts(held)
@@ -444,9 +440,9 @@ class ChangeCarrier:
         self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
 
     def _last_set(self) -> LastSet:
-        """What was set, or may have been, of what, the last time: that it is no longer as it was set before is then as
-        it should be. The journal is asked too, for it knows what was settled before this process began. Found once a
-        turn: a slurmctld that was killed has forgotten many things at once."""
+        """Return the last setting of each thing, made or perhaps made: that it is no longer as it was set before is
+        then as it should be. The journal is asked too, for it knows what was settled before this process began. Found
+        once a turn: a slurmctld that was killed has forgotten many things at once."""
         if self._last_of is None:
             self._say()
             known = [(held.number, held.command) for held in self._held.values()]
@@ -459,8 +455,8 @@ class ChangeCarrier:
     # -- which slurmctld ----------------------------------------------------------------------------------------------
 
     def _ask_boot(self) -> str:
-        """Which run of slurmctld answers; empty where that cannot be known. The same before and after a look: it was
-        that one which showed what was seen."""
+        """Return which run of slurmctld answers; empty where that cannot be known. The same before and after a look: it
+        was that one which showed what was seen."""
         self._boot_s = self._clock()
         try:
             self._boot, self._mute = self._far.boot(), 0
@@ -474,8 +470,8 @@ class ChangeCarrier:
         return self._boot
 
     def _wake_forgotten(self) -> None:
-        """What was done in a run of slurmctld that has ended is looked at now: what it forgot, such as a hold, Slurm
-        goes on without."""
+        """Look now at what was done in a run of slurmctld that has ended. Slurm goes on without what it forgot, such as
+        a hold."""
         waiting = [held for held in self._held.values() if held.phase == Phase.ACCEPTED and held.boot]
         if not waiting or self._clock() - self._boot_s < BOOT_EVERY_S:
             return
@@ -558,7 +554,7 @@ def newer(engine: Engine, after: int) -> list[Intent]:
 
 
 def is_under_way(engine: Engine, workload: str) -> bool:
-    """Whether the submission of that workload, or of the array it is of, is not settled."""
+    """Return whether the submission of that workload, or of the array it is of, is not settled."""
     intents = engine.state.intents
     names = {workload, workload.rpartition("/")[0]}
     if names.isdisjoint(intents.ids):
@@ -628,7 +624,7 @@ class IntentDriver:
             thread.start()
 
     def stop(self) -> None:
-        """What is under way is in the journal: the next process goes on with it."""
+        """Stop both threads. Intents under way are in the journal: the next process goes on with it."""
         self._stopping.set()
         self._end_listening()
         for event in self._news:
@@ -647,8 +643,9 @@ class IntentDriver:
             event.set()
 
     def _learn(self) -> None:
-        """What this cluster cannot be asked for, as it is reached: said at the door, before anybody approves it."""
-        lacking, ways = lacks_of(self._far.can), ways_of(self._far.can, self._far.api)
+        """Tell the engine what this cluster cannot be asked for, so that it is refused at the door, before anybody
+        approves it."""
+        lacking, ways = job_requests.lacks_of(self._far.can), job_requests.ways_of(self._far.can, self._far.api)
         far = f"Slurm {self._far.version} at {self._far.place}"
 
         def tell(engine: Engine) -> None:
@@ -699,39 +696,7 @@ def _by_name(user: str) -> Callable[[WorkloadSpec], JobDestination]:
 
 
 def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> JobDestination:
-    """As the mirror names things: a queue is a partition, a tenant an account, and the priority class begins with the
-    QOS."""
+    """Map a workload to its place in Slurm as the mirror names things: a queue is a partition, a tenant an account, and
+    the priority class begins with the QOS."""
     found = job_requests.TIER.fullmatch(spec.priority_class)
     return JobDestination(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)
-
-
-def _needs(can: Capabilities) -> tuple[tuple[Capability, tuple[type[cmd.Command], ...]], ...]:
-    return (
-        (can.submit, (cmd.Submit,)),
-        (can.cancel, (cmd.Cancel,)),
-        (
-            can.update_job,
-            (cmd.Hold, cmd.Release, cmd.SetPriority, cmd.SetQos, cmd.SetJobPriority, cmd.MoveToQueue),
-        ),
-        (can.requeue, (cmd.Requeue, cmd.Preempt, cmd.Drain, cmd.DrainQueues)),
-        (can.update_node, (cmd.Cordon, cmd.Drain, cmd.Uncordon, cmd.RestoreNodes, cmd.PowerUp, cmd.PowerDown)),
-        (can.update_partition, (cmd.HoldQueues, cmd.OpenQueues, cmd.DrainQueues)),
-        (can.reservation_write, (cmd.Reserve, cmd.Unreserve)),
-    )
-
-
-def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
-    """Commands for which there is no way to this cluster, and why."""
-    return {command: ability.why for ability, commands in _needs(can) if not ability for command in commands}
-
-
-def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
-    """Commands that can be carried there -> by what."""
-    names = {"rest": f"REST {api}", "command": "scontrol"}
-    ways: dict[type[cmd.Command], dict[str, None]] = {}
-    for ability, commands in _needs(can):
-        for command in commands:
-            if ability.by:
-                ways.setdefault(command, {})[names[ability.by]] = None
-    lacks = lacks_of(can)
-    return {command: " and ".join(by) for command, by in ways.items() if command not in lacks}

@@ -1,27 +1,18 @@
-"""Slurm's jobs, nodes and partitions as what a cell can be told (`engine.model.external_cells`).
+"""Slurm's nodes, partitions and jobs as observations that a cell can be given (`engine.model.external_cells`).
 
-How long a powered-down node takes to be of use: as boots were seen to take, else as long as Slurm waits for one.
+Machines: partition -> queue; machines alike that are in the same partitions -> pool; feature -> node label
+`feature/NAME`; leaf switch -> rack; advance reservation -> reservation. A powered-down node takes as long to boot as
+boots were seen to take, else as long as Slurm waits for one (`BootTimes`).
 
-Slurm's nodes, partitions, reservations and switches as what a cell can be told (`engine.model.external_cells`).
+Jobs: account -> tenant; user -> team; tier of the partition and QOS -> priority class; job -> workload, a gang of one
+task a node; array element -> workload `ARRAY/TASK`. Memory, CPU and GPUs are counted as Slurm hands them out. Whatever
+else Slurm goes by is named in `UnsupportedCounts`.
 
-partition -> queue; machines alike that are in the same partitions -> pool; feature -> node label `feature/NAME`; leaf
-switch -> rack; advance reservation -> reservation. Whatever else Slurm goes by is named in `UnsupportedCounts`.
-
-Slurm's jobs as what a cell can be told (`engine.model.external_cells`): pure, and loud about what it leaves out.
-
-account -> tenant, user -> team; tier of the partition and QOS -> priority class; job -> workload, a gang of one task a
-node; array element -> workload `ARRAY/TASK`. Memory, CPU and GPUs are counted as Slurm hands them out. Whatever else
-Slurm goes by is named in `UnsupportedCounts`.
-
-The order in which Slurm would start what waits, as ranks that an engine keeps to.
-
-An engine takes what is older first within a priority class, and older is what it was told of first. So jobs that wait
-are gone through in Slurm's order (priority, then submission), and each time one is older than the one before it a new
-rank begins. With the order of submission, which most queues are close to, there are few ranks. Those beyond the last
-are in the order of their age.
-
-A job keeps its rank as long as that can be: what comes in between takes one that is free there, and the first ranks are
-left free for what comes ahead. Otherwise one urgent job would give thousands another rank, and each is to be told.
+`Order` gives waiting jobs ranks, so that the engine starts them in Slurm's order. Within a priority class the engine
+takes first what it was told of first. Jobs are therefore gone through in Slurm's order (priority, then submission), and
+each one that is older than the one before it begins a new rank. Ranks beyond the last are in the order of age. A job
+keeps its rank as long as possible: a job that comes in between takes a free rank, and the first ranks are left free for
+what comes ahead. Otherwise one urgent job would give thousands of others new ranks, each of which is to be told.
 """
 
 from __future__ import annotations
@@ -40,7 +31,7 @@ from zlib import crc32
 import msgspec
 
 from engine.external.mirror_report import UnsupportedCounts
-from engine.external.slurm.limits import ClusterLimits, is_limit
+from engine.external.slurm.limits import ClusterLimits, is_held, is_limit
 from engine.external.slurm.names import array_tasks, ident
 from engine.external.slurm.records import UNLIMITED, Job, Node, Qos, SlurmPartition, SlurmReservation, TopologySwitch
 from engine.model import external_cells as seen
@@ -85,7 +76,7 @@ class BootTimes:
         return len(self._took_s)
 
     def ms(self, node: Node) -> int:
-        """How long what starts there waits for its boot; 0 where it is on. Whole seconds, at least one."""
+        """Return how long what starts there waits for its boot; 0 where it is on. Whole seconds, at least one."""
         if node.flags.isdisjoint(("POWERED_DOWN", "POWERING_UP")):
             return 0
         return max(round(median(self._took_s)) if self._took_s else self.timeout_s, 1) * 1000
@@ -98,7 +89,7 @@ MAX_LABELS = 60
 
 @dataclass(frozen=True)
 class Machines:
-    """What of the cluster jobs are matched against."""
+    """The machines of a cluster that jobs are matched against."""
 
     told: tuple[seen.AnySeen, ...]
     partitions: dict[str, SlurmPartition]
@@ -112,7 +103,7 @@ class Machines:
 
     @property
     def qos_preempts(self) -> bool:
-        """Whether some QOS may take from another."""
+        """Return whether some QOS may take from another."""
         return any(each.preempts for each in self.qos.values())
 
 
@@ -225,7 +216,7 @@ def _places(switches: Iterable[TopologySwitch]) -> dict[str, tuple[str, str]]:
 
 
 def standing(node: Node) -> seen.Standing:
-    """What may start there. A powered-down cloud node is ready: Slurm boots it for who needs it."""
+    """Return the node's standing for new work. A powered-down cloud node is ready: Slurm boots it for who needs it."""
     if node.state in ("DOWN", "ERROR", "UNKNOWN", "FUTURE") or node.flags & {"NOT_RESPONDING", "FAIL", "INVALID_REG"}:
         return "down"
     if node.flags & {"DRAIN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN", "REBOOT_ISSUED", "REBOOT_REQUESTED"}:
@@ -260,7 +251,6 @@ def _reservations(
 DAY_S = 86_400
 _CONSTRAINT = re.compile(r"[A-Za-z0-9._=:-]+(&[A-Za-z0-9._=:-]+)*")
 _AFTER = {"afterok": "finished", "afternotok": "failed", "afterany": "ended", "after": "started"}
-_HELD = frozenset(("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"))
 _NEVER = frozenset(("DependencyNeverSatisfied",))
 _CAUSES = {
     "TIMEOUT": "max runtime",
@@ -270,11 +260,12 @@ _CAUSES = {
     "BOOT_FAIL": "nodes did not boot",
     "PREEMPTED": "stopped for others",
 }
-_PREEMPTS = ("REQUEUE", "CANCEL", "SUSPEND")
+_NO_PREEMPTION = ("", "OFF", "GANG", "WITHIN", "PRIORITY")
+"""Preempt modes of a partition that stop no job for another; all other modes stop jobs."""
 
 
 class PartitionChoice(NamedTuple):
-    """What it means to ask for a partition, or for several."""
+    """The meaning of asking for a partition, or for several."""
 
     queue: str
     first: SlurmPartition
@@ -347,7 +338,7 @@ class JobMapping:
         return self._limits.draws(job)
 
     def tier_of(self, job: Job) -> int:
-        """Of the first partition that it asks for."""
+        """Return the tier of the first partition that the job asks for."""
         asked = self._asked(job.partition)
         return 0 if asked is None else asked.first.tier
 
@@ -389,7 +380,8 @@ class JobMapping:
         return group
 
     def _asked(self, partition: str) -> PartitionChoice | None:
-        """What asking for it means, which may be several with commas; None where none of them is shown."""
+        """Return the meaning of asking for a partition, or for several with commas; None where none of them is
+        shown."""
         if partition not in self._asked_for:
             names = [name for name in partition.split(",") if name in self._at.partitions]
             pools = sorted({pool for name in names for pool in self._at.pools_of.get(name, ())})
@@ -432,7 +424,7 @@ class JobMapping:
             )
             value = min(max(partition.tier, 0), 9_999) * 100_000 + min(level, 99) * 1_000 + 999
             preempts = self._at.qos_preempts or any(
-                each.preempt_mode in _PREEMPTS for each in self._at.partitions.values()
+                each.preempt_mode not in _NO_PREEMPTION for each in self._at.partitions.values()
             )
             spec = PriorityClassSpec(
                 name=name,
@@ -450,7 +442,7 @@ class JobMapping:
         return ident(job.reservation, "")
 
     def _dependencies(self, job: Job, name: str, known: Collection[str]) -> tuple[Dependency, ...]:
-        """What it waits for; nothing where some of that is not known."""
+        """Return the workloads that the job waits for; nothing where some of that is not known."""
         if not job.dependency or job.state != "PENDING":
             return ()
         after: list[Dependency] = []
@@ -472,7 +464,7 @@ class JobMapping:
         return tuple(after)
 
     def _phase(self, job: Job) -> tuple[seen.Phase, int]:
-        """What it is at, and while it waits for a time: when that is."""
+        """Return the phase of the job, and the cell time it waits for, if any."""
         if job.over:
             if job.state == "COMPLETED":
                 return "finished", -1
@@ -481,7 +473,7 @@ class JobMapping:
             return "suspended", -1
         if job.holding:
             return ("starting" if "CONFIGURING" in job.flags else "running"), -1
-        if job.held or job.reason in _HELD or job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"}:
+        if is_held(job):
             return "held", -1
         if job.eligible_s > self._now_s:
             return "waiting", job.eligible_s * 1000
@@ -602,7 +594,7 @@ class Order:
         """Name -> (tier, rank), as last given."""
 
     def note(self, names: Iterable[str]) -> None:
-        """They are told next, in this order."""
+        """Give these names the next ages, in this order."""
         for name in names:
             if name not in self._age:
                 self._age[name] = self._next
@@ -700,5 +692,5 @@ def _upwards(ages: Sequence[int], low: Place) -> list[int]:
 
 
 def _steps(ages: Sequence[int]) -> int:
-    """How often one is older than the one before it."""
+    """Return the number of ages below the one before."""
     return sum(b < a for a, b in pairwise(ages))

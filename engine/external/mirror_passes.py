@@ -1,8 +1,9 @@
-"""The mirror: looks at a Slurm cluster and tells the engine what is new.
+"""The mirror of one Slurm cluster in one engine: one pass reads what is new there and gives it to the engine.
 
-One look asks for what may have changed, turns it into observations (`engine.external.mapping`), and
-tells those that differ from what was told last. It is driven by `engine.external.mirror_watch`, and holds no fact
-that another first look would not find again.
+A pass asks for what may have changed, turns it into observations (`engine.external.mapping`), and gives the engine
+those that differ from the last ones. A look reads the whole list of jobs, a glance only the states of those that moved.
+The mirror keeps nothing that another first look would not find again. `engine.external.mirror_watch` decides when a
+pass is made.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from engine.control import Engine
-from engine.external.forgotten_jobs import ended
 from engine.external.mapping import BootTimes, JobMapping, Machines, Order, machines, tasks_of
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.external.slurm.capabilities import SlurmGone, SlurmRefused
-from engine.external.slurm.job_requests import Identities, RecordedSubmission, number_of, token_in
+from engine.external.slurm.job_requests import SKEW_S, Identities, RecordedSubmission, number_of, token_in
 from engine.external.slurm.limits import ClusterLimits
-from engine.external.slurm.records import Job, JobState, Node, Qos, SlurmPartition, SlurmReservation, TopologySwitch
+from engine.external.slurm.records import (
+    OVER_STATES,
+    Job,
+    JobState,
+    Node,
+    PastJob,
+    Qos,
+    SlurmPartition,
+    SlurmReservation,
+    TopologySwitch,
+)
 from engine.external.slurm.records import JobList as Listed
 from engine.model import external_cells as seen
 from engine.model.commands import Observe, Receipt, Submit
@@ -53,7 +63,7 @@ _ORDER = {"finished": 0, "failed": 0, "cancelled": 0, "suspended": 1, "held": 2,
 
 
 class MirrorPass(msgspec.Struct, frozen=True, kw_only=True):
-    """One look."""
+    """One pass over the cluster."""
 
     at_s: float
     jobs: int
@@ -70,7 +80,7 @@ class MirrorPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterAnswer(NamedTuple):
-    """What a cluster answered, and is not told yet."""
+    """An answer of the cluster that the engine has not been told yet."""
 
     began: float
     """Monotonic seconds: what is in it is no older."""
@@ -96,8 +106,8 @@ class ShownJobs(NamedTuple):
 
 
 class Mirror:
-    """Of one cluster into one engine. `look`, `take` and `glance` are called by one thread, `ask` by one at a time; the
-    rest may be called from any."""
+    """The mirror of one cluster in one engine. `look`, `take` and `glance` are called by one thread, `ask` by one at a
+    time; the rest may be called from any."""
 
     def __init__(self, connection: SlurmConnection, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
@@ -144,12 +154,12 @@ class Mirror:
     # -- for any thread -----------------------------------------------------------------------------------------------
 
     def has_looked(self) -> bool:
-        """Whether Slurm's list of jobs was ever seen: before that no job of any workload is known."""
+        """Return whether Slurm's list of jobs was ever seen: before that no job of any workload is known."""
         return self._has_looked
 
     @property
     def call(self) -> Call:
-        """What runs a function on the engine's thread."""
+        """The runner of functions on the engine's thread."""
         return self._call
 
     def job_of(self, workload_id: str) -> Job | None:
@@ -173,7 +183,7 @@ class Mirror:
         return self._partitions
 
     def limit_by(self, limits: ClusterLimits) -> None:
-        """From the next look on jobs count for these."""
+        """Count jobs for these limits from the next look on."""
         if self._limits is None or self._limits.made_of != limits.made_of:
             self._limits, self._limits_new = limits, True
 
@@ -182,13 +192,14 @@ class Mirror:
         self._machines_at = -1e9
 
     def left_out(self) -> tuple[LeftOut, ...]:
-        """What Slurm goes by and the mirror does not, and what could not be taken as it was seen."""
+        """Return the things that Slurm goes by and the mirror does not, and those that could not be taken as they were
+        seen."""
         own = tuple(LeftOut(text=text, count=1, examples=()) for text in self._left_engine)
         return (*self._left_jobs, *self._left_machines, *own)
 
     @property
     def is_new(self) -> bool:
-        """Whether the next look is as the first."""
+        """Return whether the next look is as the first."""
         return self._machines is None
 
     def start_over(self) -> None:
@@ -196,7 +207,7 @@ class Mirror:
         self._machines = None
 
     def lacks(self) -> dict[str, str]:
-        """What could not be asked of this cluster -> why."""
+        """Return the questions that this cluster could not be asked -> why."""
         return dict(self._lacks)
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -208,8 +219,8 @@ class Mirror:
         return self.take(self.ask(whole=whole))
 
     def ask(self, *, whole: bool = False) -> ClusterAnswer:
-        """What changed, for `take`. While a long list is awaited on another thread, there may be glances. Raises as
-        `look`."""
+        """Ask for what changed, for `take`. While a long list is awaited on another thread, there may be glances.
+        Raises as `look`."""
         began = time.monotonic()
         first = whole or self._machines is None
         fresh_machines = self._ask_machines(first)
@@ -295,7 +306,7 @@ class Mirror:
         return (job.state, job.array_tasks) != (now.state, now.array_tasks) or job.flags != now.flags
 
     def _forget(self) -> None:
-        """What was told before: all of it is told anew, and what is not known any more is found in the cell."""
+        """Forget what was told before. All of it is told anew, and what is not known any more is found in the cell."""
         known = self._call(_known)
         self._identities = Identities(known, self._identities.ours)
         self._order = Order(name for name, _, _ in known)
@@ -306,7 +317,7 @@ class Mirror:
         self._names = {}
 
     def _ask_machines(self, first: bool) -> bool:
-        """Whether there is anything new about nodes, partitions, QOS or reservations."""
+        """Return whether there is anything new about nodes, partitions, QOS or reservations."""
         connection, fresh = self._connection, first
         nodes = connection.nodes(None if first else self._nodes_since or None)
         if not nodes.unchanged and len(nodes.list) < len(self._nodes):
@@ -328,7 +339,7 @@ class Mirror:
         return fresh
 
     def _optional(self, what: str, ask: Callable[[], Iterable[T]]) -> tuple[T, ...]:
-        """What a cluster may not have, such as QOS without accounting: the reason is kept."""
+        """Ask for a thing that a cluster may lack, such as QOS without accounting. The reason is kept."""
         try:
             found = tuple(ask())
         except SlurmRefused as error:
@@ -355,7 +366,7 @@ class Mirror:
         return new
 
     def _new_jobs(self, jobs: Iterable[Job], left: UnsupportedCounts, *, whole: bool) -> list[seen.AnySeen]:
-        """What the engine is to be told of these jobs. `whole`: these are all there are."""
+        """Return the observations of these jobs that are new to the engine. `whole`: these are all there are."""
         assert self._machines is not None
         mapping = JobMapping(self._machines, left, int(self._wall_s()), self._limits)
         jobs = list(jobs)
@@ -407,7 +418,7 @@ class Mirror:
         return told
 
     def _changed(self, shown: ShownJobs, mapping: JobMapping, ranks: dict[str, int]) -> list[seen.WorkloadSeen]:
-        """What is other than was told, in the order in which it is told."""
+        """Return the workloads that differ from what was told, in the order in which they are told."""
         facts: list[seen.WorkloadSeen] = []
         # What is left out is told anew from all there are; in a glance those that moved are enough.
         for job, mine in shown.every.values():
@@ -430,7 +441,7 @@ class Mirror:
         return [name for name in gone if name not in coming]
 
     def _ends_of(self, gone: list[str], shown: ShownJobs, mapping: JobMapping) -> list[seen.WorkloadSeen]:
-        """How those ended, as far as accounting knows: the last of them first."""
+        """Return the ends of these workloads as accounting knows them, the last first."""
         facts = [
             mapping.told(job, name, shown.records.keys(), wanted=self._wanted_of(name))
             for name, job in self._ended(gone).items()
@@ -445,7 +456,7 @@ class Mirror:
         return [seen.CapsSeen(most=tuple(sorted(self._told_caps.items())))]
 
     def _ended(self, gone: list[str]) -> dict[str, Job]:
-        """How those ended that the controller has forgotten meanwhile, as far as accounting knows."""
+        """Return the ends, as accounting knows them, of jobs that the controller has forgotten meanwhile."""
         live = set(self._call(live_of)) if gone else set()
         found: dict[str, Job] = {}
         for name in [name for name in gone if name in live][:MAX_LOOKED_UP]:
@@ -474,7 +485,7 @@ class Mirror:
         return tuple(self._identities.name_of(job, task, named) for task in tasks)
 
     def _learn_wanted(self, jobs: Iterable[tuple[Job, tuple[str, ...]]], named: dict[str, RecordedSubmission]) -> None:
-        """What is known of those that were submitted through Muster: each is looked for once."""
+        """Learn the specs of jobs that were submitted through Muster. Each is looked for once."""
         asked = {token: named[token].id for job, mine in jobs if mine and (token := token_in(job)) in named
                  and named[token].id in (mine[0], _array_name(mine[0]))}  # fmt: skip
         new = {token: name for token, name in asked.items() if name not in self._wanted}
@@ -485,7 +496,7 @@ class Mirror:
             self._wanted |= {name: found.get(token) for token, name in new.items()}
 
     def _wanted_of(self, name: str) -> WorkloadSpec | None:
-        """What was submitted through Muster and became this workload."""
+        """Return what was submitted through Muster and became this workload."""
         if name in self._wanted:
             return self._wanted[name]
         whole = self._wanted.get(_array_name(name))
@@ -514,7 +525,7 @@ class Mirror:
         left: list[str] = []
         for at in range(0, len(told), AT_ONCE):
             part = tuple(told[at : at + AT_ONCE])
-            left += self._call(partial(_observed, part)).left_out
+            left += self._call(partial(observe, part)).left_out
             for each in part:
                 if isinstance(each, seen.WorkloadSeen) and each.spec.array is None:
                     self._told[each.spec.id] = each
@@ -522,12 +533,13 @@ class Mirror:
             self._left_engine = tuple(left[:100])
 
 
-def _observed(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
+def observe(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
+    """Give the engine observations, on its thread."""
     return engine.command(Observe(seen=part))
 
 
 def _subject(each: seen.AnySeen) -> tuple[str, str]:
-    """What kind of thing it is about, and which."""
+    """Return the kind and name of the thing that is observed."""
     match each:
         case seen.PoolSeen(pool=pool):
             return "pool", pool.name
@@ -541,8 +553,8 @@ def _subject(each: seen.AnySeen) -> tuple[str, str]:
 
 
 def _turn(fact: seen.WorkloadSeen, job: Job) -> tuple[int, int, int, int]:
-    """When it is told: what leaves nodes first; of what waits, what Slurm would start first, since what comes first is
-    older to the engine; what waits for others after all of those."""
+    """Return the place in the order of telling: what leaves nodes first; of what waits, what Slurm would start first,
+    since what comes first is older to the engine; what waits for others after all of those."""
     if fact.spec.after:
         # Those depend on older ones alone.
         return 9, 0, job.submit_s, job.id
@@ -570,8 +582,8 @@ def _array_name(element: str) -> str:
 
 
 def wanted_of(tokens: Collection[str], engine: Engine) -> dict[str, WorkloadSpec]:
-    """By token: what was submitted, as far as the cell still has the intent. Nobody needs it later: a workload is what
-    it was when it was first seen, and an intent stays open for longer than that takes."""
+    """Return the submitted workloads by token, as far as the cell still has the intents. Nobody needs it later: a
+    workload is what it was when it was first seen, and an intent stays open for longer than that takes."""
     intents = engine.state.intents
     found: dict[str, WorkloadSpec] = {}
     for intent in (*intents.open.values(), *intents.ended):
@@ -586,3 +598,39 @@ def live_of(engine: Engine) -> list[str]:
     """Workloads that have not ended."""
     w = engine.state.workloads
     return [name for row, name in enumerate(w.ids) if not WorkloadState(w.state[row]).terminal]
+
+
+def ended(name: str, last: Job | None, attempts: Iterable[PastJob]) -> Job | None:
+    """The job as it would have been shown at its end; None where accounting does not say. `last`: as it was last shown;
+    None after a restart of the mirror, when the newest attempt is taken."""
+    task = name.partition("/")[2].partition(".")[0]
+    mine = [
+        each
+        for each in attempts
+        if each.state in OVER_STATES
+        and (not task or str(each.array_task) == task)
+        and (last is None or abs(each.submit_s - last.submit_s) <= SKEW_S)
+    ]
+    if not mine:
+        return None
+    past = max(mine, key=lambda each: (each.submit_s, each.end_s))
+    return msgspec.structs.replace(
+        last or _shown(past),
+        state=past.state,
+        flags=frozenset(),
+        reason=past.reason,
+        start_s=past.start_s,
+        end_s=past.end_s,
+        exit_status=past.exit_status,
+        signal=past.signal,
+    )
+
+
+def _shown(past: PastJob) -> Job:
+    """Make a job of the fields that both kinds of record have."""
+    same = (
+        "id", "array_id", "array_task", "name", "user", "account", "partition", "qos", "comment", "submit_s",
+        "time_limit_s", "tres_wanted", "tres_held",
+    )  # fmt: skip
+    cpus = past.tres_wanted.get("cpu", past.tres_held.get("cpu", 1))
+    return Job(cpus=cpus, restarts=past.restarts or 0, **{field: getattr(past, field) for field in same})

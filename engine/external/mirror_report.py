@@ -1,8 +1,7 @@
-"""How a mirror does, for people, and what Slurm goes by that the mirror does not.
+"""The report of a mirror, for people, with counts of what Slurm goes by and the mirror does not.
 
-What Slurm goes by and the mirror does not: each thing once, with how often it was met.
-
-How a mirror does, for people.
+`MirrorReport` is about the cluster, `Mirrored` about one job. `UnsupportedCounts` notes each unsupported thing once,
+with how often it was met. Texts in all of them come from Slurm and are untrusted.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.external.slurm.limits import Limit, said
+from engine.external.slurm.limits import Limit, reason_words
 from engine.external.slurm.records import Job, JobStep, Share
 
 MAX_EXAMPLES = 3
@@ -27,7 +26,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnsupportedCounts:
-    """What was left out, each thing once with how often it was met."""
+    """The things that were left out, each thing once with how often it was met."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -131,7 +130,7 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(workload: str, job: Job, limits: tuple[Limit, ...] = (), steps: tuple[JobStep, ...] = ()) -> Mirrored:
-        found = said(job.reason)
+        found = reason_words(job.reason)
         waits = job.state == "PENDING"
         return Mirrored(
             workload=workload,

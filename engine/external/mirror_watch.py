@@ -1,14 +1,12 @@
-"""The thread that keeps a mirror fresh: machines and jobs, and the rules that Slurm decides by.
+"""The threads that keep a mirror fresh: passes over machines and jobs, limits and shares, and runs of the past.
 
-What Slurm decides by besides machines and jobs: limits of QOS and accounts, fair share.
+`Watcher` decides when to look at the whole list, when to glance at states, and when to wait. Up to `FEW` jobs the whole
+list is asked for at every beat: where nothing changed Slurm says so in milliseconds. Above that the whole list comes
+only as often as keeps Slurm at most a part of the time busy with it (`SHARE`), on a thread of its own, with glances
+meanwhile. A cluster that does not answer is asked more and more seldom, and what was last seen stays.
 
-Asked for more seldom than the rest: accounting answers slowly, and people change it by hand.
-
-The thread that keeps a mirror fresh: when to look at the whole list, when to glance at states alone, when to wait.
-
-Up to `FEW` jobs the whole list is asked for at every beat: where nothing changed Slurm says so in some ms. Above that
-it comes only as often as keeps Slurm at most a part of the time busy with it (`SHARE`), on a thread of its own, and
-meanwhile the states alone. A cluster that does not answer is asked more and more seldom, and what was last seen stays.
+`Rules` reads limits of QOS and accounts, and fair share, more seldom: accounting answers slowly, and people change
+these by hand. `PastRunsReader` asks accounting once how long work ran before the cell looked on.
 """
 
 from __future__ import annotations
@@ -18,18 +16,22 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.external.forgotten_jobs import PastRunsReader
-from engine.external.mirror_passes import ClusterAnswer, Mirror, MirrorPass
+from engine.external.mirror_passes import Call, ClusterAnswer, Mirror, MirrorPass, observe
 from engine.external.mirror_report import MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
+from engine.external.slurm.job_requests import SKEW_S
 from engine.external.slurm.limits import ClusterLimits, Limit
-from engine.external.slurm.records import Association, Diag, Job, Share
-from engine.model.errors import MusterError
+from engine.external.slurm.names import ident
+from engine.external.slurm.records import Association, Diag, Job, PastJob, Share
+from engine.model.errors import MusterError, UnreachableError
+from engine.model.external_cells import MAX_RUNS, PastRun, PastSeen
 
 if TYPE_CHECKING:
-    from engine.external.slurm.connection import SlurmConnection
+    from engine.control import Engine
+    from engine.external.slurm.connection import SlurmConnection, SlurmReader
 
 
 T = TypeVar("T")
@@ -84,6 +86,116 @@ class Rules:
             return before
         self.lacks.pop(what, None)
         return found
+
+
+FIRST_S, FARTHEST_S = 3600, 28 * 86_400
+"""The first window that is asked for, each before it being twice as long; and how far back."""
+LONGEST_S = 60.0
+"""No further window is asked for after that."""
+FRESH_S = 6 * 3600
+"""What was told of a cell so lately is not asked for again: what ended since is in the cell itself."""
+PAST_RETRY_S = 300.0
+_RAN = {"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"}
+"""Ends by which a run tells how long such work holds its nodes; what people cancelled does not."""
+
+
+class PastRunsReader:
+    """Asks accounting once how long work ran before the cell looked on, on a thread of its own, and tells the cell.
+    `begin` is called by one thread; the rest may be called from any."""
+
+    def __init__(self, connection: SlurmReader, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
+        self._connection = connection
+        self._call = call
+        self._wall_s = wall_s
+        self._learnt = False
+        self._begun_at = -1e9
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.lacks: dict[str, str] = {}
+        """Why nothing could be learnt."""
+
+    def begin(self) -> None:
+        """Ask, unless it was learnt, or is being, or was tried a moment ago."""
+        asks = self._thread is not None and self._thread.is_alive()
+        if not (self._learnt or asks or time.monotonic() - self._begun_at < PAST_RETRY_S):
+            self._begun_at = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="mirror-past", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, without waiting for a question under way."""
+        self._stopping = True
+
+    def _run(self) -> None:
+        try:
+            self.learn()
+        except (SlurmRefused, SlurmUnavailable) as error:
+            self.lacks = {"run times of before": str(error)}
+        except UnreachableError:
+            pass  # the engine is stopping
+        except Exception as error:
+            if self._stopping:
+                return  # the connection was closed under it
+            # A fault of ours costs the forecast what it could have learnt, no more.
+            traceback.print_exc()
+            self.lacks = {"run times of before": f"a defect of Muster's: {type(error).__name__}: {error}"}
+
+    def learn(self) -> None:
+        """Raises SlurmRefused where there is no accounting, SlurmUnavailable, UnreachableError."""
+        until_ms = self._call(lambda engine: engine.state.past.until_ms)
+        if self._wall_s() - until_ms / 1000 > FRESH_S:
+            now_s = int(self._wall_s())
+            known = self._call(_submitted)
+            runs = runs_of(self._lately(now_s), known)
+            self._call(partial(observe, (PastSeen(runs=runs, until_ms=now_s * 1000),)))
+        self._learnt, self.lacks = True, {}
+
+    def _lately(self, now_s: int) -> list[PastJob]:
+        """Return jobs that ended of late: window by window, until there is enough."""
+        found: dict[tuple[int, int, int], PastJob] = {}
+        until_s, length_s, began = now_s, FIRST_S, time.monotonic()
+        while now_s - until_s < FARTHEST_S and len(found) < MAX_RUNS and time.monotonic() - began < LONGEST_S:
+            for job in self._connection.history(until_s - length_s, until_s):
+                if job.state in _RAN and 0 < job.start_s < job.end_s <= now_s:
+                    found[job.id, job.submit_s, job.start_s] = job
+            until_s -= length_s
+            length_s *= 2
+        return sorted(found.values(), key=lambda job: (job.end_s, job.id))[-MAX_RUNS:]
+
+
+def runs_of(jobs: Iterable[PastJob], known: dict[str, int] | None = None) -> tuple[PastRun, ...]:
+    """Make runs of past jobs. Those the cell has as workloads of its own are left out. `known`: their ids -> when they
+    were submitted, Unix seconds."""
+    known = known or {}
+    found = []
+    for job in jobs:
+        name = f"{job.array_id}/{job.array_task}" if job.array_task is not None else str(job.id)
+        if abs(known.get(name, -SKEW_S - 1) - job.submit_s) <= SKEW_S:
+            continue
+        held = job.tres_held or job.tres_wanted
+        gpus = held.get("gres/gpu") or sum(n for key, n in held.items() if key.startswith("gres/gpu:"))
+        found.append(
+            PastRun(
+                queue=ident(job.partition.split(",")[0]),
+                tenant=ident(job.account or job.user, ""),
+                team=ident(job.user, ""),
+                name=job.name[:256],
+                tasks=max(len(job.nodes), 1),
+                gpu_milli=gpus * 1000,
+                limit_ms=max(job.time_limit_s or 0, 0) * 1000,
+                run_ms=(job.end_s - job.start_s) * 1000,
+                submitted_ms=job.submit_s * 1000,
+                started_ms=job.start_s * 1000,
+                ended_ms=job.end_s * 1000,
+                finished=job.state == "COMPLETED",
+            )
+        )
+    return tuple(found)
+
+
+def _submitted(engine: Engine) -> dict[str, int]:
+    w = engine.state.workloads
+    return {name: w.submitted[row] // 1000 for row, name in enumerate(w.ids)}
 
 
 BEAT_S = 1.0
@@ -280,7 +392,7 @@ class Watcher:
             self._lacks = {name: why for name, why in missing.items() if self._acts or name in _READS}
 
     def _is_short(self) -> bool:
-        """Whether the whole list is asked for at every beat."""
+        """Return whether the whole list is asked for at every beat."""
         quick = self._whole is None or self._whole.asked_s <= QUICK_S
         return self._looked is not None and self._looked.jobs <= FEW and (quick or not self._glances)
 
@@ -301,7 +413,7 @@ class Watcher:
             self._whole_at = time.monotonic()
 
     def _glance(self) -> bool:
-        """Whether there is a short list; else only what is tracked was asked for."""
+        """Return whether there is a short list; else only what is tracked was asked for."""
         try:
             self._looked = self._mirror.glance(self._now_tracked(), states=self._glances)
         except SlurmRefused:
@@ -311,7 +423,7 @@ class Watcher:
         return self._glances
 
     def _now_tracked(self) -> Iterable[int]:
-        """Those looked at last first."""
+        """Return the tracked jobs, those looked at last first."""
         now = time.monotonic()
         left = [(job, until) for job, until in list(self._tracked.items()) if until > now]
         self._tracked = dict(left[-MAX_TRACKED:])

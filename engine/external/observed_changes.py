@@ -1,12 +1,11 @@
-"""A cell that another scheduler decides: what was seen of it becomes events, and commands become intents.
+"""Observations of a scheduler that decides become events, and commands in its cell become intents.
 
-What was seen of a scheduler that decides becomes events, so that a cell of its own journal mirrors it.
+`ObservationFold` compares each observation with the state and yields the events that lead there, so that the cell's own
+journal mirrors the cluster. What happened in between is made up for. Whatever the scheduler says, no resource falls
+below zero and no gang is half bound: what does not fit is counted as far as there is room, and named in `left_out`.
 
-Each thing seen is compared with the state, and the events are those that lead there: what happened in between is made
-up for. Whatever the scheduler says, no resource falls below zero and no gang is half bound: what does not fit is
-counted as far as there is room, and named in `left_out`.
-
-The check at the door of a cell that Slurm decides on: what is asked of Slurm becomes an intent, or is refused.
+`intend` is the check at the door of such a cell. A command that Slurm can be asked for becomes an intent; any other is
+refused.
 """
 
 from __future__ import annotations
@@ -306,7 +305,7 @@ class ObservationFold:
                 yield ev.Dated(row, wl.SUBMITTED, min(each.submitted_ms, self._now_ms))
 
     def _asks(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
-        """What it asks for now, where that is another than before: only while it is on no node."""
+        """Yield the changes of the request, which are possible only while the workload is on no node."""
         spec, state, w = each.spec, self._state, self._state.workloads
         if w.class_at(row).groups != spec.groups:
             self._check(spec)
@@ -344,7 +343,7 @@ class ObservationFold:
             self.changed[each.spec.id] = None
 
     def _started_anew(self, row: int, each: seen.WorkloadSeen) -> bool:
-        """Whether it was put back and has started again since it was last seen."""
+        """Return whether it was put back and has started again since it was last seen."""
         w = self._state.workloads
         return (
             each.phase in _HOLDS
@@ -407,7 +406,8 @@ class ObservationFold:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
 
     def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
-        """What it has, as task groups of equal shares and where they are. No more than there is."""
+        """Return the workload's holdings as task groups of equal shares with their placements, and no more than there
+        is."""
         capacity = self._state.capacity
         base = each.spec.groups[0]
         by_share: dict[Resources, list[tuple[int, int]]] = {}
@@ -505,8 +505,8 @@ TOKEN_BYTES = 10
 def intend(
     state: State, command: cmd.AnyCommand, now_ms: int, *, acts: bool, lacks: Mapping[type[cmd.Command], str]
 ) -> Checked:
-    """As `engine.command_checks.check`, in a cell that Slurm decides on: what is asked of Slurm becomes an intent.
-    Everything that can be refused at once is. Raises SpecError, NotFoundError or RefusedError."""
+    """Check a command in a cell that Slurm decides on: a request to Slurm becomes an intent. Whatever can be refused at
+    once is refused. Raises SpecError, NotFoundError or RefusedError."""
     _refuse_impossible(type(command), acts=acts, lacks=lacks)
     if not isinstance(command, CARRIED):
         checked = check(state, command, now_ms)

@@ -1,9 +1,25 @@
-"""Carries submissions to Slurm.
+"""Carriage of submissions to Slurm, exactly once, and the evidence of what became of an intent.
 
-A submission is journalled as wanted, then as about to be sent, and only then sent; with its id when that comes, and as
-done when slurmctld has it for good. Whatever ends in between, Muster, slurmrestd, slurmctld or the line, the next one
-finds in the journal how far it was, and in Slurm's list by the token whether it arrived:
-`engine.external.intent_evidence`.
+`Submitter` journals a submission as wanted, then as about to be sent, and only then sends it. It journals the job id
+when that comes, and the submission as done when slurmctld has it for good. Whichever process ends in between, the next
+one finds in the journal how far the submission was, and in Slurm's list by its token whether it arrived.
+
+Slurm alone is at most once: jobs that were accepted vanish when slurmctld is killed before it has saved them, and their
+ids are given to others. Sending again is at least once: a job that was only slow in coming would run twice. `judge`
+therefore decides from a whole list of Slurm's jobs, and acts on nothing itself:
+
+- A job is safe when it is there at two times SAFE_S apart. If slurmctld lived on, it has saved the job meanwhile; if it
+  was restarted, it had saved the job before.
+- A job that was accepted and is in no whole list asked for afterwards was lost, unless it may have ended and been
+  dropped from the list meanwhile.
+- A request that may or may not have arrived can still be under way in slurmrestd or in slurmctld's queue. It is dead
+  after QUARANTINE_S.
+
+Nothing here goes by which slurmctld answers: REST does not tell it reliably, as its time of start is 0 for the first
+minutes.
+
+`look` reads anew what Slurm shows of an intent, for a person who has to settle it, and changes nothing. It says what
+could not be read: a cluster that is away leaves a doubt as it was.
 """
 
 from __future__ import annotations
@@ -12,20 +28,230 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from engine.external import intent_evidence
-from engine.external.intent_evidence import JobListing, JobsByToken, SentSubmission
+from engine.external.slurm import job_requests
 from engine.external.slurm.capabilities import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
-from engine.external.slurm.job_requests import JobDestination, carries, head_in, token_in, wish_of
+from engine.external.slurm.job_requests import JobDestination, carries, head_in, head_of, token_in, wish_of
 from engine.external.slurm.records import AcceptedJob, Job, JobList, JobRequest, PastJob
 from engine.model import commands as cmd
 from engine.model.commands import IntentChange
 from engine.model.errors import MusterError
+from engine.model.external_cells import FarLook
 from engine.model.specs import WorkloadSpec
 from engine.state.intents import Intent, Phase, wanted
+
+SAFE_S = 20.0
+"""slurmctld saves its state at the latest 5 s after a change (SAVE_MAX_WAIT); writing it takes its time under load."""
+QUARANTINE_S = 75.0
+"""Longer than slurmrestd and slurmctld hold on to a request: while slurmctld is down slurmrestd was seen to hold it for
+29 s, and a busy slurmctld serves what it has read even when nobody waits for it any more."""
+PURGED_S = 240.0
+"""Slurm keeps an ended job in its list for MinJobAge, 300 s by default: beyond this one not listed may just have
+ended, unless the cluster is known to keep them for longer."""
+PURGED_SHARE = 0.8
+"""So much of a MinJobAge that is known counts."""
+
+Verdict = Literal["there", "lost", "wait", "unknown"]
+
+
+class JobListing(msgspec.Struct, frozen=True):
+    """A whole list of jobs."""
+
+    at_s: float
+    """Our own clock, before it was asked for; the clock of all times here."""
+    jobs: tuple[Job, ...]
+
+
+class SentSubmission(msgspec.Struct, frozen=True):
+    """A submission that went out, as the driver remembers it."""
+
+    attempted_s: float
+    """End of the last attempt, successful or not."""
+    accepted: bool
+    """It was given an id."""
+    arrived: bool = True
+    """False: it is known not to have reached slurmctld."""
+    down_s: float = 0.0
+    """For how long since then slurmctld is known not to have run: nothing is dropped from its list meanwhile."""
+
+
+class SubmissionMatch(msgspec.Struct, frozen=True):
+    verdict: Verdict
+    job: Job | None = None
+    """The one that is kept."""
+    surplus: tuple[Job, ...] = ()
+    """Others with the same token, which have not ended: to be cancelled."""
+    why: str = ""
+
+
+class JobsByToken:
+    """Jobs of a list by their tokens."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._by_token: dict[str, list[Job]] = {}
+        self._by_head: dict[str, list[Job]] = {}
+        for job in jobs:
+            if token := token_in(job):
+                self._by_token.setdefault(token, []).append(job)
+            elif head := head_in(job):
+                self._by_head.setdefault(head, []).append(job)
+
+    def of(self, token: str, user: str = "") -> list[Job]:
+        """Return the jobs of that token, and of that user where the user is known: anybody can write any comment."""
+        found = [*self._by_token.get(token, ()), *self._by_head.get(head_of(token), ())]
+        return [job for job in found if not user or not job.user or job.user == user]
+
+
+def judge(sent: SentSubmission, look: JobListing, found: Sequence[Job], ended_kept_s: float = 0.0) -> SubmissionMatch:
+    """Decide what became of a submission. `found`: jobs of the list with its token. `ended_kept_s`: how long Slurm
+    keeps an ended job in its list, 0 where that is not known."""
+    if found:
+        return _there(found)
+    age_s = look.at_s - sent.attempted_s
+    if age_s < 0:
+        return SubmissionMatch("wait", why="the list is older than the attempt")
+    if not sent.accepted and not sent.arrived:
+        return SubmissionMatch("lost", why="it did not reach slurmctld")
+    if age_s - sent.down_s > (PURGED_SHARE * ended_kept_s or PURGED_S):
+        return SubmissionMatch(
+            "unknown", why="it is not in Slurm's list, which would have dropped it by now if it had ended"
+        )
+    if sent.accepted:
+        return SubmissionMatch("lost", why="slurmctld has forgotten it")
+    if age_s > QUARANTINE_S:
+        return SubmissionMatch("lost", why="it did not arrive")
+    return SubmissionMatch("wait", why="it may still arrive")
+
+
+def _there(found: Sequence[Job]) -> SubmissionMatch:
+    """Choose the job that is kept of several: what has ended well or runs before what waits, then the earlier. Tasks of
+    one array are no copies of each other."""
+    by_array: dict[int, Job] = {}
+    for job in found:
+        by_array.setdefault(job.array_id or job.id, job)
+    jobs = sorted(by_array.values(), key=_worth)
+    surplus = tuple(job for job in jobs[1:] if not job.over)
+    return SubmissionMatch("there", jobs[0], surplus)
+
+
+def _worth(job: Job) -> tuple[int, int, int]:
+    order = 0 if job.state == "COMPLETED" else 1 if job.holding else 2 if job.state == "PENDING" else 3
+    return order, job.submit_s, job.id
+
+
+MOST = 20
+"""Things of one intent that are looked at."""
+BEFORE_S = 60
+"""By so much the clocks of Slurm and of the cell may differ."""
+
+
+def look(far: Any, intent: Intent, job_of: job_requests.JobOf, now_ms: int) -> FarLook:
+    """`far` is a `SlurmConnection`."""
+    command = wanted(intent)
+    try:
+        since_s, since_by = _started(far)
+        lines, shows = (
+            _submission(far, intent) if isinstance(command, cmd.Submit) else _act(far, intent, command, job_of)
+        )
+    except MusterError as error:
+        return FarLook(at_ms=now_ms, error=str(error))
+    return FarLook(at_ms=now_ms, lines=tuple(lines), shows=shows, since_ms=since_s * 1000, since_by=since_by)
+
+
+def _started(far: Any) -> tuple[int, str]:
+    """From when on slurmctld runs. Its statistics begin anew at each start, and each day, and by hand."""
+    told = far.commands.boot() if far.commands is not None and far.can.topology else ""
+    if told.isdecimal():
+        return int(told), "scontrol show config"
+    return far.diag().since_s, "statistics, which may have been reset"
+
+
+def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
+    """By its token, whatever id it has; under the id that it was given; in accounting."""
+    found = JobsByToken(far.jobs().list).of(intent.token, far.acts_as)
+    lines = [f"{_of(job)} carries its token: {_state(job)}, submitted {_utc(job.submit_s)}" for job in found]
+    if found:
+        return lines, "done"
+    lines.append("no job in Slurm's list carries its token")
+    if intent.job:
+        lines.append(_under_its_id(far, intent))
+    try:
+        past = [
+            job
+            for job in far.history(intent.at_ms // 1000 - BEFORE_S)
+            if _is_of(job, intent.token) and _may_be_ours(far, job)
+        ]
+    except SlurmRefused as error:
+        return [*lines, f"accounting: {error.problem}"], ""
+    if past:
+        return [*lines, *(f"accounting: {_of(job)} carried it, and ended as {job.state}" for job in past)], "done"
+    return [*lines, "accounting never had it"], "undone"
+
+
+def _under_its_id(far: Any, intent: Intent) -> str:
+    try:
+        job = far.job(intent.job)
+    except SlurmGone:
+        return f"job {intent.job}, the id it was given: Slurm has no such job any more"
+    if carries(job, intent.token) and not _may_be_ours(far, job):
+        return f"job {job.id}, the id it was given, carries its token, but is {job.user}'s: {_state(job)}"
+    if carries(job, intent.token):
+        return f"job {job.id}, the id it was given: {_state(job)}"
+    return (
+        f"job {job.id}, the id it was given, does not carry its token: {job.name} of {job.user or 'nobody'}, "
+        f"{_state(job)}, submitted {_utc(job.submit_s)}"
+    )
+
+
+def _may_be_ours(far: Any, job: Job | PastJob) -> bool:
+    """Anybody can write any name and comment."""
+    return far.acts_as in ("", job.user) or not job.user
+
+
+def _of(job: Job | PastJob) -> str:
+    """With whose it is: as whom Muster submits is not always known."""
+    return f"job {job.id} of {job.user}" if job.user else f"job {job.id}"
+
+
+def _is_of(job: PastJob, token: str) -> bool:
+    return job.comment == f"muster:{token}" or job.name.rpartition(".m")[2] == head_of(token)
+
+
+def _act(far: Any, intent: Intent, command: cmd.AnyCommand, job_of: job_requests.JobOf) -> tuple[list[str], str]:
+    steps = [each for each in job_requests.steps_of(command, intent.number, far, job_of) if each[0].needed]
+    looks = [_look(far, step, meant, intent.at_ms / 1000) for step, meant in steps[:MOST]]
+    more = [f"and {len(steps) - MOST} more, which were not looked at"] if len(steps) > MOST else []
+    return [*(text for _, text in looks), *more], _shown([standing for standing, _ in looks], whole=not more)
+
+
+def _look(
+    far: Any, step: job_requests.ChangeStep, meant: Job | None, since_s: float
+) -> tuple[job_requests.Standing, str]:
+    try:
+        seen = job_requests.look(far, step, meant, since_s)
+    except SlurmGone as error:
+        return "gone", error.problem
+    return seen.standing, seen.text
+
+
+def _shown(standings: Sequence[job_requests.Standing], *, whole: bool) -> str:
+    """Some done and some not is neither; so is what Slurm does not know any more."""
+    for standing, word in (("done", "done"), ("to do", "undone")):
+        if whole and standings and all(each == standing for each in standings):
+            return word
+    return ""
+
+
+def _state(job: Job) -> str:
+    return " ".join([job.state, *sorted(job.flags), *(["held"] if job.held else [])])
+
+
+def _utc(at_s: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+
 
 AT_ONCE = 24
 """Submissions that are journalled as sent together, and so the most of which nobody may know after a crash."""
@@ -38,7 +264,7 @@ DENIED_RETRY_S = 15.0
 
 
 class SubmissionApi(Protocol):
-    """What of a Slurm connection is used here."""
+    """The part of a Slurm connection that submits jobs and finds them again."""
 
     def submit(self, wish: JobRequest) -> AcceptedJob: ...
     def jobs(self, since: int | None = None) -> JobList: ...
@@ -52,7 +278,7 @@ class SubmissionJournal(Protocol):
     """The journalled side."""
 
     def new(self, after: int) -> list[Intent]:
-        """Those under way with a larger number, in their order."""
+        """Return intents under way with a larger number, in their order."""
         ...
 
     def settle(self, changes: Sequence[IntentChange]) -> None:
@@ -60,7 +286,8 @@ class SubmissionJournal(Protocol):
         ...
 
     def carried_since(self, number: int) -> list[Intent]:
-        """Those with a larger number that are done, or were so already, or may be, as far as they are still kept."""
+        """Return intents with a larger number that are done, were done already, or may be, as far as they are still
+        kept."""
         ...
 
 
@@ -90,7 +317,7 @@ class CarriedSubmission(msgspec.Struct):
 
     @property
     def due_s(self) -> float:
-        return self.there_s + intent_evidence.SAFE_S
+        return self.there_s + SAFE_S
 
     def sent(self) -> SentSubmission:
         return SentSubmission(self.attempted_s, self.phase == Phase.ACCEPTED, self.arrived, self.down_s)
@@ -222,7 +449,8 @@ class Submitter:
         ]
 
     def _doubtful(self, now_s: float) -> list[CarriedSubmission]:
-        """Those that have to be looked for in the whole list. Of what was sent twice all copies are wanted."""
+        """Return submissions that have to be looked for in the whole list. Of one that was sent twice all copies are
+        wanted."""
         found = [
             held
             for held in self._held.values()
@@ -252,7 +480,7 @@ class Submitter:
         index, kept_s = JobsByToken(look.jobs), self._ended_kept_s()
         missing: list[tuple[CarriedSubmission, str]] = []
         for held in doubtful:
-            found = intent_evidence.judge(held.sent(), look, index.of(held.token, self.user), kept_s)
+            found = judge(held.sent(), look, index.of(held.token, self.user), kept_s)
             if found.verdict == "there" and found.job is not None:
                 self._cancel_surplus(held, found.surplus)
                 self._found(held, found.job, look.at_s)
@@ -341,7 +569,8 @@ class Submitter:
         return not self.user or job.user in ("", self.user)
 
     def _is_rewritten(self, job: Job, held: CarriedSubmission) -> bool:
-        """Whether a job under the id that was given may be ours without its token, not another that got the id."""
+        """Return whether a job under the id that was given may be ours without its token, not another that got the
+        id."""
         came_with_it = not held.submit_s or job.submit_s == held.submit_s
         return came_with_it and not token_in(job) and not head_in(job) and self.user in ("", job.user)
 

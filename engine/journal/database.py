@@ -1,11 +1,8 @@
-"""Where a cell's records are kept: a SQLite file, or a schema of a PostgreSQL server by its lazy driver.
+"""The place of a cell's records: a SQLite file, named by a path, or a schema of a PostgreSQL server, named by a URL.
 
-The driver of PostgreSQL, loaded where it is used, and what it reads in a URL. Needs the extra `postgres`.
-
-Where a cell's records are kept: a SQLite file, named by a path, or a schema of a PostgreSQL server, named by a URL.
-
-What is told apart by the kind of database stands in `engine.journal.sqlite_store` and `engine.journal.postgres_store`;
-all other code writes SQLAlchemy Core for both, and by what is here where the two differ.
+What differs by the kind of database stands in `engine.journal.sqlite_store` and `engine.journal.postgres_store`. All
+other code writes SQLAlchemy Core for both, with the helpers here where the two differ. PostgreSQL's driver is loaded
+where it is used and needs the extra `postgres`.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ def driver() -> Any:
 
 
 def understood(conninfo: str) -> dict[str, Any]:
-    """What libpq reads in it. Raises SpecError, without telling what stood there: it may hold a password."""
+    """Parse it as libpq does. Raises SpecError that does not repeat the text, which may hold a password."""
     psycopg = driver()
     try:
         found: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(conninfo)
@@ -159,7 +156,7 @@ def create_some(connection: Connection, tables: Sequence[Table]) -> None:
 
 @functools.cache
 def _statements(table: Table, dialect_name: str) -> tuple[str, ...]:
-    """What makes a table and its indexes."""
+    """Return the statements that create a table and its indexes."""
     dialect = registry.load(dialect_name)()
     if dialect_name == "postgresql":
         table = _by_code_point(table)
@@ -200,7 +197,7 @@ def _insert_for(connection: Connection) -> Any:
     return sqlite.insert
 
 
-def said(error: BaseException) -> str:
-    """What the database said, in one line."""
+def error_line(error: BaseException) -> str:
+    """Return the database's message in one line."""
     text = str(getattr(error, "orig", None) or error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__

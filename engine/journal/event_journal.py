@@ -1,13 +1,10 @@
-"""The durable record: one transaction per engine turn, checksums on everything, read back verified.
-
-Reading a journal: its head, its newest snapshot, its batches, each verified. The same for the engine that writes it
-and for one that stands by.
-
-The durable record: one transaction per engine turn, a checksum on everything, snapshot plus tail on start.
+"""The durable record of a cell: one transaction for each engine turn, a checksum on everything, snapshot plus tail on
+start.
 
 A batch row holds the events of one turn as one blob, its CRC-32, and a running CRC over all batches so far, so that a
 changed, missing or swapped batch is found at start. The `head` row, written in the same transaction, tells the last
 version, so that a lost tail is found too. Nothing is repaired by guessing: a journal that does not verify is refused.
+The functions that read and verify serve the engine that writes and one that stands by.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ Crc = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
 class HeadRow(msgspec.Struct):
-    """What a head has when it is whole. SQLite keeps any value in any column, so damage may be of any type."""
+    """The values of a whole head. SQLite keeps any value in any column, so damage may be of any type."""
 
     format: int
     last_version: Version
@@ -106,7 +103,7 @@ def refuse_damaged_snapshot(place: Place, row: Any) -> None:
 def batches(
     connection: Connection, place: Place, after: tuple[int, int], end: tuple[int, int]
 ) -> Iterator[list[ev.AnyEvent]]:
-    """Those behind `after`, which must lead to `end`: each (version, chain). Raises JournalCorrupt."""
+    """Yield the batches behind `after`, which must lead to `end`: each (version, chain). Raises JournalCorrupt."""
     version, chain = after
     table = table_of(Batch)
     query = select(table).where(table.c.first_version > version).order_by(table.c.first_version)
@@ -188,7 +185,7 @@ class Journal:
 
     @property
     def lease(self) -> Lease | None:
-        """What lets this process write; None where that is a lock on a file."""
+        """The lease that lets this process write; None where that is a lock on a file."""
         return None if isinstance(self._store, FileStore) else self._store.lease
 
     def _head(self) -> tuple[Any, int]:
@@ -322,7 +319,7 @@ class Memory:
         self._db = sqlite_store.in_memory()
 
     def transact(self, change: Callable[[Connection], T]) -> T:
-        """As `Journal.transact`."""
+        """Do as `Journal.transact` does."""
         try:
             with self._db.begin() as connection:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -331,7 +328,7 @@ class Memory:
             raise sqlite_store.unavailable(Path(":memory:"), "write", error) from error
 
     def look(self, read: Callable[[Connection], T]) -> T:
-        """As `Journal.look`."""
+        """Do as `Journal.look` does."""
         return self.transact(read)
 
     def close(self) -> None:

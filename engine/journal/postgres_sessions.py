@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
-from engine.journal.database import Schema, driver, said, understood
+from engine.journal.database import Schema, driver, error_line, understood
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError
 
 Kind = Literal["writer", "history", "reader", "lease"]
@@ -147,7 +147,7 @@ def _code_at_the_door(text: str) -> str:
 
 
 def lost(error: BaseException) -> bool:
-    """Whether the session ended, so that another may do better."""
+    """Return whether the session ended, so that another may do better."""
     code = code_of(error)
     if code:
         return code.startswith(_LOST)
@@ -156,7 +156,7 @@ def lost(error: BaseException) -> bool:
 
 
 def is_undone(error: BaseException) -> bool:
-    """Whether the server said that what it was asked for is not done, so that nobody need look."""
+    """Return whether the server said that what it was asked for is not done, so that nobody need look."""
     return code_of(error) in ("25006", "53300", "55P03")
 
 
@@ -175,18 +175,18 @@ _TOLD: tuple[tuple[str, str, str], ...] = (
 
 
 def refused(place: Schema, doing: str, error: BaseException) -> JournalError:
-    """What the server said, as one of our errors."""
+    """Translate the server's error into one of ours."""
     if isinstance(error, PoolTimeout):
         return JournalError(f"cannot {doing} journal {place}: the sessions of this process are all taken", "Try again")
     code = code_of(error)
     if code in ("42P01", "42703", "3F000"):
         return JournalCorrupt(
-            f"journal {place} is damaged: {said(error)}",
+            f"journal {place} is damaged: {error_line(error)}",
             "Nothing was changed. Restore the database from a backup, or name another schema to start an empty cell",
         )
     for start, what, remedy in _TOLD:
         if code.startswith(start):
             kind = JournalBusy if code == "55P03" else JournalError
-            return kind(f"cannot {doing} journal {place}: {what} ({said(error)})", remedy)
+            return kind(f"cannot {doing} journal {place}: {what} ({error_line(error)})", remedy)
     remedy = "Check that the server runs and can be reached"
-    return JournalError(f"cannot {doing} journal {place}: {said(error)}", remedy)
+    return JournalError(f"cannot {doing} journal {place}: {error_line(error)}", remedy)

@@ -1,19 +1,14 @@
 """A journal's database that is a schema of a PostgreSQL server: one writer, by lease and fence.
 
-Who may write a cell that is kept in PostgreSQL: one process, by a lease that it renews; others stand by.
-
-A lease is taken from a holder that has not renewed it for TTL_S, as the one who takes it has seen with its own clock
-while it could see the database all the time: clocks of machines are never compared, and after an outage of the database
-the holder has that long to come back. Who was too slow finds out by the fence (`engine.journal.postgres_store`): its
-epoch is checked in every transaction, so that the old holder can write nothing once the lease was taken.
-
-A journal's database that is a schema of a PostgreSQL server: one writer by lease and fence, and commits whose answer
-was lost are found out.
+A `Lease` is renewed by its holder. It is taken from a holder that has not renewed it for TTL_S, as the taker has seen
+with its own clock while it could see the database all the time. Clocks of machines are never compared, and after an
+outage of the database the holder has that long to come back.
 
 Every connection that writes begins by raising the epoch in the row `fence`, if the lease is still ours, and every
-transaction checks that the epoch is the one it began with. So what a session that was given up may still send can do
-nothing: neither that of another process, nor our own. When a connection fails in a transaction, the next one therefore
-sees for certain whether it was made: a turn by where the head is, other rows by the mark in `fence`.
+transaction checks that the epoch is the one it began with. So a session that was given up can do nothing more, be it of
+another process or our own: an old holder can write nothing once the lease was taken. When a connection fails in a
+transaction, the next one sees for certain whether the transaction was made: a turn by where the head is, other rows by
+the mark in `fence`.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from engine.journal import postgres_sessions
-from engine.journal.database import BIG, Schema, create_some, driver, said
+from engine.journal.database import BIG, Schema, create_some, driver, error_line
 from engine.journal.process_locks import Holder, this_process
 from engine.journal.tables import OF_A_CELL, DatabaseKind, Head, table_of
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError, JournalTaken, SpecError
@@ -76,7 +71,7 @@ STANDBY = Table(
 TABLES = (LEASE, FENCE, STANDBY)
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_LOOK = f"SELECT owner, holder, renewals, renewed_ms, {_NOW} FROM lease WHERE id = 1"
+_LOOK = "SELECT owner, holder, renewals FROM lease WHERE id = 1"
 _TAKE = (
     f"UPDATE lease SET owner = %s, holder = %s, renewals = 0, since_ms = {_NOW}, renewed_ms = {_NOW} "
     "WHERE id = 1 AND owner = %s AND renewals = %s"
@@ -100,12 +95,10 @@ def awake_or_asleep_s() -> float:
 
 
 class LeaseSighting(NamedTuple):
-    """What somebody who wants the lease has seen."""
+    """One look of a candidate at the lease."""
 
     holder: str
     """Who has it, for people; empty: nobody."""
-    age_ms: int
-    """Since it was renewed, by the database's clock."""
     moves: bool
     """It was renewed since the look before."""
     taken: bool
@@ -140,14 +133,14 @@ class LeaseCandidate:
         row = self._connection.execute(_LOOK).fetchone()
         if row is None:
             raise JournalError(f"journal {self.place} has no lease", "Restore the database from a backup")
-        owner, holder, renewals, renewed_ms, now_ms = row
+        owner, holder, renewals = row
         now = time.monotonic()
         moves = self._seen is not None and self._seen != (owner, renewals)
         if self._seen != (owner, renewals):
             self._seen, self._since = (owner, renewals), now
         free = owner in ("", self.owner) or now - self._since >= TTL_S or holder_of(holder).is_gone()
         taken = free and self._take(owner, renewals)
-        return LeaseSighting("" if owner == "" else str(holder_of(holder)), now_ms - renewed_ms, moves, taken)
+        return LeaseSighting("" if owner == "" else str(holder_of(holder)), moves, taken)
 
     def _take(self, owner: str, renewals: int) -> bool:
         self._connection.commit()
@@ -237,8 +230,8 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody can have taken it yet, by our own clock: what must be known before anything is done outside
-        the database, where the fence does not reach."""
+        """Return whether nobody can have taken it yet, by our own clock: what must be known before anything is done
+        outside the database, where the fence does not reach."""
         return not self.taken.is_set() and awake_or_asleep_s() - self._renewed_s < TTL_S - RENEW_S
 
     def _run(self) -> None:
@@ -254,7 +247,7 @@ class Lease:
                     return
                 self.error, self._renewed_s = "", asked_s
             except driver().Error as error:
-                self.error = said(error)
+                self.error = error_line(error)
                 self._close()
 
     def _renew(self) -> bool:
@@ -314,7 +307,7 @@ _END_OWN = (
 
 
 class End(NamedTuple):
-    """Where the database stands."""
+    """The end of a journal in the database."""
 
     mark: int
     version: int
@@ -461,8 +454,8 @@ class PostgresStore:
             time.sleep(AGAIN_S)
 
     def _resolved(self, deadline: float, cause: BaseException) -> End:
-        """Where the database ends, seen on a new connection. Raises JournalError, and leaves a doubt, when it cannot be
-        asked in time."""
+        """Return where the database ends, seen on a new connection. Raises JournalError, and leaves a doubt, when it
+        cannot be asked in time."""
         self._writers.dispose()
         try:
             return self._end(deadline)
@@ -471,7 +464,7 @@ class PostgresStore:
         except JournalError as error:
             self.in_doubt = True
             raise JournalError(
-                f"the connection to {self.place} failed ({said(cause)}), and whether the change was kept "
+                f"the connection to {self.place} failed ({error_line(cause)}), and whether the change was kept "
                 f"cannot be seen yet: {error.problem}",
                 "Look at it again before you repeat it: what is shown once the database answers is what was kept",
             ) from error
@@ -531,7 +524,7 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def reading(self, doing: str = "read") -> Iterator[Connection]:
-        """What is read on the connection is of one moment; also while nothing can be written."""
+        """Give a connection on which all reads are of one moment; also while nothing can be written."""
         try:
             with self._readers.connect() as connection:
                 yield connection
@@ -539,7 +532,7 @@ class PostgresStore:
             raise postgres_sessions.refused(self.place, doing, error) from error
 
     def look(self, read: Callable[[Connection], T]) -> T:
-        """What `read` finds, as of one moment. Where it makes tables that were missing it may write, and they stay."""
+        """Run `read` as of one moment. Where it makes tables that were missing it may write, and they stay."""
         try:
             with self.reading() as connection:
                 return read(connection)
@@ -558,7 +551,9 @@ class PostgresStore:
     # -- errors -------------------------------------------------------------------------------------------------------
 
     def _refused(self, error: BaseException) -> Exception:
-        if postgres_sessions.code_of(error) == "22021" or (isinstance(error, DBAPIError) and "NUL" in said(error)):
+        if postgres_sessions.code_of(error) == "22021" or (
+            isinstance(error, DBAPIError) and "NUL" in error_line(error)
+        ):
             return SpecError("text", "holds a character that PostgreSQL cannot keep (NUL)", "Leave it out")
         return postgres_sessions.refused(self.place, "write", error)
 
@@ -615,7 +610,7 @@ def prepare(place: Schema, seed: int, kind: DatabaseKind = OF_A_CELL) -> None:
 
 
 def exists(place: Schema) -> bool:
-    """Whether somebody has begun a journal there, of a cell or of a fleet. Raises JournalError."""
+    """Return whether somebody has begun a journal there, of a cell or of a fleet. Raises JournalError."""
     database = postgres_sessions.pool(place, "reader")
     try:
         with database.connect() as connection:

@@ -1,8 +1,7 @@
-"""One process at a time: who holds a thing, whether that process has ended, and a lock on a file.
+"""One process at a time: the identity of a process as others know it, and an advisory lock on a file.
 
-A process as others know it, who may be on another machine: who holds a cell, and whether it has ended.
-
-One process at a time: an advisory lock on a file beside the thing. A killed process gives it back by dying.
+`Holder` names a process, which may be on another machine, and knows whether it has ended. A killed process gives its
+file lock back by dying.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         return f"process {self.pid} on {self.host}"
 
     def is_gone(self) -> bool:
-        """Whether it is known to have ended: it ran on this machine, and runs no more."""
+        """Return whether it is known to have ended: it ran on this machine, and runs no more."""
         here = this_process()
         if not self.boot or (self.boot, self.pids) != (here.boot, here.pids):
             return False
@@ -50,7 +49,7 @@ def this_process() -> Holder:
 
 
 def start_tick(pid: int) -> str:
-    """When a process began, in clock ticks since boot; empty: there is none, or it has ended and waits for its
+    """Return when a process began, in clock ticks since boot; empty: there is none, or it has ended and waits for its
     parent."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] == "Z" else fields[19]

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.journal import sqlite_store
-from engine.journal.database import Place, Schema, SqliteFile, create_some, place_of, said
+from engine.journal.database import Place, Schema, SqliteFile, create_some, error_line, place_of
 from engine.model.errors import MusterError
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Records:
                     raise RecordsError("another engine has taken the cell over", "This one keeps nothing any more")
                 kept = change(connection)
         except _FAILURES as error:
-            self.error = f"history cannot be written to {self.place}: {said(error)}"
+            self.error = f"history cannot be written to {self.place}: {error_line(error)}"
             self._retry_at = time.monotonic() + RETRY_S
             raise self._failed() from error
         self.error = ""
@@ -112,7 +112,7 @@ class Records:
                 yield connection
         except _FAILURES as error:
             raise RecordsError(
-                f"history cannot be read from {self.place}: {said(error)}",
+                f"history cannot be read from {self.place}: {error_line(error)}",
                 "Check the database; the cell itself goes on" if isinstance(self.place, Schema) else _DISK,
             ) from error
 

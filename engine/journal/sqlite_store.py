@@ -76,19 +76,19 @@ class FileStore:
 
     @contextlib.contextmanager
     def reading(self, doing: str = "read") -> Iterator[Connection]:
-        """What is read on the connection is of one moment; also where nothing can be written."""
+        """Give a connection on which all reads are of one moment; also where nothing can be written."""
         with self.errors(doing), self.db.connect() as connection:
             connection.exec_driver_sql("BEGIN")
             yield connection
 
     def look(self, read: Callable[[Connection], T]) -> T:
-        """What `read` finds, as of one moment."""
+        """Run `read` as of one moment."""
         with self.reading() as connection:
             return read(connection)
 
     @contextlib.contextmanager
     def errors(self, doing: str) -> Iterator[None]:
-        """What the database says comes out as JournalError."""
+        """Raise the database's errors as JournalError."""
         try:
             yield
         except (*FAILURES, sqlite3.DatabaseError) as error:
@@ -150,7 +150,7 @@ def in_memory() -> Database:
 
 
 def unavailable(path: Path, doing: str, error: Exception) -> JournalError:
-    """What the database said, as one of our errors."""
+    """Translate the database's error into one of ours."""
     text = str(getattr(error, "orig", error))
     if "locked" in text or "busy" in text:
         return JournalBusy(f"cannot {doing} journal {path}: another program has locked it", "Close that program")

@@ -1,12 +1,9 @@
-"""The tables of the journal itself, and the changes that were made to their shape.
+"""The tables of the journal itself, and the migrations of their shape.
 
-The tables of the journal itself: batches of events, snapshots, the head; and starts that were foretold.
-
-Changes to the shape of a cell's database, in the order in which they are made. Those that are missing are made when
-the journal is opened for writing, each in one transaction with the note that it was made.
-
-Tables that only some part of Muster writes are made by that part; a change to one that exists is a migration, here.
-A database that has had a migration nobody here knows is refused: it was written by a newer Muster.
+Tables: batches of events, snapshots, the head, and estimated starts. Migrations are listed in the order in which they
+are made. Missing ones are made when the journal is opened for writing, each in one transaction with the note that it
+was made. Tables that only some part of Muster writes are made by that part; a change to one that exists is a migration
+here. A database with a migration unknown here is refused: a newer Muster wrote it.
 """
 
 from __future__ import annotations
@@ -126,7 +123,7 @@ MIGRATIONS = (Migration("starts that were foretold are kept", (table_of(Estimate
 
 
 def made(connection: Connection) -> int:
-    """How many migrations the database has had."""
+    """Return how many migrations the database has had."""
     if not inspect(connection).has_table(MIGRATION.name):
         return 0
     newest = select(MIGRATION.c.number).order_by(MIGRATION.c.number.desc()).limit(1)
@@ -134,7 +131,7 @@ def made(connection: Connection) -> int:
 
 
 def refuse_other(connection: Connection, place: Place, head: Any) -> int:
-    """How many migrations it has had. Raises JournalFormat for a journal that was written by another Muster."""
+    """Return how many migrations it has had. Raises JournalFormat for a journal that was written by another Muster."""
     if head["format"] == OF_A_FLEET:
         raise JournalFormat(f"{place} is what a fleet remembers, and no cell", "Name another file or another schema")
     if head["format"] != FORMAT:

@@ -314,7 +314,7 @@ class _Run(_Fleet):
             self._down.append(report.machine)
 
     def turn(self, now_ms: int) -> None:
-        """What came and went goes to the engine, and time passes there."""
+        """Give the engine what came and went, and let its time pass."""
         w = self.engine.state.workloads
         self.busy_ms += w.state_counts[WorkloadState.RUNNING] * TURN_MS
         self.connected_ms += len(self.connected) * TURN_MS

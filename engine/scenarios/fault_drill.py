@@ -290,8 +290,8 @@ class _Drilling:
 
 
 def _targets(engine: Engine, seed: int) -> dict[str, list[str]]:
-    """What is lost: a zone; a rack elsewhere, of a gang that swaps members if there is one; and so many spot nodes in
-    other places, drawn from the seed."""
+    """Return what is lost: a zone; a rack elsewhere, of a gang that swaps members if there is one; and so many spot
+    nodes in other places, drawn from the seed."""
     capacity = engine.state.capacity
     names, rows = capacity.node_ids, range(len(capacity.node_ids))
     spot = [row for row in rows if capacity.pools[capacity.pool[row]].spot]

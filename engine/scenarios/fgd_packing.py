@@ -87,7 +87,7 @@ class NodeList:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What one pod asks for: one shape of a list."""
+    """The request of one pod: one shape of a list."""
 
     cpu: int
     memory: int
@@ -120,7 +120,7 @@ class Pods:
 
 @dataclass(frozen=True, slots=True)
 class PackingResult:
-    """What came of one order of arrivals."""
+    """The result of one order of arrivals."""
 
     policy: Policy
     seed: int

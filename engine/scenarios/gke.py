@@ -1,26 +1,22 @@
-"""The published benchmarks of very large GKE clusters: their phases, and their run through an engine.
-
-The published benchmarks of very large GKE clusters, run through the engine: phases, priorities and counts of tasks.
+"""The published benchmarks of very large GKE clusters, run through the engine phase by phase.
 
 130,000 nodes: https://cloud.google.com/blog/products/containers-kubernetes/how-we-built-a-130000-node-gke-cluster, by
 those who quote it; figures that no quotation of it holds are left out. One JobSet over all nodes; a batch of low
 priority on half of them; training that preempts 39,000 of it; a surge of inference; scale-down.
+
 65,000 nodes: https://gke-ai-labs.dev/docs/benchmarking/cpu-based-benchmark/. One training job over all nodes; training
 beside inference; inference that scales up over the whole cell and interrupts the training, which then waits;
 scale-down, and the training goes on; its end.
 
-What stands in for what: a pod is a task that fills its node; Kueue's cluster queue is one queue whose quota is the
-whole cell. Single tasks arrive 1,000 to the second of cell time, the published rate of pod creation. Not published, and
-chosen here: run times, the time between phases, checkpoints every ten minutes, and that the training of 130,000 nodes
-has 104,000 tasks, which is what preempts 39,000 when 65,000 nodes are free, in eight JobSets that come a second apart.
-What is left out: API server, kubelets and network, which are part of every published figure. Nothing boots.
+A pod is a task that fills its node; Kueue's cluster queue is one queue whose quota is the whole cell. Single tasks
+arrive 1,000 to the second of cell time, the published rate of pod creation. Not published, and chosen here: run times,
+the time between phases, checkpoints every ten minutes, and that the training of 130,000 nodes has 104,000 tasks, which
+preempts 39,000 when 65,000 nodes are free, in eight JobSets that come a second apart. Left out: API server, kubelets
+and network, which are part of every published figure. Nothing boots.
 
-Runs the phases of a scenario (`engine.scenarios.gke`) through an engine, looks after each whether all is as
-it must be, and measures how long deciding took.
-
-Two clocks are kept apart. Cell time passes between phases and is free: nothing boots, and tasks run the moment they are
-placed. The clock of decisions counts the wall time inside the engine's calls, the writing of the journal with it, and
-nothing else: not the making of specs, not the checks.
+After each phase the run checks that all is as it must be, and measures how long deciding took. Cell time passes between
+phases and is free. The clock of decisions counts the wall time inside the engine's calls, with the writing of the
+journal, and nothing else: not the making of specs, not the checks.
 """
 
 from __future__ import annotations
@@ -74,7 +70,7 @@ Training = Literal["jobsets", "one", "singles"]
 
 
 class PublishedPhase(msgspec.Struct, frozen=True, kw_only=True):
-    """What was published of a phase, at the published size; None where nothing was."""
+    """The published figures of a phase, at the published size; None where nothing was published."""
 
     tasks: int | None = None
     ms: int | None = None
@@ -161,7 +157,7 @@ class SpecFactory:
         )
 
     def gangs(self, name: str, tasks: int, count: int, priority: str, run_ms: int) -> tuple[WorkloadSpec, ...]:
-        """So many tasks in so many gangs, as even as can be."""
+        """Divide tasks into gangs, as evenly as possible."""
         sizes = [tasks // count + (i < tasks % count) for i in range(count)]
         return tuple(self.gang(f"{name}-{i}", size, priority, run_ms) for i, size in enumerate(sizes))
 
@@ -319,7 +315,7 @@ SCENARIOS = {
 
 
 def phases(name: str, nodes: int, seed: int = 1, training: Training = "jobsets") -> list[ScenarioPhase]:
-    """Of the scenario of that name. Raises SpecError where the counts do not come out even."""
+    """Return the phases of the scenario of that name. Raises SpecError where the counts do not come out even."""
     return phases_65k(nodes, seed) if name == "gke-65k" else phases_130k(nodes, seed, training)
 
 
@@ -334,7 +330,7 @@ NEVER = -1
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a phase took. Milliseconds of the clock of decisions where nothing else is said."""
+    """Durations of a phase. Milliseconds of the clock of decisions where nothing else is said."""
 
     name: str
     tasks: int
@@ -440,7 +436,7 @@ def running_tasks(state: State) -> dict[str, int]:
 
 
 def lost_work(state: State) -> list[str]:
-    """What ended otherwise than it was to, and work that was not kept up to its last checkpoint."""
+    """Return the work that ended otherwise than it was to, and work that was not kept up to its last checkpoint."""
     w = state.workloads
     now = view(w.state)
     found = []

@@ -159,7 +159,7 @@ SCENARIOS = {
 
 
 class TimeSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """Of some times."""
+    """The spread of some times."""
 
     mean_ms: int
     p95_ms: int
@@ -167,7 +167,7 @@ class TimeSpread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workloads of one class met. Times from submission."""
+    """Results of the workloads of one class. Times from submission."""
 
     name: str
     workloads: int
@@ -321,7 +321,7 @@ def measure(scenario: KueueScenario, engine: Engine, cycles: int, wall_s: float)
 
 
 def _class_result(mix: WorkloadMix, views: list[WorkloadDetail]) -> ClassResult:
-    """What these workloads, all of one class and all finished, met."""
+    """Return the results of workloads that are all of one class and all finished."""
     first, final = [], []
     preemptions = withdrawn = lost_ms = 0
     for view in views:

@@ -1,15 +1,13 @@
-"""Scenarios that can be watched, among them a day of demand with nodes ordered ahead.
+"""Scenarios that can be watched, on a clock that people can follow, among them a day of demand with nodes ordered
+ahead.
 
-A series of demand as the load of a growing pool: the same tasks with nodes ordered when they are missed, with nodes
-ordered ahead by the forecast, and with as many nodes as were ever needed before.
+A scenario is a cell and its happenings as cell time passes: the loads that `muster bench` measures. A feed goes by cell
+time alone, so a restart goes on where it was.
 
-Every unit of demand is a lane of tasks that take a node each, one after the other, shifted within the lane's own phase,
-so that as many run in an hour as the series says. The weeks before are what the forecast knows; they are not played.
-
-Scenarios that can be watched: what the cell is, and what happens to it as its time passes.
-
-The same loads that `muster bench` measures, on a clock that people can follow. A feed goes by cell time alone, so a
-restart goes on where it was.
+The day of demand plays one series as the load of a growing pool, three times: with nodes ordered when they are missed,
+with nodes ordered ahead by the forecast, and with as many nodes as were ever needed before. Every unit of demand is a
+lane of tasks that take a node each, one after the other, shifted within the lane's own phase, so that as many run in an
+hour as the series says. The weeks before are known to the forecast and are not played.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ ON_TIME_MS = 30_000
 
 
 class SizingMethod(msgspec.Struct, frozen=True):
-    """How large the pool is held."""
+    """A method of sizing the pool."""
 
     name: str
     permille: int = 0
@@ -74,7 +72,7 @@ class SizingMethod(msgspec.Struct, frozen=True):
 
 
 def sizings(permille: int) -> tuple[SizingMethod, ...]:
-    """Those that are compared, with that quantile of the forecast."""
+    """Return the sizing methods that are compared, with that quantile of the forecast."""
     return (
         SizingMethod("reactive"),
         SizingMethod("reactive, 3 spare", headroom=3),
@@ -86,7 +84,7 @@ def sizings(permille: int) -> tuple[SizingMethod, ...]:
 
 
 class SizingResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way of sizing the pool cost, and how long tasks waited by it."""
+    """The cost of one way of sizing the pool, and the waits of tasks under it."""
 
     sizing: str
     boot_ms: tuple[int, int]
@@ -135,7 +133,8 @@ def tasks_of(hours: list[int], begin_ms: int, seed: int) -> list[tuple[int, int]
 
 
 def noted_of(hours: list[int], seed: int) -> list[int]:
-    """What a cell with nodes for everybody would have noted of these hours: the most tasks at once at any scan."""
+    """Return what a cell with nodes for everybody would have noted of these hours: the most tasks at once at any
+    scan."""
     tasks = np.array(tasks_of(hours, 0, seed), np.int64).reshape(-1, 2)
     scans = np.arange(0, len(hours) * HOUR_MS, SCAN_MS)
     begun = np.searchsorted(tasks[:, 0], scans, side="right")

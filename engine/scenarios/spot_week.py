@@ -107,7 +107,7 @@ class ZonePrices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Market(msgspec.Struct, frozen=True, kw_only=True):
-    """What machines cost and when they are taken."""
+    """Prices of machines, and the times at which they are taken."""
 
     source: str
     """Where the prices are from, and when the week begins."""
@@ -119,7 +119,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one policy came to."""
+    """The outcome of one policy."""
 
     policy: str
     jobs: int
@@ -462,7 +462,7 @@ def ran_and_stops(w: wl.Workloads, row: int) -> tuple[int, int]:
 
 
 class Bound:
-    """What a job costs who knows all prices beforehand."""
+    """The cost of a job when all prices are known beforehand."""
 
     def __init__(self, market: Market) -> None:
         self._on_demand = market.on_demand

@@ -1,24 +1,18 @@
-"""Rigid jobs on identical processors, decided by counting free ones; run times known, or estimated.
+"""Schedules of rigid jobs on identical processors, by counting free ones: run times known, or estimated.
 
-Rigid jobs on identical processors, by counting free ones: the same starts as the engine's, without the engine.
-
-Where every task asks for exactly one processor and all are alike, any free one will do: when a job starts depends on
-how many are free and never on which. So FCFS and EASY need a number and the expected ends of what runs. Nobody outruns
-an estimate here. At one instant ends come first, then arrivals, then decisions; that the engine also decides between
-the two comes to the same, as long as candidates are looked at in order of arrival. Of several jobs expected to end at
+Where every task asks for exactly one processor and all are alike, the start of a job depends on how many are free and
+never on which. So FCFS and EASY need a number and the expected ends of running jobs. The starts are the engine's own,
+without the engine. At one instant ends come first, then arrivals, then decisions. Of several jobs expected to end at
 the moment the blocked one is due, only those it needs, older ones first, count as gone (`engine.scheduling.backfill`).
 
-Rigid jobs on identical processors, by counting free ones, where run times are estimates that may prove wrong.
+With estimates that may prove wrong, backfill is as in EASY: the first waiting job is promised the time at which enough
+processors are expected to be free, and others may start before it if they fit and do not delay that. A job that outruns
+its estimate is expected to take longer, which is an occasion to decide, after ends and arrivals of the same instant.
 
-Backfill as in EASY: the first that waits is promised the time at which enough processors are expected to be free, and
-others may start before it if they fit and do not delay that. A job that outruns what was expected of it is expected to
-take longer, which is an occasion to decide, as arrivals and ends are. At one instant ends come first, then arrivals,
-then corrections.
-
-`Order` says who is first. "fcfs": who came first, while of the others the shortest is looked at first (Tsafrir, Etsion
-and Feitelson, IEEE TPDS 18(6), 2007). "slowdown": in everything, whoever's wait is largest beside the run time expected
-of it: the largest expansion factor (LXF in Chiang, Arpaci-Dusseau and Vernon, JSSPP 2002), with HEAD_START_MS added to
-all waits so that among new ones the short come first. Whoever has waited OVERDUE_MS goes before all others, in order of
+`Order` says which job is first. "fcfs": the earliest arrival; of the others the shortest is looked at first (Tsafrir,
+Etsion and Feitelson, IEEE TPDS 18(6), 2007). "slowdown": the largest wait beside the expected run time, in everything:
+the largest expansion factor (LXF in Chiang, Arpaci-Dusseau and Vernon, JSSPP 2002), with HEAD_START_MS added to all
+waits so that among new jobs the short come first. A job that has waited OVERDUE_MS goes before all others, in order of
 arrival, and these then start before it only if they are safely gone in time: nothing starves.
 """
 
@@ -190,7 +184,7 @@ class Estimates(Protocol):
         one when the processors of what runs come back."""
 
     def started(self, job: int, now: int) -> None:
-        """It runs from now on."""
+        """Note that the run begins now."""
 
     def longer(self, job: int, elapsed: int) -> int:
         """Whole run time to expect, above `elapsed`, of one that has run so long, which is more than was expected."""
@@ -339,7 +333,7 @@ class EstimatedRun:
                 break
 
     def _promise(self, job: int) -> tuple[int, int]:
-        """When the job is expected to have its processors, and how many it then leaves over."""
+        """Return when the job is expected to have its processors, and how many it then leaves over."""
         available, wanted, sizes = self.free, self.jobs.processors[job], self.jobs.processors
         for end, ending in self.expected:
             available += sizes[ending]

@@ -1,6 +1,5 @@
-"""How far long work is, for whoever has asked to be told. Loops name what they count; while nobody listens they cost
-what they did before.
-"""
+"""Progress of long work, for a listener that asked to be told. Loops name what they count; without a listener they cost
+what they did before."""
 
 from __future__ import annotations
 

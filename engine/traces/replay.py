@@ -263,8 +263,8 @@ def replay(
 
 
 def countable(plan: ReplayPlan, policy: Policy) -> bool:
-    """Whether the starts are a matter of how many processors are free: identical ones, one for each task, estimates
-    that nobody outruns, and a policy that `by_count` knows."""
+    """Return whether the starts are a matter of how many processors are free: identical ones, one for each task,
+    estimates that nobody outruns, and a policy that `by_count` knows."""
     one = plan.cell.pools[0].capacity
     return (
         policy in ("fcfs", "easy")

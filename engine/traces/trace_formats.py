@@ -1,25 +1,15 @@
-"""The formats of public traces (SWF, openb, ITP, Philly, GenTD26, DLRM), each with its reader of jobs.
+"""The formats of public traces, each with its reader of jobs.
 
-Standard Workload Format of the Parallel Workloads Archive: 18 numbers a line, `;` before comments, -1 = unknown.
-
-Jobs that never ran (run time <= 0) or had no processors are correct lines with nothing to run: counted as skipped.
-
-openb, the GPU cluster of Alibaba's cluster-trace-gpu-v2023: a list of nodes and many lists of pods.
-
-Microsoft ITP 2021, as published with ElasticFlow: job_id, submission_time (s), duration (s), num_gpu.
-
-Microsoft Philly 2017, as published with ElasticFlow: timestamp, duration (s), num_gpus, gpu_time, cluster.
-
-`gpu_time` is duration x num_gpus and is not read. The trace names no jobs and no users: ids are row numbers.
-
-GenTD26, requests for generated images in Alibaba's cluster-trace-v2026-GenAI: lora_request_trace.
-
-The trace names no requests: ids are row numbers. Nothing is said of waiting, so a request runs from its creation.
-
-Instances of disaggregated recommendation models, Alibaba's cluster-trace-gpu-v2025: seconds from the trace's start.
-
-Instances without a creation or a deletion time (they began before the trace, or outlived it) are skipped: how long
-they ran is not known.
+- SWF, the Standard Workload Format of the Parallel Workloads Archive: 18 numbers a line, `;` before comments, -1 =
+  unknown. Jobs that never ran (run time <= 0) or had no processors are correct lines with nothing to run: skipped.
+- openb, the GPU cluster of Alibaba's cluster-trace-gpu-v2023: a list of nodes and many lists of pods.
+- ITP, Microsoft ITP 2021 as published with ElasticFlow: job_id, submission_time (s), duration (s), num_gpu.
+- Philly, Microsoft Philly 2017 as published with ElasticFlow: timestamp, duration (s), num_gpus, gpu_time, cluster.
+  `gpu_time` is duration x num_gpus and is not read. The trace names no jobs and no users: ids are row numbers.
+- GenAI, requests for generated images (GenTD26) in Alibaba's cluster-trace-v2026-GenAI: lora_request_trace. The trace
+  names no requests: ids are row numbers. Waits are not told, so a request runs from its creation.
+- DLRM, instances of recommendation models in Alibaba's cluster-trace-gpu-v2025: seconds from the trace's start.
+  Instances without a creation or a deletion time began before the trace or outlived it: skipped.
 """
 
 from __future__ import annotations
@@ -395,6 +385,6 @@ def dlrm_jobs(file: TraceFile) -> Iterator[TraceJob]:
 
 
 def _plain(text: str) -> bool:
-    """Whether it is a short decimal number. Some limits are -1, for none."""
+    """Return whether it is a short decimal number. Some limits are -1, for none."""
     digits = text.removeprefix("-").replace(".", "", 1)
     return digits.isascii() and digits.isdigit() and len(digits) <= 12

@@ -1,17 +1,14 @@
-"""Run-time estimates against what happened on a trace, and what they are worth to its queue.
+"""Backtests of run-time estimates on a trace, and of their worth to its queue.
 
-Run-time estimates against what happened, on a trace: Muster's beside every simple rule.
-
-The protocol: jobs that ran, in order of submission; the last 30 % are scored, each from what had ended by its own
+Estimates: jobs that ran, in order of submission; the last 30 % are scored, each from what had ended by its own
 submission (start as logged, else submission, plus run time). Errors are of natural logarithms of seconds. Simple rules
 give a point; their p90 is that plus the 90th percentile of their errors on the second half of the other 70 %.
 
-What estimates are worth to a queue: waits of a trace's jobs when Muster's decide, beside EASY with other estimates.
-
-The protocol is that of `engine.traces.replay`: rigid jobs on identical processors, nobody is stopped at a limit, an
-estimate is max(requested, run) and where a trace has no requests the 95th percentile stands in. Only `muster` and
-`easy_learned` are told less: the request as it was made, or that there is none, and never what a job will run. Their
-model sees what had been submitted, and what had ended in the simulated schedule, by the moment it is asked.
+Queue: waits of a trace's jobs when Muster's estimates decide, beside EASY with others, by the protocol of
+`engine.traces.replay`: rigid jobs on identical processors, nobody is stopped at a limit, an estimate is max(requested,
+run), and where a trace has no requests the 95th percentile stands in. Only `muster` and `easy_learned` are told less:
+the request as it was made, or that there is none, and never the run time. Their model sees what had been submitted, and
+what had ended in the simulated schedule, by the moment it is asked.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class FinishedRun(msgspec.Struct, frozen=True):
 
 
 class RunTimeScore(msgspec.Struct, frozen=True):
-    """Of one method on one trace; logarithms are natural."""
+    """The score of one method on one trace; logarithms are natural."""
 
     pinball50: float
     pinball90: float
@@ -131,7 +128,7 @@ def backtest_rules(runs: Sequence[FinishedRun]) -> dict[str, RunTimeScore]:
 
 
 def predictions(runs: Sequence[FinishedRun], figures: tuple[str, ...]) -> list[RunTimeQuantiles]:
-    """What the model says of each at its submission, fed with what happened until then and nothing else."""
+    """Return what the model says of each at its submission, fed with what happened until then and nothing else."""
     width = len(runs[0].submission.figures) if runs else 0
     model = RunModel(figures + tuple(f"figure {at}" for at in range(len(figures), width)))
     due: list[tuple[int, int, int]] = []
@@ -228,7 +225,7 @@ ROWS = {
 
 
 class QueueScore(msgspec.Struct, frozen=True, kw_only=True):
-    """What the jobs of a trace met under one policy."""
+    """Waits of a trace's jobs under one policy."""
 
     avg_wait_s: float
     avg_bounded_slowdown: float

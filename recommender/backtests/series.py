@@ -1,33 +1,24 @@
-"""Backtests of series: forecasts and anomalies against what happened.
+"""Backtests of forecasts and alarms on series, each beside every simple rule.
 
-Demand forecasts against what happened, on an hourly series: Muster's beside every simple rule.
-
-The protocol: 40 origins spread evenly over the last 30 % of the series (40 % where its name ends with `_full`), 24
+Demand: 40 origins spread evenly over the last 30 % of an hourly series (40 % where its name ends with `_full`), 24
 hours ahead from each; a horizon of H is the mean over hours 1 to H. MASE: mean absolute error, in units of the mean
 absolute difference from the day before in the other part. WQL: twice the pinball loss at 0.1, 0.5 and 0.9, in units of
-what was demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the
-earlier origins whose day is over; so the first eight origins are scored in no quantile, of no method.
+what was demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the earlier origins
+whose day is over; so the first eight origins are scored in no quantile, of no method.
 
-Capacity ordered ahead of demand against what was demanded, on an hourly series: Muster's beside every simple rule.
+Capacity: the capacity of an hour is decided `lead` hours before it, on demand up to then, over the same part of the
+series. Each simple rule is given the headroom, a factor, with which exactly 1 % of the unit-hours demanded there are
+unmet: it is fitted to what is scored. So is `muster_fitted_headroom`. `muster` gets no such help: its headroom for each
+hour comes from errors known when that hour is decided, and it aims at 1 % unmet from the first hour scored on. The
+score is the unit-hours provided above demand, in percent of those demanded, beside the percent that were unmet.
 
-The protocol: the capacity of an hour is decided `lead` hours before it, on demand up to then. The last 30 % of the
-series are scored (40 % where its name ends with `_full`). Each simple rule is given the headroom, a factor, with which
-exactly 1 % of the unit-hours demanded there are unmet: it is fitted to what is scored. So is `muster_fitted_headroom`.
-`muster` itself gets no such help: its headroom for each hour comes from errors known when that hour is decided, and it
-aims at 1 % unmet from the first hour scored on. What counts is the unit-hours provided above demand, in percent of
-those demanded, beside the percent that were unmet.
-
-Spot prices of the next day against what they were: Muster's forecast beside every simple rule.
-
-The protocol: hours are time-weighted means; every six hours in the last 40 % the mean of the next 24 is forecast from
+Spot prices: hours are time-weighted means; every six hours in the last 40 % the mean of the next 24 is forecast from
 the hours before. Errors are absolute, in percent of what came: their median, and their mean over all origins.
 
-Alarms against windows that people labelled: Muster's beside two simple rules.
-
-The protocol follows the Numenta Anomaly Benchmark where it can: the first 15 % of a series (at most 750 points) is for
-getting used to it and not scored; an alarm inside a labelled window is a hit, however early in it. Here events count:
-recall is the share of windows with an alarm inside, precision that of hit windows among hit windows and false alarms.
-After an alarm a method is silent for a cool-down, which is the same for all.
+Alarms follow the Numenta Anomaly Benchmark where they can: the first 15 % of a series (at most 750 points) is for
+getting used to it and not scored; an alarm inside a labelled window is a hit, however early in it. Events count: recall
+is the share of windows with an alarm inside, precision that of hit windows among hit windows and false alarms. After an
+alarm a method is silent for a cool-down, which is the same for all.
 """
 
 from __future__ import annotations
@@ -68,7 +59,8 @@ SMOOTHED = 4 * WEEK
 
 
 class DemandScore(msgspec.Struct, frozen=True):
-    """Of one method; by horizon in hours, as text. None where the series gives no unit (constant, or all zero)."""
+    """The score of one method; by horizon in hours, as text. None where the series gives no unit (constant, or all
+    zero)."""
 
     mase: dict[str, float | None]
     wql: dict[str, float | None]
@@ -180,7 +172,7 @@ Rule = Callable[[Series, int], float]
 
 
 class ScalingScore(msgspec.Struct, frozen=True):
-    """Of one method; None where no headroom leaves as little unmet, or nothing is demanded."""
+    """The score of one method; None where no headroom leaves as little unmet, or nothing is demanded."""
 
     over_provision_pct: float | None
     unmet_pct: float | None
@@ -271,7 +263,7 @@ MIN_PRICE_HOURS = 10 * DAY
 
 
 class SpotPriceScore(msgspec.Struct, frozen=True):
-    """Of one method, percent."""
+    """The score of one method, in percent."""
 
     median_ape: float
     mean_ape: float
@@ -325,7 +317,7 @@ class LabelledSeries(NamedTuple):
 
 
 class AnomalyScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one method on one series, or on all."""
+    """The score of one method on one series, or on all."""
 
     windows: int
     hit: int
@@ -417,7 +409,7 @@ def window(told: Any, path: str | Path, name: str) -> Window:
 
 
 def muster(series: LabelledSeries) -> list[int]:
-    """When the product's own detector alarms."""
+    """Return the alarms of the product's own detector."""
     return [alarm.at_ms for alarm in detect(series.at_ms, series.values)]
 
 
@@ -454,7 +446,8 @@ METHODS: dict[str, Callable[[LabelledSeries], list[int]]] = {
 
 
 def merged(times_ms: Iterable[int]) -> list[int]:
-    """At most one in each cool-down. The rules' are not drawn out by what comes within: theirs would never end."""
+    """Keep at most one alarm in each cool-down. The rules' are not drawn out by what comes within: theirs would never
+    end."""
     found: list[int] = []
     until = -(2**62)
     for at_ms in times_ms:
@@ -498,7 +491,7 @@ def made(windows: int, hit: int, alarms: int, false: int, weeks: float) -> Anoma
 def backtest_anomalies(
     all_series: Sequence[LabelledSeries], labels: Mapping[str, Sequence[Window]]
 ) -> tuple[dict[str, dict[str, list[int]]], dict[str, dict[str, AnomalyScore]]]:
-    """By method and series: when it alarms in the scored part; and, of the series that `labels` name, how well that
+    """Return the alarms in the scored part by method and series; and, of the series that `labels` name, how well that
     agrees with their windows."""
     alarms = {
         method: {

@@ -1,11 +1,11 @@
-"""Capacity ahead of demand: what an hour will ask for, how far off that may be, and the capacity that leaves a given
+"""Forecast of the capacity to order ahead: demand of an hour, its usual error, and the capacity that leaves a given
 share of demand unmet.
 
-The middle of the forecast is a blend of guesses: the last hour known, the baseline of `engine.state.demand`,
-and ridge regressions on lags, hours of the day and days of the week, of demand and of its square root. Each guess
-counts with a power of its recent mean absolute error; the blend is moved towards what followed past hours like the last
-one. How far off it may be is scaled by the size of recent errors at that time of day. Everything is a function of the
-past that is given, so whoever has the same past says the same.
+The middle of the forecast is a blend of guesses: the last known hour, the baseline of `engine.state.demand`, and ridge
+regressions on lags, hours of the day and days of the week, of demand and of its square root. Each guess counts with a
+power of its recent mean absolute error. The blend is moved towards what followed past hours like the last one. Its
+error is scaled by the size of recent errors at that time of day. Everything is a function of the past that is given:
+the same past gives the same forecast.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ twenty series of clusters and services."""
 
 
 class Ahead(NamedTuple):
-    """What is foretold of one hour."""
+    """The forecast of one hour."""
 
     middle: float
     """In the unit of the series, 0 or more."""
@@ -79,12 +79,12 @@ class Ahead(NamedTuple):
     """Of each of `off`: share of demand that would have been unmet with that many sizes above the middle; falling."""
 
     def quantile(self, permille: int) -> float:
-        """What demand stays below with that chance in a thousand; 0 or more."""
+        """Return the demand that is not exceeded with that chance in a thousand; 0 or more."""
         at = min(int(np.searchsorted(self.share, permille / 1000)), len(self.off) - 1)
         return max(self.middle + float(self.off[at]) * self.size, 0.0)
 
     def capacity(self, unmet: float) -> float:
-        """That leaves this share of demand unmet, in volume and over many hours; 0 or more."""
+        """Return the capacity that leaves this share of demand unmet, in volume and over many hours; 0 or more."""
         return max(self.middle + float(np.interp(-unmet, -self.unmet, self.off)) * self.size, 0.0)
 
 
@@ -104,8 +104,8 @@ class CapacityForecaster:
 
 
 def ahead(past: Series, lead: int) -> Ahead:
-    """Of the hour that is `lead` hours (1 or more) after the last of `past`. `past`: demand hour by hour, oldest first,
-    without gaps, at least LEAST hours."""
+    """Forecast the hour that is `lead` hours (1 or more) after the last of `past`. `past`: demand hour by hour, oldest
+    first, without gaps, at least LEAST hours."""
     past = past[-WINDOW:]
     hours = len(past)
     level = max(float(past.mean()), 1e-9)

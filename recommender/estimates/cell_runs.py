@@ -1,7 +1,7 @@
-"""How long the work of a live cell runs, learnt from what its engine tells, in the order in which things happened.
+"""Run-time model of a live cell, fed from its engine in the order in which things happened.
 
-Rows are fed in windows of cell time. Within one every submission, start and end is told to the model at its own moment,
-so what is said of a submission rests on what had ended by then, however late the window is looked at.
+Rows are fed in windows of cell time. Within a window every submission, start and end reaches the model at its own
+moment, so an estimate at submission rests on what had ended by then, however late the window is looked at.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ENDED, SUBMITTED, STARTED, OUTRUN, ENDED_AT_ONCE = range(5)
 
 
 class WorkloadFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a workload before it runs."""
+    """The known features of a workload before it runs."""
 
     name: str
     tenant: str
@@ -86,7 +86,7 @@ class WorkloadRow(NamedTuple):
 
 
 class Skill(msgspec.Struct, frozen=True, kw_only=True):
-    """How good the estimates were, each made when the work it is compared with was submitted.
+    """The measured quality of the estimates, each made when the work it is compared with was submitted.
 
     Over the last SKILL_WINDOW ends, of those that ended by themselves at their first attempt.
     """
@@ -115,7 +115,7 @@ class CellRuns:
         """Whether p90 covered the run, and the logarithm of the run over p50; None where nothing was said."""
 
     def feed(self, rows: Iterable[WorkloadRow], from_ms: int, until_ms: int) -> None:
-        """What happened in [from, until).
+        """Feed what happened in [from, until).
 
         `rows` are the workloads that ended then, those submitted then that have not ended, and those that started then.
         """
@@ -160,14 +160,15 @@ class CellRuns:
         )
 
     def training(self) -> tuple[Floats, Floats] | None:
-        """What `Forest` is fitted to, which takes seconds, for `adopt`; None while the trees at hand are fresh."""
+        """Return the data to fit a `Forest` to, which takes seconds, for `adopt`; None while the trees at hand are
+        fresh."""
         return self._model.training() if self._model.stale() else None
 
     def adopt(self, trees: Forest) -> None:
         self._model.adopt(trees)
 
     def _moments(self, row: WorkloadRow, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
-        """What is to be told of it, and when."""
+        """Return what is to be told of it, and when."""
         found = []
         submitted_ms = max(row.submitted_ms, from_ms)
         if row.id not in self._open:
@@ -217,12 +218,12 @@ class CellRuns:
 
 
 def supported(said: RunTimeQuantiles) -> bool:
-    """Whether it rests on more than a handful of runs, or on the request."""
+    """Return whether it rests on more than a handful of runs, or on the request."""
     return said.basis in ("trees", "request") or said.nearest_runs >= ENOUGH
 
 
 def submission(asked: WorkloadFeatures, at_ms: int) -> SubmittedRun:
-    """As the model is told. Names that are empty or a number say nothing of what runs."""
+    """Return a submission as the model is told of it. Names that are empty or a number say nothing of what runs."""
     stem = DIGITS.sub("", asked.name)
     return SubmittedRun(
         at_ms=at_ms,

@@ -1,16 +1,10 @@
-"""Demand of the hours ahead, as quantiles: a blend of members, each weighted by its own record.
+"""Demand of the hours ahead, as quantiles: a blend of members, each weighted by its own recent errors at each lead.
 
-What the blend of `recommender.estimates.demand` is made of: forecasts of every member at every recent hour, in one
-sweep.
-
-An origin is a number of hours known: what is said at it uses those and no more, but for the few parameters of the
-statsmodels members and the weights of rows, which are fitted once to everything known now.
-
-Demand of the hours ahead, as quantiles: a blend of members, each weighted by its own recent errors at each lead.
-
-Every member answers not only for now but as it would have answered at each of the last hours (`demand_members`): what
-it was off then, as far as that is known by now, decides how much it counts, and how far off the blend may be.
-A pure function of the past it is given; no clock, no chance, nothing kept between calls.
+Every member answers for now, and as it would have answered at each of the last hours, in one sweep. Its errors then, as
+far as they are known by now, decide its weight and the width of the blend. An origin is a number of known hours: a
+forecast at it uses those and no more, but for the few parameters of the statsmodels members and the weights of rows,
+which are fitted once to everything known now. A pure function of the past: no clock, no chance, nothing kept between
+calls.
 """
 
 from __future__ import annotations
@@ -82,7 +76,8 @@ def sweep(series: Floats, hours: int, judged: int, *, models: bool, season: bool
 
 
 def simple(series: Floats, hours: int, judged: int, *, season: bool) -> dict[str, Floats]:
-    """As in the last hour; and what the same hours of days before say, as far as those are known at all origins."""
+    """Forecast as in the last hour, and as in the same hours of days before, as far as those are known at all
+    origins."""
     known = len(series) - judged
     origins = np.arange(known, len(series) + 1)
     ahead = np.arange(hours)
@@ -307,7 +302,7 @@ class Member:
 
 @dataclass(frozen=True)
 class DemandForecast:
-    """Of the hours after the past it was made from, in the unit of the series; never below 0."""
+    """A forecast of the hours after the past it was made from, in the unit of the series; never below 0."""
 
     permilles: tuple[int, ...]
     quantiles: Floats
@@ -393,7 +388,7 @@ class DemandModel:
 
 
 def _basis(known: int) -> tuple[Basis, int]:
-    """What so long a past allows, and how many of its last hours can be foretold from the ones before."""
+    """Return what so long a past allows, and how many of its last hours can be foretold from the ones before."""
     if known >= MIN_MODELS:
         return "models", min(JUDGED, (known - MIN_MODELS) // 2 + DAY)
     if known >= MIN_SEASON:

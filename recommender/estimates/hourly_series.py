@@ -1,17 +1,14 @@
-"""Series hour by hour, read from a file and mended; of spot prices also the mean of the next hours.
+"""Series hour by hour, read from a file and mended, and the forecast of spot prices on them.
 
-Series hour by hour: read from a file of `time,value`, mended, and said what was mended.
+`time,value` files: times are either dates with times (without an offset: UTC) or whole hour numbers. Rows may come in
+any order; of rows with the same time the last counts; of several in one hour, the mean. What was mended is said. An
+hour without a row has no value (nan). The reader chooses what stands in for it, see `filled`, because a guess from both
+sides of a gap knows the future of one who stands in it.
 
-Times are either dates with times (without an offset: UTC) or whole hour numbers. Rows may come in any order; of rows
-with the same time the last counts; of several in one hour, the mean. An hour without a row has no value (nan): what
-stands in for it is the reader's choice, see `filled`, because a guess made from both sides of a gap knows the future of
-whoever stands in it.
-
-Spot prices: the mean of the next hours.
-
-A price is a step function: each change holds until the next. It is looked at hour by hour, as time-weighted means.
-The forecast is a blend of plain guesses in logarithms: each counts with a power of how far off it was when it was made
-before, with a half-life of weeks. It is meant for the next day; where a price jumps for hours no history tells when.
+Spot prices: a price is a step function, each change holding until the next, and is taken as time-weighted hourly means.
+The forecast of the mean of the next hours is a blend of plain guesses in logarithms. Each counts with a power of its
+error when it was made before, with a half-life of weeks. It is meant for the next day; no history tells when a price
+jumps for hours.
 """
 
 from __future__ import annotations
@@ -255,7 +252,8 @@ def _price(text: str) -> float | None:
 
 
 def hourly(changes: PriceSeries) -> HourlyPrice:
-    """Of the whole hours from the first change to the last: an hour counts once the price is known up to its end."""
+    """Return the prices of the whole hours from the first change to the last: an hour counts once the price is known up
+    to its end."""
     at, price = changes.at_s, changes.price
     first, end = int(np.ceil(at[0] / HOUR_S)), int(at[-1] // HOUR_S)
     edges = np.arange(first, max(end, first) + 1) * float(HOUR_S)

@@ -1,19 +1,16 @@
-"""Which machines do a kind of work best: by type and money, and by what runs beside it.
+"""The machines that suit a kind of work best: by type and money, and by the effect of neighbours on its node.
 
-Which type of machine does a kind of work fastest for its money, learnt from finished runs.
+Types: work of one kind and size is taken to run at a time of its own, and each type of machine to speed all work up or
+slow it down by a factor of its own. Deviations of a kind on a type are learnt too, as far as its own runs there tell.
+All in logarithms: a mixed model, `log run = kind + type + kind on type + noise`, whose effects are drawn towards zero
+by as much as their evidence is weak (best linear unbiased predictors: Henderson 1975). Types are compared by the kinds
+seen on several of them, never by different work on each.
 
-Work of one kind and size is taken to run at a time of its own, and each type of machine to speed all work up or slow it
-down by a factor of its own; what a kind does better or worse on a type than that is learnt too, as far as its own runs
-there tell. All in logarithms: a mixed model, `log run = kind + type + kind on type + noise`, whose effects are drawn
-towards zero by as much as their evidence is weak (best linear unbiased predictors: Henderson 1975). Types are compared
-by the kinds seen on several of them, never by different work on each.
-
-Whether work runs slower beside others on its node: its run time against how much of the node the others held.
-
-Runs are compared only with runs of their own kind and size on the same type of machine. The slope of the logarithm of
-the run time over the neighbours' share is tested by permutation: the shares are dealt out anew among the runs of each
-such group, many times, and the slope must be steeper than all but a few of those. Kinds are tested together (Holm
-1979): with nothing there, a finding comes up in about one of a hundred looks, however many kinds there are.
+Neighbours: the run time is held against the share of the node that others had. Runs are compared only with runs of
+their own kind and size on the same type of machine. The slope of the logarithm of the run time over the neighbours'
+share is tested by permutation: the shares are dealt out anew among the runs of each such group, many times, and the
+slope must be steeper than all but a few of those. Kinds are tested together (Holm 1979): with nothing there, a finding
+comes up in about one of a hundred looks, however many kinds there are.
 """
 
 from __future__ import annotations
@@ -65,14 +62,14 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(tenant: str, name: str, gpu_milli: int, tasks: int) -> Fingerprint | None:
-    """None when the name says nothing."""
+    """Return None when the name says nothing."""
     kind = kind_of(tenant, name)
     asked = gpu_milli / 1000 if gpu_milli else max(tasks, 1)
     return Fingerprint(kind, round(math.log2(asked)), gpu_milli > 0) if kind else None
 
 
 def type_of(gpu_model: str, pool: str) -> str:
-    """What makes machines alike: the device model, else the pool."""
+    """Return the mark by which machines are alike: the device model, else the pool."""
     return gpu_model or f"pool {pool}"
 
 
@@ -133,7 +130,8 @@ class SpeedModel:
         return {name: len(told) for (each, name), told in self._cells.items() if each == like}
 
     def speed(self, like: Fingerprint | None, type_name: str) -> Speed | None:
-        """None where nothing tells: its like never finished, or nothing links this type with those where it did."""
+        """Return None where nothing tells: its like never finished, or nothing links this type with those where it
+        did."""
         if like not in self._likes:
             return None
         own = self._cells.get((like, type_name), [])
@@ -274,8 +272,8 @@ def with_interruptions(run_ms: float, hazard: float, checkpoint_ms: int) -> floa
     return math.expm1(min(hazard * piece, ALREADY)) / hazard * run_ms / piece
 
 
-def said(found: Sequence[PlacementOption], workload_id: str) -> str:
-    """Which is best, in one sentence, or that it cannot be told."""
+def best_in_words(found: Sequence[PlacementOption], workload_id: str) -> str:
+    """Say in one sentence which type is best, or that it cannot be told."""
     known = [each for each in found if each.allowed and each.cost_microusd is not None and each.rate_microusd_hour]
     allowed = [each for each in found if each.allowed]
     if not allowed:
@@ -305,7 +303,7 @@ def advised(
     places: Sequence[CandidatePool],
     checkpoint_ms: int,
 ) -> PlacementAdvice:
-    """What is known of where this workload would do best."""
+    """Return the placement advice for a workload."""
     found = options(model, like, places, checkpoint_ms)
     unknown = [] if like else ["its name says nothing of what it is: give work of one kind one name, with numbers"]
     return PlacementAdvice(
@@ -313,7 +311,7 @@ def advised(
         workload_id=workload_id,
         kind=like.kind if like else "",
         options=tuple(found),
-        said=said(found, workload_id),
+        said=best_in_words(found, workload_id),
         runs=sum(model.types_of(like).values()),
         unknown=tuple(unknown),
     )
@@ -348,7 +346,7 @@ class ColocatedRun(NamedTuple):
 
 
 class Slowdown(NamedTuple):
-    """What a kind loses beside others."""
+    """The loss of a kind beside others."""
 
     kind: str
     runs: int
@@ -361,7 +359,7 @@ class Slowdown(NamedTuple):
 
 
 def beside(run: RunRecord, share: float) -> ColocatedRun | None:
-    """None for what did not finish in one attempt, or whose name says nothing."""
+    """Return None for what did not finish in one attempt, or whose name says nothing."""
     like = fingerprint(run.tenant, run.name, run.gpu_milli, run.tasks)
     if like is None or run.outcome != "finished" or run.attempts != 1 or not 0 <= run.started_ms < run.ended_ms:
         return None
@@ -386,7 +384,7 @@ def slowdowns(runs: Iterable[ColocatedRun]) -> list[Slowdown]:
 
 
 def tested_kind(kind: str, runs: Sequence[ColocatedRun]) -> Slowdown | None:
-    """None where there is too little to tell."""
+    """Return None where there is too little to tell."""
     groups: dict[tuple[Fingerprint, str], list[ColocatedRun]] = defaultdict(list)
     for run in runs:
         groups[run.like, run.type_name].append(run)
@@ -409,8 +407,8 @@ def tested_kind(kind: str, runs: Sequence[ColocatedRun]) -> Slowdown | None:
 
 
 def chance_of(together: float, shares: Sequence[Floats], times: Sequence[Floats]) -> float:
-    """Of a sum of products as large, when the shares are dealt out anew within each group. By the mean and variance
-    that dealing has, where that is plainly no rare one; else dealt."""
+    """Return the chance of a sum of products as large, when the shares are dealt out anew within each group. By the
+    mean and variance that dealing has, where that is plainly no rare one; else dealt."""
     mean = sum(len(share) * float(share.mean() * time.mean()) for share, time in zip(shares, times, strict=True))
     variance = sum(
         float(share.var() * time.var()) * len(share) ** 2 / (len(share) - 1)

@@ -1,15 +1,7 @@
-"""What faces ask of estimates and are told: demand, sizes, machines, quotes. Types only, light to load.
+"""Questions to the estimators and their answers: demand, sizes of requests, machines, and quotes.
 
-What faces ask and are told of demand in the hours ahead. Types only; nothing heavy is loaded.
-
-Where a workload would do best, as faces are told. Types only; nothing heavy is loaded.
-
-Requests against use, as faces ask for it and are told. Types only; nothing heavy is loaded.
-
-What is asked when somebody wants to know when work would start and what it would cost, and what is answered. Types
-only: neither numpy nor the engine is loaded for them.
-
-Times are cell time in milliseconds, durations milliseconds, money micro-USD. Integers only.
+Types only: neither numpy nor the engine is loaded for them. Times are cell time in milliseconds, durations
+milliseconds, money micro-USD. Integers only.
 """
 
 from __future__ import annotations
@@ -93,7 +85,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuantileSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a quantity that is not known for sure."""
+    """Quantiles of an uncertain quantity."""
 
     p10: int
     p50: int
@@ -151,7 +143,7 @@ Basis = Literal["kind", "tenant", "all", "request"]
 
 
 class UseEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task of a workload will use at its peak, before it starts."""
+    """The estimated peak use of one task of a workload, before it starts."""
 
     cpu_milli: QuantileSpread
     memory_mib: QuantileSpread
@@ -224,7 +216,7 @@ AHEAD_MS = 24 * HOUR_MS
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one machine costs in one region, by a list that somebody brought."""
+    """The price of one machine in one region, by an imported list."""
 
     machine_type: str
     region: str
@@ -272,7 +264,7 @@ class QuoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a time or an amount."""
+    """Quantiles of a time or an amount."""
 
     runs: int
     """What it was measured from: runs of the twin, drawn interruptions, or finished work like it. 0: it follows from
@@ -330,7 +322,7 @@ class QuoteOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunTime(msgspec.Struct, frozen=True, kw_only=True):
-    """How long it runs when nothing stops it."""
+    """The run time when nothing stops the work."""
 
     p10_ms: int
     p50_ms: int

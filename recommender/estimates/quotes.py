@@ -1,14 +1,11 @@
-"""Quotes: what work would cost by option, and when it would start.
+"""Quotes: the cost of work by option, and the time of its start.
 
-What to try when somebody asks what work would cost: which pools would do, as work of which queue, and when.
-
-Reads the state on the engine's thread, a few pools and queues at most.
-
-From what the twin found to a quote: when each option starts, how long it takes and what it costs: as quantiles where
-they were measured from enough runs, else as what single runs say.
+Options come from the state, on the engine's thread: the pools that would do, as work of which queue, and when; a few
+pools and queues at most. Starts, run times and costs come from the twin: as quantiles where they were measured from
+enough runs, else as single runs say.
 
 Costs are those the ledger would charge: for every task the part of its node's list price, in whole micro-USD an hour,
-times the time it holds the node, rounded down to a micro-USD. Where an option was run ahead to its end they are what
+times the time it holds the node, rounded down to a micro-USD. Where an option was run ahead to its end, they are what
 the rehearsals counted by that rule. Where it was run only to its start, they are the rate times the run time; on spot
 machines that are known to be taken back, over draws of when that happens (see `interrupted`).
 """
@@ -271,7 +268,7 @@ def _most_nodes(state: State, row: int, pool: PoolSpec) -> int:
 
 
 def _request_on(pool: PoolSpec, request: QuoteRequest) -> Resources:
-    """What one task asks of a node: all of it, or the same part of its CPU and memory as of its devices."""
+    """Return what one task asks of a node: all of it, or the same part of its CPU and memory as of its devices."""
     offered = pool.offered
     devices = offered.gpu_milli // 1000
     asked = devices if request.gpus is None else request.gpus
@@ -418,7 +415,7 @@ NEVER = 2**62
 
 
 def charged(rate_microusd_hour: int, ms: int) -> int:
-    """What the ledger charges for so long at a rate: micro-USD, rounded down."""
+    """Return the ledger's charge for so long at a rate: micro-USD, rounded down."""
     return rate_microusd_hour * ms // GRAINS
 
 
@@ -438,7 +435,7 @@ def likely_of(run: RunTime) -> tuple[int, ...]:
 
 
 def quantiles(values: Sequence[int]) -> Quantiles:
-    """Of one value of each run, at least one, NEVER where it is not known."""
+    """Return the quantiles of one value of each run, at least one, NEVER where it is not known."""
     known = sorted(value for value in values if value < NEVER)
     low, middle, high = quantities.quantiles(known, len(values) - len(known))
     return Quantiles(
@@ -452,7 +449,7 @@ def quantiles(values: Sequence[int]) -> Quantiles:
 
 
 def told(value: int) -> Quantiles:
-    """Of what no run measured: it follows from what was told."""
+    """Return quantiles of a value that no run measured."""
     return Quantiles(runs=0, least=value, p10=None, p50=None, p90=None, most=value)
 
 
@@ -493,7 +490,7 @@ def priced(candidate: QuoteCandidate, trial: OptionTrial, options: Options, run:
 
 
 def _unseen(candidate: QuoteCandidate) -> bool:
-    """Whether its machines are taken back, but not in rehearsals: there only as often as a pool says."""
+    """Return whether its machines are taken back, but not in rehearsals: there only as often as a pool says."""
     return bool(candidate.hazard_ppm_hour) and not candidate.hazard_told
 
 
@@ -524,7 +521,7 @@ def as_if_free(candidate: QuoteCandidate, run: RunTime) -> QuoteOption:
 
 
 def _option(candidate: QuoteCandidate, run: RunTime, **found: Any) -> QuoteOption:
-    """What the candidate is, and what was found of it: the other fields of a QuoteOption."""
+    """Return what the candidate is, and what was found of it: the other fields of a QuoteOption."""
     return QuoteOption(
         kind=candidate.kind,
         label=candidate.label,
@@ -539,7 +536,7 @@ def _option(candidate: QuoteCandidate, run: RunTime, **found: Any) -> QuoteOptio
 
 
 def listed(offer: Offer, nodes: int, gpu_model: str, at_ms: int, run: RunTime) -> QuoteOption:
-    """What it would cost on whole machines bought at a list price, `at_ms` at the soonest: they boot as the simulated
+    """Return the cost on whole machines bought at a list price, `at_ms` at the soonest: they boot as the simulated
     provider's do where a pool says nothing."""
     rate = offer.price_microusd_hour * nodes
     return QuoteOption(
@@ -617,7 +614,7 @@ def _until_end(candidate: QuoteCandidate, run: RunTime, wait_ms: int) -> tuple[Q
 
 
 def _undisturbed(run: RunTime, of: Callable[[int], int]) -> Quantiles:
-    """What hangs on the run time alone."""
+    """Return what hangs on the run time alone."""
     if run.told:
         return told(of(run.p50_ms))
     if run.samples < MIN_RUNS:

@@ -1,16 +1,13 @@
-"""Requests against use: what work uses of what it asks for, and what it should ask for.
+"""Requests against use: the use of each kind of work ("tenant/stem of its name"), and what it should ask for.
 
-Requests against use: what one task of each kind of work should ask for, and what that saves.
+Use is kept as the Vertical Pod Autoscaler keeps it (kubernetes/autoscaler, vertical-pod-autoscaler/docs: CPU half-life
+24 h, memory peaks of 24 h over 8 days, targets at the 90th percentile and 15 % above): histograms whose buckets grow by
+5 %, whose counts decay by half every so often. CPU counts as sampled, memory as the peak of each interval or run,
+because work that gets too little CPU is slow and work that gets too little memory dies. A run that seems to have died
+of it counts with more.
 
-The rule is the Vertical Pod Autoscaler's: a target percentile of use, a safety margin on it, rounded up, within bounds;
-see `recommender.estimates.request_sizing` for how use is kept.
-
-What work uses of what it asks for, by kind ("tenant/stem of its name"), from measurements and from ended runs.
-
-As the Vertical Pod Autoscaler keeps it (kubernetes/autoscaler, vertical-pod-autoscaler/docs: CPU half-life 24 h, memory
-peaks of 24 h over 8 days, targets at the 90th percentile and 15 % above): histograms whose buckets grow by 5 %, whose
-counts decay by half every so often; CPU as sampled, memory as the peak of each interval or run, because work that gets
-too little CPU is slow and work that gets too little memory dies. A run that seems to have died of it counts with more.
+The recommended request of one task is the Autoscaler's too: a target percentile of use, a safety margin on it, rounded
+up, within bounds; with what it saves.
 """
 
 from __future__ import annotations
@@ -111,7 +108,7 @@ class Sizer:
 
 
 def evidence(use: KindUse) -> str:
-    """As in `p90 CPU 420m, p95 memory 1,740 MiB of 1,440 samples and 12 runs, x 1.15`."""
+    """Describe the evidence, as in `p90 CPU 420m, p95 memory 1,740 MiB of 1,440 samples and 12 runs, x 1.15`."""
     cpu = use.cpu if use.cpu.count else use.run_cpu
     return (
         f"p90 CPU {cpu.quantile(CPU_SHARE):.0f}m, p95 memory {use.memory_quantile(MEMORY_SHARE):,.0f} MiB of "
@@ -245,7 +242,7 @@ def suggestion(
     nothing: str,
     benefit: Benefit,
 ) -> Suggestion:
-    """To resize those of the kind that run and can be stopped for it; where there are none, to tell people."""
+    """Suggest to resize the kind's running work that can be stopped for it; where there is none, to tell people."""
     words = {"cpu": lambda value: f"{value}m", "memory": lambda value: f"{value}MiB"}
     request = tuple(f"{name}={words[name](need.recommended)}" for name, need in changes.items())
     return Suggestion(
@@ -362,7 +359,7 @@ def edges_of(first: float, most: float) -> tuple[float, ...]:
 
 
 class KindUse:
-    """What is known of one kind."""
+    """The measured use of one kind."""
 
     def __init__(self) -> None:
         self.cpu = DecayingHistogram(FIRST_CPU, MAX_CPU, HALF_LIFE_MS)
@@ -386,7 +383,8 @@ class KindUse:
         return max(self.samples / SAMPLES_OF_A_DAY, self.runs / RUNS_OF_A_DAY)
 
     def memory_quantile(self, share: float) -> float:
-        """With the peak of the interval that is under way, which counts from its first sample on."""
+        """Return a quantile of memory, with the peak of the interval under way, which counts from its first sample
+        on."""
         return max(self.memory.quantile(share), self._peak[1] if self.memory.count < RUNS_OF_A_DAY else 0.0)
 
     def sample_memory(self, at_ms: Times, memory_mib: Floats) -> None:
@@ -447,8 +445,9 @@ class UsageModel:
                 self._learn_ratio(group, run.ended_ms, max(run.peak_cpu_milli, 0), cpu_asked, memory, memory_asked)
 
     def estimate(self, tenant: str, name: str, cpu_milli: int, memory_mib: int) -> UseEstimate:
-        """Of work that asks for so much for one task. From its own kind where three runs of it have ended, else from
-        what part of their requests the tenant's runs used, or everybody's; else what it asks for."""
+        """Estimate the use of work that asks for so much for one task. It rests on its own kind where three runs of it
+        have ended, else from what part of their requests the tenant's runs used, or everybody's; else what it asks for.
+        """
         use = self.kinds.get(kind_of(tenant, name))
         if use is not None and use.runs >= MIN_RUNS:
             cpu, memory = spread(use.run_cpu, 1.0, cpu_milli), spread(use.run_memory, 1.0, memory_mib)

@@ -1,20 +1,12 @@
-"""How long a workload will run, by what finished runs of its likes say, as quantiles kept honest.
+"""Run times of workloads, before the start and while they run: p10, p50 and p90 from finished runs of their likes.
 
-The last values of something, at hand in order of magnitude.
+Features are the likes at nine distances. Of the likes' run times only those that had ended count. Of the likes
+themselves their submissions are known too, and that some have not ended; how long those will run is not.
 
-What finished runs say of one that is submitted: its likes at nine distances, as figures for a model.
-
-Of the likes' run times only those that had ended count. Of the likes themselves it is also known when they were
-submitted and that some have not ended; how long those will run is not.
-
-Opinions weighed by how they did of late, and quantiles moved until they cover what they promise.
-
-How long a workload will run, before it starts and while it runs: p10, p50 and p90, from what has happened so far.
-
-Boosted trees on the history of its likes (`recommender.estimates.run_time_model`) give a median and a 90th percentile;
-each is weighed against simple rules by how all did of late, and the 90th percentile is moved until it covers 90 %.
-Trees are fitted anew as runs end. Before there is enough to fit, the nearest likes speak for them, then the request.
-Nothing is kept on disk: a model is what its history makes it, and the same history makes the same model.
+Boosted trees on these features give a median and a 90th percentile. Each is weighed against simple rules by how all did
+of late, and the 90th percentile is moved until it covers 90 %. Trees are fitted anew as runs end. Before there is
+enough to fit, the nearest likes speak for them, then the request. Nothing is kept on disk: the same history makes the
+same model.
 """
 
 from __future__ import annotations
@@ -81,7 +73,7 @@ NAN = math.nan
 
 
 class SubmittedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a workload when it is submitted."""
+    """The known features of a workload when it is submitted."""
 
     at_ms: int
     user: str = ""
@@ -123,7 +115,7 @@ class SimilarRuns:
             self.newest_at, self.newest = submitted_at, log_run
 
     def told(self, now: int) -> tuple[float, ...]:
-        """In the order of TOLD; NaN where nothing is known."""
+        """Return the values in the order of TOLD; NaN where nothing is known."""
         submitted, previous = self.submitted_at, self.previous_at
         since = math.log1p((now - submitted) / 1000) if submitted >= 0 else NAN
         gap = math.log1p((submitted - previous) / 1000) if previous >= 0 else NAN
@@ -159,7 +151,7 @@ class RunHistory:
         self._likes: OrderedDict[tuple[object, ...], SimilarRuns] = OrderedDict()
 
     def figures(self, submission: SubmittedRun) -> list[float]:
-        """In the order of `names`, from what came before it. Changes nothing."""
+        """Return the figures in the order of `names`, from what came before the submission. Changes nothing."""
         now = submission.at_ms
         kinds = [self._likes.get((level, *key), NONE) for level, key in enumerate(keys(submission))]
         row = [figure for likes in kinds for figure in likes.told(now)]
@@ -174,20 +166,20 @@ class RunHistory:
         return row
 
     def submitted(self, submission: SubmittedRun) -> OpenSubmission:
-        """It counts as under way; `ended` or `forget` want back what is returned."""
+        """Count the run as under way; `ended` or `forget` want back what is returned."""
         kinds = [self._find((level, *key)) for level, key in enumerate(keys(submission))]
         for likes in kinds:
             likes.submitted(submission.at_ms)
         return OpenSubmission(submission, kinds)
 
     def ended(self, under: OpenSubmission, run_ms: int, now_ms: int) -> None:
-        """It ended by itself after running `run_ms`."""
+        """Note that the run ended by itself after `run_ms`."""
         log_run = math.log(max(run_ms, 1))
         for likes in under.likes:
             likes.ended(log_run, under.submission.at_ms, now_ms)
 
     def forget(self, under: OpenSubmission) -> None:
-        """It will not end by itself."""
+        """Forget a run that will not end by itself."""
         for likes in under.likes:
             likes.open -= 1
 
@@ -202,7 +194,7 @@ class RunHistory:
 
 
 def keys(submission: SubmittedRun) -> tuple[tuple[object, ...], ...]:
-    """What its likes share with it, in the order of LIKES."""
+    """Return the keys that a run shares with its likes, in the order of LIKES."""
     user, name, queue, size = submission.user, submission.name, submission.queue, submission.size
     asked, figures = submission.requested_ms, submission.figures
     magnitude = round(math.log2(max(size, 0.5)))
@@ -232,7 +224,7 @@ def last_two(user: SimilarRuns, requested: float) -> float:
 
 
 def names(figures: Sequence[str]) -> list[str]:
-    """Of the figures that `submitted` gives, where a submission's own are called `figures`."""
+    """Return the names of the figures that `submitted` gives, where a submission's own are called `figures`."""
     return [f"{likes}: {told}" for likes in LIKES for told in TOLD] + [*OWN, *figures]
 
 
@@ -276,7 +268,7 @@ class Mixture:
         return float(opinions[order[np.searchsorted(reached, reached[-1] / 2)]])
 
     def weights(self, user: str) -> Floats:
-        """They sum to 1."""
+        """Return the weights, which sum to 1."""
         loss = self._all[:-1] / max(self._all[-1], 1.0)
         own = self._users.get(user)
         if own is not None:
@@ -300,7 +292,7 @@ class Mixture:
 
 
 class Overshoot:
-    """By how much runs exceed what was said of them: a quantile over the latest submissions, whether ended or not.
+    """The amount by which runs exceed their estimates: a quantile over the latest submissions, whether ended or not.
 
     Of those that still run it is known that they take longer than they have run. Leaving them out would make runs look
     short whenever work comes in bursts, so they count as censored (Kaplan and Meier, Nonparametric estimation from
@@ -323,7 +315,8 @@ class Overshoot:
         self._shift = np.zeros(said)
 
     def shift(self, share: float, now_ms: int) -> Floats:
-        """What to add to each statement so that this share of runs does not exceed it; 0 while too few are known."""
+        """Return the amount to add to each estimate so that this share of runs does not exceed it; 0 while too few are
+        known."""
         if self._number % self.EVERY == 0:
             ended = ~np.isnan(self._log_run)
             known = ended | (self._started_ms < now_ms)
@@ -351,7 +344,7 @@ class Overshoot:
             self._log_run[number % self.LATEST] = log_run
 
     def forget(self, number: int) -> None:
-        """It will not end by itself: it counts as if it had never been submitted."""
+        """Forget a run that will not end by itself, as if it had never been submitted."""
         if self._number - number <= self.LATEST:
             self._started_ms[number % self.LATEST] = np.inf
 
@@ -445,7 +438,7 @@ class RunTimeQuantiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opinion(msgspec.Struct):
-    """What is said of a submission, and what that rests on."""
+    """An estimate of a submission, and its basis."""
 
     row: Floats
     middle: Floats
@@ -458,7 +451,7 @@ class Opinion(msgspec.Struct):
 
 
 class OpenEstimate(msgspec.Struct):
-    """What was said of an open submission, for when its end comes."""
+    """The estimate of an open submission, kept until its end."""
 
     under: OpenSubmission
     opinion: Opinion
@@ -492,7 +485,7 @@ class RunModel:
         self._fits_itself = fits_itself
 
     def submitted(self, id: str, submission: SubmittedRun) -> RunTimeQuantiles:
-        """Its run time before it starts. SpecError when an open one has this id."""
+        """Estimate the run time before the start. SpecError when an open one has this id."""
         if id in self._open:
             raise SpecError("id", f"{id} is open already", "Tell its end first, or give another id")
         opinion = self._opinion(submission)
@@ -501,7 +494,7 @@ class RunModel:
         return opinion.said
 
     def about(self, submission: SubmittedRun) -> RunTimeQuantiles:
-        """What would be said of it, if it were submitted. Nothing is kept of the question."""
+        """Estimate a run as if it were submitted. Nothing is kept of the question."""
         return self._opinion(submission).said
 
     def _opinion(self, submission: SubmittedRun) -> Opinion:
@@ -532,11 +525,12 @@ class RunModel:
         return Opinion(row, middle, high, p50, p90, said)
 
     def started(self, id: str, now_ms: int) -> None:
-        """It runs from now on. Left out, nothing is learnt of it before it ends."""
+        """Note that the run begins now. Left out, nothing is learnt of it before it ends."""
         self._overshoot.started(self._said(id).number, now_ms)
 
     def ended(self, id: str, run_ms: int, now_ms: int) -> None:
-        """It ended by itself. Leave failed and cancelled ones to `forget`: they say little of a full run."""
+        """Learn from a run that ended by itself. Leave failed and cancelled ones to `forget`: they say little of a full
+        run."""
         if run_ms < 1:
             raise SpecError("run_ms", f"{run_ms} is not a run time", "Give whole milliseconds from 1 on")
         said = self._take(id)
@@ -555,7 +549,7 @@ class RunModel:
             self.adopt(Forest(*self.training()))
 
     def stale(self) -> bool:
-        """Whether enough has ended since the last trees were fitted that new ones are due."""
+        """Return whether enough has ended since the last trees were fitted that new ones are due."""
         return self._ended >= self._refit_at
 
     def training(self) -> tuple[Floats, Floats]:
@@ -563,19 +557,19 @@ class RunModel:
         return np.array(self._rows), np.array(self._runs)
 
     def adopt(self, trees: Forest) -> None:
-        """They speak from the next submission on."""
+        """Use these trees from the next submission on."""
         self._trees = trees
         self._refit_at = self._ended + min(max(int(self._ended * REFIT_SHARE), 100), REFIT_MOST)
 
     def outrun(self, id: str) -> None:
-        """It still runs after its p90 has gone by."""
+        """Note that the run goes on after its p90 has gone by."""
         said = self._said(id)
         if not said.outrun:
             said.outrun = True
             self._drift.outcome(True)
 
     def forget(self, id: str) -> None:
-        """It ended otherwise than by itself: nothing is learnt of it."""
+        """Forget a run that ended otherwise than by itself: nothing is learnt of it."""
         said = self._take(id)
         self._overshoot.forget(said.number)
         self._history.forget(said.under)
@@ -615,7 +609,7 @@ class RunModel:
 
 
 def telling(kind: str, asked: SubmittedRun) -> bool:
-    """Whether what these likes share is told of the submission at all."""
+    """Return whether what these likes share is told of the submission at all."""
     return (bool(asked.name) or "name" not in kind) and (asked.requested_ms > 0 or kind != "user asked")
 
 

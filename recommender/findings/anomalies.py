@@ -1,18 +1,14 @@
-"""What is out of the ordinary: in a series as it comes, and in counts where little happens.
+"""Anomalies: unusual levels in a series as it comes, and unusual counts where little happens.
 
-What is out of the ordinary in a series, told as it comes: every point is judged by what came before it only.
+`Detector` judges every point of a level (utilisation, waits, cost) by what came before it only. The usual value is the
+best of several plain forecasts, by their own recent errors. The bar is read from the tail of the errors so far, as in
+streaming peaks over threshold (Siffer et al., Anomaly detection in streams with extreme value theory, 2017): bursty
+series earn a higher bar than steady ones, and nobody sets a threshold. Alarms within a cool-down are one.
 
-A level (utilisation, waits, cost) is held against its usual value: the best of several plain forecasts, by their own
-recent errors. How far off is too far is read from the tail of the errors so far, as in streaming peaks over threshold
-(Siffer et al., Anomaly detection in streams with extreme value theory, 2017): bursty series earn a higher bar than
-steady ones, and nobody sets a threshold. Alarms within a cool-down are one. Counts of rare events:
-`recommender.findings.anomalies`.
-
-Whether more happened than usual, where little happens: counts of events, and shares of what failed.
-
-A count is held against a Poisson rate, a share against a binomial one, and both rates are themselves uncertain, the
-more so the shorter the past: their chances come from the negative binomial and the beta-binomial distribution (the
-posterior predictive ones under Jeffreys' priors). The past is forgotten by half every HALF_LIFE_MS.
+`Counts` holds a count of events against a Poisson rate, and `chance_of_share` a share against a binomial one. Both
+rates are themselves uncertain, the more so the shorter the past: their chances come from the negative binomial and the
+beta-binomial distribution (the posterior predictive ones under Jeffreys' priors). The past is forgotten by half every
+HALF_LIFE_MS.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ WEEK_MS = 7 * DAY_MS
 
 
 class DetectorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How easily a series alarms. The defaults hold for every series: nobody tunes one."""
+    """The sensitivity of a detector. The defaults hold for every series: nobody tunes one."""
 
     weeks: float = 8.0
     """A point alarms when errors like it are seen once in so many weeks, by the tail of the errors so far."""
@@ -81,7 +77,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def severity(self) -> float:
-        """How many times as far off as the bar allows; above 1."""
+        """The distance from the usual value, in units of the bar; above 1."""
         return abs(self.value - self.expected) / self.bar
 
 
@@ -187,8 +183,8 @@ class SpanDetector:
         return found
 
     def _opinions(self, at: int) -> Floats:
-        """What each candidate expects: the usual value of this time of day, of this time of the week, the level of the
-        last day, and the last value that shares no point with this one."""
+        """Return what each candidate expects: the usual value of this time of day, of this time of the week, the level
+        of the last day, and the last value that shares no point with this one."""
         means, size = self._means, len(self._means)
         if self._count % self._renew == 0 or math.isnan(self._level):
             recent = means[np.arange(at - self._points - self._day, at - self._points + 1) % size]
@@ -347,8 +343,8 @@ class Counts:
 
 
 def chance_of_count(count: float, before: float, exposure: float) -> float:
-    """Of `count` events or more in one window, after `before` events in `exposure` windows: negative binomial with
-    Jeffreys' prior Gamma(1/2, 0) on the rate."""
+    """Return the chance of `count` events or more in one window, after `before` events in `exposure` windows: negative
+    binomial with Jeffreys' prior Gamma(1/2, 0) on the rate."""
     most = min(math.ceil(count - 1e-9), MAX_COUNTED)
     shape, miss = before + 0.5, math.log(exposure / (exposure + 1))
     hit = -math.log(exposure + 1)
@@ -360,8 +356,8 @@ def chance_of_count(count: float, before: float, exposure: float) -> float:
 
 
 def chance_of_share(failed: int, tried: int, failed_before: int, tried_before: int) -> float:
-    """Of `failed` or more of `tried`, after `failed_before` of `tried_before`: beta-binomial with Jeffreys' prior
-    Beta(1/2, 1/2) on the share. 1 with fewer than MIN_TRIED of either: nothing is told by so few."""
+    """Return the chance of `failed` or more of `tried`, after `failed_before` of `tried_before`: beta-binomial with
+    Jeffreys' prior Beta(1/2, 1/2) on the share. 1 with fewer than MIN_TRIED of either: nothing is told by so few."""
     if min(tried, tried_before) < MIN_TRIED:
         return 1.0
     if tried > MAX_COUNTED:

@@ -23,7 +23,7 @@ def failing_nodes(report: AgentsReport) -> list[Suggestion]:
 
 
 def mass_suspicion(report: AgentsReport) -> list[Suggestion]:
-    """So many nodes fell silent at once that it may be the network."""
+    """Find that so many nodes fell silent at once that it may be the network."""
     if not report.mass_suspicion:
         return []
     part, count = f"{report.suspect:,} of {report.watched:,} watched nodes", f"{report.suspect:,}"

@@ -1,5 +1,5 @@
-"""Watches the cell's history for what is out of the ordinary, and says so as findings. Reads telemetry and keeps one
-small detector for each series, fed with each step once, when it is over."""
+"""The watch over a cell's history: findings about what is out of the ordinary. It reads telemetry and keeps one small
+detector for each series, fed with each step once, when it is over."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ class HistoryWatch:
         self._watched: dict[Key, WatchedSeries] = {}
 
     def look(self, history: TelemetryReader, now_ms: int) -> tuple[list[Suggestion], list[str]]:
-        """What is out of the ordinary now, and what could not be judged. Reads what is new since the last look."""
+        """Return findings on what is out of the ordinary now, and what could not be judged. Reads what is new since the
+        last look."""
         until_ms = now_ms // STEP_MS * STEP_MS
         keys, left_out = watched_keys(history)
         for gone in set(self._watched).difference(keys):
@@ -145,8 +146,8 @@ class HistoryWatch:
 
 
 def watched_keys(history: TelemetryReader) -> tuple[list[Key], int]:
-    """What there is of what is watched, and how many more there are than are watched. Series whose source is silent
-    are left out."""
+    """Return the series to watch, and the number of further ones that are left out. Series whose source is silent are
+    left out."""
     levels, counts = (
         [
             (key.metric, key.of, key.subject)

@@ -1,4 +1,4 @@
-"""From what is seen to what might be done: findings in the pages that an engine answers.
+"""Findings in the pages that an engine answers, each with the action it suggests.
 
 Pure functions. A finding whose evidence is weaker than it looks says why; what cannot be judged is said to be so.
 """
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 
 class RunTimeOpinion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model says of how long a run of its kind takes."""
+    """A model's estimate of the run time of a kind."""
 
     p90_ms: int
     samples: int
@@ -61,7 +61,7 @@ class RunTimeOpinion(msgspec.Struct, frozen=True, kw_only=True):
     """What makes them its likes."""
 
 
-class Late(NamedTuple):
+class OverdueRun(NamedTuple):
     """A run that is past what its likes take."""
 
     row: Row
@@ -69,7 +69,7 @@ class Late(NamedTuple):
 
 
 class QuantileCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """How often such a p90 held."""
+    """The measured coverage of such a p90."""
 
     scored: int
     p90_coverage_permille: int
@@ -215,8 +215,8 @@ def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[
 
 
 def waited(row: Row) -> int:
-    """What one that waits is counted as, in GPU milli-hours: what has waited for so long waits as long again, as is the
-    median of waits without a scale; at most a day is counted."""
+    """Return the worth of ending a wait, in GPU milli-hours. Work that has waited for so long is taken to wait as long
+    again, which is the median of waits without a scale; at most a day is counted."""
     return gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, min(row["wait"], DAY_MS))
 
 
@@ -341,7 +341,7 @@ def overruns(
 ) -> tuple[list[Suggestion], tuple[str, ...]]:
     """One suggestion for each kind of work of which runs are past OVERRUN x p90 of their likes, and lines on those that
     cannot be judged: without likes, or with few while their owner asked for longer."""
-    late: dict[str, list[Late]] = defaultdict(list)
+    late: dict[str, list[OverdueRun]] = defaultdict(list)
     judged = silent = early = 0
     for row in rows(running, "id", "name", "tenant", "state", "gpu", "run", "estimate"):
         if row["state"] != "running" or row["run"] is None:
@@ -355,7 +355,7 @@ def overruns(
         elif its.samples < MIN_LIKES and (row["estimate"] or 0) > row["run"]:
             early += 1
         else:
-            late[kind_of(row["tenant"], row["name"]) or row["id"]].append(Late(row, its))
+            late[kind_of(row["tenant"], row["name"]) or row["id"]].append(OverdueRun(row, its))
     unknown = list(partial(running))
     if silent:
         unknown.append(
@@ -369,11 +369,11 @@ def overruns(
     return [overrun_suggestion(kind, sorted(its, key=by_excess), covered) for kind, its in late.items()], tuple(unknown)
 
 
-def by_excess(late: Late) -> tuple[float, str]:
+def by_excess(late: OverdueRun) -> tuple[float, str]:
     return -late.row["run"] / late.likely.p90_ms, late.row["id"]
 
 
-def overrun_suggestion(kind: str, late: Sequence[Late], covered: QuantileCoverage | None) -> Suggestion:
+def overrun_suggestion(kind: str, late: Sequence[OverdueRun], covered: QuantileCoverage | None) -> Suggestion:
     """`late`: of one kind, the worst first."""
     row, likely = late[0]
     limit = OVERRUN * likely.p90_ms
@@ -425,7 +425,7 @@ def overrun_suggestion(kind: str, late: Sequence[Late], covered: QuantileCoverag
 
 
 def doubts(row: Row, likely: RunTimeOpinion, covered: QuantileCoverage | None) -> tuple[str, ...]:
-    """What weakens a finding that rests on the estimated run time."""
+    """Return the reasons that weaken a finding which rests on the estimated run time."""
     found = []
     if likely.samples < MIN_LIKES:
         found.append(f"only {likely.samples} of its likes have finished")
@@ -458,7 +458,7 @@ def partial(page: Page) -> tuple[str, ...]:
 
 
 def gpu_milli_h(gpu_milli: int, cpu_milli: int, ms: int) -> int:
-    """What so much capacity is for so long, in thousandths of GPU-hours; cores count where there are no GPUs."""
+    """Return capacity times duration in thousandths of GPU-hours; cores count where there are no GPUs."""
     return (gpu_milli or cpu_milli // CPUS_OF_A_GPU) * max(ms, 0) // 3_600_000
 
 

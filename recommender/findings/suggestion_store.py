@@ -1,12 +1,9 @@
-"""The shelf of suggestions: what has become of each, and the tables in which that is kept.
+"""The store of suggestions: what has become of each, in two tables beside the cell's journal.
 
-What has become of each suggestion: when it was first found, who rejected it and why, who acted on it, what was
-promised. Kept beside the journal, so that a restart forgets no rejection and no promise.
-
-A rejected suggestion stays silent until things change: it would act on a target that it did not name before, it is a
-quarter worse, or it was gone for a day and is found again. Then it says that it was rejected, and what is new.
-
-Where the shelf of suggestions is kept: two tables beside the cell's journal.
+It records when a suggestion was first found, who rejected it and why, who acted on it, and what was promised, so that a
+restart forgets no rejection and no promise. A rejected suggestion stays silent until things change: it would act on a
+target that it did not name before, it is a quarter worse, or it was gone for a day and is found again. Then it says
+that it was rejected, and what is new.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ class SuggestionRecord(msgspec.Struct, kw_only=True):
 
 
 class SuggestionKeeper(Protocol):
-    """Where the shelf is kept."""
+    """The place where the suggestion store is kept."""
 
     def load(self) -> tuple[list[SuggestionRecord], list[Followed]]: ...
     def save(
@@ -141,7 +138,7 @@ class SuggestionStore:
         self._save(changed, promised)
 
     def _moved(self, standing: SuggestionRecord, suggestion: Suggestion, now_ms: int) -> bool:
-        """Whether a rejected or settled suggestion is told again, with why."""
+        """Return whether a rejected or settled suggestion is told again, with why."""
         away_ms = self._looked_ms - standing.last_ms
         if standing.acted_ms and now_ms >= standing.due_ms:
             standing.note = f"acted on {utc(standing.acted_ms)} by {standing.acted_by}, and still found"
@@ -227,8 +224,8 @@ class SuggestionStore:
         return tracks(self.followed)
 
     def _open(self, id_: str) -> bool:
-        """Whether a promise of this suggestion is under way, or what becomes of it by itself has been seen since it was
-        first found."""
+        """Return whether a promise of this suggestion is under way, or what becomes of it by itself has been seen since
+        it was first found."""
         first_ms = self.standings[id_].first_ms
         return any(each.id == id_ and (each.verdict is None or each.at_ms >= first_ms) for each in self.followed)
 
@@ -270,8 +267,8 @@ Matches = Callable[[Suggestion], bool]
 
 
 def done_by(action: str, targets: Sequence[str], reason: str) -> Matches:
-    """Whether an approved plan does what a suggestion suggests: its id stands in the plan's reason, or it is the same
-    action for at least all the same targets."""
+    """Return whether an approved plan does what a suggestion suggests: its id stands in the plan's reason, or it is the
+    same action for at least all the same targets."""
     named, had = reason.lower(), set(targets)
 
     def matches(suggestion: Suggestion) -> bool:

@@ -1,18 +1,13 @@
-"""What a suggestion is, what faces are told of it, and how its promise is held against what happened.
+"""Suggestions: a finding with one action and its evidence; their ranking; and their promises held against what
+happened.
 
-What a suggestion is: a finding, one action of a closed list, the evidence, and what is promised; and which is first.
-
-Nothing here acts. An action is one that the gate knows, with the words that stand behind its name in the shell, or
-`notify`, which asks for a person's attention only. This module loads nothing heavy: faces decode what is in it.
-
-What faces are told of suggestions: ranked, with what was tried on the twin, and what came of those before. Types
-only; nothing heavy is loaded.
-
-What was promised against what happened: of suggestions that were acted on, and of those that were left alone.
+Nothing here acts. An action is one that the gate knows, with its words in the shell, or `notify`, which asks for a
+person's attention only. `Recommendations` are the ranked suggestions with their trials on the twin and the record of
+their kinds. Loads nothing heavy: clients decode these types.
 
 A promise is a metric that shall move from one value to another by a time. When that time has come, the metric is read
-over the last quarter of it. Where the same metric of others, for whom nothing was done, moved as far, the action is
-not credited with it. Suggestions that nobody acted on are read in the same way: they tell what happens by itself.
+over the last quarter of it. Where the same metric of others, for whom nothing was done, moved as far, the action is not
+credited with it. Suggestions that nobody acted on are read in the same way: they tell what happens by itself.
 """
 
 from __future__ import annotations
@@ -62,8 +57,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What is promised if the action is taken, such that it can be checked: a series of the telemetry, from what to
-    what, by when. `recommender.history.metrics` has the names and units."""
+    """The promise of an action, such that it can be checked: a series of the telemetry, from what to what, by when.
+    `recommender.history.metrics` has the names and units."""
 
     metric: str
     of: str
@@ -77,7 +72,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Benefit(msgspec.Struct, frozen=True, kw_only=True):
-    """What acting is worth in the day ahead, in thousandths of GPU-hours; CPUS_OF_A_GPU core-hours count as one."""
+    """The worth of acting in the day ahead, in thousandths of GPU-hours; CPUS_OF_A_GPU core-hours count as one."""
 
     waiting_gpu_milli_h: int = 0
     """Less waiting: what those that wait ask for, times how much earlier they start."""
@@ -88,7 +83,7 @@ class Benefit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the model that speaks in a finding has done so far, on what happened after it had spoken."""
+    """The measured skill of the model behind a finding, on what happened after its statements."""
 
     model: str
     measure: str
@@ -147,14 +142,15 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stable_id(kind: str, about: Iterable[str]) -> str:
-    """As in `R-k3vq7`: 25 bits of SHA-256 over the kind and the sorted names, in letters and digits that people can
-    type. Among a hundred findings two share an id with a chance of 1 in 7,000; the list then keeps the first."""
+    """Return an id such as `R-k3vq7`: 25 bits of SHA-256 over the kind and the sorted names, in letters and digits that
+    people can type. Among a hundred findings two share an id with a chance of 1 in 7,000; the list then keeps the
+    first."""
     digest = hashlib.sha256(msgspec.json.encode([kind, *sorted(about)])).digest()
     return f"R-{base64.b32encode(digest)[:5].decode().lower()}"
 
 
 def same_id(typed: str) -> str:
-    """What a person typed for an id: capitals, or no `R-`, are fine."""
+    """Normalise an id that a person typed: capitals, or no `R-`, are fine."""
     text = typed.strip().lower()
     return f"R-{text.removeprefix('r-')}"
 
@@ -163,7 +159,7 @@ def same_id(typed: str) -> str:
 
 
 class PromiseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of suggestions of one kind that were acted on."""
+    """The record of one kind's suggestions that were acted on."""
 
     kept: int = 0
     """Checked, and what was promised happened."""
@@ -210,7 +206,7 @@ def whole(milli: int) -> str:
 
 
 def span(ms: int) -> str:
-    """As in "3.2 h"; minutes below one hour, seconds below one minute."""
+    """Format a duration as in "3.2 h"; minutes below one hour, seconds below one minute."""
     if ms >= 3_600_000:
         return f"{ms / 3_600_000:,.1f} h"
     return f"{ms // 60_000} min" if ms >= 60_000 else f"{ms // 1000} s"
@@ -237,7 +233,7 @@ class SuggestionTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what was promised happened."""
+    """The verdict on a promise."""
 
     outcome: Literal["held", "partly", "no", "unknown"]
     seen: float | None
@@ -266,7 +262,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of suggestions of one kind so far."""
+    """The record of suggestions of one kind so far."""
 
     kind: str
     acted: int
@@ -372,7 +368,7 @@ def figure(metric: str, value: float) -> str:
 
 
 def tracks(followed: Iterable[Followed]) -> dict[str, Track]:
-    """By kind, over all that were judged."""
+    """Return the record of each kind, over all that were judged."""
     by_kind: dict[str, list[Followed]] = {}
     for each in followed:
         if each.verdict is not None:
@@ -399,7 +395,7 @@ def _track(kind: str, followed: list[Followed]) -> Track:
 
 
 def record(track: Track) -> PromiseRecord:
-    """As ranking counts it: what could not be judged counts neither way."""
+    """Return the record as ranking counts it: what could not be judged counts neither way."""
     return PromiseRecord(kept=track.held, broken=track.acted - track.unknown - track.held)
 
 

@@ -1,12 +1,8 @@
-"""Measurements on disk: samples summed up over steps of time, and the chunks that hold them.
+"""Measurements as arrays and on disk: samples summed up over steps of time, and the chunks that hold them.
 
-Measurements as arrays: samples summed up over steps of time, and their compact form on disk.
-
-All functions are pure. Times are Unix milliseconds.
-
-Chunks on disk: what one series measured in a span of time, finer or coarser by its age (`retention.TIERS`).
-
-Every change is one transaction of a bounded size on the engine's thread; packing is done on the caller's.
+The functions on arrays are pure; times are Unix milliseconds. A chunk holds one series over a span of time, finer or
+coarser by its age (`recommender.history.metrics.TIERS`). Every change is one transaction of a bounded size on the
+engine's thread; packing is done on the caller's.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ class SampleBuckets:
         return len(self.at_ms)
 
     def where(self, chosen: Any) -> SampleBuckets:
-        """Those that a mask, slice or array of indexes chooses."""
+        """Return the buckets that a mask, slice or array of indexes chooses."""
         return SampleBuckets(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
 
@@ -239,7 +235,7 @@ class SeriesChunks:
         """Found damaged since the start."""
 
     def unpacked(self, tier: int, start_ms: int, body: bytes) -> SampleBuckets:
-        """What a chunk holds; nothing where it is damaged, which is counted."""
+        """Return the samples of a chunk; none where it is damaged, which is counted."""
         try:
             return unpack_samples(body, start_ms) if tier == 0 else unpack_buckets(body, start_ms, TIERS[tier].step_ms)
         except ValueError:

@@ -1,13 +1,9 @@
-"""History brought in from elsewhere: nodes by a Prometheus server, ended work by trace files.
+"""History imported from elsewhere: measurements of nodes by a Prometheus server, and ended work by trace files.
 
-What a Prometheus server knows of the cell's nodes: DCGM's figures of GPUs and node-exporter's of machines, asked by
-`query_range` and told as our metrics.
-
+Prometheus gives DCGM's figures of GPUs and node-exporter's of machines, asked by `query_range` and kept as our metrics.
 Every expression looks at the samples of one step only, so a target that is silent leaves a gap: Prometheus itself would
-repeat its last value for five minutes. Counters become what they grew by; a counter that starts anew has grown by what
-it shows.
-
-Jobs of trace files as records of ended work, for the history.
+repeat its last value for five minutes. Counters become their growth; a counter that starts anew has grown by what it
+shows.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ slowdown, power brake. The power cap alone (0x4) is usual under load."""
 
 
 class MetricQuery(NamedTuple):
-    """How one of our metrics is asked for."""
+    """The query for one of our metrics."""
 
     metric: str
     expression: str
@@ -137,7 +133,7 @@ class TooMuch(MusterError):
 
 
 class QueryResult(NamedTuple):
-    """What one question brought."""
+    """The result of one query."""
 
     rows: tuple[SampleRow, ...]
     unmatched: Counter[str]
@@ -168,7 +164,7 @@ class Prometheus:
         self._http.close()
 
     def query_range(self, expression: str, start_s: int, end_s: int, step_s: int) -> list[PrometheusSeries]:
-        """What the expression gives at each step from start to end. Raises TooMuch where less is to be asked."""
+        """Evaluate the expression at each step from start to end. Raises TooMuch where less is to be asked."""
         asked = {"query": expression, "start": str(start_s), "end": str(end_s), "step": str(step_s)}
         status = 0
         try:
@@ -259,7 +255,7 @@ def without_port(target: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """Whether it is an IPv4 address, whose first part is no name."""
+    """Return whether it is an IPv4 address, whose first part is no name."""
     return name.replace(".", "").isdigit()
 
 

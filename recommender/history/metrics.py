@@ -1,11 +1,7 @@
-"""The words of telemetry: what is measured and of what, how long it is kept, and how it is asked for.
+"""The metrics of telemetry, their retention, and the questions to the history with their answers.
 
-The words of telemetry: what is measured, in which unit, and of what. A closed list, so that what is kept is bounded
-and everybody means the same by a name.
-
-How long measurements and ended work are kept, and how finely.
-
-What is asked of the telemetry history and brought into it, and the answers. Loads nothing heavy.
+The metrics are a closed list, so that what is kept is bounded and everybody means the same by a name. Loads nothing
+heavy.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ MAX_SUBJECT = 300
 
 
 class TelemetryMetric(NamedTuple):
-    """What one metric is."""
+    """The description of one metric."""
 
     unit: str
     of: tuple[str, ...]
@@ -173,7 +169,7 @@ def flaw(metric: str, of: str, subject: str) -> str:
 
 
 def run_flaw(run: RunRecord, now_ms: int | None) -> str:
-    """What is wrong with a run, where its source's clock shows `now_ms`; empty if nothing is."""
+    """Return the flaw of a run, where its source's clock shows `now_ms`; empty if nothing is."""
     if not run.id or len(run.id) > MAX_SUBJECT or not run.source:
         return "without an id or a source"
     if not 0 <= run.submitted_ms <= run.ended_ms < 2**53 or (run.started_ms >= 0 and run.started_ms > run.ended_ms):
@@ -194,7 +190,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class RetentionTier(NamedTuple):
-    """How finely a chunk tells."""
+    """The resolution of chunks of one age."""
 
     step_ms: int
     span_ms: int
@@ -210,7 +206,7 @@ TIERS = (
 
 @dataclass(frozen=True)
 class Retention:
-    """How long what is kept. Raises SpecError when that makes no sense."""
+    """The retention of measurements and ended work. Raises SpecError when that makes no sense."""
 
     minutes_ms: int = 2 * DAY_MS
     """As measured, at most one sample a minute."""
@@ -282,7 +278,7 @@ class RunCount(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is, and the window that was asked for."""
+    """The series that there are, and the window that was asked for."""
 
     now_ms: int
     """Cell time."""
@@ -334,14 +330,14 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """So many were left out, and why."""
+    """A count of samples that were left out, with the reason."""
 
     reason: str
     count: int
 
 
 class ImportReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was taken in."""
+    """The receipt of an import."""
 
     taken: int
     refused: tuple[Refused, ...] = ()

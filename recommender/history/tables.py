@@ -1,8 +1,6 @@
-"""What is kept beside the journal: measurements, ended work, and forecasts as they were made.
+"""Tables beside the journal: measurements, ended work, and forecasts as they were made.
 
-Where measurements and ended work are kept: the tables of `recommender.history.telemetry`, and their changes.
-
-Forecasts as they were made, beside the cell's journal: only to be compared with what came.
+`recommender.history.telemetry` uses the first two. Forecasts are kept only to be compared with what came.
 """
 
 from __future__ import annotations

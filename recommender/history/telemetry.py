@@ -1,9 +1,9 @@
 """The history of measurements and of ended work, beside the cell's journal: bounded, and coarser as it ages.
 
-New samples go into a log, one row for each batch. From there they are sorted into chunks: what one series measured in
-six hours, as it was measured but at most one sample a minute. Chunks older than `Retention.minutes_ms` become buckets
-of five minutes, later of an hour; what is older than `Retention.hours_ms` goes. Summing up conserves counts and sums,
-happens once for each chunk in one transaction, and does a bounded amount of work each time.
+New samples go into a log, one row for each batch. From there they are sorted into chunks: one series over six hours, as
+it was measured but at most one sample a minute. Chunks older than `Retention.minutes_ms` become buckets of five
+minutes, later of an hour; what is older than `Retention.hours_ms` goes. Summing up conserves counts and sums, happens
+once for each chunk in one transaction, and does a bounded amount of work each time.
 
 One time of one series has one value: the one written last. Where the time has been summed up already, later samples of
 it are refused, so bringing in the same history twice gives the same.
@@ -88,7 +88,7 @@ class _Series:
 
 
 class Telemetry:
-    """What was measured and what has run. May be used by several threads.
+    """The history of measurements and ended work. It may be used by several threads.
 
     `clock` tells a source's present time; without it nothing is refused as being of the future, and nothing is stale.
     Writing raises RecordsError while the disk fails.
@@ -152,7 +152,7 @@ class Telemetry:
         refused: Counter[str] | None = None,
         note: tuple[str, float] | None = None,
     ) -> int:
-        """As `add`, of many samples of few series."""
+        """Add many samples of few series, as `add` does."""
         reasons: Counter[str] = Counter() if refused is None else refused
         with self._lock:
             self._open()
@@ -222,7 +222,7 @@ class Telemetry:
         return ids[good], times[good].astype(np.int64), values[good]
 
     def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> SeriesPoints:
-        """What was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been summed
+        """Return a series before `until_ms`, in steps from the one that contains `since_ms`. Of samples that are summed
         up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MAX_POINTS."""
         if step_ms < 1 or until_ms < since_ms:
             raise SpecError("step" if step_ms < 1 else "until", "is before the begin or less than 1 ms", "")
@@ -445,7 +445,7 @@ class Telemetry:
         return found
 
     def _read(self, number: int, since_ms: int, until_ms: int) -> SampleBuckets:
-        """What there is of a series, of all ages, before `until_ms`."""
+        """Return what there is of a series, of all ages, before `until_ms`."""
         since = {f"since{tier}": since_ms - kind.span_ms for tier, kind in enumerate(TIERS)}
         with self.records.reading() as connection:
             stored = connection.execute(READ_CHUNKS, {"number": number, "until": until_ms, **since}).all()

@@ -420,7 +420,7 @@ MIN_MS = 180_000
 """Wall time within which an effect must be seen: longer than what is given up takes
 (`engine.external.change_carrier`)."""
 STILL = "once more 20 s later"
-"""When what was read there is read again: `engine.external.intent_evidence.SAFE_S`."""
+"""When what was read there is read again: `engine.external.submission_carrier.SAFE_S`."""
 
 
 def is_outside(engine: Engine) -> bool:

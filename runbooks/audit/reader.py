@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, func, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.journal.database import Place, place_of
-from engine.journal.database_reading import reader
+from engine.journal.outside_readers import reader
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.audit.log import Audit, checkpoint_table, key_table, moved_table, private_table, record_table
 from runbooks.audit.verify import FIRST_LINK, Frontier, leaf_of, parse

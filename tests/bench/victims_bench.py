@@ -23,7 +23,7 @@ from engine.scheduling.victim_candidates import VictimCandidates
 from engine.scheduling.victims import cheapest
 from engine.state.allocations import Allocations, RequestColumns
 from engine.state.workloads import ClassKey, WorkloadClass
-from engine.traces.demand_series import DAY_MS, HOUR_MS, ai_day
+from engine.traces.generated_day import DAY_MS, HOUR_MS, ai_day
 
 NODES = 130_000
 NEED = 512

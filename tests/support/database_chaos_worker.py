@@ -17,9 +17,9 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 from engine.control import Engine
 from engine.journal import postgres_store as leases
 from engine.journal.database import Schema, create_some, place_of
+from engine.journal.outside_readers import stand_by
 from engine.journal.postgres_store import Holder
 from engine.journal.side_tables import Records, RecordsError
-from engine.journal.standby import stand_by
 from engine.model.errors import JournalError, JournalTaken
 from runbooks.audit.log import Audit
 from runbooks.plans.identity import SYSTEM

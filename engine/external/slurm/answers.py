@@ -1,15 +1,12 @@
-"""What an answer of slurmrestd means: refusals in it, and its entries, field by field.
+"""Answers of slurmrestd: what an answer means, and its entries field by field.
 
-What an answer of slurmrestd means. The HTTP status alone says little: 200 comes with refusals, 500 with unknown ids.
+The HTTP status alone says little: 200 comes with refusals, 500 with unknown ids. `split` takes a body apart, and
+`require` raises what its errors mean, by the numbers of slurm_errno.h. Texts are Slurm's own and untrusted.
 
-Numbers are those of slurm_errno.h. Texts are Slurm's own and untrusted.
-
-One entry of an answer, read field by field whatever types it came with.
-
-v0.0.38 writes numbers plain, and null for what is not set or without limit; v0.0.40 and on write most of them as
-`{"set": true, "infinite": false, "number": 4}`. States are a word or a list of words, lists of names a list or a text
-with commas. Each reader here takes either, gives None or nothing for what is missing, and puts what it cannot read into
-`extra` under its name.
+`Entry` reads one entry whatever types it came with. v0.0.38 writes plain numbers, and null for what is not set or has
+no limit; v0.0.40 and later write most numbers as `{"set": true, "infinite": false, "number": 4}`. States are a word or
+a list of words, lists of names a list or a text with commas. Each method takes either form, gives None or nothing for
+what is missing, and puts what it cannot read into `extra` under its name.
 """
 
 from __future__ import annotations
@@ -339,7 +336,7 @@ class Entry:
         return ""
 
     def number(self, name: str) -> int | None:
-        """None = not set; UNLIMITED = infinite."""
+        """Return a number. None = not set; UNLIMITED = infinite."""
         value = getattr(self.raw, name)
         if type(value) is int and 0 <= value < 0xFFFFFFFE:
             return value
@@ -455,7 +452,7 @@ def plain_number(value: Any) -> Any:
 
 
 def number_in(value: Any) -> int | None:
-    """As `Entry.number`, of a value that nobody keeps when it is strange."""
+    """Return a number as `Entry.number` does, of a value that is not kept when it is strange."""
     found = plain_number(value)
     return None if found is _STRANGE or found is None else int(found)
 
@@ -467,7 +464,7 @@ def in_seconds(minutes: int | None) -> int | None:
 def read_all(
     raws: Sequence[msgspec.Raw], read: Callable[[msgspec.Raw], T], kind: str, *, after: int = 0
 ) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """What could be read, and a line for each entry that could not be at all. `after`: so many were read before."""
+    """Return the entries that could be read, and a line for each that could not. `after`: so many were read before."""
     good: list[T] = []
     bad: list[str] = []
     for at, raw in enumerate(raws):

@@ -1,19 +1,14 @@
-"""What can be asked of a cluster as it is reached here, and how asking may fail.
-
-How a cluster that was asked for something may fail to do it.
+"""Abilities of a cluster as it is reached here, and the errors of asking it.
 
 SlurmRefused         it said no, and why: nothing was done
 ├── SlurmLacks       there is no way to ask it: this release's REST has none, and no command is at hand
-├── SlurmGone        what it is about is not there, or has ended
+├── SlurmGone        the thing is not there, or has ended
 └── SlurmDenied      the token is not good, or its user may not
 SlurmUnavailable     it did not say: it may or may not have been done
-└── SlurmUnreadable  what it said is nothing that a known release says
+└── SlurmUnreadable  its answer is nothing that a known release says
 
-The texts in them are Slurm's own: untrusted.
-
-What can be asked of a cluster as it is reached here: by its release's REST, by commands at hand, or not at all.
-
-One row for each ability, with the reason where it is missing, in words for a person.
+The texts in the errors are Slurm's own and untrusted. `Capabilities` has one row for each ability: by REST, by a
+command at hand, or missing, with the reason in words for a person.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ class SlurmGone(SlurmRefused):
 
     @property
     def over(self) -> bool:
-        """It is known, and has ended."""
+        """True where the thing is known and has ended."""
         return self.number == OVER
 
 
@@ -103,7 +98,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     update_job: Capability
     """Time limit, priority, QOS, partition, account, comment, name, nice, dependency, begin time; hold and release."""
     cancel: Capability
-    requeue: Capability
+    put_back: Capability = msgspec.field(name="requeue")
     update_node: Capability
     """Drain, resume, down, with a reason; power up and down of cloud nodes."""
     update_partition: Capability
@@ -117,8 +112,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     def missing(self) -> dict[str, str]:
         """Names of what is missing, with the reason."""
-        found = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: ability.why for name, ability in found.items() if not ability}
+        names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        found = {shown: getattr(self, field) for shown, field in names}
+        return {shown: ability.why for shown, ability in found.items() if not ability}
 
 
 def capabilities(
@@ -143,7 +139,7 @@ def capabilities(
         submit=can("submit jobs", "post", "/slurm/*/job/submit"),
         update_job=can("change jobs", "post", "/slurm/*/job/{job_id}"),
         cancel=can("cancel jobs", "delete", "/slurm/*/job/{job_id}"),
-        requeue=can("requeue jobs", command=True),
+        put_back=can("requeue jobs", command=True),
         update_node=can("change nodes", "post", "/slurm/*/node/{node_name}", command=True),
         update_partition=can("change partitions", command=True),
         reservation_write=can("create or delete reservations", command=True),

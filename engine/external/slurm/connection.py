@@ -1,15 +1,9 @@
-"""A Slurm cluster as it is reached here: everything that can be read of it and told to it.
+"""A Slurm cluster as slurmrestd and Slurm's own commands give it: everything that is read of it and told to it.
 
-Everything that can be read of a cluster.
-
-Everything that can be told to a cluster. Nothing is done twice of itself, and what is returned is only that Slurm
-took it: whether it came about is read back by whoever told it.
-
-A Slurm cluster, as slurmrestd and Slurm's own commands give it: everything that can be asked of it or told to it.
-
-What comes back is in `engine.external.slurm.records`; errors in `engine.external.slurm.capabilities`. Success
-is what the answer says, never the HTTP status alone (`engine.external.slurm.answers`). All methods may be called from
-several threads.
+`SlurmReader` reads, `SlurmWriter` writes, and `SlurmConnection` is both for one place. Answers come as
+`engine.external.slurm.records`, errors as those of `engine.external.slurm.capabilities`. Success is what the answer
+says, never the HTTP status alone (`engine.external.slurm.answers`). A write is made once, and its return means only
+that Slurm took it: the caller reads back whether it came about. All methods may be called from several threads.
 """
 
 from __future__ import annotations
@@ -18,17 +12,16 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
-from engine.external.slurm import accounting_entries, controller_entries
+from engine.external.slurm import entries
 from engine.external.slurm import names as hostlist
 from engine.external.slurm.answers import SlurmAnswer, ignored_fields, job_id, number_in, read_all
 from engine.external.slurm.capabilities import SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
-from engine.external.slurm.dialects import JobUpdate, whole_minutes
 from engine.external.slurm.names import check_name
 from engine.external.slurm.records import (
     AcceptedJob,
@@ -47,19 +40,16 @@ from engine.external.slurm.records import (
     SlurmNodes,
     SlurmPartition,
     SlurmReservation,
-    StartGuess,
     TopologySwitch,
 )
 from engine.external.slurm.scontrol import Commands
-from engine.external.slurm.session import Cutter, SlurmSession
+from engine.external.slurm.session import Cutter, JobUpdate, SlurmSession, whole_minutes
 from engine.external.slurm.transport import IN_FLIGHT, LARGEST_ANSWER, SlurmTransport, TokenFile, where
 from engine.model.errors import SpecError
 
 T = TypeVar("T")
 
 NOTHING_FOUND = 9003
-ONE_BY_ONE = 20
-"""Up to so many jobs are asked for one at a time; for more the whole list is cheaper."""
 LISTS_LONGER = 4
 """Times as long as for anything else a whole list is waited for: slurmrestd writes all of it before the first byte
 comes, which took over 30 s for 10,000 jobs of 24.11 on a busy machine."""
@@ -69,18 +59,18 @@ class SlurmReader(SlurmSession):
     def jobs(self, since: int | None = None) -> JobList:
         """All jobs the controller holds. `since`: the `last_update` of an earlier answer; when nothing changed after
         it, the answer is `unchanged` and cheap, otherwise it is whole."""
-        made: list[Cutter[Job]] = [Cutter("jobs", controller_entries.job)]
+        made: list[Cutter[Job]] = [Cutter("jobs", entries.job)]
 
         def cutter() -> Cutter[Job]:
             # Asked again, it begins again.
-            made[0] = Cutter("jobs", controller_entries.job)
+            made[0] = Cutter("jobs", entries.job)
             return made[0]
 
         answer, next_since = self._list("listing jobs", "jobs", since, cutter)
         if answer is None:
             return JobList(unchanged=True, last_update=next_since)
         cut, left = made[0], answer.entries("jobs")
-        last, bad = read_all(left, controller_entries.job, "job", after=cut.count)
+        last, bad = read_all(left, entries.job, "job", after=cut.count)
         found = (*cut.found, *last)
         bad = (*(f"job {at} of {cut.count + len(left)}: {why}" for at, why in cut.bad), *bad)
         if not self.cluster and found:
@@ -95,7 +85,7 @@ class SlurmReader(SlurmSession):
     def jobs_of(self, id_: int) -> tuple[Job, ...]:
         """A job; of an array all its records: the waiting ones and each task that has started."""
         answer = self.asked(f"asking for job {id_}", f"job/{check_id(id_)}")
-        found, bad = read_all(answer.entries("jobs"), controller_entries.job, "job")
+        found, bad = read_all(answer.entries("jobs"), entries.job, "job")
         if not found:
             raise SlurmGone(2017, f"there is no job {id_}" + (f" that could be read: {bad[0]}" if bad else ""))
         return found
@@ -106,7 +96,7 @@ class SlurmReader(SlurmSession):
         if self.can.job_states.by == "command" and self.commands:
             return self.commands.job_states()
         answer = self.asked("listing states of jobs", "jobs/state")
-        return controller_entries.short_states(answer.entries("jobs"), own_ids=self.dialect.name == "v0.0.42")[0]
+        return entries.short_states(answer.entries("jobs"), own_ids=self.dialect.name == "v0.0.42")[0]
 
     def nodes(self, since: int | None = None) -> SlurmNodes:
         """All nodes; `since` as with `jobs`. v0.0.38 leaves out powered-down cloud nodes unless PrivateData=cloud."""
@@ -119,35 +109,33 @@ class SlurmReader(SlurmSession):
             answer, next_since = self._list("listing nodes", "nodes", None)
         if answer is None:
             return SlurmNodes(unchanged=True, last_update=next_since)
-        found, bad = read_all(answer.entries("nodes"), controller_entries.node, "node")
-        return SlurmNodes(list=found, last_update=next_since, malformed=bad)
+        found, _ = read_all(answer.entries("nodes"), entries.node, "node")
+        return SlurmNodes(list=found, last_update=next_since)
 
     def node(self, name: str) -> Node:
         """One node, without its partitions: asked alone, both releases give wrong ones."""
         answer = self.asked(f"asking for node {name}", f"node/{check_name('node', name)}")
-        found = [controller_entries.node(raw) for raw in answer.entries("nodes")]
+        found = [entries.node(raw) for raw in answer.entries("nodes")]
         if not found:
             raise SlurmGone(2018, f"there is no node {name}")
         return msgspec.structs.replace(found[0], partitions=())
 
     def partitions(self) -> tuple[SlurmPartition, ...]:
-        """What REST leaves out of them (which is the default, how they are preempted) comes by `scontrol`."""
-        found = self._all("listing partitions", "partitions", controller_entries.partition)
+        """All partitions. REST leaves out how they are preempted: that comes by `scontrol`."""
+        found = self._all("listing partitions", "partitions", entries.partition)
         if self.commands is None or not self.can.topology:
             return found
         told = self.commands.partitions()
         return tuple(_completed(one, told.get(one.name, {})) for one in found)
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
-        return self._all("listing reservations", "reservations", controller_entries.reservation)
+        return self._all("listing reservations", "reservations", entries.reservation)
 
     def qos(self) -> tuple[Qos, ...]:
-        return self._from_database("listing QOS", "qos", accounting_entries.qos, "qos", "QOS")
+        return self._from_database("listing QOS", "qos", entries.qos, "qos", "QOS")
 
     def associations(self) -> tuple[Association, ...]:
-        return self._from_database(
-            "listing associations", "associations", accounting_entries.association, "associations"
-        )
+        return self._from_database("listing associations", "associations", entries.association, "associations")
 
     def shares(self) -> tuple[Share, ...]:
         self.can.shares.need("asking for fair shares")
@@ -155,40 +143,38 @@ class SlurmReader(SlurmSession):
             return self.commands.shares()
         answer = self.asked("asking for fair shares", "shares")
         inner = msgspec.json.decode(answer.fields["shares"], type=dict[str, msgspec.Raw])
-        return read_all(SlurmAnswer(answer.status, inner).entries("shares"), accounting_entries.share, "share")[0]
+        return read_all(SlurmAnswer(answer.status, inner).entries("shares"), entries.share, "share")[0]
 
     def diag(self) -> Diag:
         answer = self.asked("asking for statistics", "diag")
-        return accounting_entries.diag(answer.fields.get("statistics", msgspec.Raw(b"{}")))
+        return entries.diag(answer.fields.get("statistics", msgspec.Raw(b"{}")))
 
     def history(self, since_s: int, until_s: int | None = None) -> tuple[PastJob, ...]:
         """Attempts of jobs that ran or ended from `since_s` on, as accounting has them, with their steps."""
-        query = {"start_time": self.dialect.moment(since_s)}
+        query = {"start_time": f"uts{since_s}"}
         if until_s is not None:
-            query["end_time"] = self.dialect.moment(until_s)
-        return self._from_database(
-            "asking accounting for jobs", "jobs", accounting_entries.past_job, "jobs", query=query
-        )
+            query["end_time"] = f"uts{until_s}"
+        return self._from_database("asking accounting for jobs", "jobs", entries.past_job, "jobs", query=query)
 
     def past(self, id_: int) -> tuple[PastJob, ...]:
         """Every attempt of one job, and of other jobs that had its id before: tell them apart by `submit_s`."""
         path = f"job/{check_id(id_)}"
-        return self._from_database(f"asking accounting for job {id_}", path, accounting_entries.past_job, "jobs")
+        return self._from_database(f"asking accounting for job {id_}", path, entries.past_job, "jobs")
 
     def boot(self) -> str:
-        """When slurmctld started, by its own word: another word, another slurmctld. Empty where Slurm's commands are
-        not at hand: REST tells only since when it counts, which a reset of the statistics changes as well."""
+        """Return when slurmctld started, by its own word: another word, another slurmctld. Empty where Slurm's commands
+        are not at hand: REST tells only since when it counts, which a reset of the statistics changes as well."""
         return self.commands.boot() if self.commands is not None and self.can.topology else ""
 
     def ended_kept_s(self) -> float:
-        """How long an ended job stays in Slurm's list; 0 where that is not told."""
+        """Return how long an ended job stays in Slurm's list; 0 where that is not told."""
         if self.commands is None or not self.can.topology:
             return 0.0
         age_s = self.commands.min_job_age_s()
         return math.inf if age_s == 0 else float(age_s or 0)
 
     def resume_timeout_s(self) -> int:
-        """How long slurmctld waits for a node to boot, by `scontrol`; 0: not told."""
+        """Return how long slurmctld waits for a node to boot, by `scontrol`; 0: not told."""
         return self.commands.resume_timeout_s() if self.commands is not None and self.can.topology else 0
 
     def steps(self, id_: int) -> tuple[JobStep, ...]:
@@ -199,31 +185,10 @@ class SlurmReader(SlurmSession):
         attempts = self.past(id_)
         return attempts[-1].steps if attempts else ()
 
-    def start_guesses(self, ids: Collection[int]) -> tuple[StartGuess, ...]:
-        """When the backfill scheduler plans to start these waiting jobs: what `squeue --start` shows. Jobs that are
-        gone or no longer waiting are left out."""
-        return tuple(
-            StartGuess(id=job.id, start_s=job.start_s, nodes=job.nodes_planned)
-            for job in self._few(ids)
-            if job.state == "PENDING"
-        )
-
     def topology(self) -> tuple[TopologySwitch, ...]:
         """The tree of switches, by `scontrol`; nothing where none is configured."""
         self.can.topology.need("asking for switches")
         return self.commands.topology() if self.commands else ()
-
-    def _few(self, ids: Collection[int]) -> list[Job]:
-        if len(ids) > ONE_BY_ONE:
-            wanted = frozenset(ids)
-            return [job for job in self.jobs().list if job.id in wanted]
-        found: list[Job] = []
-        for id_ in ids:
-            try:
-                found.append(self.job(id_))
-            except SlurmGone:
-                continue
-        return found
 
     def _list(
         self, what: str, path: str, since: int | None, cutter: Callable[[], Cutter[Job]] | None = None
@@ -266,10 +231,9 @@ def check_id(id_: int) -> int:
 
 
 def _completed(one: SlurmPartition, told: dict[str, str]) -> SlurmPartition:
-    default = {"YES": True, "NO": False}.get(told.get("Default", ""), one.default)
     mode = told.get("PreemptMode", "").split(",")[0].upper() or one.preempt_mode
     exclusive = told.get("OverSubscribe", "").upper() == "EXCLUSIVE" or one.exclusive
-    return msgspec.structs.replace(one, default=default, preempt_mode=mode, exclusive=exclusive)
+    return msgspec.structs.replace(one, preempt_mode=mode, exclusive=exclusive)
 
 
 def _says_unchanged(answer: SlurmAnswer) -> bool:
@@ -277,25 +241,6 @@ def _says_unchanged(answer: SlurmAnswer) -> bool:
     return any(" changes since " in fault.text for fault in answer.warnings)
 
 
-SIGNALS = frozenset(
-    [
-        "HUP",
-        "INT",
-        "QUIT",
-        "ABRT",
-        "KILL",
-        "ALRM",
-        "TERM",
-        "USR1",
-        "USR2",
-        "URG",
-        "CONT",
-        "STOP",
-        "TSTP",
-        "TTIN",
-        "TTOU",
-    ]
-)
 PARTITION_STATES = frozenset(["UP", "DOWN", "DRAIN", "INACTIVE"])
 NODE_STATES = frozenset(["DRAIN", "RESUME", "UNDRAIN", "DOWN", "FAIL", "POWER_UP", "POWER_DOWN", "CANCEL_REBOOT"])
 
@@ -322,13 +267,10 @@ class SlurmWriter(SlurmReader):
             self.cancel(id_)
         raise SlurmRefused(0, f"submitting {wish.name}: Slurm did not know a field: {ignored}; job {id_} is cancelled")
 
-    def update_job(self, id_: int, **change: Any) -> None:
-        """Changes what is named, by the names of `JobRequest`, plus `held` and `priority`: `update_job(7, nice=5)`."""
+    def update_job(self, id_: int, **change: Unpack[JobUpdate]) -> None:
+        """Change the fields that are given: `update_job(7, qos="high")`."""
         self.can.update_job.need(f"changing job {id_}")
-        body = self.dialect.change(JobUpdate(change))
-        if not body:
-            raise SpecError("change", "is empty", "Say what to change")
-        self.tell(f"changing job {id_}", "POST", f"job/{check_id(id_)}", body)
+        self.tell(f"changing job {id_}", "POST", f"job/{check_id(id_)}", self.dialect.change(change))
 
     def hold(self, id_: int) -> None:
         self.update_job(id_, held=True)
@@ -336,17 +278,15 @@ class SlurmWriter(SlurmReader):
     def release(self, id_: int) -> None:
         self.update_job(id_, held=False)
 
-    def cancel(self, id_: int, signal: str | None = None) -> None:
-        """Cancels, or sends a signal (`USR1`) and leaves it be. SlurmGone when it is unknown or over."""
+    def cancel(self, id_: int) -> None:
+        """Cancel the job. Raises SlurmGone when it is unknown or over."""
         self.can.cancel.need(f"cancelling job {id_}")
-        query = {"signal": _signal(signal)} if signal else None
-        what = f"sending {signal} to job {id_}" if signal else f"cancelling job {id_}"
-        self.tell(what, "DELETE", f"job/{check_id(id_)}", query=query)
+        self.tell(f"cancelling job {id_}", "DELETE", f"job/{check_id(id_)}")
 
-    def requeue(self, id_: int) -> None:
+    def put_back(self, id_: int) -> None:
         """Ends it and puts it back to wait, under the same id. It waits two minutes at least (cred_expire)."""
         check_id(id_)
-        self._by_command("requeue", f"requeueing job {id_}").requeue(id_)
+        self._by_command("put_back", Commands.putting_back(id_)).put_back(id_)
 
     def update_node(self, name: str, state: str = "", reason: str = "") -> None:
         """`state`: one of NODE_STATES. Draining and taking down want a reason."""
@@ -408,31 +348,17 @@ def _check_wish(wish: JobRequest) -> None:
         raise SpecError("job", "holds a NUL character, which no program can be given")
 
 
-def _signal(name: str) -> str:
-    word = name.upper().removeprefix("SIG")
-    if word not in SIGNALS:
-        raise SpecError("signal", f"{name[:20]!r} is none of {', '.join(sorted(SIGNALS))}")
-    return word
-
-
 def _reservation_words(wish: ReservationWish) -> Sequence[str]:
     check_name("reservation", wish.name)
     words = [
         f"ReservationName={wish.name}",
         f"StartTime=uts{wish.start_s}" if wish.start_s else "StartTime=now",
         f"Duration={whole_minutes(wish.duration_s)}",
+        "Nodes=" + hostlist.compressed(check_name("node", name) for name in wish.nodes),
     ]
-    if wish.nodes:
-        words.append("Nodes=" + hostlist.compressed(check_name("node", name) for name in wish.nodes))
-    elif wish.node_count:
-        words.append(f"NodeCnt={wish.node_count}")
-    if wish.partition:
-        words.append("PartitionName=" + check_name("partition", wish.partition))
-    for key, names in (("Users", wish.users), ("Accounts", wish.accounts), ("Flags", wish.flags)):
+    for key, names in (("Users", wish.users), ("Flags", wish.flags)):
         if names:
             words.append(f"{key}=" + ",".join(check_name(key.lower(), name) for name in names))
-    if wish.features:
-        words.append(f"Features={wish.features}")
     return words
 
 

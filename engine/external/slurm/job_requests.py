@@ -1,23 +1,15 @@
-"""What is asked of Slurm: a workload as a job, and changes to jobs, nodes and reservations, step by step.
+"""Requests to Slurm: a workload as a job, the identity of jobs, and changes to jobs, nodes and reservations in steps.
 
-A workload as a job that Slurm can be given, and the token by which such a job is found again.
+A job's id is no lasting name: after a crash in which it forgot accepted jobs slurmctld gives their ids anew. So each
+job of Muster carries a token, whole in its comment, and with its head in its name, which more of Slurm's lists show. A
+workload that Slurm cannot be asked for is refused before anything is sent.
 
-A job's id is no name for good: slurmctld gives ids anew after a crash in which it forgot jobs it had accepted. So each
-job carries a token in its comment, whole, and the head of it in its name, which more of Slurm's lists show.
+`Identities` tells which workload of the cell a job is: `123`; `123/4` for task 4 of array 123; `123.2` for the second
+job that had that id; the chosen name where the job was submitted through Muster. A job with another time of submission
+that was not put back is another job.
 
-What Slurm cannot be asked for is refused by name, before anything is sent: half of a wish is another wish.
-
-Which workload of the cell a job of Slurm is. A job id alone is not enough: after a crash of its controller Slurm
-gives ids again, so a job that was submitted at another time without having been put back is another job.
-
-`123`; `123/4` for task 4 of array 123; `123.2` for the second job that was ever given that id; the name a person chose
-where the job was submitted through Muster.
-
-What is asked of Slurm about things that exist, step by step: what it is about, whether it is so already, how it is
-done, and whether it then is.
-
-A step is done only to the very job that was meant: its id may be another's by now. Each can be tried again: before it
-is done, and after slurmctld came back from a crash that may have forgotten it, it is looked at first.
+A `ChangeStep` is one change to one thing: whether it is done already, how it is done, and whether it then is. It is
+made only to the very job that was meant. Each step can be tried again, because it is looked at first.
 """
 
 from __future__ import annotations
@@ -31,7 +23,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from engine.external.slurm.capabilities import SlurmGone
+from engine.external.slurm.capabilities import Capabilities, Capability, SlurmGone
 from engine.external.slurm.records import (
     Job,
     JobList,
@@ -58,7 +50,7 @@ _DEPENDENCIES = {"finished": "afterok", "failed": "afternotok", "ended": "aftera
 
 
 class JobDestination(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in Slurm the work of a queue goes; empty: as Slurm has it by default."""
+    """The place in Slurm of a queue's work. Empty = Slurm's default."""
 
     partition: str = ""
     account: str = ""
@@ -94,7 +86,7 @@ def head_in(job: Job) -> str:
 
 
 def carries(job: Job, token: str) -> bool:
-    """Whether it is the job of that token."""
+    """Return whether it is the job of that token."""
     told = token_in(job)
     return told == token if told else head_in(job) == head_of(token)
 
@@ -159,8 +151,7 @@ def wish_of(
         account=spec.tags.get("account", "") or place.account,
         qos=spec.tags.get("qos", "") or place.qos,
         features=spec.tags.get("features", ""),
-        nodes_min=group.count if by_node else 0,
-        nodes_max=group.count if by_node else 0,
+        nodes=group.count if by_node else 0,
         tasks=group.count,
         tasks_per_node=1 if by_node else 0,
         cpus_per_task=cpus,
@@ -203,7 +194,7 @@ _JOB_NAME = re.compile(r"(\d+(?:/\d+)?)(?:\.(\d+))?")
 
 
 class RecordedSubmission(msgspec.Struct, frozen=True):
-    """What is on record of a submission through Muster."""
+    """The record of a submission through Muster."""
 
     id: str
     """The workload id that was asked for."""
@@ -216,9 +207,9 @@ class RecordedSubmission(msgspec.Struct, frozen=True):
 
 
 class MusterJobs:
-    """Which jobs were submitted through Muster. A comment alone proves nothing: everybody sees those of others and may
-    write the same. What Slurm answered with counts; where that is not on record, the first job that was seen with the
-    token, of the user whom the others of ours are of."""
+    """The jobs that were submitted through Muster. A comment alone proves nothing: everybody sees those of others and
+    may write the same. What Slurm answered with counts; where that is not on record, the first job that was seen with
+    the token, of the user whom the others of ours are of."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[int, int]] = {}
@@ -299,7 +290,7 @@ REASON = "muster"
 TIER = re.compile(r"(?P<qos>.*)\.tier-\d+(?:\.\d+)?")
 """A priority class of the mirror: QOS, tier of the partition, and of what waits its rank."""
 Do = Literal[
-    "cancel", "hold", "release", "requeue", "set qos", "set priority", "move", "drain", "resume", "power up",
+    "cancel", "hold", "release", "put back", "set qos", "set priority", "move", "drain", "resume", "power up",
     "power down", "down", "up", "inactive", "reserve", "unreserve",
 ]  # fmt: skip
 Standing = Literal["done", "to do", "changing", "gone", "missing"]
@@ -307,14 +298,14 @@ Standing = Literal["done", "to do", "changing", "gone", "missing"]
 any more. missing: Slurm does not know the job; one that was submitted through Muster a moment ago may come back."""
 TOPIC: dict[Do, str] = {
     "hold": "priority", "release": "priority", "set priority": "priority", "set qos": "QOS", "move": "partition",
-    "requeue": "run", "drain": "use", "resume": "use", "power up": "power", "power down": "power",
+    "put back": "run", "drain": "use", "resume": "use", "power up": "power", "power down": "power",
     "down": "state", "up": "state", "inactive": "state", "reserve": "reservation", "unreserve": "reservation",
 }  # fmt: skip
 """What sets something -> what it sets: of two that set the same, the later holds."""
-OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "requeue", "set qos", "set priority", "move"))
+OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "put back", "set qos", "set priority", "move"))
 READ_BACK: dict[Do, str] = {
     "cancel": "the job has ended", "hold": "the job is held", "release": "the job is not held",
-    "requeue": "the job waits again, or has begun anew", "set qos": "the job has that QOS",
+    "put back": "the job waits again, or has begun anew", "set qos": "the job has that QOS",
     "set priority": "the job has that priority", "move": "the job is in that partition",
     "drain": "the node is DRAIN", "resume": "the node is neither DRAIN nor DOWN",
     "power up": "the node is not powered down", "power down": "the node is powering down, or is down",
@@ -337,7 +328,7 @@ class ChangeStep(msgspec.Struct, frozen=True):
 
 
 class StepReading(msgspec.Struct, frozen=True):
-    """What was read of what a step is about."""
+    """A reading of the thing that a step changes."""
 
     standing: Standing
     text: str
@@ -346,7 +337,7 @@ class StepReading(msgspec.Struct, frozen=True):
 
 
 class JobChangeApi(Protocol):
-    """What of a Slurm connection is used here."""
+    """The part of a Slurm connection that changes jobs, nodes and reservations."""
 
     def boot(self) -> str: ...
 
@@ -358,7 +349,7 @@ class JobChangeApi(Protocol):
     def cancel(self, id_: int, /) -> None: ...
     def hold(self, id_: int, /) -> None: ...
     def release(self, id_: int, /) -> None: ...
-    def requeue(self, id_: int, /) -> None: ...
+    def put_back(self, id_: int, /) -> None: ...
     def update_job(self, id_: int, /, **change: Any) -> None: ...
     def update_node(self, name: str, /, state: str, reason: str = "") -> None: ...
     def update_partition(self, name: str, /, state: str) -> None: ...
@@ -374,17 +365,17 @@ JobOf = Callable[[str], Job | None]
 def steps_of(
     command: cmd.AnyCommand, number: int, far: JobChangeApi, job_of: JobOf
 ) -> list[tuple[ChangeStep, Job | None]]:
-    """What is to be done, in this order, and to which jobs."""
+    """Return the steps of a command, in order, each with the job that is meant."""
     steps = [(step, job_of(step.target) if step.do in OF_JOBS else None) for step in _steps(command, number)]
     if isinstance(command, cmd.Drain):
-        return steps + _requeues(far, lambda job: not set(command.ids).isdisjoint(job.nodes))
+        return steps + _put_back_steps(far, lambda job: not set(command.ids).isdisjoint(job.nodes))
     if isinstance(command, cmd.DrainQueues):
-        return steps + _requeues(far, lambda job: job.partition in command.names)
+        return steps + _put_back_steps(far, lambda job: job.partition in command.names)
     return steps
 
 
 def read_back(command: cmd.AnyCommand) -> str:
-    """What is read in Slurm to see that it is done, in words."""
+    """Describe the reading of Slurm that shows the command is done."""
     return "; ".join(dict.fromkeys(READ_BACK[step.do] for step in _steps(command, 0)))
 
 
@@ -397,7 +388,7 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[ChangeStep]:
         case cmd.Release(ids=ids):
             yield from (ChangeStep("release", id_) for id_ in ids)
         case cmd.Requeue(ids=ids) | cmd.Preempt(ids=ids):
-            yield from (ChangeStep("requeue", id_) for id_ in ids)
+            yield from (ChangeStep("put back", id_) for id_ in ids)
         case cmd.SetQos(ids=ids, qos=qos):
             yield from (ChangeStep("set qos", id_, qos) for id_ in ids)
         case cmd.SetPriority(ids=ids, priority_class=to):
@@ -437,8 +428,41 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[ChangeStep]:
             yield from (ChangeStep("unreserve", name) for name in names)
 
 
+def _needs(can: Capabilities) -> tuple[tuple[Capability, tuple[type[cmd.Command], ...]], ...]:
+    return (
+        (can.submit, (cmd.Submit,)),
+        (can.cancel, (cmd.Cancel,)),
+        (
+            can.update_job,
+            (cmd.Hold, cmd.Release, cmd.SetPriority, cmd.SetQos, cmd.SetJobPriority, cmd.MoveToQueue),
+        ),
+        (can.put_back, (cmd.Requeue, cmd.Preempt, cmd.Drain, cmd.DrainQueues)),
+        (can.update_node, (cmd.Cordon, cmd.Drain, cmd.Uncordon, cmd.RestoreNodes, cmd.PowerUp, cmd.PowerDown)),
+        (can.update_partition, (cmd.HoldQueues, cmd.OpenQueues, cmd.DrainQueues)),
+        (can.reservation_write, (cmd.Reserve, cmd.Unreserve)),
+    )
+
+
+def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
+    """Commands for which there is no way to this cluster, and why."""
+    return {command: ability.why for ability, commands in _needs(can) if not ability for command in commands}
+
+
+def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
+    """Commands that can be carried there -> by what."""
+    names = {"rest": f"REST {api}", "command": "scontrol"}
+    ways: dict[type[cmd.Command], dict[str, None]] = {}
+    for ability, commands in _needs(can):
+        for command in commands:
+            if ability.by:
+                ways.setdefault(command, {})[names[ability.by]] = None
+    lacks = lacks_of(can)
+    return {command: " and ".join(by) for command, by in ways.items() if command not in lacks}
+
+
 def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], ChangeStep]:
-    """What it sets, of what, by which step: of a job that is cancelled nothing else matters."""
+    """Return the settings that a command makes, by topic and target. Of a job that is cancelled nothing else
+    matters."""
     return {(topic, step.target): step for step in _steps(command, 0) for topic in _topics(step.do)}
 
 
@@ -448,24 +472,26 @@ def _topics(do: Do) -> Collection[str]:
     return (TOPIC[do],) if do in TOPIC else ()
 
 
-def _requeues(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tuple[ChangeStep, Job | None]]:
-    """Jobs that cannot be requeued run to their end: the drain itself does not fail for it."""
+def _put_back_steps(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tuple[ChangeStep, Job | None]]:
+    """Steps that put running jobs back. The drain does not fail for a job that can only run to its end."""
     running = (job for job in far.jobs().list if job.state == "RUNNING" and meant(job))
-    return [(ChangeStep("requeue", str(job.id), needed=False), job) for job in running]
+    return [(ChangeStep("put back", str(job.id), needed=False), job) for job in running]
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
 def same(meant: Job, now: Job) -> bool:
-    """Whether a job that is read is the one that was meant: one that was put back has another time of submission."""
+    """Return whether a job that is read is the one that was meant: one that was put back has another time of
+    submission."""
     put_back = now.restarts > meant.restarts and (now.user, now.name) == (meant.user, meant.name)
     return now.id == meant.id and (now.submit_s == meant.submit_s or put_back)
 
 
 def look(far: JobChangeApi, step: ChangeStep, meant: Job | None, since_s: float) -> StepReading:
-    """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was requeued before that
-    is to be requeued again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
+    """Read whether a step is done, and what shows it. `since_s`: Unix time at which it was wanted: what was put back
+    before that is to be put back again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused.
+    """
     if step.do in OF_JOBS:
         if meant is None:
             return StepReading("missing", f"{step.target}: Slurm has no such job any more")
@@ -522,12 +548,12 @@ def _look_at_job(step: ChangeStep, job: Job, since_s: float) -> Standing:
         return "done" if job.over or job.state == "CANCELLED" else "to do"
     if job.over or (step.do == "hold" and job.state != "PENDING"):
         return "gone"
-    if step.do == "requeue" and "COMPLETING" in (job.state, *job.flags):
+    if step.do == "put back" and "COMPLETING" in (job.state, *job.flags):
         return "changing"
     done = {
         "hold": job.held,
         "release": not job.held,
-        "requeue": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s + SKEW_S),
+        "put back": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s + SKEW_S),
         "set qos": job.qos == step.value,
         "set priority": str(job.priority) == step.value,
         "move": job.partition == step.value,
@@ -557,8 +583,8 @@ def do(far: JobChangeApi, step: ChangeStep, meant: Job | None) -> None:
             far.hold(job)
         case "release":
             far.release(job)
-        case "requeue":
-            far.requeue(job)
+        case "put back":
+            far.put_back(job)
         case "set qos":
             far.update_job(job, qos=step.value)
         case "set priority":

@@ -1,17 +1,15 @@
-"""Why Slurm lets work wait: limits of QOS and associations, its reason codes, and both in words.
+"""Why Slurm lets work wait: limits of QOS and associations, reason codes, and both in words.
 
-Limits of QOS and associations: how much each lets run, how much is in use and by whom, and which of them stop a job.
+`ClusterLimits` tells how much each limit lets run, how much is in use and by whom, and which limits stop a job. Slurm
+keeps its own count of usage and does not show it by REST. It is counted here from the jobs that Slurm shows, as
+acct_policy.c counts it: what holds nodes now, by QOS, or by account with all accounts below it.
 
-Slurm keeps its own count of usage and does not show it by REST: it is counted here from the jobs it shows, as Slurm
-counts it (acct_policy.c): what holds nodes now, by QOS, or by account with all accounts below it.
+`reason_words` gives the meaning of a reason code and what would help. Sources: squeue(1), JOB REASON CODES;
+`job_state_reason` and `job_reason_string` of slurm.h and slurm_protocol_defs.c, 22.05 to 26.05. Codes of limits are put
+together by Slurm from the one who limits (association, QOS), the scope (group, user, job) and the resource, so they are
+read in parts.
 
-Slurm's reason codes in words: what each means for the job, and what would change it.
-
-Sources: squeue(1), JOB REASON CODES; `job_state_reason` and `job_reason_string` of slurm.h, slurm_protocol_defs.c,
-22.05 to 26.05. Codes of limits are put together by Slurm from who limits (association, QOS), over what (group, user,
-job) and which resource, so they are read in parts instead of being listed.
-
-Why work of a mirrored cell waits: what its scheduler says, in words, before what the mirror itself makes of it.
+The last functions give the reasons of waiting work in a mirrored cell: Slurm's word first, then the mirror's own view.
 """
 
 from __future__ import annotations
@@ -47,13 +45,24 @@ if TYPE_CHECKING:
     from engine.state.cell_state import State
 
 
+MEANS_PENDING = frozenset(["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
+"""Flags of a job that say that it waits where its state does not."""
+_HELD_FLAGS = frozenset(("REQUEUE_HOLD", "SPECIAL_EXIT"))
+_HELD_REASONS = frozenset(("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"))
+
+
+def is_held(job: Job) -> bool:
+    """Return whether the job waits until somebody releases it."""
+    return job.held or job.reason in _HELD_REASONS or not job.flags.isdisjoint(_HELD_FLAGS)
+
+
 def is_limit(reason: str) -> bool:
-    """Whether the reason is a limit of a QOS or an association: room on nodes would not help."""
+    """Return whether the reason is a limit of a QOS or an association: room on nodes would not help."""
     return _CODE.match(reason) is not None
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user has of it."""
+    """One user's part of a limit."""
 
     user: str
     amount: int
@@ -134,7 +143,7 @@ class ClusterLimits:
         return tuple(sorted(exact, key=lambda limit: not limit.is_over))
 
     def all(self, jobs: Iterable[Job]) -> tuple[Limit, ...]:
-        """Those of all running jobs together, with what is in use; then those on each user, account and job."""
+        """Return the limits on all running jobs together, with their use; then those on each user, account and job."""
         held = list(jobs)
         found: list[Limit] = []
         for qos in self._qos.values():
@@ -148,7 +157,8 @@ class ClusterLimits:
         return tuple((cap.name, amount) for cap, over in self.caps(job) if (amount := amount_of(job, over)) > 0)
 
     def holds_by_cap(self, job: Job) -> bool:
-        """Whether the limit that is the job's reason is one that a cap tells: then it is over when enough has ended."""
+        """Return whether the limit that is the job's reason is one that a cap tells: then it is over when enough has
+        ended."""
         found = _CODE.match(job.reason)
         if found is None or "Min" in found["rest"] or found["rest"].startswith(("PerJob", "PerNode")):
             return False
@@ -156,14 +166,15 @@ class ClusterLimits:
         return any(over.split("/")[0] in kinds for _, over in self.caps(job))
 
     def caps(self, job: Job) -> tuple[tuple[Cap, str], ...]:
-        """With what each is over."""
+        """Return the caps that count the job, each with the resource it limits."""
         key = (job.account, job.user, job.qos, job.partition)
         if key not in self._caps_of:
             self._caps_of[key] = tuple(self._caps(job))
         return self._caps_of[key]
 
     def _caps(self, job: Job) -> Iterator[tuple[Cap, str]]:
-        """What a QOS limits is not limited by accounts (acct_policy.c), and a partition's QOS goes before the job's."""
+        """Yield the caps that count the job. What a QOS limits is not limited by accounts (acct_policy.c), and a
+        partition's QOS goes before the job's."""
         partition = self._partition_qos.get(job.partition.split(",")[0], "")
         done: set[tuple[str, str]] = set()
         for name in dict.fromkeys((partition, job.qos)):
@@ -301,7 +312,7 @@ def _of_each_job(of: str, tres: dict[str, int], wall_s: int | None, job: Job | N
 
 
 def amount_of(job: Job, over: str) -> int:
-    """What the job has, or while it waits asks for, of what is limited."""
+    """Return the amount of a limited resource that the job has, or asks for while it waits."""
     if over in (JOBS, SUBMITTED):
         return 1
     if over == TIME:
@@ -417,7 +428,7 @@ _RESOURCES = {
 _PER = {"PerAcc": "of an account", "PerJob": "of one job", "PerNode": "on one node", "PerUse": "of a user"}
 
 
-def said(reason: str) -> ReasonWords | None:
+def reason_words(reason: str) -> ReasonWords | None:
     """The code in words; None for one that is not known, or for none."""
     if not reason or reason == "None":
         return None
@@ -460,7 +471,7 @@ def outside_reasons(state: State, row: int) -> tuple[Reason, ...]:
     if not token:
         return ()
     word = state.outside.word_of(row)
-    known = said(word)
+    known = reason_words(word)
     if known is None:
         return (Reason(token=token, text=f"Slurm says {word}"),)
     return (Reason(token=token, text=f"Slurm says {word}: {known.text}", unblock=known.helps),)

@@ -1,15 +1,11 @@
-"""Slurm's short forms of names (host lists, array tasks, TRES), and its names as ids of the cell.
+"""Slurm's names and short forms: ids for the cell, names for requests, and lists in a few characters.
 
-Names of Slurm's as ids of the cell, and names that go into a request.
+`ident` makes an id of a Slurm name. `check_name` checks a name that goes into a request, because Slurm reads some names
+as many: `POST node/ALL` changes every node of the cluster, and `NodeName=cpu[001-999]` as many as there are.
 
-The latter are checked, because Slurm reads some as many: `POST node/ALL` changes every node of the cluster, and
-`NodeName=cpu[001-999]` as many as there are.
-
-Slurm's short forms: host lists (`cpu[001-064,070]`), array tasks (`0-9:2%3`), TRES (`cpu=4,mem=400M`), GRES
-(`gpu:h100:2(IDX:0-1)`).
-
-All are read from outside, so each reader has a bound on what it makes of a few characters, and raises ValueError, never
-anything else, on what it cannot read.
+The other functions read host lists (`cpu[001-064,070]`), array tasks (`0-9:2%3`), TRES (`cpu=4,mem=400M`) and GRES
+(`gpu:h100:2(IDX:0-1)`). All of these come from outside, so each reader bounds what it makes of a few characters, and
+raises ValueError and nothing else for what it cannot read.
 """
 
 from __future__ import annotations

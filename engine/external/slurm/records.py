@@ -1,17 +1,10 @@
-"""What a Slurm cluster says of itself and keeps count of, the same whichever release said it.
+"""Records of what a Slurm cluster says of itself and keeps count of, the same for every release.
 
-What a Slurm cluster says of itself, the same whichever release said it.
-
-Times are Unix seconds, 0 = not set. Durations are seconds, memory is MiB. `None` = the release does not say, or what it
-said was not understood; UNLIMITED = it says there is no limit. What an answer holds that is not understood is kept in
-`extra` under its own name, so that nothing is silently lost. Text is as Slurm gave it: untrusted.
+Times are Unix seconds, 0 = not set. Durations are seconds, memory is MiB. `None` = the release does not say, or its
+word was not understood; UNLIMITED = there is no limit. What is in an answer and not understood is kept in `extra` under
+its own name, so that nothing is silently lost. Text is as Slurm gave it: untrusted.
 
 Sources: slurm.h and the data_parser plugins of 22.05 to 26.05; answers recorded of 22.05.8 and 24.11.5.
-
-What slurmdbd and slurmctld keep count of: QOS, associations, fair share, jobs that are past, load.
-
-As in `engine.external.slurm.records`: times are Unix seconds, 0 = not set; None = not told; UNLIMITED = without a
-limit.
 """
 
 from __future__ import annotations
@@ -43,22 +36,6 @@ JOB_STATES = frozenset(
 OVER_STATES = JOB_STATES - {"PENDING", "RUNNING", "SUSPENDED"}
 
 NODE_STATES = frozenset(["UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE"])
-NOT_ALLOCATABLE = frozenset(
-    [
-        "DRAIN",
-        "FAIL",
-        "MAINTENANCE",
-        "NOT_RESPONDING",
-        "POWERING_DOWN",
-        "POWER_DOWN",
-        "POWER_DRAIN",
-        "RESERVED",
-        "REBOOT_ISSUED",
-        "REBOOT_REQUESTED",
-        "INVALID_REG",
-    ]
-)
-"""Node flags under which the scheduler starts nothing there."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "PENDING"
     """One of JOB_STATES; from v0.0.38 also COMPLETING, which there hides how the job ended."""
     flags: frozenset[str] = frozenset()
-    """Words beside the state, e.g. COMPLETING, CONFIGURING, REQUEUED."""
+    """Words beside the state, e.g. COMPLETING, CONFIGURING."""
     reason: str = ""
     """Why it is pending or how it failed, by Slurm's word, e.g. `Priority`; empty when Slurm says `None`."""
     reason_text: str = ""
@@ -98,15 +75,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: int | None = None
     """UNLIMITED, or None from v0.0.38, which does not tell unlimited from not set."""
     nodes_min: int = 1
-    nodes_max: int = 0
-    """0 = as `nodes_min`."""
-    tasks: int | None = None
     cpus: int = 0
     """In all."""
     memory_mib: int | None = None
     """In all; None = all of each node, or not told."""
     memory_per_node_mib: int | None = None
-    memory_per_cpu_mib: int | None = None
     tres_wanted: dict[str, int] = {}
     """What it asks for in all: `cpu`, `mem` (MiB), `node`, `billing`, `gres/gpu`, `gres/gpu:h100`, ..."""
     tres_held: dict[str, int] = {}
@@ -114,8 +87,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """On each node: `gpu`, `gpu:h100`. From what was asked for by node; else empty (see `tres_wanted`)."""
     nodes: tuple[str, ...] = ()
     """Held now, or at the end."""
-    nodes_planned: tuple[str, ...] = ()
-    """Where the backfill scheduler means to start it, from v0.0.40 on."""
     cpus_on: dict[str, int] | None = None
     memory_on: dict[str, int] | None = None
     gpus_on: dict[str, tuple[int, ...]] | None = None
@@ -138,31 +109,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The return code; None before the end, or when a signal ended it."""
     signal: int | None = None
     """The signal that ended it."""
-    requeueable: bool = False
-    nice: int = 0
     reservation: str = ""
     licenses: str = ""
     het_id: int = 0
     """The first job of the heterogeneous job this is a part of; 0 = none."""
     workdir: str = ""
     stdout: str = ""
-    stderr: str = ""
-    preempted_s: int = 0
-    last_tried_s: int = 0
-    """When the scheduler last looked at it."""
     cluster: str = ""
-    stable_id: str = ""
-    """`sluid` of 25.11 and on."""
     extra: dict[str, Any] = {}
 
     @property
     def over(self) -> bool:
-        """It has ended and holds nothing any more."""
+        """True once the job has ended and holds nothing any more."""
         return self.state in OVER_STATES and "COMPLETING" not in self.flags
 
     @property
     def holding(self) -> bool:
-        """It has nodes: running, suspended, or on its way out."""
+        """True while the job has nodes: running, suspended, or on its way out."""
         return self.state in ("RUNNING", "SUSPENDED", "COMPLETING") or "COMPLETING" in self.flags
 
 
@@ -199,47 +162,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Such as DRAIN, CLOUD, POWERED_DOWN, POWERING_UP, NOT_RESPONDING, RESERVED, PLANNED."""
     cpus: int = 0
     """What jobs can have: without specialised ones."""
-    cpus_used: int = 0
-    cpu_load: float | None = None
-    """Load average of the machine."""
     memory_mib: int = 0
-    memory_used_mib: int = 0
-    memory_free_mib: int | None = None
-    """As the operating system says, whatever is allocated."""
     gres: dict[str, int] = {}
     """By name and model: `gpu:h100` 8; `gpu` where no model is configured."""
-    gres_used: dict[str, int] = {}
-    gres_indexes_used: dict[str, tuple[int, ...]] = {}
-    sockets: int = 0
-    cores_per_socket: int = 0
-    threads_per_core: int = 0
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    features_active: tuple[str, ...] = ()
     reason: str = ""
-    reason_s: int = 0
-    reason_user: str = ""
-    boot_s: int = 0
-    slurmd_start_s: int = 0
-    last_busy_s: int = 0
-    weight: int = 1
-    address: str = ""
-    hostname: str = ""
     switch: str = ""
     """The leaf switch, where the release's REST or `scontrol show topology` says it."""
     instance_type: str = ""
-    reservation: str = ""
-    version: str = ""
     extra: dict[str, Any] = {}
-
-    @property
-    def allocatable(self) -> bool:
-        """The scheduler may start something here, given room. A powered-down cloud node counts: it can be had."""
-        return self.state in ("IDLE", "MIXED", "ALLOCATED") and not self.flags & NOT_ALLOCATABLE
-
-    @property
-    def powered_down(self) -> bool:
-        return "POWERED_DOWN" in self.flags
 
 
 class SlurmNodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,7 +180,6 @@ class SlurmNodes(msgspec.Struct, frozen=True, kw_only=True):
     list: tuple[Node, ...] = ()
     last_update: int = 0
     unchanged: bool = False
-    malformed: tuple[str, ...] = ()
 
 
 class SlurmPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,33 +187,18 @@ class SlurmPartition(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "UP"
     """UP, DOWN (takes jobs, starts none), DRAIN (takes none, runs on), INACTIVE."""
     nodes: tuple[str, ...] = ()
-    default: bool | None = None
-    """Jobs that name no partition go here. v0.0.40 and on do not say: None, unless `scontrol` is at hand."""
-    hidden: bool = False
     time_limit_s: int | None = None
-    default_time_s: int | None = None
     nodes_max: int | None = None
     """For one job."""
     nodes_min: int = 0
     tier: int = 1
     """Jobs of a higher tier are looked at first and, with preemption by partition, take from lower ones."""
-    priority: int = 1
     preempt_mode: str = ""
-    """REQUEUE, CANCEL, SUSPEND, OFF; empty = as the cluster."""
-    grace_s: int = 0
-    default_memory_per_cpu_mib: int | None = None
-    default_memory_per_node_mib: int | None = None
+    """By Slurm's word, such as SUSPEND or OFF; empty = as the cluster."""
     qos: str = ""
-    allowed_qos: tuple[str, ...] = ()
-    denied_qos: tuple[str, ...] = ()
-    allowed_accounts: tuple[str, ...] = ()
-    """Empty = all."""
-    denied_accounts: tuple[str, ...] = ()
     exclusive: bool = False
     """Each job has its nodes to itself."""
     oversubscribe: int = 1
-    cpus: int = 0
-    tres: dict[str, int] = {}
     extra: dict[str, Any] = {}
 
 
@@ -292,24 +208,10 @@ class SlurmReservation(msgspec.Struct, frozen=True, kw_only=True):
     end_s: int = 0
     nodes: tuple[str, ...] = ()
     cores: int = 0
-    partition: str = ""
-    users: tuple[str, ...] = ()
-    accounts: tuple[str, ...] = ()
-    features: str = ""
-    licenses: str = ""
     flags: frozenset[str] = frozenset()
     """Such as MAINT, IGNORE_JOBS, DAILY, SPEC_NODES."""
     tres: dict[str, int] = {}
     extra: dict[str, Any] = {}
-
-
-class StartGuess(msgspec.Struct, frozen=True, kw_only=True):
-    """What `squeue --start` says: when the backfill scheduler plans to start a waiting job, and where."""
-
-    id: int
-    start_s: int
-    """0 = it has not said."""
-    nodes: tuple[str, ...] = ()
 
 
 class TopologySwitch(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,7 +225,7 @@ class TopologySwitch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to submit. Zero, empty or None = leave it to Slurm's defaults."""
+    """A job to submit. Zero or empty = Slurm's default."""
 
     name: str
     script: str
@@ -336,22 +238,17 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = ""
     account: str = ""
     qos: str = ""
-    nodes_min: int = 0
-    nodes_max: int = 0
-    """0 = as `nodes_min`."""
+    nodes: int = 0
+    """Exactly so many."""
     tasks: int = 0
     tasks_per_node: int = 0
     cpus_per_task: int = 0
-    memory_per_node_mib: int = 0
     memory_per_cpu_mib: int = 0
     gres_per_node: dict[str, int] = {}
     """`gpu` or `gpu:h100` to a count."""
     time_limit_s: int = 0
     """Rounded up to whole minutes: Slurm's unit."""
     features: str = ""
-    nodes_required: tuple[str, ...] = ()
-    nodes_excluded: tuple[str, ...] = ()
-    exclusive: bool = False
     array: str = ""
     """`0-9%3`."""
     dependency: str = ""
@@ -359,11 +256,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     begin_s: int = 0
     deadline_s: int = 0
     held: bool = False
-    requeue: bool | None = None
-    priority: int | None = None
-    nice: int = 0
-    stdout: str = ""
-    stderr: str = ""
 
 
 class AcceptedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,32 +267,22 @@ class AcceptedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservationWish(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation to create: `nodes` or `node_count`, and `users` or `accounts`."""
+    """A reservation to create, of these nodes for these users."""
 
     name: str
     start_s: int
     duration_s: int
     nodes: tuple[str, ...] = ()
-    node_count: int = 0
-    partition: str = ""
     users: tuple[str, ...] = ()
-    accounts: tuple[str, ...] = ()
-    features: str = ""
     flags: tuple[str, ...] = ()
     """Such as MAINT, IGNORE_JOBS."""
 
 
 class Qos(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    id: int = 0
-    description: str = ""
     priority: int = 0
-    flags: frozenset[str] = frozenset()
     preempts: tuple[str, ...] = ()
     """Names of the QOS it may take from."""
-    preempt_mode: str = ""
-    grace_s: int = 0
-    usage_factor: float = 1.0
     wall_limit_s: int | None = None
     """For each job."""
     jobs_per_user: int | None = None
@@ -426,9 +308,6 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = ""
     partition: str = ""
     parent: str = ""
-    shares: int | None = None
-    default_qos: str = ""
-    qos: tuple[str, ...] = ()
     jobs_max: int | None = None
     """Of one user, running at once; of an account: of each of its users who has no limit of his own."""
     jobs_total: int | None = None
@@ -439,7 +318,6 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
     tres_total: dict[str, int] = {}
     """All running jobs under it together (GrpTRES)."""
     tres_per_job: dict[str, int] = {}
-    is_default: bool = False
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -462,36 +340,15 @@ class RpcCount(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     count: int = 0
     total_us: int = 0
-    average_us: int = 0
 
 
 class Diag(msgspec.Struct, frozen=True, kw_only=True):
     """`sdiag`: what load slurmctld is under. Times of cycles in microseconds."""
 
-    asked_s: int = 0
     since_s: int = 0
     """Statistics count from here: a restart of slurmctld, or their reset (each day, or by hand)."""
-    server_threads: int = 0
-    agent_queue: int = 0
-    dbd_queue: int = 0
-    jobs_submitted: int = 0
-    jobs_started: int = 0
-    jobs_completed: int = 0
-    jobs_canceled: int = 0
-    jobs_failed: int = 0
-    jobs_pending: int = 0
-    jobs_running: int = 0
-    cycle_last_us: int = 0
     cycle_mean_us: int = 0
-    cycle_max_us: int = 0
-    queue_length: int = 0
-    backfilled: int = 0
     backfill_last_us: int = 0
-    backfill_mean_us: int = 0
-    backfill_max_us: int = 0
-    backfill_last_s: int = 0
-    backfill_depth: int = 0
-    rpcs: tuple[RpcCount, ...] = ()
     rpcs_by_user: tuple[RpcCount, ...] = ()
 
 
@@ -510,7 +367,7 @@ class JobStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of a job as accounting has it: a requeued job has several with one id."""
+    """One attempt of a job as accounting has it: a job that went back to its queue has several with one id."""
 
     id: int
     array_id: int = 0
@@ -518,7 +375,6 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     user: str = ""
     account: str = ""
-    cluster: str = ""
     partition: str = ""
     qos: str = ""
     comment: str = ""
@@ -526,16 +382,12 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     nodes: tuple[str, ...] = ()
     submit_s: int = 0
-    eligible_s: int = 0
     start_s: int = 0
     end_s: int = 0
-    elapsed_s: int = 0
     time_limit_s: int | None = None
     exit_status: int | None = None
     signal: int | None = None
     restarts: int | None = None
     tres_wanted: dict[str, int] = {}
     tres_held: dict[str, int] = {}
-    reservation: str = ""
-    workdir: str = ""
     steps: tuple[JobStep, ...] = ()

@@ -1,10 +1,9 @@
-"""Slurm's own commands, for what a release's REST lacks: `scontrol`, `squeue`, `sshare`.
+"""Slurm's own commands (`scontrol`, `squeue`, `sshare`, `sdiag`), for what a release's REST lacks.
 
-They act as whoever Muster runs as, or, with a token, as the token's user. They speak to the controller that slurm.conf
-names, which need not be the one slurmrestd speaks to: `same_controller` is asked before they are used at all.
-
-Arguments go as a list, never through a shell. Names are checked by the caller (`connection.check_name`): scontrol would
-read `NodeName=ALL` or `cpu[001-999]` as many.
+They act as the user that Muster runs as, or with a token as the token's user. They speak to the controller that
+slurm.conf names, which need not be the one behind slurmrestd: the session compares `since_s` with REST's before it uses
+them. Arguments go as a list, never through a shell. The caller checks names (`names.check_name`), because scontrol
+reads `NodeName=ALL` or `cpu[001-999]` as many.
 """
 
 from __future__ import annotations
@@ -37,13 +36,19 @@ class Commands:
         return self._path("scontrol") is not None
 
     def since_s(self) -> int:
-        """From when `sdiag` counts: the same second as REST's diag says only if both speak to one controller."""
+        """Return the Unix second from which `sdiag` counts. It equals that of REST's diag only if both speak to one
+        controller."""
         said = self._run("sdiag", [], timeout_s=PROBE_S)
         found = re.search(r"^Data since\s.*\((\d+)\)", said, re.MULTILINE)
         return int(found[1]) if found else 0
 
-    def requeue(self, job: int) -> None:
+    def put_back(self, job: int) -> None:
         self._run("scontrol", ["requeue", str(job)])
+
+    @staticmethod
+    def putting_back(job: int) -> str:
+        """The same as the beginning of a sentence."""
+        return f"requeueing job {job}"
 
     def update_node(self, name: str, state: str, reason: str) -> None:
         words = [f"NodeName={name}"]
@@ -78,21 +83,21 @@ class Commands:
         return tuple(state for line in output.splitlines() if (state := _state(line)))
 
     def resume_timeout_s(self) -> int:
-        """How long slurmctld waits for a node to boot; 0 where it does not say."""
+        """Return how long slurmctld waits for a node to boot; 0 where it does not say."""
         said = self._configured("ResumeTimeout")
         return int(said) if said.isdecimal() else 0
 
     def boot(self) -> str:
-        """When slurmctld started, as it says itself, to the second. 24.11 starts anew for a reconfigure, too."""
+        """Return when slurmctld started, as it says itself, to the second. 24.11 starts anew for a reconfigure, too."""
         return self._configured("BOOT_TIME")
 
     def min_job_age_s(self) -> int | None:
-        """How long slurmctld keeps ended jobs in its list, 0 for good; None where it does not say."""
+        """Return how long slurmctld keeps ended jobs in its list, 0 for good; None where it does not say."""
         said = self._configured("MinJobAge")
         return int(said) if said.isdecimal() else None
 
     def steps(self, job: int) -> tuple[JobStep, ...]:
-        """Those of the job that run now."""
+        """Return the steps of the job that run now."""
         lines = self._run("squeue", ["-h", "-s", "-j", str(job), "-o", "%i|%A|%S|%N|%j"]).splitlines()
         return tuple(step for line in lines if (step := _step(line)))
 

@@ -1,13 +1,15 @@
-"""A session with a cluster: its release, who asks, asking again, and long lists read as they come.
+"""A session with a cluster: its release and dialect, who asks, asking again, and long lists read as they come.
 
-The entries of one long list, read while the answer still comes: 100,000 jobs are 0.8 GB of text, and need not be in
-memory at once.
+A dialect is the form of requests in one family of REST versions. v0.0.38 belongs to releases 22.05 to 23.11: its
+numbers are plain, and its options are named as those of `sbatch`. v0.0.40 to v0.0.42 belong to releases 23.11 to 26.05:
+their numbers are objects with a `set` field, and their options are named as the controller names them.
 
-What begins where an entry does and is JSON as a whole is that entry, and can be nothing else. So it is enough to guess
-where entries end, by what stood between the first two, and to try. Whatever is not cut is left to be read as any
-answer.
+`SlurmSession` finds out the release, asks again with a newer token where the old one is refused, and knows what can be
+asked here.
 
-A session with a cluster: which release it is, how to ask it, who asks, and asking again with a newer token.
+`Cutter` reads the entries of one long list while the answer still comes: 100,000 jobs are 0.8 GB of text, and need not
+be in memory at once. Text that begins where an entry does and is whole JSON is that entry. So the end of an entry is
+guessed by what stood between the first two, and tried. What is not cut out is read as any other answer.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -31,9 +33,121 @@ from engine.external.slurm.capabilities import (
     SlurmUnreadable,
     capabilities,
 )
-from engine.external.slurm.dialects import V38, V42, Dialect
+from engine.external.slurm.records import JobRequest
 from engine.external.slurm.scontrol import Commands
 from engine.external.slurm.transport import SlurmTransport
+
+
+class JobUpdate(TypedDict, total=False):
+    """Changes to one job. Only the fields that are given change."""
+
+    held: bool
+    priority: int
+    partition: str
+    qos: str
+
+
+class Dialect(Protocol):
+    """Bodies and forms of one family of REST versions."""
+
+    name: str
+
+    def since(self, at_s: int) -> str:
+        """A time as `update_time` takes it."""
+
+    def submission(self, wish: JobRequest) -> dict[str, Any]: ...
+
+    def change(self, change: JobUpdate) -> dict[str, Any]: ...
+
+
+def whole_minutes(seconds: int) -> int:
+    """Minutes, the unit of Slurm's time limits, rounded up so that nothing gets less than was asked for."""
+    return -(-seconds // 60)
+
+
+_SAME = (
+    *("name", "comment", "partition", "account", "qos", "array", "dependency", "reservation"),
+    *("tasks", "tasks_per_node", "cpus_per_task"),
+)
+"""Fields of a request that both families name as `JobRequest` does."""
+_RENAMED = {"workdir": "current_working_directory", "features": "constraints"}
+
+
+def _shared_fields(wish: JobRequest) -> dict[str, Any]:
+    """The fields that are set and take no other form than in `JobRequest`."""
+    job = {name: getattr(wish, name) for name in _SAME if getattr(wish, name)}
+    job |= {theirs: getattr(wish, ours) for ours, theirs in _RENAMED.items() if getattr(wish, ours)}
+    if wish.held:
+        job["hold"] = True
+    return job
+
+
+def _gres(wish: JobRequest, prefix: str = "") -> str:
+    return ",".join(f"{prefix}{name}:{count}" for name, count in wish.gres_per_node.items())
+
+
+class V38:
+    name = "v0.0.38"
+
+    def since(self, at_s: int) -> str:
+        return str(at_s)
+
+    def submission(self, wish: JobRequest) -> dict[str, Any]:
+        job = _shared_fields(wish)
+        job["environment"] = dict(wish.environment)
+        if wish.memory_per_cpu_mib:
+            job["memory_per_cpu"] = wish.memory_per_cpu_mib
+        if wish.nodes:
+            job["nodes"] = wish.nodes
+        if wish.gres_per_node:
+            job["gres"] = _gres(wish)
+        if wish.time_limit_s:
+            job["time_limit"] = whole_minutes(wish.time_limit_s)
+        if wish.begin_s:
+            job["begin_time"] = f"uts{wish.begin_s}"
+        if wish.deadline_s:
+            job["deadline"] = f"uts{wish.deadline_s}"
+        return {"script": wish.script, "job": job}
+
+    def change(self, change: JobUpdate) -> dict[str, Any]:
+        return {"hold" if name == "held" else name: value for name, value in change.items()}
+
+
+class V42:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def since(self, at_s: int) -> str:
+        """v0.0.40 and .41 take a plain number for no time."""
+        return f"uts{at_s}"
+
+    def submission(self, wish: JobRequest) -> dict[str, Any]:
+        job = _shared_fields(wish)
+        job["environment"] = [f"{name}={value}" for name, value in wish.environment.items()]
+        if wish.memory_per_cpu_mib:
+            job["memory_per_cpu"] = _number(wish.memory_per_cpu_mib)
+        if wish.nodes:
+            job["minimum_nodes"] = job["maximum_nodes"] = wish.nodes
+        if wish.gres_per_node:
+            job["tres_per_node"] = _gres(wish, "gres/")
+        if wish.time_limit_s:
+            job["time_limit"] = _number(whole_minutes(wish.time_limit_s))
+        if wish.begin_s:
+            job["begin_time"] = _number(wish.begin_s)
+        if wish.deadline_s:
+            job["deadline"] = wish.deadline_s
+        return {"script": wish.script, "job": job}
+
+    def change(self, change: JobUpdate) -> dict[str, Any]:
+        body: dict[str, Any] = {"hold" if name == "held" else name: value for name, value in change.items()}
+        if "priority" in change:
+            body["priority"] = _number(change["priority"])
+        return body
+
+
+def _number(number: int) -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": number}
+
 
 T = TypeVar("T")
 _NEXT = re.compile(rb"\}(\s*,\s*\{\s*\"[^\"\\]{1,100}\"\s*:)")
@@ -103,7 +217,7 @@ class Cutter(Generic[T]):
         return False
 
     def _take(self, entry: bytes) -> bool:
-        """Whether it is a whole entry."""
+        """Return whether it is a whole entry."""
         if not self._is_json(entry):
             return False
         try:
@@ -134,7 +248,7 @@ _AGAIN = "Is it running? It is asked again"
 
 
 class SlurmRelease(msgspec.Struct, frozen=True):
-    """What slurmrestd offers, as it says itself."""
+    """The offer of a slurmrestd, by its own description."""
 
     api: str
     dialect: Dialect
@@ -177,7 +291,7 @@ class SlurmSession:
 
     @property
     def can(self) -> Capabilities:
-        """What can be asked here, with the reason for each lack."""
+        """The abilities of this cluster, with the reason for each lack."""
         release = self._known()
         with self._looking:
             if self._can is None or time.monotonic() > self._can_until:
@@ -193,7 +307,8 @@ class SlurmSession:
             return self._can
 
     def answers(self) -> bool:
-        """Whether slurmctld answers a ping now: known within some seconds, whatever else is awaited of it meanwhile."""
+        """Return whether slurmctld answers a ping now: known within some seconds, whatever else is awaited of it
+        meanwhile."""
         try:
             return self._alive()
         except (SlurmRefused, SlurmUnavailable):
@@ -239,20 +354,19 @@ class SlurmSession:
         method: str,
         path: str,
         body: Any = None,
-        query: dict[str, str] | None = None,
         *,
         submitted: bool = False,
     ) -> SlurmAnswer:
         """A write: once, never again of itself. Raises what the answer means."""
         full = self._path(path, False)
         self._prove_token()
-        status, text = self._with_token(lambda: self.line.write(method, full, query or {}, body))
+        status, text = self._with_token(lambda: self.line.write(method, full, body))
         answer = self._split(status, text)
         self._require(answer, what, wrote=True, submitted=submitted)
         return answer
 
     def offset_s(self) -> float:
-        """How far slurmctld's clock is ahead of this machine's at least; asked at most once a minute."""
+        """Return how far slurmctld's clock is ahead of this machine's at least; asked at most once a minute."""
         with self._lock:
             known = self._clock
         if known is None or time.monotonic() - known[0] > CLOCK_HOLDS_S:
@@ -340,7 +454,8 @@ class SlurmSession:
         )
 
     def _alive(self) -> bool:
-        """Whether a request is worth sending: slurmctld answers, or refuses the token, which the request will tell."""
+        """Return whether a request is worth sending: slurmctld answers, or refuses the token, which the request will
+        tell."""
         return self._release is None or self._ping(self._release) != "down"
 
     def _ping(self, release: SlurmRelease) -> Literal["up", "down", "refused"]:

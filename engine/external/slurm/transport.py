@@ -1,20 +1,15 @@
-"""The line to slurmrestd: HTTP over a Unix socket or TCP, and the tokens that it asks for.
+"""The line to slurmrestd: HTTP over a Unix socket or TCP, with the tokens that TCP asks for.
 
-The tokens that slurmrestd asks for over TCP: JWTs that slurmctld signs, by default for half an hour.
+Only this module of the engine speaks HTTP (import-linter holds it so), and httpx is imported when a line is opened. The
+number of requests at a time and the size of answers are bounded.
 
-A token is read from a file which somebody keeps fresh (`scontrol token`, a cron job, a secret store), and read again
-when the file changes or Slurm no longer takes it. It is never logged, and no text this makes holds it.
+Reads keep connections alive, and are asked once more when a kept one turns out dead. Writes use a new connection each
+and are never repeated: if the connection could not be made, nothing was asked. While slurmctld is down slurmrestd holds
+every request for half a minute (MessageTimeout), so after a failure a ping that waits PING_S precedes the next request.
 
-The line to slurmrestd: HTTP over a Unix socket or TCP, a bounded number of requests at a time, bounded answers.
-
-This is the only place in the engine that speaks HTTP (import-linter holds it so); httpx is imported when a line is
-opened.
-
-Reads keep connections alive and are asked once more when a kept one turns out dead. Writes use a new connection each
-and are never repeated: that a connection could not be made is then sure to mean that nothing was asked.
-
-While slurmctld is down slurmrestd holds every request for half a minute (MessageTimeout). After a failure the next
-request is therefore preceded by a ping that waits PING_S only.
+Tokens are JWTs that slurmctld signs, by default for half an hour. A token is read from a file that somebody keeps fresh
+(`scontrol token`, a cron job, a secret store), and read again when the file changes or Slurm no longer takes it. It is
+never logged, and no text made here holds it.
 """
 
 from __future__ import annotations
@@ -77,7 +72,7 @@ class TokenFile:
             return self._token
 
     def user(self) -> str:
-        """Whom the token is for, by its own word; empty when it does not say. Slurm checks it, not we."""
+        """Return whom the token is for, by its own word; empty when it does not say. Slurm checks it, not we."""
         said = _claims(self.token()).get("sun")
         return said if isinstance(said, str) and said.isascii() and said.isprintable() else ""
 
@@ -104,7 +99,7 @@ def _only_token(content: bytes) -> str:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """What a JWT says of itself, unchecked; nothing when it is no JWT."""
+    """Return the claims of a JWT, unchecked; empty when it is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -130,7 +125,7 @@ LONGEST_ANSWER_S = 300.0
 
 
 class SlurmAddress(msgspec.Struct, frozen=True):
-    """Where a slurmrestd listens: a Unix socket, or a URL."""
+    """The address of a slurmrestd: a Unix socket, or a URL."""
 
     url: str
     socket: str = ""
@@ -140,7 +135,7 @@ class SlurmAddress(msgspec.Struct, frozen=True):
 
     @property
     def local(self) -> bool:
-        """On this machine, so that its slurm.conf may be that cluster's."""
+        """True on this machine, so that its slurm.conf may be that cluster's."""
         return bool(self.socket) or urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
@@ -216,10 +211,10 @@ class SlurmTransport:
             error.arrived = False
             raise
 
-    def write(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, bytes]:
+    def write(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         """Status and body. SlurmUnavailable says by `arrived` whether it may have had its effect."""
         self._look_first()
-        return self._ask(method, path, query, msgspec.json.encode(body) if body is not None else None, None)
+        return self._ask(method, path, {}, msgspec.json.encode(body) if body is not None else None, None)
 
     def ping(self, path: str) -> tuple[int, bytes]:
         """A get that waits PING_S, and is made whatever failed before."""

@@ -15,6 +15,7 @@ from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 from engine.control import Engine
 from engine.external.mirror_passes import Mirror
 from engine.external.mirror_watch import Watcher
+from engine.external.slurm.answers import number_in
 from engine.loop import EngineLoop
 from engine.model.commands import Define
 from engine.model.queries import WorkloadDetail
@@ -118,7 +119,8 @@ def test_every_node_has_as_much_in_use_as_slurm_says(followed: Followed) -> None
     soon(lambda: followed.state(last) == "running")
 
     def same() -> bool:
-        said = {node.name: node.cpus_used for node in followed.connection.nodes().list}
+        nodes = followed.connection.asked("listing nodes", "nodes").value("nodes")
+        said = {node["name"]: number_in(node["alloc_cpus"]) for node in nodes}
 
         def used(engine: Engine) -> dict[str, int]:
             capacity = engine.state.capacity

@@ -21,9 +21,9 @@ from engine.control import Engine
 from engine.journal import postgres_store as leases
 from engine.journal.database import Schema, create_some, place_of
 from engine.journal.event_journal import Journal
+from engine.journal.outside_readers import JournalFollower, StandbyResult, stand_by
 from engine.journal.postgres_store import Holder, LeaseCandidate
 from engine.journal.side_tables import Records, RecordsError
-from engine.journal.standby import JournalFollower, StandbyResult, stand_by
 from engine.model.errors import JournalError, JournalTaken, SpecError
 from tests.support.patience import PATIENCE_S
 

@@ -13,8 +13,8 @@ from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, String, Ta
 
 from engine.control import Engine
 from engine.journal.database import BIG, Place, SqliteFile, create_some, place_of, put, put_new
-from engine.journal.database_reading import copy
 from engine.journal.event_journal import Journal
+from engine.journal.outside_readers import copy
 from engine.journal.side_tables import Records, RecordsError
 from engine.journal.tables import MIGRATION, TABLES, Estimate, table_of
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError, JournalFormat, RefusedError, SpecError

@@ -23,8 +23,8 @@ from sqlalchemy import select
 from engine.control import Engine
 from engine.journal import postgres_store as leases
 from engine.journal.database import Schema, create_some, place_of
+from engine.journal.outside_readers import JournalFollower, StandbyResult, stand_by
 from engine.journal.postgres_store import Holder, LeaseCandidate
-from engine.journal.standby import JournalFollower, StandbyResult, stand_by
 from engine.model.errors import JournalError, JournalFormat
 from tests.support.patience import PATIENCE_S
 

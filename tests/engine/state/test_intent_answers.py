@@ -11,7 +11,7 @@ from cells import small_cell, workload
 from made_up_slurm import Connection, EngineLedger, MadeUpSlurm, OneByOne, live, outside_cell, put_in_doubt
 
 from engine.control import Engine
-from engine.external import intent_evidence
+from engine.external import submission_carrier
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.external.slurm.records import Job, JobList, JobRequest, PastJob
 from engine.external.submission_carrier import Submitter
@@ -237,7 +237,7 @@ def test_evidence_of_a_submission_goes_by_its_token() -> None:
     others = Job(id=7, name="theirs", user="bob", submit_s=6)
 
     def look(*jobs: Job, past: tuple[PastJob, ...] | None = None, up: bool = True) -> tuple[str, str]:
-        found = intent_evidence.look(Far(*jobs, past=past, up=up), intent, lambda _: None, 0)
+        found = submission_carrier.look(Far(*jobs, past=past, up=up), intent, lambda _: None, 0)
         return found.shows, found.error or "; ".join(found.lines)
 
     shows, told = look(ours, others)
@@ -263,11 +263,11 @@ def test_a_job_of_somebody_else_that_carries_the_token_is_no_evidence() -> None:
     past = PastJob(id=8, name="w", comment=token, user="mallory", state="COMPLETED", submit_s=5)
     far = Far(theirs, past=(past,))
     far.acts_as = "muster"
-    found = intent_evidence.look(far, intent, lambda _: None, 0)
+    found = submission_carrier.look(far, intent, lambda _: None, 0)
     told = "; ".join(found.lines)
     assert found.shows == "undone", told
     assert "job 7, the id it was given, carries its token, but is mallory's" in told
     far.acts_as = ""  # as whom Muster asks is not known: whose they are is said, for a person to judge
-    found = intent_evidence.look(far, intent, lambda _: None, 0)
+    found = submission_carrier.look(far, intent, lambda _: None, 0)
     assert found.shows == "done"
     assert "job 7 of mallory carries its token" in found.lines[0]

@@ -13,12 +13,12 @@ import pytest
 
 from engine.model.errors import SpecError
 from engine.model.specs import CellSpec, PoolSpec, WorkloadSpec, check_id, check_pool, check_quantity, check_workload
-from engine.traces.demand_series import DAY_MS, HOUR_MS, MIN_NODES, ai_cell, ai_day
+from engine.traces.generated_day import DAY_MS, HOUR_MS, MIN_NODES, ai_cell, ai_day
 
 SIZES = (MIN_NODES, 33, 100, 400)
 DIGEST = """
 from hashlib import sha256
-from engine.traces.demand_series import ai_day
+from engine.traces.generated_day import ai_day
 print(sha256(repr(ai_day(7, nodes=60)).encode()).hexdigest())
 """
 

@@ -101,11 +101,11 @@ def test_it_is_said_how_an_act_would_be_carried_and_what_is_read_back() -> None:
 
 
 def test_every_ability_of_a_cluster_is_told_as_a_way() -> None:
-    from engine.external.change_carrier import lacks_of, ways_of
     from engine.external.slurm.capabilities import COMMAND, REST, Capabilities, Capability
+    from engine.external.slurm.job_requests import lacks_of, ways_of
 
     none = Capability("", "it is only read")
-    can = dict.fromkeys(Capabilities.__struct_fields__, REST) | {"requeue": COMMAND, "reservation_write": none}
+    can = dict.fromkeys(Capabilities.__struct_fields__, REST) | {"put_back": COMMAND, "reservation_write": none}
     ways = ways_of(Capabilities(**can), "v0.0.42")
     assert ways[cmd.Drain] == "scontrol and REST v0.0.42"
     assert (ways[cmd.Hold], ways[cmd.Requeue]) == ("REST v0.0.42", "scontrol")

@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 
 from console.commands.database import tables
 from engine.control import Engine
-from engine.journal import database_reading
+from engine.journal import outside_readers
 from engine.journal.database import place_of
 from engine.journal.event_journal import Journal
 from engine.model.commands import AddQueues
@@ -491,7 +491,7 @@ def test_a_log_goes_on_from_what_was_moved_to_files(moved: Path) -> None:
 def test_a_copy_of_such_a_log_verifies_too(moved: Path) -> None:
     other = moved.with_name("other.db")
     with closing(Journal(place_of(moved), 0)) as source, closing(Journal(place_of(other), source.seed)) as target:
-        database_reading.copy(source, target, tables())
+        outside_readers.copy(source, target, tables())
     assert code_of(other) == 0
 
 

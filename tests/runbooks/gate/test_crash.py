@@ -27,7 +27,7 @@ from sqlalchemy import select
 
 from engine.control import Engine
 from engine.journal.database import place_of
-from engine.journal.database_reading import read
+from engine.journal.outside_readers import read
 from runbooks.gate.approval_gate import Gate
 from runbooks.gate.store import PROPOSAL
 from runbooks.plans import typed_plan

@@ -12,7 +12,7 @@ import pytest
 from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 from slurm_room import SlurmRoom, room
 
-from engine.external import intent_evidence
+from engine.external import submission_carrier
 from engine.model.commands import AnswerIntent
 from engine.state.intents import Phase
 
@@ -115,7 +115,7 @@ def test_what_somebody_undoes_is_shown_to_a_person_with_what_slurm_says(release:
             held.wake_s = 0.0  # as if the 20 s were over
         soon(lambda: slurm.loop.call(lambda engine: engine.intents()).in_doubt == 1)
         intent = slurm.loop.call(lambda engine: engine.state.intents.ended[-1])
-        found = intent_evidence.look(slurm.connection, intent, slurm.mirror.job_of, 0)
+        found = submission_carrier.look(slurm.connection, intent, slurm.mirror.job_of, 0)
         assert (found.shows, found.lines) == ("undone", ("cpu002 is IDLE",))
         assert found.since_by == "scontrol show config"
         assert 0 < found.since_ms <= intent.at_ms
@@ -125,6 +125,6 @@ def test_what_somebody_undoes_is_shown_to_a_person_with_what_slurm_says(release:
         slurm.submit("evident", held=True)
         soon(lambda: slurm.state("evident") == "held")
         intent = slurm.loop.call(lambda engine: next(iter(engine.state.intents.open.values())))
-        found = intent_evidence.look(slurm.connection, intent, slurm.mirror.job_of, 0)
+        found = submission_carrier.look(slurm.connection, intent, slurm.mirror.job_of, 0)
         assert found.shows == "done"
         assert "carries its token: PENDING held" in found.lines[0]

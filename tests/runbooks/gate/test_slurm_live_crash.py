@@ -9,7 +9,7 @@ import pytest
 from slurm_cluster import RELEASES, own, soon
 from slurm_room import room
 
-from engine.external import intent_evidence
+from engine.external import submission_carrier
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 def test_jobs_survive_a_slurmctld_that_is_killed_while_they_are_submitted(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intent_evidence, "SAFE_S", 8.0)
+    monkeypatch.setattr(submission_carrier, "SAFE_S", 8.0)
     with own(release) as cluster, room(cluster) as slurm:
         for turn in range(3):
             for i in range(15):

@@ -12,11 +12,11 @@ from made_up_slurm import EngineLedger, MadeUpSlurm, outside_cell
 
 from engine.control import Engine
 from engine.external.change_carrier import AGAIN_WITHIN_MS, BOOT_EVERY_S, GIVE_UP_MS, MAX_AGAIN, ChangeCarrier
-from engine.external.intent_evidence import SAFE_S
 from engine.external.observed_changes import intend, new_intent
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.external.slurm.names import check_name
 from engine.external.slurm.records import Job, JobList, JobRequest, Node
+from engine.external.submission_carrier import SAFE_S
 from engine.model import commands as cmd
 from engine.model.commands import AnyCommand
 from engine.model.errors import RefusedError, SpecError
@@ -32,6 +32,7 @@ class Acting(MadeUpSlurm):
         self.node_named = {"n1": Node(name="n1", state="IDLE"), "n2": Node(name="n2", state="MIXED")}
         self.done: list[str] = []
         self.lose_next_answer = False
+        self.requeueable: set[int] = set()
 
     def _did(self, what: str) -> None:
         self._refuse_when_down()
@@ -60,10 +61,10 @@ class Acting(MadeUpSlurm):
         self._did(f"set {change} of {id_}")
         self._put(msgspec.structs.replace(self.jobs[id_], **change))
 
-    def requeue(self, id_: int, /) -> None:
+    def put_back(self, id_: int, /) -> None:
         self._did(f"requeue {id_}")
         job = self.jobs[id_]
-        if not job.requeueable:
+        if id_ not in self.requeueable:
             raise SlurmRefused(2032, "Requested operation is presently disabled")
         self._put(msgspec.structs.replace(job, state="PENDING", restarts=job.restarts + 1, submit_s=int(self.now)))
 
@@ -77,8 +78,10 @@ class Acting(MadeUpSlurm):
         check_name("node", name)
         return self.node_named[name]
 
-    def add(self, **fields: Any) -> Job:
+    def add(self, *, requeueable: bool = False, **fields: Any) -> Job:
         id_ = self._take(JobRequest(name="job", script=""))
+        if requeueable:
+            self.requeueable.add(id_)
         self.jobs[id_] = msgspec.structs.replace(self.jobs[id_], **fields)
         return self.jobs[id_]
 
@@ -269,10 +272,10 @@ def test_a_requeue_that_a_crash_forgot_before_it_was_seen_is_asked_for_again(roo
     job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
     room.slurm.pass_time(10.0)
     number = room.want(cmd.Requeue(ids=("w1",)))
-    room.slurm.requeue = lambda id_, /: room.slurm._did(f"requeue {id_}")  # type: ignore[method-assign]
+    room.slurm.put_back = lambda id_, /: room.slurm._did(f"requeue {id_}")  # type: ignore[method-assign]
     room.turn()
     assert room.phase(number)[0] == Phase.SENT
-    del room.slurm.requeue
+    del room.slurm.put_back
     for _ in range(30):
         room.turn(1.0)
     assert (room.slurm.jobs[job.id].restarts, room.slurm.done) == (1, ["requeue 1", "requeue 1"])
@@ -311,7 +314,7 @@ def test_a_job_that_takes_its_time_to_be_put_back_is_not_requeued_again(room: Ro
         room.slurm._did(f"requeue {id_}")
         room.slurm._put(msgspec.structs.replace(job, flags=frozenset(("COMPLETING",)), restarts=1))
 
-    room.slurm.requeue = begin  # type: ignore[method-assign]
+    room.slurm.put_back = begin  # type: ignore[method-assign]
     for _ in range(30):
         room.turn(1.0)
     assert (room.phase(number)[0], room.slurm.done) == (Phase.SENT, ["requeue 1"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scripted_slurm import NOW_S, World, job, running
 
-from engine.external.forgotten_jobs import PastRunsReader, runs_of
+from engine.external.mirror_watch import PastRunsReader, runs_of
 from engine.external.slurm.capabilities import SlurmLacks
 from engine.external.slurm.limits import ClusterLimits
 from engine.external.slurm.records import Association, PastJob, Qos

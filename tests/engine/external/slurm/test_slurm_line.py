@@ -102,7 +102,7 @@ def test_each_lack_has_its_reason() -> None:
         }
         assert missing["update_node"] == "REST v0.0.38 cannot change nodes, and Slurm's commands are not at hand"
         with pytest.raises(SlurmLacks, match=r"requeueing job 7: not possible here: REST up to v0\.0\.42 cannot"):
-            slurm.requeue(7)
+            slurm.put_back(7)
 
 
 def test_unchanged_is_told_by_304_and_by_a_warning() -> None:

@@ -14,9 +14,10 @@ from cutting_proxy import CuttingProxy
 from played_slurm import PlayedSlurm
 from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 
+from engine.external.mapping import standing
 from engine.external.slurm.capabilities import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.connection import SlurmConnection
-from engine.external.slurm.records import UNLIMITED, Job, JobRequest, ReservationWish
+from engine.external.slurm.records import Job, JobRequest, ReservationWish
 
 pytestmark = pytest.mark.thorough
 SLEEP = "#!/bin/sh\nsleep 60\n"
@@ -57,19 +58,14 @@ def test_the_release_is_known_and_nothing_is_lacking(cluster: SlurmCluster, slur
 
 WISHES = {
     "plain": {"comment": 'ünï "quoted" <b>[red] %s'},
-    "gang": {"nodes_min": 4, "tasks": 8, "tasks_per_node": 2, "cpus_per_task": 2},
-    "range": {"nodes_min": 2, "nodes_max": 3},
+    "gang": {"nodes": 4, "tasks": 8, "tasks_per_node": 2, "cpus_per_task": 2},
     "gpus": {"partition": "gpu", "gres_per_node": {"gpu": 3}},
-    "model": {"partition": "gpu", "gres_per_node": {"gpu:h100": 2}, "memory_per_node_mib": 500},
-    "whole": {"exclusive": True, "nodes_min": 1},
-    "named": {"nodes_required": ("cpu002",), "nodes_excluded": ("cpu003", "cpu004")},
-    "later": {"begin_s": 4_000_000_000, "nice": 100, "requeue": False},
+    "model": {"partition": "gpu", "gres_per_node": {"gpu:h100": 2}},
+    "later": {"begin_s": 4_000_000_000},
     "array": {"array": "0-9%3", "held": True},
     "asked": {"qos": "high", "account": "production", "features": "amd", "memory_per_cpu_mib": 70, "held": True},
 }
-DIFFERS = dict.fromkeys(
-    ["id", "array_id", "submit_s", "eligible_s", "start_s", "end_s", "last_tried_s", "priority", "restarts"], 0
-)
+DIFFERS = dict.fromkeys(["id", "array_id", "submit_s", "eligible_s", "start_s", "end_s", "priority", "restarts"], 0)
 _READ: dict[str, dict[str, Job]] = {}
 
 
@@ -80,29 +76,23 @@ def test_what_was_asked_for_is_what_is_read_and_the_same_in_both_releases(
     ids = {name: slurm.submit(wish(name, **{**more, "held": True})).id for name, more in WISHES.items()}
     read = {name: slurm.job(id_) for name, id_ in ids.items()}
     assert read["plain"].comment == WISHES["plain"]["comment"]
-    assert (read["gang"].nodes_min, read["gang"].tasks, read["gang"].cpus) == (4, 8, 16)
-    assert (read["range"].nodes_min, read["range"].nodes_max) == (2, 3)
+    assert (read["gang"].nodes_min, read["gang"].cpus) == (4, 16)
     assert read["gpus"].gres_wanted == {"gpu": 3}
     assert read["model"].gres_wanted == {"gpu:h100": 2}
-    assert read["model"].memory_per_node_mib == 500
-    assert read["whole"].exclusive
-    assert read["named"].nodes_required == ("cpu002",)
-    assert read["named"].nodes_excluded == ("cpu003", "cpu004")
-    assert (read["later"].nice, read["later"].requeueable) == (100, False)
+    assert read["later"].eligible_s == WISHES["later"]["begin_s"]
     assert read["array"].array_tasks == "0-9%3"
     assert (read["asked"].qos, read["asked"].account, read["asked"].features) == ("high", "production", "amd")
     assert all(job.held and job.state == "PENDING" and job.time_limit_s == 600 for job in read.values())
     assert all(job.extra == {} for job in read.values())
     _READ[cluster.release] = {name: msgspec.structs.replace(job, **DIFFERS) for name, job in read.items()}
     if len(_READ) == len(RELEASES):
-        for name in WISHES.keys() - {"range"}:  # of which one counts CPUs for the most nodes, the other for the least
-            early, later = (_READ[release][name] for release in RELEASES)
-            same = {"nodes_max": 0, "stdout": "", "stderr": ""}
-            assert msgspec.structs.replace(early, **same) == msgspec.structs.replace(later, **same), name
+        for name in WISHES:
+            early, later = (msgspec.structs.replace(_READ[release][name], stdout="") for release in RELEASES)
+            assert early == later, name
 
 
 def test_a_running_gang_tells_its_nodes_and_gpus(slurm: SlurmConnection) -> None:
-    gang = slurm.submit(wish("runs", nodes_min=2, tasks=2, partition="gpu", gres_per_node={"gpu": 2}))
+    gang = slurm.submit(wish("runs", nodes=2, tasks=2, partition="gpu", gres_per_node={"gpu": 2}))
     soon(lambda: slurm.job(gang.id).state == "RUNNING")
     job = slurm.job(gang.id)
     assert len(job.nodes) == 2
@@ -111,10 +101,6 @@ def test_a_running_gang_tells_its_nodes_and_gpus(slurm: SlurmConnection) -> None
     assert job.gres_on == {name: {"gpu:h100": 2} for name in job.nodes}
     assert job.gpus_on is not None
     assert all(len(indexes) == 2 for indexes in job.gpus_on.values())
-    used = {node.name: node for node in slurm.nodes().list if node.name in job.nodes}
-    for name, node in used.items():
-        assert set(job.gpus_on[name]) <= set(node.gres_indexes_used["gpu:h100"])
-        assert node.gres_used["gpu:h100"] >= 2
     slurm.cancel(gang.id)
     soon(lambda: slurm.job(gang.id).over)
     assert slurm.job(gang.id).state == "CANCELLED"
@@ -122,12 +108,9 @@ def test_a_running_gang_tells_its_nodes_and_gpus(slurm: SlurmConnection) -> None
 
 def test_what_is_changed_of_a_job_is_read_back(slurm: SlurmConnection) -> None:
     id_ = slurm.submit(wish("changes", held=True)).id
-    slurm.update_job(id_, time_limit_s=1201, comment="changed", nice=7, qos="high", partition="spot", features="amd")
+    slurm.update_job(id_, qos="high", partition="spot")
     job = slurm.job(id_)
-    assert (job.time_limit_s, job.comment, job.nice, job.qos) == (1260, "changed", 7, "high")
-    assert (job.partition, job.features) == ("spot", "amd")
-    slurm.update_job(id_, time_limit_s=UNLIMITED)
-    assert slurm.job(id_).time_limit_s in (UNLIMITED, None)
+    assert (job.qos, job.partition) == ("high", "spot")
     slurm.release(id_)
     assert not slurm.job(id_).held
     slurm.hold(id_)
@@ -142,12 +125,11 @@ def test_what_is_changed_of_a_job_is_read_back(slurm: SlurmConnection) -> None:
 def test_a_requeued_job_waits_again_under_its_id(slurm: SlurmConnection) -> None:
     id_ = slurm.submit(wish("requeue")).id
     soon(lambda: slurm.job(id_).state == "RUNNING")
-    slurm.requeue(id_)
+    slurm.put_back(id_)
     soon(lambda: slurm.job(id_).restarts == 1)
     soon(lambda: not slurm.job(id_).holding)
     job = slurm.job(id_)
     assert (job.state, job.id) == ("PENDING", id_)
-    assert [guess.id for guess in slurm.start_guesses([id_, 99_999_999])] == [id_]
 
 
 def test_nodes_partitions_and_reservations_are_changed_and_read_back(slurm: SlurmConnection) -> None:
@@ -156,17 +138,16 @@ def test_nodes_partitions_and_reservations_are_changed_and_read_back(slurm: Slur
 
     slurm.update_node("cpu008", "DRAIN", "a test [with] brackets")
     try:
-        assert not node("cpu008").allocatable
+        assert standing(node("cpu008")) != "ready"
         assert node("cpu008").reason == "a test [with] brackets"
     finally:
         slurm.update_node("cpu008", "RESUME")
-    soon(lambda: node("cpu008").allocatable)
+    soon(lambda: standing(node("cpu008")) == "ready")
     slurm.update_partition("cloud", "DRAIN")
     try:
         assert {one.name: one.state for one in slurm.partitions()}["cloud"] == "DRAIN"
     finally:
         slurm.update_partition("cloud", "UP")
-    assert [one.name for one in slurm.partitions() if one.default] == ["batch"]
     name = f"live{time.time_ns() % 10**9}"
     starts = int(time.time()) + 86_400
     slurm.create_reservation(
@@ -175,7 +156,6 @@ def test_nodes_partitions_and_reservations_are_changed_and_read_back(slurm: Slur
     try:
         made = next(one for one in slurm.reservations() if one.name == name)
         assert (made.nodes, made.start_s, made.end_s) == (("cpu006", "cpu007"), starts, starts + 3600)
-        assert made.users == ("root",)
     finally:
         slurm.delete_reservation(name)
     assert name not in [one.name for one in slurm.reservations()]
@@ -190,8 +170,8 @@ def test_accounts_switches_statistics_and_history_are_read(slurm: SlurmConnectio
     leaves = {switch.name: switch.nodes for switch in slurm.topology() if switch.level == 0}
     assert leaves["gpurack1"] == ("gpu001", "gpu002", "gpu003", "gpu004")
     statistics = slurm.diag()
-    assert statistics.since_s <= statistics.asked_s
-    assert statistics.rpcs
+    assert statistics.since_s <= time.time()
+    assert statistics.rpcs_by_user
     began = int(time.time())
     id_ = slurm.submit(wish("past", script="#!/bin/sh\nexit 3\n")).id
     soon(lambda: slurm.job(id_).over)
@@ -297,7 +277,7 @@ def test_a_controller_that_is_killed_or_held_up_is_named_and_found_again(release
 def test_commands_of_another_cluster_are_not_used(cluster: SlurmCluster) -> None:
     other = PlayedSlurm("v0.0.38")
     slurm = SlurmConnection(other.url, commands=cluster.commands)
-    assert slurm.can.requeue.why.endswith("speak to another controller than slurmrestd")
+    assert slurm.can.put_back.why.endswith("speak to another controller than slurmrestd")
     with pytest.raises(SlurmLacks):
         slurm.update_node("cpu001", "DRAIN", "why")
     slurm.close()
@@ -318,10 +298,10 @@ def test_the_versions_between_are_spoken_too(monkeypatch: pytest.MonkeyPatch) ->
             slurm = cluster.connection()
             assert slurm.api == api
             since = slurm.jobs().last_update
-            id_ = slurm.submit(wish("between", nodes_min=2, partition="gpu", gres_per_node={"gpu": 1}, held=True)).id
-            slurm.update_job(id_, time_limit_s=1200, nice=3)
+            id_ = slurm.submit(wish("between", nodes=2, partition="gpu", gres_per_node={"gpu": 1}, held=True)).id
+            slurm.update_job(id_, qos="high")
             job = next(one for one in slurm.jobs(since).list if one.id == id_)
-            assert (job.time_limit_s, job.nice, job.nodes_min, job.gres_wanted) == (1200, 3, 2, {"gpu": 1})
+            assert (job.qos, job.nodes_min, job.gres_wanted) == ("high", 2, {"gpu": 1})
             assert (job.held, job.extra) == (True, {})
             assert len(slurm.nodes().list) == 16
             assert {one.name for one in slurm.qos()} >= {"normal"}

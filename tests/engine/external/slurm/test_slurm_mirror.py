@@ -17,7 +17,7 @@ from console.views.mirror import mirror_trouble
 from engine.external.mapping import RESUME_TIMEOUT_S
 from engine.external.mirror_watch import Watcher
 from engine.external.slurm.capabilities import SlurmUnavailable
-from engine.external.slurm.limits import said
+from engine.external.slurm.limits import reason_words
 from engine.external.slurm.records import JobList, Node, PastJob, SlurmNodes
 from engine.model.commands import IntentChange, SettleIntents, Submit
 from engine.model.queries import Query
@@ -245,13 +245,13 @@ def test_a_hostile_name_of_a_job_is_data(world: World) -> None:
     ],
 )
 def test_reasons_of_slurm_in_words(reason: str, part: str) -> None:
-    found = said(reason)
+    found = reason_words(reason)
     assert found is not None
     assert part in found.text
 
 
 def test_an_unknown_reason_is_said_as_it_is(world: World) -> None:
-    assert said("SomethingNew") is None
+    assert reason_words("SomethingNew") is None
     world.look(job(1, reason="SomethingNew"))
     assert world.engine.workload("1").reasons[0].text == "Slurm says SomethingNew"
 

@@ -14,23 +14,24 @@ from hypothesis import strategies as st
 from slurm_cluster import SAMPLES
 from slurm_samples import EARLY, LATER, VERSIONS, needs_samples, sample
 
-from engine.external.slurm import accounting_entries, controller_entries
+from engine.external.mapping import standing
+from engine.external.slurm import entries
 from engine.external.slurm.answers import read_all, split
 from engine.external.slurm.records import UNLIMITED, Job
 
 READERS = {
-    "jobs": controller_entries.job,
-    "nodes": controller_entries.node,
-    "partitions": controller_entries.partition,
-    "reservations": controller_entries.reservation,
-    "associations": accounting_entries.association,
-    "qos": accounting_entries.qos,
-    "QOS": accounting_entries.qos,
+    "jobs": entries.job,
+    "nodes": entries.node,
+    "partitions": entries.partition,
+    "reservations": entries.reservation,
+    "associations": entries.association,
+    "qos": entries.qos,
+    "QOS": entries.qos,
 }
 
 
 def one_job(version: str, name: str) -> Job:
-    return controller_entries.job(sample(version, name).entries("jobs")[0])
+    return entries.job(sample(version, name).entries("jobs")[0])
 
 
 def recorded() -> list[Path]:
@@ -50,7 +51,7 @@ def test_every_recorded_answer_with_a_list_is_read_whole() -> None:
         for key in READERS.keys() & answer.fields.keys():
             if path.stem == "jobs_state":
                 continue
-            reader = accounting_entries.past_job if database and key == "jobs" else READERS[key]
+            reader = entries.past_job if database and key == "jobs" else READERS[key]
             good, bad = read_all(answer.entries(key), reader, key)
             assert not bad, (path, bad)
             for one in good:
@@ -62,8 +63,8 @@ def test_every_recorded_answer_with_a_list_is_read_whole() -> None:
 @needs_samples
 def test_a_job_that_both_releases_ran_reads_the_same() -> None:
     """The gang of four nodes, ended: all that does not name a moment, an id or a folder."""
-    other = dict.fromkeys(["id", "submit_s", "eligible_s", "start_s", "end_s", "last_tried_s"], 0)
-    other |= dict.fromkeys(["workdir", "stdout", "stderr"], "")
+    other = dict.fromkeys(["id", "submit_s", "eligible_s", "start_s", "end_s"], 0)
+    other |= dict.fromkeys(["workdir", "stdout"], "")
     early, later = (msgspec.structs.replace(one_job(version, "job_gang_done"), **other) for version in (EARLY, LATER))
     assert early == later
     assert early.nodes == ("cpu001", "cpu002", "cpu003", "cpu004")
@@ -95,16 +96,14 @@ def test_nodes_partitions_and_a_reservation_read_the_same() -> None:
 
     early, later = (named(version, "nodes", "nodes") for version in (EARLY, LATER))
     for name in early:
-        for field in ("state", "flags", "cpus", "memory_mib", "gres", "gres_used", "partitions", "features", "weight"):
+        for field in ("state", "flags", "cpus", "memory_mib", "gres", "partitions", "features"):
             assert getattr(early[name], field) == getattr(later[name], field), (name, field)
     assert "POWERED_DOWN" in later["cloud001"].flags
-    assert later["cloud001"].allocatable
+    assert standing(later["cloud001"]) == "ready"
     early, later = (named(version, "partitions", "partitions") for version in (EARLY, LATER))
     for name in early:
-        assert later[name] == msgspec.structs.replace(early[name], default=later[name].default), name
-    assert early["batch"].default is True
+        assert later[name] == early[name], name
     assert early["batch"].time_limit_s == UNLIMITED
-    assert early["batch"].default_time_s == 3600
     early, later = (named(version, "reservation_one", "reservations") for version in (EARLY, LATER))
     moved = msgspec.structs.replace(early["maint1"], start_s=later["maint1"].start_s, end_s=later["maint1"].end_s)
     assert moved == later["maint1"]
@@ -113,20 +112,20 @@ def test_nodes_partitions_and_a_reservation_read_the_same() -> None:
 @needs_samples
 def test_a_drained_node_says_so_in_both() -> None:
     for version, name in ((EARLY, "node_drained_by_cli"), (LATER, "node_after_drain")):
-        node = controller_entries.node(sample(version, name).entries("nodes")[0])
+        node = entries.node(sample(version, name).entries("nodes")[0])
         assert "DRAIN" in node.flags
-        assert not node.allocatable
+        assert standing(node) != "ready"
         assert node.reason
 
 
 @needs_samples
 def test_accounting_tells_attempts_steps_and_limits() -> None:
     for version in (EARLY, LATER):
-        past = accounting_entries.past_job(sample(version, "db_job_gang").entries("jobs")[0])
+        past = entries.past_job(sample(version, "db_job_gang").entries("jobs")[0])
         assert (past.state, past.exit_status, past.tres_held["cpu"]) == ("COMPLETED", 0, 4)
         assert [step.id for step in past.steps] == ["batch", "0"]
         assert past.steps[1].nodes == past.nodes
-        qos = {one.name: one for one in map(accounting_entries.qos, sample(version, "db_qos").entries("qos", "QOS"))}
+        qos = {one.name: one for one in map(entries.qos, sample(version, "db_qos").entries("qos", "QOS"))}
         assert set(qos["urgent"].preempts) == {"low", "normal", "high"}
         assert qos["urgent"].priority == 10_000
 
@@ -192,14 +191,14 @@ def test_a_field_of_another_type_is_kept_aside_and_costs_nothing_else(value: Any
 
 def test_a_name_that_is_no_utf8_costs_only_its_own_entry_some_time() -> None:
     body = b'{"jobs": [{"job_id": 1, "name": "caf\xe9"}, {"job_id": 2, "name": "caf\xc3\xa9"}]}'
-    good, bad = read_all(split(200, body).entries("jobs"), controller_entries.job, "job")
+    good, bad = read_all(split(200, body).entries("jobs"), entries.job, "job")
     assert [job.name for job in good] == ["caf\\xe9", "café"]
     assert not bad
 
 
 def test_a_list_with_a_bad_entry_gives_the_others() -> None:
     body = b'{"jobs": [{"job_id": 1}, {"name": "no id"}, 7, {"job_id": 2, "name": "caf\xe9 \\ud800"}, {"job_id": NaN}]}'
-    good, bad = read_all(split(200, body).entries("jobs"), controller_entries.job, "job")
+    good, bad = read_all(split(200, body).entries("jobs"), entries.job, "job")
     assert [job.id for job in good] == [1, 2]
     assert good[1].name == "caf\\xe9 \\ud800"
     assert len(bad) == 3
@@ -217,12 +216,10 @@ json_values = st.recursive(
 
 
 @settings(max_examples=examples(100))
-@given(st.dictionaries(st.sampled_from(sorted(controller_entries.JOB.fields)), json_values, max_size=12))
+@given(st.dictionaries(st.sampled_from(sorted(entries.JOB.fields)), json_values, max_size=12))
 def test_no_job_makes_the_reader_fail(fields: dict[str, Any]) -> None:
     """It is read, or left out with a reason; and what was read can be written down."""
-    good, bad = read_all(
-        split(200, json.dumps({"jobs": [fields]}).encode()).entries("jobs"), controller_entries.job, "job"
-    )
+    good, bad = read_all(split(200, json.dumps({"jobs": [fields]}).encode()).entries("jobs"), entries.job, "job")
     assert len(good) + len(bad) == 1
     msgspec.json.encode(good)
 
@@ -230,7 +227,7 @@ def test_no_job_makes_the_reader_fail(fields: dict[str, Any]) -> None:
 @settings(max_examples=examples(100))
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(controller_entries.NODE.fields + controller_entries.PARTITION.fields)),
+        st.sampled_from(sorted(entries.NODE.fields + entries.PARTITION.fields)),
         json_values,
         max_size=12,
     )
@@ -238,12 +235,12 @@ def test_no_job_makes_the_reader_fail(fields: dict[str, Any]) -> None:
 def test_no_node_or_partition_makes_the_reader_fail(fields: dict[str, Any]) -> None:
     raw = split(200, json.dumps({"x": [{"name": "n", **fields}]}).encode()).entries("x")
     for reader in (
-        controller_entries.node,
-        controller_entries.partition,
-        controller_entries.reservation,
-        accounting_entries.qos,
-        accounting_entries.association,
-        accounting_entries.share,
+        entries.node,
+        entries.partition,
+        entries.reservation,
+        entries.qos,
+        entries.association,
+        entries.share,
     ):
         good, bad = read_all(raw, reader, "entry")
         assert len(good) + len(bad) == 1
@@ -260,16 +257,16 @@ def test_names_of_files_are_filled_in() -> None:
 def test_states_of_array_tasks_are_one_row_a_record() -> None:
     told = [("7", "RUNNING"), ("24_0", "RUNNING"), ("23_2", "PENDING"), ("23_3", "PENDING"), ("x", "RUNNING")]
     body = json.dumps({"jobs": [{"job_id": name, "state": [state]} for name, state in told]}).encode()
-    rows, bad = controller_entries.short_states(split(200, body).entries("jobs"), own_ids=True)
+    rows, bad = entries.short_states(split(200, body).entries("jobs"), own_ids=True)
     assert [(row.id, row.array_task, row.array_tasks) for row in rows] == [
         (7, None, ""),
         (24, 0, ""),
         (23, None, "2,3"),
     ]
     assert len(bad) == 1
-    rows, _ = controller_entries.short_states(split(200, body).entries("jobs"), own_ids=False)
+    rows, _ = entries.short_states(split(200, body).entries("jobs"), own_ids=False)
     assert [(row.id, row.array_id, row.array_task) for row in rows[:2]] == [(7, 0, None), (0, 24, 0)]
 
 
 def read(fields: dict[str, Any]) -> Job:
-    return controller_entries.job(split(200, json.dumps({"jobs": [fields]}).encode()).entries("jobs")[0])
+    return entries.job(split(200, json.dumps({"jobs": [fields]}).encode()).entries("jobs")[0])

@@ -1,8 +1,8 @@
-"""Jobs, nodes, partitions and reservations as the controller lists them.
+"""Entries of Slurm's answers as records: the controller's jobs, nodes, partitions and reservations; accounting's QOS,
+associations, shares and past jobs; and the statistics of `sdiag`.
 
-Jobs as the controller lists them.
-
-Nodes, partitions and reservations as the controller lists them.
+Each reader takes the text of one entry, of any release, and raises ValueError when the entry has no id or no name.
+Accounting keeps one past job for each attempt, with its steps.
 """
 
 from __future__ import annotations
@@ -13,15 +13,24 @@ from typing import Any
 
 import msgspec
 
+from engine.external.slurm import names
 from engine.external.slurm import names as hostlist
 from engine.external.slurm.answers import Entry, EntryShape, in_seconds, number_in, read_all, within
+from engine.external.slurm.limits import MEANS_PENDING
 from engine.external.slurm.records import (
     JOB_STATES,
     NODE_STATES,
     UNLIMITED,
+    Association,
+    Diag,
     Job,
     JobState,
+    JobStep,
     Node,
+    PastJob,
+    Qos,
+    RpcCount,
+    Share,
     SlurmPartition,
     SlurmReservation,
 )
@@ -30,16 +39,13 @@ JOB = EntryShape(
     "job",
     """job_id array_job_id array_task_id array_task_string name user_name account partition qos comment job_state
     state_reason state_description priority hold submit_time eligible_time start_time end_time time_limit
-    node_count max_nodes tasks cpus memory_per_node memory_per_cpu tres_req_str tres_alloc_str tres_per_node
-    nodes gres_detail job_resources features required_nodes excluded_nodes shared contiguous required_switches
-    dependency deadline restart_cnt exit_code requeue nice resv_name licenses het_job_id
-    current_working_directory standard_output standard_error preempt_time last_sched_evaluation cluster sluid
-    user_id scheduled_nodes""",
+    node_count max_nodes cpus memory_per_node tres_req_str tres_alloc_str tres_per_node nodes gres_detail
+    job_resources features required_nodes excluded_nodes shared contiguous required_switches dependency deadline
+    restart_cnt exit_code resv_name licenses het_job_id current_working_directory standard_output cluster user_id""",
 )
 STATE = EntryShape("job state", "job_id state")
 
 _MEANS_RUNNING = frozenset(["CONFIGURING", "RESIZING", "STOPPED", "SIGNALING", "POWER_UP_NODE"])
-_MEANS_PENDING = frozenset(["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
 _STEP_ID = re.compile(r"(\d{1,10})(?:_(\d{1,10}))?(?:\+\d+)?$")
 _PATTERN = re.compile(r"%(%|[0-9]{0,3}[jAaux])")
 
@@ -53,14 +59,13 @@ def job(raw: msgspec.Raw) -> Job:
     state, flags = job_state(entry, entry.raw.job_state)
     reason = entry.text("state_reason")
     priority = entry.number("priority")
-    max_nodes = entry.count("max_nodes")
     wanted: dict[str, int] = entry.parsed("tres_req_str", hostlist.tres, {})
     nodes = _hosts(entry, "nodes")
     exit_status, signal = exit_code(entry, "exit_code", entry.raw.exit_code)
     array_id, task = entry.count("array_job_id"), entry.number("array_task_id")
     over = state not in ("PENDING", "RUNNING", "SUSPENDED")
     name, user = entry.text("name"), _user(entry)
-    read = Job(
+    return Job(
         id=id_,
         array_id=array_id,
         array_task=task if array_id and task is not None and task >= 0 else None,
@@ -82,18 +87,14 @@ def job(raw: msgspec.Raw) -> Job:
         start_s=entry.time("start_time"),
         end_s=entry.time("end_time"),
         time_limit_s=entry.minutes("time_limit"),
-        nodes_min=_nodes_min(entry.count("node_count", 1), max_nodes, wanted),
-        nodes_max=max_nodes,
-        tasks=entry.number("tasks"),
+        nodes_min=_nodes_min(entry.count("node_count", 1), entry.count("max_nodes"), wanted),
         cpus=entry.count("cpus"),
         memory_mib=wanted.get("mem"),
-        memory_per_node_mib=_memory(entry, "memory_per_node"),
-        memory_per_cpu_mib=_memory(entry, "memory_per_cpu"),
+        memory_per_node_mib=entry.number("memory_per_node") or None,
         tres_wanted=wanted,
         tres_held=entry.parsed("tres_alloc_str", hostlist.tres, {}),
         gres_wanted=entry.parsed("tres_per_node", hostlist.gres, {}),
         nodes=nodes,
-        nodes_planned=_hosts(entry, "scheduled_nodes"),
         **_on_nodes(entry, nodes),
         features=entry.text("features"),
         nodes_required=_hosts(entry, "required_nodes"),
@@ -106,21 +107,14 @@ def job(raw: msgspec.Raw) -> Job:
         restarts=entry.count("restart_cnt"),
         exit_status=exit_status if over else None,
         signal=signal if over else None,
-        requeueable=entry.flag("requeue"),
-        nice=entry.number("nice") or 0,
         reservation=entry.text("resv_name"),
         licenses=entry.text("licenses"),
         het_id=entry.count("het_job_id"),
         workdir=entry.text("current_working_directory"),
         stdout=_path(entry.text("standard_output"), id_, array_id, task, name, user),
-        stderr=_path(entry.text("standard_error"), id_, array_id, task, name, user),
-        preempted_s=entry.time("preempt_time"),
-        last_tried_s=entry.time("last_sched_evaluation"),
         cluster=entry.text("cluster"),
-        stable_id=entry.text("sluid"),
         extra=entry.extra,
     )
-    return read
 
 
 def short_states(raws: Sequence[msgspec.Raw], own_ids: bool) -> tuple[tuple[JobState, ...], tuple[str, ...]]:
@@ -168,7 +162,7 @@ def job_state(entry: Entry, value: Any) -> tuple[str, frozenset[str]]:
         return "RUNNING", flags
     if "COMPLETING" in flags or "STAGE_OUT" in flags:
         return "COMPLETING", flags | {"COMPLETING"}
-    if flags & _MEANS_PENDING:
+    if flags & MEANS_PENDING:
         return "PENDING", flags
     if value is not None:
         entry.extra["job_state"] = value
@@ -204,11 +198,6 @@ def _user(entry: Entry) -> str:
     return str(uid) if uid is not None and uid >= 0 else ""
 
 
-def _memory(entry: Entry, name: str) -> int | None:
-    value = entry.number(name)
-    return value if value else None
-
-
 def _hosts(entry: Entry, name: str) -> tuple[str, ...]:
     value = getattr(entry.raw, name)
     if isinstance(value, list):
@@ -227,7 +216,8 @@ def _exclusive(entry: Entry) -> bool:
 
 
 def _on_nodes(entry: Entry, nodes: tuple[str, ...]) -> dict[str, Any]:
-    """What is held on each node: CPUs, memory, GRES and indexes of GPUs, from `job_resources` and `gres_detail`."""
+    """Return what is held on each node: CPUs, memory, GRES and indexes of GPUs, from `job_resources` and
+    `gres_detail`."""
     resources = entry.raw.job_resources
     listed = within(resources, "allocated_nodes")
     if not isinstance(listed, list):
@@ -306,21 +296,15 @@ def _path(path: str, id_: int, array_id: int, task: int | None, name: str, user:
 
 NODE = EntryShape(
     "node",
-    """name state state_flags cpus effective_cpus alloc_cpus cpu_load real_memory specialized_memory alloc_memory
-    free_mem free_memory gres gres_used sockets cores threads partitions features active_features reason
-    reason_changed_at reason_set_by_user boot_time slurmd_start_time last_busy weight address hostname
-    instance_type reservation version slurmd_version topology""",
+    """name state state_flags cpus effective_cpus real_memory specialized_memory gres partitions features reason
+    instance_type topology""",
 )
 PARTITION = EntryShape(
     "partition",
-    """name partition state nodes flags max_time_limit default_time_limit maximum_nodes_per_job maximums defaults
-    minimums priority priority_tier priority_job_factor preemption_mode preempt_mode preemption_grace_time
-    grace_time default_memory_per_cpu default_memory_per_node qos allowed_qos denied_qos allowed_accounts
-    denied_accounts accounts total_cpus cpus tres""",
+    """name partition state nodes max_time_limit maximum_nodes_per_job maximums minimums priority priority_tier
+    preemption_mode preempt_mode qos""",
 )
-RESERVATION = EntryShape(
-    "reservation", "name start_time end_time node_list core_count partition users accounts features licenses flags tres"
-)
+RESERVATION = EntryShape("reservation", "name start_time end_time node_list core_count flags tres")
 
 _SAME_FLAG = {"MAINT": "MAINTENANCE", "NO_RESPOND": "NOT_RESPONDING", "REBOOT": "REBOOT_REQUESTED"}
 
@@ -329,41 +313,18 @@ def node(raw: msgspec.Raw) -> Node:
     """ValueError when it has no name."""
     entry = NODE.entry(raw)
     state, flags = _node_state(entry)
-    free = entry.number("free_mem" if entry.raw.free_mem is not None else "free_memory")
-    load = entry.number("cpu_load")
-    version = entry.text("version") or entry.text("slurmd_version")
     return Node(
         name=_name(entry),
         state=state,
         flags=flags,
         cpus=entry.count("effective_cpus") or entry.count("cpus"),
-        cpus_used=entry.count("alloc_cpus"),
-        cpu_load=load / 100 if load is not None and load >= 0 else None,
         memory_mib=max(0, entry.count("real_memory") - entry.count("specialized_memory")),
-        memory_used_mib=entry.count("alloc_memory"),
-        memory_free_mib=free if free is not None and free >= 0 else None,
         gres=entry.parsed("gres", hostlist.gres, {}),
-        gres_used=entry.parsed("gres_used", hostlist.gres, {}),
-        gres_indexes_used=entry.parsed("gres_used", hostlist.gres_indexes, {}),
-        sockets=entry.count("sockets"),
-        cores_per_socket=entry.count("cores"),
-        threads_per_core=entry.count("threads"),
         partitions=entry.words("partitions"),
         features=entry.words("features"),
-        features_active=entry.words("active_features"),
         reason=entry.text("reason"),
-        reason_s=entry.time("reason_changed_at"),
-        reason_user=entry.text("reason_set_by_user"),
-        boot_s=entry.time("boot_time"),
-        slurmd_start_s=entry.time("slurmd_start_time"),
-        last_busy_s=entry.time("last_busy"),
-        weight=entry.count("weight", 1),
-        address=entry.text("address"),
-        hostname=entry.text("hostname"),
         switch=_leaf(entry),
         instance_type=entry.text("instance_type"),
-        reservation=entry.text("reservation"),
-        version=version,
         extra=entry.extra,
     )
 
@@ -403,29 +364,15 @@ def partition(raw: msgspec.Raw) -> SlurmPartition:
 
 
 def _early_partition(entry: Entry) -> SlurmPartition:
-    flags = {word.lower() for word in entry.words("flags")}
     return SlurmPartition(
         name=_name(entry),
         state=entry.text("state").upper() or "UNKNOWN",
         nodes=entry.parsed("nodes", hostlist.hosts, ()),
-        default="default" in flags,
-        hidden="hidden" in flags,
         time_limit_s=entry.minutes("max_time_limit"),
-        default_time_s=entry.minutes("default_time_limit"),
         nodes_max=entry.number("maximum_nodes_per_job"),
         tier=entry.count("priority_tier", 1),
-        priority=entry.count("priority_job_factor", 1),
         preempt_mode=_preempt_mode(entry, "preemption_mode"),
-        grace_s=entry.count("preemption_grace_time"),
-        default_memory_per_cpu_mib=entry.number("default_memory_per_cpu") or None,
-        default_memory_per_node_mib=entry.number("default_memory_per_node") or None,
         qos=entry.text("qos"),
-        allowed_qos=entry.words("allowed_qos"),
-        denied_qos=entry.words("denied_qos"),
-        allowed_accounts=entry.words("allowed_accounts"),
-        denied_accounts=entry.words("denied_accounts"),
-        cpus=entry.count("total_cpus"),
-        tres=entry.parsed("tres", hostlist.tres, {}),
         extra=entry.extra,
     )
 
@@ -434,38 +381,20 @@ def _later_partition(entry: Entry) -> SlurmPartition:
     def number(name: str, *path: str) -> int | None:
         return entry.read_number(name, entry.inside(name, *path))
 
-    def names(name: str, *path: str) -> tuple[str, ...]:
-        return entry.as_words(name, entry.inside(name, *path))
-
-    states = [word.upper() for word in names("partition", "state")]
+    states = [word.upper() for word in entry.as_words("partition", entry.inside("partition", "state"))]
     shares = entry.inside("maximums", "oversubscribe", "jobs")
-    memory = entry.inside("defaults", "partition_memory_per_cpu"), entry.inside("defaults", "partition_memory_per_node")
-    flags = {word.lower() for word in entry.words("flags")}
     return SlurmPartition(
         name=_name(entry),
         state=states[0] if states else "UNKNOWN",
         nodes=entry.as_parsed("nodes", entry.inside("nodes", "configured"), hostlist.hosts, ()),
-        default=True if "default" in flags else None,
-        hidden="hidden" in flags,
         exclusive=shares == 0,
         oversubscribe=shares if isinstance(shares, int) and shares > 0 else 1,
         time_limit_s=in_seconds(number("maximums", "time")),
-        default_time_s=in_seconds(number("defaults", "time")),
         nodes_max=number("maximums", "nodes"),
         nodes_min=number("minimums", "nodes") or 0,
         tier=number("priority", "tier") or 1,
-        priority=number("priority", "job_factor") or 1,
         preempt_mode=_preempt_mode(entry, "preempt_mode"),
-        grace_s=max(0, entry.number("grace_time") or 0),
-        default_memory_per_cpu_mib=entry.read_number("defaults", memory[0]) or None,
-        default_memory_per_node_mib=entry.read_number("defaults", memory[1]) or None,
         qos=str(entry.inside("qos", "assigned") or ""),
-        allowed_qos=names("qos", "allowed"),
-        denied_qos=names("qos", "deny"),
-        allowed_accounts=names("accounts", "allowed"),
-        denied_accounts=names("accounts", "deny"),
-        cpus=number("cpus", "total") or 0,
-        tres=entry.as_parsed("tres", within(entry.raw.tres, "configured"), hostlist.tres, {}),
         extra=entry.extra,
     )
 
@@ -485,16 +414,199 @@ def reservation(raw: msgspec.Raw) -> SlurmReservation:
         end_s=entry.time("end_time"),
         nodes=entry.parsed("node_list", hostlist.hosts, ()),
         cores=entry.count("core_count"),
-        partition=entry.text("partition"),
-        users=entry.words("users"),
-        accounts=entry.words("accounts"),
-        features=entry.text("features"),
-        licenses=_licenses(entry.raw.licenses),
         flags=frozenset(word.upper() for word in entry.words("flags")),
         tres=entry.parsed("tres", hostlist.tres, {}),
         extra=entry.extra,
     )
 
 
-def _licenses(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+QOS = EntryShape("QOS", "name priority preempt limits")
+ASSOCIATION = EntryShape("association", "account user cluster partition parent_account max")
+SHARE = EntryShape("share", "name parent shares shares_normalized usage effective_usage fairshare type tres")
+DIAG = EntryShape("statistics", "req_time_start schedule_cycle_mean bf_cycle_last rpcs_by_user")
+
+
+def qos(raw: msgspec.Raw) -> Qos:
+    """ValueError when it has no name."""
+    entry = QOS.entry(raw)
+    name = entry.text("name")
+    if not name:
+        raise ValueError("has no name")
+    most = entry.inside("limits", "max")
+    per = within(most, "tres", "per")
+    return Qos(
+        name=name,
+        priority=entry.count("priority"),
+        preempts=entry.as_words("preempt", entry.inside("preempt", "list")),
+        wall_limit_s=_minutes(within(most, "wall_clock", "per", "job")),
+        jobs_per_user=number_in(within(most, "jobs", "active_jobs", "per", "user")),
+        jobs_per_account=number_in(within(most, "jobs", "active_jobs", "per", "account")),
+        jobs_total=number_in(within(most, "active_jobs", "count")),
+        submitted_per_user=number_in(within(most, "jobs", "per", "user")),
+        submitted_per_account=number_in(within(most, "jobs", "per", "account")),
+        tres_per_user=tres_list(within(per, "user")),
+        tres_per_job=tres_list(within(per, "job")),
+        tres_per_account=tres_list(within(per, "account")),
+        tres_total=tres_list(within(most, "tres", "total")),
+    )
+
+
+def association(raw: msgspec.Raw) -> Association:
+    """ValueError when it has no account."""
+    entry = ASSOCIATION.entry(raw)
+    account = entry.text("account")
+    if not account:
+        raise ValueError("has no account")
+    most = entry.raw.max
+    return Association(
+        account=account,
+        user=entry.text("user"),
+        cluster=entry.text("cluster"),
+        partition=entry.text("partition"),
+        parent=entry.text("parent_account"),
+        jobs_max=number_in(within(most, "jobs", "active")),
+        jobs_total=number_in(within(most, "jobs", "per", "count")),
+        submitted_max=number_in(within(most, "jobs", "total")),
+        submitted_total=number_in(within(most, "jobs", "per", "submitted")),
+        wall_limit_s=_minutes(within(most, "jobs", "per", "wall_clock")),
+        tres_total=tres_list(within(most, "tres", "total")),
+        tres_per_job=tres_list(within(most, "tres", "per", "job")),
+    )
+
+
+def share(raw: msgspec.Raw) -> Share:
+    """ValueError when it has no name."""
+    entry = SHARE.entry(raw)
+    name, kinds = entry.text("name"), entry.words("type")
+    if not name:
+        raise ValueError("has no name")
+    user = "USER" in {kind.upper() for kind in kinds}
+    return Share(
+        account=entry.text("parent") if user else name,
+        user=name if user else "",
+        parent="" if user else entry.text("parent"),
+        shares=entry.number("shares"),
+        shares_normalized=entry.real("shares_normalized"),
+        usage_s=entry.count("usage"),
+        usage_effective=entry.real("effective_usage"),
+        factor=_real(entry.inside("fairshare", "factor")),
+        level=_real(entry.inside("fairshare", "level")),
+    )
+
+
+def diag(raw: msgspec.Raw) -> Diag:
+    entry = DIAG.entry(raw)
+    return Diag(
+        since_s=entry.time("req_time_start"),
+        cycle_mean_us=entry.count("schedule_cycle_mean"),
+        backfill_last_us=entry.count("bf_cycle_last"),
+        rpcs_by_user=_rpcs(entry.raw.rpcs_by_user),
+    )
+
+
+def tres_list(value: Any) -> dict[str, int]:
+    """`[{"type": "gres", "name": "gpu", "count": 8}]` as counts; those without a limit are left out."""
+    counts: dict[str, int] = {}
+    for one in value if isinstance(value, list) else []:
+        kind, name, count = within(one, "type"), within(one, "name"), number_in(within(one, "count"))
+        if isinstance(kind, str) and kind and count is not None and count >= 0:
+            counts[f"{kind}/{name}" if isinstance(name, str) and name else kind] = count
+    return counts
+
+
+def _rpcs(value: Any) -> tuple[RpcCount, ...]:
+    return tuple(
+        RpcCount(
+            name=str(one.get("user") or one.get("user_id") or ""),
+            count=number_in(one.get("count")) or 0,
+            total_us=number_in(one.get("total_time")) or 0,
+        )
+        for one in (value if isinstance(value, list) else [])
+        if isinstance(one, dict)
+    )
+
+
+def _minutes(value: Any) -> int | None:
+    return in_seconds(number_in(value))
+
+
+def _real(value: Any) -> float | None:
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+PAST_JOB = EntryShape(
+    "past job",
+    """job_id array name user account association partition qos comment state nodes time exit_code restart_cnt tres
+    steps""",
+)
+STEP = EntryShape("step", "step state nodes tasks time exit_code tres")
+
+
+def past_job(raw: msgspec.Raw) -> PastJob:
+    """ValueError when it has no id."""
+    entry = PAST_JOB.entry(raw)
+    id_ = entry.count("job_id")
+    if not id_:
+        raise ValueError(f"has no job id but {entry.raw.job_id!r}")
+    array_id = number_in(entry.inside("array", "job_id")) or 0
+    task = number_in(entry.inside("array", "task_id"))
+    reason = str(entry.inside("state", "reason") or "")
+    exit_status, signal = exit_code(entry, "exit_code", entry.raw.exit_code)
+    return PastJob(
+        id=id_,
+        array_id=array_id,
+        array_task=task if array_id else None,
+        name=entry.text("name"),
+        user=entry.text("user") or str(entry.inside("association", "user") or ""),
+        account=entry.text("account"),
+        partition=entry.text("partition"),
+        qos=entry.text("qos"),
+        comment=_comment(entry.raw.comment),
+        state=job_state(entry, entry.inside("state", "current"))[0],
+        reason="" if reason == "None" else reason,
+        nodes=entry.as_parsed("nodes", _none_assigned(entry.raw.nodes), names.hosts, ()),
+        submit_s=_time(entry, "submission"),
+        start_s=_time(entry, "start"),
+        end_s=_time(entry, "end"),
+        time_limit_s=_minutes(entry.inside("time", "limit")),
+        exit_status=exit_status,
+        signal=signal,
+        restarts=entry.number("restart_cnt"),
+        tres_wanted=tres_list(entry.inside("tres", "requested")),
+        tres_held=tres_list(entry.inside("tres", "allocated")),
+        steps=tuple(_step(one) for one in entry.raw.steps or () if isinstance(one, dict)),
+    )
+
+
+def _step(value: dict[str, Any]) -> JobStep:
+    entry = STEP.entry(msgspec.Raw(msgspec.json.encode(value)))
+    exit_status, signal = exit_code(entry, "exit_code", entry.raw.exit_code)
+    listed = entry.inside("nodes", "list")
+    return JobStep(
+        id=str(within(entry.raw.step, "id")).rpartition(".")[2],
+        name=str(entry.inside("step", "name") or ""),
+        state=job_state(entry, entry.raw.state)[0],
+        nodes=entry.as_words("nodes", listed),
+        tasks=max(0, number_in(entry.inside("tasks", "count")) or 0),
+        start_s=_time(entry, "start"),
+        end_s=_time(entry, "end"),
+        exit_status=exit_status,
+        signal=signal,
+        tres=tres_list(entry.inside("tres", "allocated")),
+    )
+
+
+def _time(entry: Entry, name: str) -> int:
+    return entry.as_time("time", entry.inside("time", name))
+
+
+def _comment(value: Any) -> str:
+    """v0.0.38 to .42 give three comments: the job's own is the one that submitting set."""
+    own = within(value, "job") if isinstance(value, dict) else value
+    return own if isinstance(own, str) else ""
+
+
+def _none_assigned(value: Any) -> Any:
+    return "" if value == "None assigned" else value
