@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import ssl
 
     from console.client.identity import Identity
-    from console.client.presence import Present
 
 
 PACE_S = 1.0
@@ -149,8 +148,6 @@ class LiveLine:
                 found = decoder(Changes).decode(data)
                 self._version, self._at_ms, self._up = found.version, found.at_ms, True
             elif event == "present":
-                from console.client.presence import Present
-
                 self._present = decoder(Present).decode(data)
             elif event == "absent":
                 self._present = None

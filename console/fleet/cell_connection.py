@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from engine.admission.fleet_routing import FLEET_TAG, CellClock, CellFacts, CellOffer, as_of_cell, offer_of
+from engine.admission.fleet_routing import FLEET_TAG, CellClock, CellFacts, CellLink, CellOffer, as_of_cell, offer_of
 from engine.model.commands import Submit
 from engine.model.errors import (
     BusyError,
@@ -27,15 +27,13 @@ from engine.model.errors import (
     SpecError,
     UnreachableError,
 )
-from engine.model.queries import Query, Term
+from engine.model.queries import Overview, Query, Term
 from engine.model.spec_parts import HOUR_MS
 from engine.model.twin_queries import AskOptions, Options
 
 if TYPE_CHECKING:
     from console.client.protocol import Client, Health
-    from engine.admission.fleet_routing import CellLink
     from engine.external.mirror_report import MirrorReport
-    from engine.model.queries import Overview
     from engine.model.specs import WorkloadSpec
 
 NOT_ASKED = "it was not asked yet"

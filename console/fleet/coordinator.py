@@ -31,6 +31,7 @@ from engine.admission.fleet_routing import (
     TenantShare,
     WaitingSubmission,
     asked_of,
+    barred,
     check_fleet,
     fair_order,
     over_quota,
@@ -190,7 +191,6 @@ class Fleet:
 
     def check(self, spec: WorkloadSpec, cells: tuple[str, ...], where: str) -> None:
         """Raises SpecError for what is malformed and for what no cell can ever be given."""
-        from engine.admission.fleet_routing import barred
 
         check_workload(spec, where)
         terms = terms_of(spec, self.spec, cells, where=where)

@@ -14,16 +14,17 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from console.fleet.cell_connection import SendResult
+from console.fleet.cell_connection import CellLine, SendResult
 from console.fleet.coordinator import Fleet, Held, event, wall_ms
 from console.fleet.queries import FleetEvent, FleetSubmission
 from engine.admission.fleet_routing import (
     CellFacts,
     CellOffer,
+    Routing,
     RoutingDecision,
     RoutingTerms,
     asked_of,
@@ -33,12 +34,6 @@ from engine.admission.fleet_routing import (
 )
 from engine.model.errors import JournalError, SpecError
 from engine.model.specs import WorkloadSpec
-
-if TYPE_CHECKING:
-    from console.fleet.cell_connection import CellLine
-    from engine.admission.fleet_routing import Routing
-    from engine.model.specs import WorkloadSpec
-
 
 FRESH_S = 5.0
 """How long an answer of a cell holds for other work of the same shape."""

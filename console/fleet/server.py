@@ -37,6 +37,7 @@ from console.fleet.journal import FleetJournal
 from console.fleet.queries import (
     MAX_AT_ONCE,
     STATES,
+    FleetPaths,
     FleetQuestions,
     FleetSubmission,
     FleetView,
@@ -50,7 +51,7 @@ from console.server.load_limits import DoorwayServer, OpenConnections, WatchedCo
 from console.server.operations import DEFECT, Forbidden, Operation, answer, asked_by, refusal
 from console.server.request_handler import read_arguments
 from console.text.terminal_text import printable
-from engine.admission.fleet_routing import BY_TAG, RoutingDecision
+from engine.admission.fleet_routing import BY_TAG, CellLink, FleetSpec, RoutingDecision
 from engine.journal.database import Place, Schema, SqliteFile
 from engine.model.errors import MusterError, NotFoundError, SpecError
 from engine.model.specs import WorkloadSpec
@@ -59,8 +60,6 @@ from runbooks.plans.identity import OWNER
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from console.fleet.queries import FleetPaths
-    from engine.admission.fleet_routing import CellLink, FleetSpec
 
 AWAITED = 50
 """Of so many workloads at most a submission waits to tell where they went."""

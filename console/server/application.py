@@ -26,7 +26,7 @@ do is the policy's to say (`runbooks.gate.approval_policy`). Requests that a bro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -76,13 +76,8 @@ from engine.loop import EngineLoop
 from engine.model.errors import MusterError, NotFoundError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from prometheus_client.metrics_core import Metric
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from console.server.load_limits import BackPressure
-    from engine.loop import EngineLoop
 
 
 LOGIN_LIFE_MS = 12 * 3_600_000

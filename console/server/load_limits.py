@@ -26,8 +26,8 @@ import re
 import resource
 import socket
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, Protocol
 
 import uvicorn
 
@@ -35,10 +35,6 @@ from console.client.identity import peer_text
 from console.client.sockets import account_at
 from console.server.operations import Crowded
 from runbooks.plans.identity import TCP
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 MAX_CALLERS = 20_000
 """Whose buckets are kept; the one that asked least recently is forgotten, and begins anew with a full one."""

@@ -49,14 +49,13 @@ from console.client.protocol import Client
 from console.client.questions import question_of
 from console.forms.filters import parse_columns, parse_sort, parse_view
 from console.server.operations import Number, Operation, TextParameter, asked_by, body, decoded
-from console.server.request_handler import answer_of, least_of
+from console.server.request_handler import Reads, VersionWatch, answer_of, least_of
 from engine.model.errors import MusterError, SpecError
 from engine.model.queries import Changes, Kind, Page, Query
 from engine.reads.answers import MAX_ROWS
 
 if TYPE_CHECKING:
     from console.server.application import Metrics
-    from console.server.request_handler import Reads, VersionWatch
     from console.service.local_client import LocalClient
     from engine.loop import EngineLoop
     from runbooks.plans.identity import Actor

@@ -30,7 +30,7 @@ from console.client.protocol import RuntimeEstimate
 from console.text.terminal_text import duration, timestamp
 from engine.model.errors import RefusedError, SpecError, of_code
 from engine.model.quantities import MIN_RUNS
-from engine.model.queries import Page, Query, Term
+from engine.model.queries import NodeDetail, Page, Query, Term, WorkloadDetail
 from engine.model.twin_queries import MAX_HORIZON_MS, MAX_STRETCH, AskOptions, Options
 from recommender.estimates.cell_runs import (
     COLUMNS,
@@ -54,9 +54,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model.external_cells import PastRun
-    from engine.model.queries import NodeDetail, WorkloadDetail
     from engine.model.specs import QueueSpec
-    from recommender.estimates.cell_runs import WorkloadFeatures
     from recommender.estimates.quotes import QuoteCandidate, QuotePlan
 
 
@@ -437,7 +435,6 @@ class Quotes:
 
 def _asked(request: QuoteRequest, made: QuotePlan) -> WorkloadFeatures:
     """What is known of the work before it is there."""
-    from recommender.estimates.cell_runs import WorkloadFeatures
 
     group = made.candidates[0].spec.groups[0]
     return WorkloadFeatures(

@@ -52,7 +52,7 @@ from runbooks.drafts.typed_draft import (
 from runbooks.gate.approval_policy import may
 from runbooks.models.drafter import MODEL, ModelDrafter, ModelSetup
 from runbooks.plans.identity import TCP, Actor
-from runbooks.plans.typed_plan import ENDED, EvidenceRef, Source
+from runbooks.plans.typed_plan import ENDED, EvidenceRef, Proposal, Request, RunbookRef, Source
 from runbooks.procedures.registry import RunbookRegistry
 from runbooks.untrusted.stranger_texts import MARGIN, MARKER, applied, says_secret, secrets_in, visible
 
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from recommender.findings.suggestions import Suggestion
     from runbooks.gate.approval_gate import Gate
-    from runbooks.plans.typed_plan import Proposal, Request, RunbookRef
 
 
 MAX_TEXTS_OF = 8

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.model.columns import view
 from engine.model.errors import MusterError, NotFoundError, SpecError
 from engine.model.quantities import shown
-from engine.model.queries import Query, Term
+from engine.model.queries import Overview, Query, Term
 from engine.model.specs import HOUR_MS
 from engine.state.workloads import NONE
 from recommender.estimates.queries import MAX_HOURS, Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from console.service.insights import Insights
     from engine.control import Engine
     from engine.loop import EngineLoop
-    from engine.model.queries import Overview
     from recommender.estimates.demand import DemandForecast
-    from recommender.estimates.queries import Forecast
     from recommender.findings.history_watch import HistoryWatch
     from recommender.history.tables import ForecastRows
     from recommender.history.telemetry import Telemetry

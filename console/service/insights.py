@@ -18,11 +18,11 @@ from engine.admission.workload_changes import spec_of
 from engine.capacity.task_shapes import accepts
 from engine.model.columns import view
 from engine.model.errors import MusterError
-from engine.model.specs import WorkloadState
+from engine.model.specs import TaskGroup, WorkloadState
 from engine.state.ledger import share
-from recommender.estimates.queries import SizingReport, SizingRequest
-from recommender.estimates.request_sizing import Sizer, TaskGroupUse, sized, sizing_findings
-from recommender.history.metrics import CELL, kind_of
+from recommender.estimates.queries import PlacementAdvice, SizingReport, SizingRequest
+from recommender.estimates.request_sizing import Sizer, TaskGroupUse, UsageModel, sized, sizing_findings
+from recommender.history.metrics import CELL, RunRecord, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +30,9 @@ if TYPE_CHECKING:
     from console.service.telemetry import Archive
     from engine.control import Engine
     from engine.loop import EngineLoop
-    from engine.model.specs import TaskGroup
     from engine.state.cell_state import State
     from recommender.estimates.machine_choice import CandidatePool, ColocatedRun, Fingerprint, Slowdown, SpeedModel
-    from recommender.estimates.queries import PlacementAdvice
-    from recommender.estimates.request_sizing import UsageModel
     from recommender.findings.suggestions import Suggestion
-    from recommender.history.metrics import RunRecord
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 EVERY_S = 25.0
@@ -172,7 +168,6 @@ class Insights:
 
     def _learn(self) -> UsageModel:
         """What kinds use, by all that is in the history."""
-        from recommender.estimates.request_sizing import UsageModel
 
         now_s = time.monotonic()
         if self._usage is not None and now_s - self._learnt_s < FRESH_S:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from console.client.presence import Presence, PresenceAsk, Present
-from console.client.protocol import Client, Health
+from console.client.protocol import Client, Health, RuntimeEstimate
 from console.client.questions import Arguments, Question, refuse_read_only, wrap_answers
-from console.service.advisor import Quotes
+from console.service.advisor import Advisor, Quotes
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts
-from console.service.gate_watch import GateFigures
+from console.service.gate_watch import GateFigures, GateTicker
 from console.service.insights import Insights
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
@@ -38,29 +38,39 @@ from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
 from console.version import VERSION
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.queries import Named
+from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Page, Query, Unblocking
 from runbooks.audit import reader as reading
 from runbooks.gate import aftermath, policy_changes
 from runbooks.gate.decisions import admit
-from runbooks.plans.identity import OWNER, THIS_ACCOUNT, Actor
-from runbooks.plans.queries import AuditErased, AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
+from runbooks.plans.identity import OWNER, THIS_ACCOUNT, Actor, AuthRefused, Signed
+from runbooks.plans.queries import (
+    AuditErased,
+    AuditPage,
+    AuditPart,
+    AuditQuery,
+    AuditRange,
+    AuditState,
+    IntentAnswer,
+    IntentDetail,
+    RunbookAsk,
+    RunbookLine,
+    RunbookRun,
+    RunbookView,
+    RunbookVote,
+)
 from runbooks.procedures.registry import RunbookRegistry
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from console.client.identity import IdentityClaim
-    from console.client.protocol import RuntimeEstimate
     from console.client.tokens import NewToken, TokenAsk, TokenLine
-    from console.service.advisor import Advisor
-    from console.service.gate_watch import GateTicker
     from engine.control import Engine
     from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
     from engine.external.mirror_report import Mirrored, MirrorReport
     from engine.loop import EngineLoop
     from engine.model.commands import AnyCommand, Receipt
     from engine.model.external_cells import IntentsReport
-    from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Query, Unblocking
     from engine.model.twin_queries import Ask, RunStatus, ScoreReport
     from recommender.estimates.queries import (
         Forecast,
@@ -86,22 +96,6 @@ if TYPE_CHECKING:
         Verdict,
     )
     from runbooks.gate.run_limits import Freeze, FreezeSpec
-    from runbooks.plans.identity import Actor, AuthRefused, Signed
-    from runbooks.plans.queries import (
-        AuditErased,
-        AuditPage,
-        AuditPart,
-        AuditQuery,
-        AuditRange,
-        AuditState,
-        IntentAnswer,
-        IntentDetail,
-        RunbookAsk,
-        RunbookLine,
-        RunbookRun,
-        RunbookView,
-        RunbookVote,
-    )
     from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
 
 
@@ -285,8 +279,6 @@ class LocalClient(Client):
     def note_shown(self, query: Query, page: bytes) -> None:
         """That page, as JSON, goes to somebody's screen: what a mirror shows there is kept fresh."""
         if query.kind == "workloads" and query.limit <= MAX_ON_A_SCREEN and self._slurm.watcher is not None:
-            from engine.model.queries import Page
-
             found = msgspec.json.decode(page, type=Page)
             if "id" in found.columns:
                 at = found.columns.index("id")

@@ -50,13 +50,12 @@ from recommender.findings.suggestions import (
 )
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.target_readings import MAX_PERSON
-from runbooks.plans.typed_plan import EvidenceRef, Source
+from runbooks.plans.typed_plan import EvidenceRef, Proposal, Request, Source
 
 if TYPE_CHECKING:
     from console.service.advisor import Advisor
     from engine.loop import EngineLoop
     from engine.model.queries import Overview
-    from runbooks.plans.typed_plan import Proposal, Request
 
 
 HORIZON_MS = 6 * HOUR_MS

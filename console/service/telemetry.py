@@ -48,13 +48,12 @@ from recommender.history.metrics import (
     SampleBatch,
     kind_of,
 )
-from recommender.history.telemetry import Telemetry
+from recommender.history.telemetry import Telemetry, clock_of
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from recommender.history.chunks import SeriesPoints
-    from recommender.history.telemetry import Telemetry
 
 
 EVERY_S = 2.0
@@ -429,8 +428,6 @@ class Archive:
     @property
     def telemetry(self) -> Telemetry:
         if self._telemetry is None:
-            from recommender.history.telemetry import Telemetry, clock_of
-
             self._telemetry = Telemetry(clock=clock_of(lambda: self._loop.engine.now_ms))
         return self._telemetry
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.executors.task_files import (
+    Bounds,
     OutputPart,
     OutputRequest,
     ProcessReport,
@@ -32,11 +33,8 @@ from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.state.usage import UsageSample
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from engine.control import Engine
     from engine.executors.process_executor import ProcessExecutor
-    from engine.executors.task_files import Bounds
     from engine.loop import EngineLoop
     from engine.model.specs import CellSpec
 

@@ -20,6 +20,7 @@ import msgspec
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     LargeBinary,
     MetaData,
     String,
@@ -43,18 +44,15 @@ from console.client.tokens import (
 )
 from engine.journal.database import create_tables
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
-from runbooks.gate.approval_policy import may
+from runbooks.gate.approval_policy import Policy, may
 from runbooks.plans.identity import TCP, TOKEN, Actor, Scope, Unauthenticated
 from runbooks.untrusted.stranger_texts import why_confusing
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from console.client.oidc import Proof
     from engine.control import Engine
     from engine.loop import EngineLoop
     from runbooks.gate.approval_gate import Gate
-    from runbooks.gate.approval_policy import Policy
 
 
 SECRET_BYTES = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from console.cli.start import AGENTS, cell, feed
+from console.cli.demo_cell import AGENTS, cell, feed
 from console.tui.page_data import markdown, quoted_text
 from console.views.decision_needs import new_votes, press_next, what_moved
 from console.views.policy import policy_columns, review_sections

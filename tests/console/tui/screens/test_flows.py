@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from console.cli.start import AGENTS, feed
-from console.cli.start import cell as demo_cell
+from console.cli.demo_cell import AGENTS, feed
+from console.cli.demo_cell import cell as demo_cell
 from console.client.remote import RemoteClient
 from console.client.sockets import bind_unix
 from console.forms.settings import ConsoleSettings
