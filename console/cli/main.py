@@ -14,15 +14,18 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
-from console.forms.engine_arguments import (
+from console.forms.command_arguments import (
     ShellParser,
     as_json,
     command,
     count,
     database_commands,
+    fleet_commands,
     here_commands,
     positive,
+    quote_arguments,
     reach,
+    submit_arguments,
     token_commands,
 )
 from console.forms.gate_arguments import (
@@ -32,7 +35,6 @@ from console.forms.gate_arguments import (
     proposal_commands,
     runbook_commands,
 )
-from console.forms.work_arguments import fleet_commands, quote_arguments, submit_arguments
 from console.version import VERSION
 
 EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {

@@ -35,7 +35,7 @@ from engine.model.errors import RefusedError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
     from console.actions.registry import ScreenName
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
     from console.client.protocol import Client
     from console.client.sockets import Tls
     from console.forms.session_state import SessionState
@@ -81,7 +81,7 @@ def open_console(arguments: argparse.Namespace) -> int:
                 return ended
     if arguments.speed is not None:
         check_speed(arguments.speed, "--speed")
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
 
     identity = Identity(settings)
     identity.unlock()

@@ -11,7 +11,7 @@ from console.text.terminal_text import printable
 from engine.model.errors import SpecError, UnreachableError
 
 if TYPE_CHECKING:
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
     from console.client.protocol import Client
 
 
@@ -52,7 +52,7 @@ def connect(arguments: argparse.Namespace) -> Client:
 def identity_of(arguments: argparse.Namespace) -> Identity:
     """In whose name this command acts, and what signs for them: the same for all it asks, so that a passphrase is asked
     for once."""
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
 
     if getattr(arguments, "identity", None) is None:
         arguments.identity = Identity(settings_of(arguments))

@@ -26,9 +26,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from console.client.credentials import LoginView, NewToken, TokenAsk, TokenLine
 from console.client.presence import PresenceAsk, Present
 from console.client.questions import UNSENT, Asking, asks
-from console.client.tokens import LoginView, NewToken, TokenAsk, TokenLine
 from engine.elasticity.scaling_report import ScalingReport
 from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.external.mirror_report import Mirrored, MirrorReport

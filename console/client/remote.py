@@ -34,7 +34,7 @@ from runbooks.gate.approval_policy import Caller
 if TYPE_CHECKING:
     import ssl
 
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
 
 
 PACE_S = 1.0

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from console.commands.show import write_json, write_lines
+from console.evals.reports import require_learner, tell_mended, tell_problems
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, printable, timestamp
 from engine.model.errors import MusterError, SpecError
@@ -111,15 +112,10 @@ def alarm_lines(series: Sequence[backtest_demand.LabelledSeries], alarms: dict[s
 
 def tell(series: Sequence[backtest_demand.LabelledSeries], problems: Problems, unlabelled: Sequence[str]) -> None:
     """On standard error: what was mended or left out."""
-    for each in series:
-        for what in each.mended:
-            print(f"muster: {printable(each.name)}: {printable(what)}", file=sys.stderr)
+    tell_mended((each.name, each.mended) for each in series)
     for name in unlabelled:
         print(f"muster: {printable(name)} has no labels and is not scored", file=sys.stderr)
-    if problems.count:
-        print(f"muster: {problems.count:,} rows could not be read", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)
+    tell_problems(problems, "rows could not be read")
 
 
 RULE = "seasonal_naive_24"
@@ -154,13 +150,8 @@ def demand(arguments: argparse.Namespace) -> None:
             write_lines([f"{printable(name)}", *lines(told), ""])
         write_lines([f"geometric means over {len(scores)} series, relative to {RULE}; intervals: the plain mean"])
         write_lines(lines(geometric_means(list(scores.values()))))
-    for series in read:
-        for what in series.mended:
-            print(f"muster: {printable(series.name)}: {printable(what)}", file=sys.stderr)
-    if problems.count:
-        print(f"muster: {problems.count:,} rows could not be used", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)
+    tell_mended((series.name, series.mended) for series in read)
+    tell_problems(problems, "rows could not be used")
 
 
 def lines(scores: dict[str, DemandScore]) -> list[str]:
@@ -201,14 +192,9 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-class MissingLearner(MusterError):
-    """The learning package is not installed here."""
-
-
 def runtime(arguments: argparse.Namespace) -> None:
     """Run-time estimates on a trace; see `recommender.backtests.run_times` for the protocol."""
-    if importlib.util.find_spec("sklearn") is None:
-        raise MissingLearner("scikit-learn is not installed, and run times are learnt with it", "pip install .")
+    require_learner()
     problems = Problems(strict=arguments.strict)
     runs, figures = run_times.read(arguments.files, arguments.format, problems)
     scores = run_times.backtest(runs, figures)
@@ -221,10 +207,7 @@ def runtime(arguments: argparse.Namespace) -> None:
         ]
         titles = ("METHOD", "PINBALL P50", "PINBALL P90", "COVERAGE P90", "WITHIN 2X", "JOBS")
         write_lines(table(titles, rows, (False, True, True, True, True, True)))
-    if problems.count:
-        print(f"muster: {problems.count:,} lines could not be read", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)
+    tell_problems(problems, "lines could not be read")
 
 
 Figures = Sequence[float | None]
@@ -253,7 +236,8 @@ def scaling(arguments: argparse.Namespace) -> None:
         scores[series.name] = backtest_demand.backtest_scaling(series, arguments.lead)
     titles = ("METHOD", "ABOVE DEMAND %", "UNMET %", "HOURS")
     _tell(arguments, scores, titles, _scaling_cells, _means)
-    _mended([(series.name, series.mended) for series in read], problems)
+    tell_mended((series.name, series.mended) for series in read)
+    tell_problems(problems, "rows could not be used")
 
 
 def spot(arguments: argparse.Namespace) -> None:
@@ -264,7 +248,8 @@ def spot(arguments: argparse.Namespace) -> None:
     scores = {changes.name: backtest_demand.backtest_spot_prices(changes) for changes in read}
     titles = ("METHOD", "MEDIAN APE %", "MEAN APE %", "ORIGINS")
     _tell(arguments, scores, titles, _spot_cells, _spot_means)
-    _mended([(changes.name, changes.mended) for changes in read], problems)
+    tell_mended((changes.name, changes.mended) for changes in read)
+    tell_problems(problems, "rows could not be used")
 
 
 def _tell(
@@ -334,13 +319,3 @@ def _plain(values: Figures) -> float | None:
 
 def _scaling_figure(value: float | None, places: int = 1) -> str:
     return "-" if value is None else f"{value:,.{places}f}"
-
-
-def _mended(told: Sequence[tuple[str, Sequence[str]]], problems: Problems) -> None:
-    for name, mended in told:
-        for what in mended:
-            print(f"muster: {printable(name)}: {printable(what)}", file=sys.stderr)
-    if problems.count:
-        print(f"muster: {problems.count:,} rows could not be used", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)

@@ -16,8 +16,6 @@ What `muster bench spot-week` prints.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -26,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from console.commands.show import write_json, write_lines
+from console.evals.reports import machine, machine_fact
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import printable, wrap
 from engine.control import Engine
@@ -116,7 +115,6 @@ def run_clemson(arguments: argparse.Namespace) -> None:
     print(f"ordering {PEAK:,} machines in virtual time", file=sys.stderr)
     result = bench(seed=arguments.seed)
     if arguments.json:
-        machine = {"python": platform.python_version(), "cores": os.cpu_count()}
         assumed = {
             "head_calls_per_s": HEAD_CALLS_PER_S,
             "boot_median_p95_ms": BOOT_MS,
@@ -125,7 +123,7 @@ def run_clemson(arguments: argparse.Namespace) -> None:
         }
         write_json(
             {"scenario": "clemson", "seed": arguments.seed, "result": msgspec.to_builtins(result), "assumed": assumed,
-             "published": {"source": SOURCE}, "machine": machine}
+             "published": {"source": SOURCE}, "machine": machine()}
         )  # fmt: skip
         return
     ramp = result.ramp
@@ -138,7 +136,7 @@ def run_clemson(arguments: argparse.Namespace) -> None:
          f"{result.tasks_restarted:,} started over"),
         ("busy", f"{result.busy_permille / 10:.1f}% of the connected machines' time"),
         ("wall time", f"{result.wall_ms / 1000:,.1f} s with the engine"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]  # fmt: skip
     lines = [*facts(pairs), "", "vCPU connected, and when", *_marks(ramp), ""]
     compared = {
@@ -238,7 +236,7 @@ def _report(
         "read_back_ms": None if read_back_s is None else round(read_back_s * 1000),
         "published": {"source": scenario.source, "nodes": scenario.nodes},
         "not_in_it": NOT_IN_IT,
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
+        "machine": machine(),
     }
 
 
@@ -261,7 +259,7 @@ def _report_lines(
         ("checked", f"{result.checks} times: counts, whole gangs, capacity, quota, work kept"),
         ("objects", f"{most:,} at the most: nodes, live workloads, placed tasks"),
         ("wall time", f"{result.wall_ms / 1000:,.1f} s; {result.define_ms / 1000:,.1f} s of it to define the cell"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]  # fmt: skip
     lost_min = max(phase.lost_ms for phase in result.phases) / 60_000
     lines = [*facts(pairs), "", *_starts(result), "", *_preemptions(result), ""]
@@ -351,7 +349,7 @@ def _kueue_report(arguments: argparse.Namespace, scenario: KueueScenario, result
             "used_permille": scenario.published_usage_permille,
             "final_admission_mean_ms": {mix.name: mix.published_ms for mix in scenario.mix},
         },
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
+        "machine": machine(),
     }
 
 
@@ -373,7 +371,7 @@ def _kueue_report_lines(arguments: argparse.Namespace, scenario: KueueScenario, 
         ("withdrawn", f"{result.withdrawn:,} placements, before an executor saw them"),
         ("decisions", f"{result.starts:,} starts, {result.preemptions:,} preemptions in {result.cycles:,} cycles"),
         ("wall time", f"{_wall_s(result.wall_ms)}, {result.decisions_per_s:,} decisions/s"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]
     return [*facts(pairs), "", *_admission_table(scenario, result), "", *_published_lines(scenario)]
 
@@ -469,7 +467,7 @@ def _predictive_day_report(
             "on_time_ms": ON_TIME_MS,
             "sizings": msgspec.to_builtins(runs),
         },
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
+        "machine": machine(),
     }
 
 
@@ -487,7 +485,7 @@ def _lines(
     pairs = [
         ("series", "generated" if arguments.data is None else f"{len(scores) // len(LEADS)} given"),
         ("quantile", f"{permille / 1000:g}, which provides least on the parts before the tests"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]
     lines = [*facts(pairs), "", "Unit-hours above demand, % of those demanded, when 1 % is unmet"]
     for lead in LEADS:
@@ -556,9 +554,13 @@ def run_spot_week(arguments: argparse.Namespace) -> None:
     print("a week of work under four policies in virtual time", file=sys.stderr)
     result = bench_spot_week(market, seed=arguments.seed)
     if arguments.json:
-        machine = {"python": platform.python_version(), "cores": os.cpu_count()}
         write_json(
-            {"scenario": "spot-week", "seed": arguments.seed, "result": msgspec.to_builtins(result), "machine": machine}
+            {
+                "scenario": "spot-week",
+                "seed": arguments.seed,
+                "result": msgspec.to_builtins(result),
+                "machine": machine(),
+            }
         )
     else:
         write_lines(_spot_week_lines(arguments.seed, result))
@@ -571,7 +573,7 @@ def _spot_week_lines(seed: int, result: SpotWeekResult) -> list[str]:
         ("prices", prices),
         ("taken", taken),
         ("wall time", f"{sum(each.wall_ms for each in result.policies) / 1000:,.1f} s"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]
     costs = [
         [each.policy, _usd(each.cost_microusd), _usd(each.cost_per_finished_microusd, 4),

@@ -12,22 +12,19 @@ import asyncio
 import contextlib
 import functools
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.launch import note
 from console.client.questions import Question, know_structs, questions_of, wrap_answers
 from console.client.remote import RemoteClient
@@ -48,12 +45,20 @@ from console.fleet.routing import Router
 from console.forms.settings import TOKEN, ConsoleSettings
 from console.server.authentication import BrowserGuard
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
-from console.server.operations import DEFECT, Forbidden, Operation, answer, asked_by, refusal
+from console.server.operations import Forbidden, Operation, answer, asked_by
 from console.server.request_handler import read_arguments
+from console.server.served_process import (
+    after_loss,
+    end_when_taken,
+    error_handlers,
+    stop_on_signals,
+    uvicorn_config,
+    wait_for_lease_alone,
+)
 from console.text.terminal_text import printable
 from engine.admission.fleet_routing import BY_TAG, CellLink, FleetSpec, RoutingDecision
 from engine.journal.database import Place, Schema, SqliteFile
-from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.errors import NotFoundError, SpecError
 from engine.model.specs import WorkloadSpec
 from runbooks.gate.decisions import ROOT
 from runbooks.plans.identity import OWNER
@@ -66,7 +71,6 @@ AWAITED = 50
 AWAITED_S = 2.0
 """Beyond the time that cells have for an answer."""
 TRUSTED = (OWNER, ROOT)
-STOP_S = 5
 
 
 class FleetAnswers(FleetQuestions):
@@ -153,8 +157,6 @@ def serve_fleet(
     os.umask(0o077)
     # One token for all cells would be shown to each of them: the file says which goes where.
     os.environ.pop(TOKEN, None)
-    from console.service.standby import after_loss, wait_for_lease_alone
-
     place = place or SqliteFile(paths.journal)
     lease = None
     if standby and isinstance(place, Schema):
@@ -186,8 +188,6 @@ def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal
         router.start()
         after.callback(router.stop)
         if journal.lease is not None:
-            from console.service.standby import end_when_taken
-
             end_when_taken(journal.lease, lambda: not router.is_alive, "fleet")
         asyncio.run(run_server(fleet, router, bound, lambda: _say_ready(fleet, paths)))
         print("muster fleet stops", file=sys.stderr, flush=True)
@@ -207,8 +207,8 @@ async def run_server(
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serves on a bound socket until a signal comes or, where signals are not ours to take, `stop` is set."""
-    server = DoorwayServer(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN), OpenConnections())
-    stopping = stop or _stop_on_signals()
+    server = DoorwayServer(uvicorn_config(build_fleet_app(fleet, router), _Protocol), OpenConnections())
+    stopping = stop or stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopped = asyncio.create_task(stopping.wait())
     while not server.started and not serving.done():
@@ -220,13 +220,6 @@ async def run_server(
     await serving
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
-    return stop
-
-
 def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
     of = f"muster fleet '{fleet.spec.name}' of {len(fleet.lines)} cells"
     print(printable(f"{of} ready on {paths.socket}, process {os.getpid()}"), file=sys.stderr, flush=True)
@@ -235,28 +228,12 @@ def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
 def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
     app = Starlette(
         routes=fleet_routes(FleetAnswers(fleet, router)),
-        exception_handlers={
-            MusterError: _handled, HTTPException: _http_error, ClientDisconnect: _handled, Exception: _unexpected,
-        },
-    )  # fmt: skip
+        exception_handlers=error_handlers(
+            lambda path: NotFoundError(f"there is no {path} here", "This is a fleet, not a cell")
+        ),
+    )
     app.add_middleware(BrowserGuard, hosts=("muster", "localhost"))
     return app
-
-
-async def _handled(request: Request, error: Exception) -> Response:
-    return refusal(error if isinstance(error, MusterError) else SpecError("body", "ended early", "Send it again"))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    if getattr(error, "status_code", 500) == 404:
-        return refusal(NotFoundError(f"there is no {request.url.path[:120]} here", "This is a fleet, not a cell"))
-    refused = refusal(SpecError("method", f"{request.method} is not possible on {request.url.path[:120]}", ""))
-    refused.status_code = getattr(error, "status_code", 500)
-    return refused
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    return refusal(DEFECT)
 
 
 def _in_the_name_of(account: str, workloads: Sequence[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
@@ -270,16 +247,3 @@ def _account(request: Request) -> str:
 
 class _Protocol(WatchedConnection, H11Protocol):
     """With an eye on who connects and how."""
-
-
-_UVICORN: dict[str, Any] = {
-    "http": _Protocol,
-    "lifespan": "off",
-    "log_level": "error",
-    "access_log": False,
-    "server_header": False,
-    "timeout_keep_alive": 75,
-    "timeout_graceful_shutdown": STOP_S,
-    "ws": "none",
-    "proxy_headers": False,
-}

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from console.forms.engine_arguments import count, integer, positive, ratio
+from console.forms.command_arguments import count, integer, positive, ratio
 from engine.model.errors import SpecError
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import METAVARS, Action, Argument, Form

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from console.forms.engine_arguments import as_json, command, path_of, positive, reach
+from console.forms.command_arguments import as_json, command, path_of, positive, reach
 
 _AUDIT_CODES = """\
 exit codes of this command:

@@ -22,7 +22,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER
 from console.server.operations import VERSION, Forbidden, Operation, body, decoded, on_engine
 from engine.executors.agent_reports import SampleOf, UsageOf
 from engine.model.errors import SpecError

@@ -35,22 +35,19 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER, LoginView, NewToken, TokenAsk
 from console.client.oidc import OpenIdProvider
 from console.client.protocol import Client, Login
 from console.client.questions import PLACE, question_of, questions_of, refuse_read_only
-from console.client.tokens import LoginView, NewToken, TokenAsk
 from console.server import idempotency
 from console.server.agents import AgentRoutes
 from console.server.authentication import MAX_LOGIN, Authentication, BrowserGuard, Doors
 from console.server.idempotency import IdempotencyKeys
 from console.server.load_limits import BackPressure
 from console.server.operations import (
-    DEFECT,
     MAX_BODY_BYTES,
     STATUS,
     VERSION,
@@ -65,15 +62,15 @@ from console.server.operations import (
     asked_by,
     body,
     decoded,
-    refusal,
 )
 from console.server.request_handler import AT_LEAST, Reads, RequestHandler, VersionWatch, kind_of
+from console.server.served_process import error_handlers
 from console.server.submissions import Submitting
 from console.server.watching import EventRoutes, Listings, PresenceRoutes
 from console.service.local_client import LocalClient
 from console.version import VERSION as SOFTWARE
 from engine.loop import EngineLoop
-from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -413,6 +410,10 @@ def _standing(why: str) -> Response:
     return Response(content, status_code=503 if why else 200, media_type="application/json")
 
 
+def _no_route(path: str) -> NotFoundError:
+    return NotFoundError(f"there is no {path}", "See console/server/application.py or docs/shell.md for the routes")
+
+
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -467,39 +468,10 @@ def build_service(
     handler = RequestHandler(client, loop, reads, pressure, keys)
     app = Starlette(
         routes=[handler.route(operation) for operation in operations],
-        exception_handlers={
-            MusterError: _handled,
-            HTTPException: _http_error,
-            ClientDisconnect: _handled,
-            Exception: _unexpected,
-        },
+        exception_handlers=error_handlers(_no_route),
     )
     app.add_middleware(Authentication, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
     app.add_middleware(Counting, metrics=metrics)
     shown = Versioned(app, loop.copies.shown_version)
     return ControlPlane(shown, operations, metrics, (events.close, presence.close, watch.close, reads.close))
-
-
-async def _handled(request: Request, error: Exception) -> Response:
-    if isinstance(error, MusterError):
-        return refusal(error)
-    return refusal(SpecError("body", "ended early", "Send it again"))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 500)
-    path = request.scope["path"][:120]
-    if status == 404:
-        return refusal(
-            NotFoundError(f"there is no {path}", "See console/server/application.py or docs/shell.md for the routes")
-        )
-    refused = refusal(SpecError("method", f"{request.method} is not possible on {path}", ""))
-    refused.status_code = status
-    refused.headers.update(getattr(error, "headers", None) or {})
-    return refused
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    """A defect of the server itself: Starlette lets it go on to the log, where its traceback belongs."""
-    return refusal(DEFECT)

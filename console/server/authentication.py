@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.client.identity import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
+from console.client.credentials import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
 from console.server.load_limits import TokenBuckets, network_of, too_many
 from console.server.operations import Forbidden, body, refusal
 from engine.model.errors import MusterError

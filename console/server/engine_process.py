@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
 from console.server.operations import SaysVersion
+from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
 from console.service.advisor import Advisor
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts, HistoryFindings
@@ -43,7 +43,6 @@ from console.service.local_client import LocalClient
 from console.service.model_setup import key_source, setup_of
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
-from console.service.standby import after_loss, end_when_taken, wait_for_lease
 from console.service.telemetry import Archive, Collector, kept_by
 from console.service.this_machine import LocalExecution, check_here, usage_of
 from console.text.terminal_text import printable
@@ -73,13 +72,8 @@ from runbooks.procedures.registry import RunbookRegistry
 
 new_event_loop = uvloop.new_event_loop
 """The loop that the server runs on, in an engine's process and in tests."""
-KEEP_ALIVE_S = 75
-"""Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
-STOP_S = 5
-"""Longest wait for requests under way when stopping."""
 PART_S = 0.5
 """Longest wait for the other end of a connection that is idle."""
-BACKLOG = 2_048
 
 
 async def run_server(
@@ -105,7 +99,7 @@ async def run_server(
     if tls is not None:
         context = tls.open()
         serving.append(_serving(service, secured, connections, ssl_context_factory=lambda config, default: context))
-    stopping = stop or _stop_on_signals()
+    stopping = stop or stop_on_signals()
     stopped = asyncio.create_task(stopping.wait())
     renewing = asyncio.create_task(_renew(tls)) if tls is not None else None
     tasks = [task for _, task in serving]
@@ -126,7 +120,7 @@ async def run_server(
 def _serving(
     service: ControlPlane, sockets: Sequence[socket.socket], connections: OpenConnections, **options: Any
 ) -> tuple[uvicorn.Server, asyncio.Task[None]]:
-    server = DoorwayServer(uvicorn.Config(service.app, **_UVICORN, **options), connections)
+    server = DoorwayServer(uvicorn_config(service.app, _Protocol, **options), connections)
     return server, asyncio.create_task(server.serve(sockets=list(sockets)))
 
 
@@ -141,13 +135,6 @@ async def _renew(tls: Tls) -> None:
             print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
-    return stop
-
-
 class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
     """With an eye on who connects and how."""
 
@@ -160,20 +147,6 @@ class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
     def _part(self) -> None:
         if not self.transport.get_write_buffer_size():
             self.transport.abort()
-
-
-_UVICORN: dict[str, Any] = {
-    "http": _Protocol,
-    "lifespan": "off",
-    "log_level": "error",
-    "access_log": False,
-    "server_header": False,
-    "timeout_keep_alive": KEEP_ALIVE_S,
-    "timeout_graceful_shutdown": STOP_S,
-    "backlog": BACKLOG,
-    "ws": "none",
-    "proxy_headers": False,
-}
 
 
 SWITCH_S = 0.0005

@@ -31,7 +31,7 @@ from typing import Any, Literal, Protocol
 
 import uvicorn
 
-from console.client.identity import peer_text
+from console.client.credentials import peer_text
 from console.client.sockets import account_at
 from console.server.operations import Crowded
 from runbooks.plans.identity import TCP

@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER
 from console.client.protocol import Client
 from console.client.questions import Arguments, Question, question_of, refuse_read_only
 from console.server import idempotency

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER
 from console.client.questions import refuse_read_only
 from console.server import idempotency
 from console.server.idempotency import IdempotencyKey, IdempotencyKeys, StoredResponse

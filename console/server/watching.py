@@ -43,7 +43,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER
 from console.client.presence import WAIT_S, Presence, PresenceAsk
 from console.client.protocol import Client
 from console.client.questions import question_of

@@ -63,8 +63,7 @@ from runbooks.procedures.registry import RunbookRegistry
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from console.client.identity import IdentityClaim
-    from console.client.tokens import NewToken, TokenAsk, TokenLine
+    from console.client.credentials import IdentityClaim, NewToken, TokenAsk, TokenLine
     from engine.control import Engine
     from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
     from engine.external.mirror_report import Mirrored, MirrorReport

@@ -32,7 +32,7 @@ from sqlalchemy import (
     update,
 )
 
-from console.client.tokens import (
+from console.client.credentials import (
     LONGEST_LIFE_MS,
     MAX_NAME,
     PREFIX,

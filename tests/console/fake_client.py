@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from console.client.credentials import NewToken, TokenAsk, TokenLine
 from console.client.presence import Here, PresenceAsk, Present
 from console.client.protocol import Client, Health, RuntimeEstimate
 from console.client.questions import Question, refuse_read_only, wrap_answers
-from console.client.tokens import NewToken, TokenAsk, TokenLine
 from engine.elasticity.scaling_report import PoolSize, ScalingReport
 from engine.executors.task_files import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport

@@ -13,10 +13,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from console.cli.main import run
+from console.client.credentials import SCOPES, kept, token_for
 from console.client.oidc import OpenIdProvider, check_url
-from console.client.tokens import SCOPES, kept, token_for
 from console.commands.tokens import id_token_of
-from console.forms import engine_arguments
+from console.forms import command_arguments
 from console.forms.settings import ConsoleSettings
 from engine.model.errors import MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.gate.approval_policy import Person
@@ -199,7 +199,7 @@ def test_a_no_a_slow_provider_and_one_that_waits_for_ever(issuer: Issuer) -> Non
 
 
 def test_the_shell_knows_every_scope() -> None:
-    assert tuple(SCOPES) == engine_arguments.SCOPES
+    assert tuple(SCOPES) == command_arguments.SCOPES
 
 
 # -- where a token is kept and shown ----------------------------------------------------------------------------------

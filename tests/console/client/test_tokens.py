@@ -12,8 +12,8 @@ import msgspec
 import postgres
 import pytest
 
+from console.client.credentials import DAY_MS, SCOPES, TokenAsk
 from console.client.oidc import Proof
-from console.client.tokens import DAY_MS, SCOPES, TokenAsk
 from console.server.agents import (
     BeatAnswer,
     BeatBody,
