@@ -1,2 +1,2 @@
-"""What can be asked of a cell, and the ways to ask it from another process. Imports the typed answers of engine,
-recommender and runbooks. Start at `protocol`."""
+"""The questions that a client can ask of a cell, and the ways to ask them from another process. Imports the typed
+answers of engine, recommender and runbooks. Start at `protocol`."""

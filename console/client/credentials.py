@@ -1,18 +1,11 @@
-"""A caller's credentials: who is at the other end of a connection, signatures, and the token kept for an engine.
+"""A caller's credentials: the account behind a connection, signatures of requests, and tokens.
 
-Who is at the other end of a connection, and how the caller's side proves it.
+A Unix socket tells the account of its peer; TCP tells nothing. A request may also name a person, which counts only with
+that person's signature over method, path and body (`Identity`). An engine reached by URL takes a token: from
+MUSTER_TOKEN, a file, or `muster login`. A token goes only to the engine it is for, and over the network only by TLS.
 
-A Unix socket tells the account of whoever connected; TCP tells nothing. Beyond that a request may say in whose name it
-is made, which counts only with that person's signature over method, path and body. Loads no cryptography before there
-is something to sign.
-
-Tokens as their holder has them: what they are made of, what is shown, and where one is kept.
-
-What tokens are made of and what is shown of them. Loads neither a database nor a server.
-
-The token that is shown to an engine that is reached by URL: from MUSTER_TOKEN, a file, or what `muster login` got.
-
-It goes to nobody but the engine it is for, and over the network only by TLS.
+Loads no cryptography before there is something to sign, and neither a database nor a server.
+`console.service.token_store` makes tokens, `console.server.authentication` checks them.
 """
 
 from __future__ import annotations
@@ -57,12 +50,12 @@ CALLER: ContextVar[Actor] = ContextVar("caller")
 
 
 def peer_text(account: str, address: str) -> str:
-    """Who is at the other end of a connection, and where, as the server notes it (`console.server.load_limits`)."""
+    """The peer of a connection and its address, as the server notes it (`console.server.load_limits`)."""
     return f"{account} {address}" if address else account
 
 
 def peer_of(client: tuple[str, int] | None) -> tuple[str, str]:
-    """The account and the address of a connection, from what was noted; the address is empty on this machine's own
+    """Account and address of a connection, from the server's note; the address is empty on this machine's own
     socket."""
     account, _, address = (client[0] if client is not None else TCP).partition(" ")
     return account, address
@@ -74,13 +67,13 @@ def account_of(client: tuple[str, int] | None) -> str:
 
 
 def request_digest(method: str, path: str, body: bytes) -> str:
-    """What a signature over a request is about. `path` as it was sent, without a query."""
+    """SHA-256 that a signature over a request covers. `path` is as it was sent, without a query."""
     text = f"muster/request/v1\n{method}\n{path}\n{hashlib.sha256(body).hexdigest()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class IdentityClaim(msgspec.Struct, frozen=True):
-    """What a request says of who makes it."""
+    """The identity that a request claims."""
 
     account: str
     person: str = ""
@@ -91,7 +84,8 @@ class IdentityClaim(msgspec.Struct, frozen=True):
 
 
 def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, body: bytes) -> IdentityClaim:
-    """Reads the headers. Raises AuthRefused for a signature that cannot be read or is another's than is claimed."""
+    """Read the headers of a request. Raises AuthRefused for a signature that cannot be read, or that another person
+    made than the one claimed."""
     person, text = headers.get(AS, ""), headers.get(SIGNED, "")
     if person:
         person = f"person:{person.removeprefix('person:')}"
@@ -112,7 +106,8 @@ def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, b
 
 
 class Identity:
-    """In whose name requests are made, and where their key is. Asks for a passphrase only when something is signed."""
+    """The person in whose name requests are made, and the place of their key. A passphrase is asked for only when
+    something is signed."""
 
     def __init__(self, settings: ConsoleSettings, ask: Callable[[str], str] | None = None) -> None:
         """`ask` asks a person for a passphrase, without echo; None: on the terminal."""
@@ -125,7 +120,7 @@ class Identity:
         self._key: SigningKey | None = None
 
     def unlock(self) -> None:
-        """Opens the key file of somebody who acts in a name, so that nothing has to be asked for later."""
+        """Open the key file now, for a person who acts under a name, so that nothing has to be asked for later."""
         by_agent = self._settings.key == AGENT or (not self._settings.key and os.environ.get("SSH_AUTH_SOCK"))
         if self.person and not by_agent and key_path(self._settings).exists():
             from runbooks.plans.keys import open_key
@@ -135,18 +130,18 @@ class Identity:
         self._ask = _cannot_ask
 
     def token(self, where: str) -> str:
-        """What to show to the engine there; empty for nothing."""
+        """Token for the engine at that address; empty when there is none."""
 
         return token_for(where, self._settings)
 
     def ask_by(self, ask: Callable[[str], str]) -> None:
-        """How a passphrase is asked for from now on: the console has the terminal to itself, and a dialog."""
+        """Set how a passphrase is asked for from now on: the console has the terminal to itself, and uses a dialog."""
         self._ask = ask
 
     def headers(self, caller: Caller, method: str, path: str, body: bytes) -> dict[str, str]:
-        """For a request in the name of `person`; none where no name was given. Where the account says it already and
-        the key is not here it goes unsigned: then nobody else's vote from that account will count on what it asks for.
-        """
+        """Headers for a request in the name of `person`; none where no name was given. Where the account already
+        implies the person and the key is not here, the request goes unsigned. Then no other vote from that account
+        counts on its result."""
         if not self.person:
             return {}
         try:
@@ -168,7 +163,7 @@ class Identity:
         verdict: str = "",
         screen: str = "",
     ) -> Signed:
-        """Raises RefusedError when the policy knows no key of this person, or none of them is here."""
+        """Sign a decision. Raises RefusedError when the policy knows no key of this person, or none of them is here."""
         from runbooks.plans.keys import signed_by
 
         person = self.person or caller.subject
@@ -231,14 +226,14 @@ class Identity:
 
 
 def key_path(settings: ConsoleSettings) -> Path:
-    """The file of one's private key: as set, or beside the settings file."""
+    """Path of the person's private key: as set, or beside the settings file."""
     if settings.key and settings.key != AGENT:
         return Path(settings.key).expanduser()
     return config_file(os.environ).parent / KEY_FILE
 
 
 def passphrase(settings: ConsoleSettings, prompt: str, ask: Callable[[str], str]) -> bytes:
-    """From the file that the settings name, or asked for. A line's end is no part of it."""
+    """Passphrase from the file that the settings name, or from the person. A trailing line end is removed."""
     if settings.key_passphrase_file:
         from runbooks.plans.keys import read_secret
 
@@ -264,7 +259,7 @@ def _ask_on_terminal(prompt: str) -> str:
 
 
 PREFIX = "muster"
-"""Of every token, so that scanners for leaked secrets and people know one when they see it."""
+"""Start of every token, so that people and scanners for leaked secrets recognise one."""
 DAY_MS = 86_400_000
 USUAL_LIFE_MS = 90 * DAY_MS
 LONGEST_LIFE_MS = 400 * DAY_MS
@@ -345,8 +340,9 @@ FILE_NAME = "credentials.json"
 
 
 def token_for(where: str, settings: ConsoleSettings, environment: Mapping[str, str] | None = None) -> str:
-    """The token to show there; empty where there is none, and on a Unix socket, where the account says who asks. Raises
-    RefusedError for one that would go over the network in the clear, SpecError for a file that cannot be used."""
+    """Token for the engine at that address; empty where there is none, and on a Unix socket, where the account
+    identifies the caller. Raises RefusedError for one that would cross the network in the clear, SpecError for a file
+    that cannot be used."""
     if "://" not in where:
         return ""
     env = os.environ if environment is None else environment
@@ -361,7 +357,7 @@ def token_for(where: str, settings: ConsoleSettings, environment: Mapping[str, s
 
 
 def origin(where: str) -> str:
-    """Scheme, host and port of a URL: for what a token is kept."""
+    """Scheme, host and port of a URL, under which a token is kept."""
     try:
         url = urlsplit(where)
         port = url.port or (443 if url.scheme == "https" else 80)
@@ -372,7 +368,7 @@ def origin(where: str) -> str:
 
 
 def kept(environment: Mapping[str, str]) -> dict[str, str]:
-    """Origin -> token, of what `muster login` got."""
+    """Tokens that `muster login` got, by origin."""
     path = config_file(environment).parent / FILE_NAME
     try:
         content = _private(path)
@@ -385,7 +381,7 @@ def kept(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep(where: str, token: str, environment: Mapping[str, str]) -> Path:
-    """Remembers the token of a login, or forgets it where it is empty; others see the file as it was, or as it is."""
+    """Remember the token of a login, or forget it when it is empty. The file is replaced as a whole."""
     found = kept(environment)
     found.pop(origin(where), None)
     if token:
@@ -415,7 +411,7 @@ def _from_file(settings: ConsoleSettings) -> str:
 
 
 def _private(path: Path) -> bytes:
-    """The content of a file that nobody else can read. Raises FileNotFoundError, and SpecError for any other."""
+    """Content of a file that nobody else can read. Raises FileNotFoundError, and SpecError for any other problem."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno())

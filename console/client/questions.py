@@ -1,24 +1,21 @@
-"""Questions that a service answers, each declared once, and decoders of their answers.
-
-Questions that a service answers, each declared once: a method with its types, its route and what it needs.
+"""Declarations of the questions that a service answers, and decoders of their answers.
 
     class Client(Asking):
         @asks("GET", "/v1/queues/{name:path}", copied=True)
         def queue(self, name: str) -> QueueDetail:
             '''A queue, its quota and who waits.'''
 
-From it come the method of the remote client, the route (`console.server.operations`) and its description
-(`console.server.application`). Whoever answers has a method of that name (`wrap_answers`).
+One declaration gives the method of the remote client, the route (`console.server.operations`) and its description
+(`console.server.application`). The class that answers has a method of the same name (`wrap_answers`).
 
-The leading parameters go where the path has a place for them. The others of a GET or DELETE are its query; a struct
-among them goes field by field. A POST has one struct as its body, or with `body` an object with a field for each
-parameter: `proposal_id` is `proposal` there. `msgspec.Meta` gives a parameter bounds and a description.
+The leading parameters fill the places of the path. The others of a GET or DELETE are its query, a struct field by
+field. A POST has one struct as its body, or with `body` an object with a field for each parameter: `proposal_id` is
+`proposal` there. `msgspec.Meta` gives a parameter bounds and a description.
 
-Decoders of JSON, made one at a time. What msgspec 0.22 knows of a struct it fills in while it first makes a decoder
-that needs it: another thread that meets it half filled ends the process by a segmentation fault.
-
-A process that decodes on several threads calls `know_structs` before the first of them starts; what is decoded on
-threads of the console, which cannot wait for all modules, goes through `decoder`.
+Decoders are made one at a time: msgspec 0.22 completes its knowledge of a struct while it makes the first decoder that
+needs it, and a thread that meets it half complete ends the process with a segmentation fault. A process that decodes on
+several threads calls `know_structs` before the first of them starts. The console cannot wait for all modules, and
+decodes on threads through `decoder`.
 """
 
 from __future__ import annotations
@@ -104,7 +101,7 @@ class Question:
 
     @property
     def says(self) -> str:
-        """A line for the description: the first paragraph of the docstring."""
+        """Summary for the description: the first paragraph of the docstring."""
         first, _, _ = inspect.cleandoc(self.declared.__doc__ or "").partition("\n\n")
         return " ".join(first.split()).removesuffix(".")
 
@@ -121,7 +118,7 @@ class Question:
 
     @functools.cached_property
     def takes(self) -> Any:
-        """Type of the body; None: there is none."""
+        """Type of the body; None without one."""
         if self.method != "POST":
             return None
         if not self.body:
@@ -166,7 +163,7 @@ class Question:
         return Sent(path, {}, body if self.body else next(iter(body.values())))
 
     def received(self, places: Mapping[str, str], query: Mapping[str, Any], body: Any) -> Arguments:
-        """The arguments of what came. Raises SpecError for a place that is no number."""
+        """Arguments of a request that arrived. Raises SpecError for a place of the path that is not a number."""
         found: Arguments = {}
         texts = (places[name] for name in PLACE.findall(self.path))
         values = [_placed(part, text) for part, text in zip(self.places, texts, strict=True)]
@@ -187,7 +184,7 @@ class Question:
         return self.bound(**found)
 
     def answered_by(self, answering: Asking, arguments: Arguments) -> Any:
-        """What the method of this name answers."""
+        """Answer of the method with this name."""
         return getattr(answering, self.name)(**arguments)
 
     @functools.cached_property
@@ -220,7 +217,7 @@ class Question:
 
 
 class Asking:
-    """What declares questions. A question that a class does not answer itself comes to `_answer_to`."""
+    """Base of classes that declare questions. A question that a class does not answer itself comes to `_answer_to`."""
 
     read_only: bool
 
@@ -229,7 +226,7 @@ class Asking:
 
 
 def asks(method: Method, path: str, **terms: Any) -> Callable[[Declared], Declared]:
-    """Declares a question: what a method of a class of questions asks. `terms`: those of `Question`."""
+    """Declare the question that a method of an `Asking` class asks. `terms`: fields of `Question`."""
 
     def declare(declared: Declared) -> Declared:
         question = Question(declared, method, path, **terms)
@@ -251,7 +248,7 @@ def question_of(declared: Callable[..., Any]) -> Question:
 
 
 def questions_of(asking: type[Asking]) -> tuple[Question, ...]:
-    """Those that a class and its bases declare, each class in its order."""
+    """Questions of a class and its bases, each class in its order."""
     names = dict.fromkeys(name for base in asking.__mro__ for name in vars(base))
     found = (getattr(asking, name) for name in names)
     return tuple(question_of(each) for each in found if hasattr(each, "question"))
@@ -261,8 +258,8 @@ Wrap = Callable[[Question, Callable[..., Any]], Callable[..., Any]]
 
 
 def wrap_answers(answering: type[Asking], asking: type[Asking], wrap: Wrap) -> None:
-    """Has each answer of a class go through `wrap`. Raises TypeError for a method that asks for other parameters than
-    the question that it answers."""
+    """Pass each answer of a class through `wrap`. Raises TypeError for a method whose parameters differ from those of
+    its question."""
     for question in questions_of(asking):
         method = vars(answering).get(question.name)
         if method is None:
@@ -302,7 +299,7 @@ _MADE: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """The decoder for a type, whole. Safe to call from any thread."""
+    """Decoder for a type. Safe to call from any thread."""
     found = _MADE.get(kind)
     if found is None:
         with _MAKING:
@@ -312,8 +309,8 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def know_structs() -> None:
-    """Has msgspec fill in every struct of the modules loaded so far: some 40 ms for those of an engine. Those that hold
-    what cannot be decoded, or what is imported only for types, are never decoded and are left alone."""
+    """Have msgspec complete every struct of the modules loaded so far: some 40 ms for those of an engine. Structs that
+    cannot be decoded, or whose types are imported for checkers only, are skipped: they are never decoded."""
     with _MAKING:
         for kind in _below(msgspec.Struct):
             with contextlib.suppress(TypeError, NameError):

@@ -1,24 +1,7 @@
-"""Arguments that commands of the shell share: how an engine is reached, how work is described, checked numbers.
+"""Arguments that commands of the shell share: the engine to reach, descriptions of work, and checked numbers.
 
-Arguments by which every command finds its engine, and the commands about where a cell is kept.
-
-What the arguments of every command are made of: how an engine is reached, and numbers that are checked.
-
-The commands about where a cell is kept, as they are typed.
-
-The commands of a cell that runs work on this machine, as they are typed.
-
-What can be typed about who asks over the network: `muster token`, `muster login`, `muster logout`.
-
-Like `console.cli.main`, it loads nothing heavy.
-
-What is typed to describe work: submitted to a cell or to a fleet, or only asked the price of.
-
-What is typed to describe work that is submitted: the same for one cell and for a fleet of them.
-
-What is typed when somebody wants to know what work would cost: the same in the shell and in the `:` bar.
-
-What can be typed behind `muster fleet`. Loads nothing heavy.
+Also the parsers of the commands for databases, work on this machine, tokens and the fleet. Like `console.cli.main` it
+loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -29,11 +12,12 @@ from typing import Any, NoReturn
 MAX_NUMBER = 2**53 - 1
 """The largest whole number that JSON carries exactly."""
 MAX_CHOICES = 12
-"""An error lists no more than that: nobody reads a hundred commands to find the one they meant."""
+"""Longest list of choices in an error: nobody reads a hundred commands to find the one they meant."""
 
 
 class ShellParser(argparse.ArgumentParser):
-    """A wrong value is told by the name of its argument; only what cannot be read at all shows how it is written."""
+    """Parser that reports a wrong value by the name of its argument, and shows the usage only for input it cannot
+    read."""
 
     def error(self, message: str) -> NoReturn:
         if not message.startswith("argument "):
@@ -62,7 +46,7 @@ def command(commands: Any, name: str, runs: str, text: str) -> argparse.Argument
 
 
 def reach(target: argparse.ArgumentParser, *, sub: bool = False, json: Any = False) -> None:
-    """How to reach an engine. May stand before or after the command; the one after it wins."""
+    """Add the options that select an engine. They may stand before or after the command; the later one wins."""
     default = argparse.SUPPRESS if sub else None
     group = target.add_argument_group("which engine")
     group.add_argument("--cell", metavar="NAME", default=default, help="the cell, by the name of its state folder")
@@ -224,7 +208,7 @@ QOS = ("guaranteed", "burstable", "best_effort")
 
 
 def submit_arguments(submit: argparse.ArgumentParser) -> None:
-    """The file, or the flags that describe one workload."""
+    """Add the file, or the flags that describe one workload."""
     submit.add_argument("file", nargs="?", help="YAML or JSON with one or many workloads; - for standard input")
     submit.add_argument("--id", help="unique id; made up when not given")
     submit.add_argument("--name", help="what its owner calls it")
@@ -257,7 +241,7 @@ def submit_arguments(submit: argparse.ArgumentParser) -> None:
 
 
 def _where_arguments(submit: argparse.ArgumentParser) -> None:
-    """Where the tasks may and should go. What a level or a profile may be is checked where files are."""
+    """Add placement constraints. Levels and profiles are checked together with files."""
     many: dict[str, Any] = {"nargs": "+", "metavar": "KEY=VALUE"}
     where = submit.add_argument_group("where it may go")
     where.add_argument("--gpu-model", dest="gpu_models", nargs="+", metavar="MODEL", help="any of these device models")
@@ -289,7 +273,7 @@ def _where_arguments(submit: argparse.ArgumentParser) -> None:
 
 
 def quote_arguments(target: argparse.ArgumentParser) -> None:
-    """The work, when it is to start, prices from outside the cell, and how long to look."""
+    """Add the work, its start time, prices from outside the cell, and the time to search."""
     target.add_argument("--nodes", type=positive, metavar="N", help="nodes, one task on each")
     target.add_argument("--gpus", type=count, metavar="N", help="GPUs of each node (default all it has)")
     target.add_argument("--model", metavar="MODEL", help="of the GPUs, such as H100")
@@ -321,7 +305,7 @@ STATES = ("waiting", "sending", "routed", "ended", "withdrawn")
 
 
 def fleet_commands(commands: Any) -> None:
-    """Several cells as one: their standing, what was submitted to all of them, and where it went."""
+    """Add `muster fleet`: several cells as one, submissions to all of them, and where each went."""
     told = "several cells as one: submit to whichever starts it sooner or for less"
     fleet = commands.add_parser("fleet", help=told, description=told, allow_abbrev=False)
     kinds = fleet.add_subparsers(title="what to do", metavar="WHAT", required=True)

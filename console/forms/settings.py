@@ -1,6 +1,6 @@
 """Settings: one TOML file, the environment, flags. The nearest wins: flag, then MUSTER_*, then file, then default.
 
-Also says where a cell keeps its files. Read before the first paint, so it loads nothing heavy.
+Also the paths of a cell's files. Read before the first paint, so it loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEMO_CELL = "demo"
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """What a person may set. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
+    """Settings of a person. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
 
     cell: str = ""
     """The cell that commands talk to, by the name of its state folder; empty: the one that runs on this machine, or
@@ -145,7 +145,7 @@ class ConsoleSettings:
 
 
 class CellPaths(NamedTuple):
-    """Where one cell keeps its files."""
+    """Paths of one cell's files."""
 
     folder: Path
     journal: Path
@@ -174,7 +174,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
-    """MUSTER_* variables that mean nothing: most likely misspelt."""
+    """MUSTER_* variables without a meaning: most likely misspelt."""
     known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY, TOKEN}
     return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
 
@@ -196,8 +196,8 @@ def cell_paths(settings: ConsoleSettings, cell: str = "") -> CellPaths:
 
 
 def audit_key_path(settings: ConsoleSettings, cell: str, paths: CellPaths) -> Path:
-    """Where the key is that signs a cell's audit: not in the folder of its journal, because who has both can forge it.
-    A cell whose files are elsewhere than by default has it beside that folder."""
+    """Path of the key that signs a cell's audit. It is not in the folder of the journal, because whoever has both can
+    forge it. A cell whose files are not in the default place has it beside its folder."""
     if settings.audit_key:
         return Path(settings.audit_key).expanduser().absolute()
     usual = cell_paths(settings, cell).folder
@@ -267,12 +267,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_text(key: str, text: str) -> Any:
-    """What a person types or the environment says, as the setting's type; what does not fit is left for `checked`."""
+    """Typed or environment text as the setting's type; text that does not fit is left for `checked`."""
     return _parsed(text, _types().get(key, str))
 
 
 def _parsed(text: str, kind: type) -> Any:
-    """Environment text as the key's type; text that does not fit is left for `_checked` to refuse."""
+    """Environment text as the key's type; text that does not fit is left for `checked` to refuse."""
     if kind is tuple:
         return [part for part in text.split(os.pathsep) if part]
     if kind is bool:
@@ -286,7 +286,7 @@ def _parsed(text: str, kind: type) -> Any:
 
 
 def checked(key: str, value: Any, where: str) -> Any:
-    """A value as the setting has it. Raises SpecError saying what would do; `where` is what set it."""
+    """A value as the setting has it. Raises SpecError with the accepted values; `where` names the source."""
     types = _types()
     if key not in types:
         import difflib
@@ -351,7 +351,7 @@ def check_speed(value: float, where: str) -> None:
 
 
 def place(path: Path, text: str, key: str) -> str:
-    """The file and the line that sets `key`, for messages."""
+    """File and line that set `key`, for messages."""
     for number, line in enumerate(text.splitlines(), start=1):
         name = line.split("=")[0].strip().strip("[]").strip().strip("\"'")
         if name == key:

@@ -1,2 +1,2 @@
-"""HTTP: the application, its limits, and what each request passes. Imports the service, auth and the client's
-protocol. Start at `application`, then `routes`."""
+"""The HTTP service: the application, its limits, authentication, and the path of each request. Imports the service
+and the client's protocol. Start at `application`, then `request_handler`."""

@@ -1,4 +1,4 @@
-"""The HTTP routes for agents on nodes: they register, send heartbeats, say how far tasks are; msgpack or JSON.
+"""HTTP routes for agents on nodes: register, heartbeats, progress of tasks. Bodies are msgpack or JSON.
 
     POST /v1/agents/register    {"nodes": [id, ...]}
     POST /v1/agents/leave       {"nodes": [id, ...]}
@@ -6,8 +6,8 @@
     POST /v1/agents/status      {"reports": [{"row", "epoch", "number", "tasks": [[workload, task, permille], ...],
                                 "usage": [[workload, cpu_milli, memory_mib], ...]}, ...]}
 
-A token may be limited to pools: of a batch, what is of nodes elsewhere counts for nothing and is named in `forbidden`.
-Columns of a batch are packed, little-endian, one entry for each heartbeat; in JSON they are base64. The answer comes in
+A token may be limited to pools: entries of a batch about nodes elsewhere are ignored and named in `forbidden`.
+Columns of a batch are packed, little-endian, one entry for each heartbeat; in JSON they are base64. The answer has
 the format of the request. docs/agents.md tells what an agent has to do.
 """
 

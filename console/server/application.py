@@ -1,26 +1,16 @@
-"""The HTTP control plane: its routes, logging in, its OpenAPI description, its health and figures.
+"""The HTTP control plane of one cell: the questions of `console.client.protocol.Client` as JSON under /v1, and
+login.
 
-Tokens over HTTP, and logging in with what an OpenID provider says.
+Answers other than 200 are `{"code", "problem", "remedy"}` with the codes of `engine.model.errors`. Every answer
+names in `Muster-Version` a state version that it includes (`Versioned`). `/v1/openapi.json` describes the routes,
+and is made of the same rows and types. Answers that hold a new token are never stored.
 
-What makes a token answers in a way of its own: its answer holds the secret, and is kept nowhere.
+`/healthz` answers while the event loop runs and the engine's thread has not ended. `/readyz` says whether work may
+be sent here: the journal can be written, and the server is not about to stop. Neither needs a name. `/metrics` is
+text in the format of Prometheus.
 
-The description of the HTTP control plane, OpenAPI 3.1, made of the same rows and types as the routes themselves.
-
-What the service says of itself: whether it is alive, whether it is of use, and figures for Prometheus.
-
-`/healthz` answers as long as the event loop does and the engine's thread has not ended. `/readyz` says whether work may
-be sent here: the journal can be written, and the server is not about to stop. Neither needs a name, and neither tells
-more than that. `/metrics` is text in the format of Prometheus.
-
-The HTTP control plane: the questions of `console.client.protocol.Client`, as JSON under /v1, and what is asked
-otherwise.
-
-`/v1/openapi.json` describes them (`console.server.application`). An answer that is not 200 is `{"code", "problem",
-"remedy"}`; the codes are those of `engine.model.errors`. Every answer says in `Muster-Version` up to which state
-version, at least, it shows what happened, also those (`Versioned`).
-
-Who asks is told by the socket, a token, a certificate or a signature (`console.server.authentication`); what they may
-do is the policy's to say (`runbooks.gate.approval_policy`). Requests that a browser page could have sent are refused.
+The caller is identified by socket, token, certificate or signature (`console.server.authentication`); the policy
+decides what they may do (`runbooks.gate.approval_policy`). Requests that a browser page could have sent are refused.
 """
 
 from __future__ import annotations
@@ -85,7 +75,7 @@ MAX_LOGINS = 8
 
 
 class TokenRoutes:
-    """The handlers. `provider`: who says who people are, where one is set."""
+    """Handlers for tokens and login. `provider`: the OpenID provider, where one is set."""
 
     def __init__(self, client: LocalClient, provider: OpenIdProvider | None = None) -> None:
         self._of_nobody = client
@@ -161,7 +151,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Described:
-    """The description of these operations and of its own."""
+    """The OpenAPI description of these operations and of its own."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._operations = operations
@@ -214,7 +204,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _other(kind: Any) -> dict[str, Any]:
-    """Of a type that says nothing of what is in it."""
+    """Schema of a type that does not describe its content."""
     if kind is object:
         return {"description": "Any JSON"}
     raise NotImplementedError
@@ -249,7 +239,7 @@ def _described(operation: Operation, takes: Any, gives: Any, problem: Any) -> di
 
 
 def _statuses(operation: Operation) -> list[int]:
-    """What else it may answer. 500 is a defect and not among them."""
+    """Other statuses of an operation. 500 is a defect and not among them."""
     if operation.open:
         return [403, 503]
     found = {400, 401, 403, 429, 502, 503, *(STATUS[code] for code in ("not_found", "refused"))}
@@ -305,7 +295,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Metrics:
-    """Counts what is answered. Made and used in one event loop."""
+    """Counters of answered requests. Made and used in one event loop."""
 
     def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
         self._loop = loop
@@ -351,7 +341,7 @@ class Metrics:
 
 
 class Counting:
-    """Outermost of what a request passes: sees every answer, also those of nobody who was let in."""
+    """Outermost middleware: it sees every answer, also refusals of unauthenticated requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -377,7 +367,7 @@ class Counting:
 
 
 class _Looked:
-    """What is looked up when somebody asks. Reads what other threads write, each figure by itself."""
+    """Figures that are read on request. Other threads write them; each figure is consistent by itself."""
 
     def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
         self._loop = loop
@@ -428,7 +418,7 @@ class ControlPlane:
     """What lets go of those who wait for news, in order."""
 
     def stop(self) -> None:
-        """Let go everybody who waits for news; what is under way is still answered."""
+        """Release every long poll and stream; requests under way are still answered."""
         self.metrics.stopping = True
         for close in self.closing:
             close()
@@ -442,8 +432,8 @@ def build_service(
     doors: Doors | None = None,
     provider: OpenIdProvider | None = None,
 ) -> ControlPlane:
-    """In the event loop that serves it. `hosts` are the names a request may address it by, `doors` the ports it comes
-    through; `provider` says who people are, where there is one."""
+    """Build the service, in the event loop that serves it. `hosts` are the names a request may address it by,
+    `doors` the ports it comes through; `provider` is the OpenID provider, where there is one."""
     watch, pressure, keys = VersionWatch(loop), BackPressure(), IdempotencyKeys(loop)
     reads, metrics = Reads(loop, watch), Metrics(loop, pressure)
     events = EventRoutes(client, loop, watch, reads, metrics)

@@ -1,8 +1,6 @@
-"""The engine as a process of its own: opens the journal, runs the loop, serves clients on its sockets.
+"""The engine as a process: it opens the journal, runs the loop, and serves clients until it is told to stop.
 
-The sockets served: HTTP/1.1 by uvicorn, in the clear on this machine's own sockets and with TLS on a TCP port.
-
-The engine as a process of its own: opens the journal, runs the loop, serves clients until it is told to stop.
+HTTP/1.1 by uvicorn, in the clear on this machine's own sockets and with TLS on a TCP port.
 """
 
 from __future__ import annotations
@@ -87,9 +85,9 @@ async def run_server(
     tls: Tls | None = None,
     provider: OpenIdProvider | None = None,
 ) -> None:
-    """Serves on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are not
-    ours to take, `stop` is set. Then nothing new is taken, and what is under way is answered. `provider` says who
-    people are that come over the network, where there is one."""
+    """Serve on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are
+    not ours to take, `stop` is set. Then new requests are refused and those under way are answered. `provider`
+    identifies people who come over the network, where there is one."""
     doors = Doors(guarded=guarded_ports(sockets, secured))
     service = build_service(client, loop, doors=doors, provider=provider)
     if doors.guarded:
@@ -125,7 +123,7 @@ def _serving(
 
 
 async def _renew(tls: Tls) -> None:
-    """Certificates are replaced while we serve. One that cannot be used is told, and the last one is used on."""
+    """Reload replaced certificates. One that cannot be used is reported, and the last one stays in use."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         try:
@@ -136,10 +134,10 @@ async def _renew(tls: Tls) -> None:
 
 
 class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
-    """With an eye on who connects and how."""
+    """HTTP protocol that watches its connections, and ends idle ones at shutdown."""
 
     def shutdown(self) -> None:
-        """What is under way is answered. Who waits for nothing need not agree to part, as TLS would have it."""
+        """Answer what is under way. An idle peer need not agree to part, as TLS would have it."""
         super().shutdown()
         if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(PART_S, self._part)
@@ -155,7 +153,7 @@ SWITCH_S = 0.0005
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What to serve, and where."""
+    """What an engine's process serves, and where."""
 
     name: str
     journal: Path | Schema | None
@@ -206,7 +204,7 @@ class ServeOptions:
 
 
 def serve(served: ServeOptions) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP, then writes a snapshot and returns. Raises MusterError when it cannot.
+    """Run until SIGTERM, SIGINT or SIGHUP, then write a snapshot and return. Raises MusterError when it cannot.
 
     The journal is opened first: its lock decides between two engines that start at once.
     """
@@ -336,8 +334,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
 
 
 def _audit(engine: Engine, served: ServeOptions) -> Audit:
-    """The audit with its key and its anchors. Where the key cannot be had the cell can still be looked after, unsigned
-    and saying so."""
+    """The audit with its key and its anchors. Without its key the cell can still be looked after, unsigned and
+    saying so."""
     if served.audit_key is None:
         return Audit(engine, wall_ms, anchors=served.anchors)
     try:
@@ -348,7 +346,7 @@ def _audit(engine: Engine, served: ServeOptions) -> Audit:
 
 
 def _with_cell(busy: JournalBusy, journal: Path | Schema | None) -> JournalBusy:
-    """The same, saying which cell the other engine serves, where it says so beside the journal."""
+    """The same error with the name of the cell that the other engine serves, where its record tells."""
     record = read_record(paths_in(journal.resolve().parent).record) if isinstance(journal, Path) else None
     if record is None or record.has_ended:
         return busy
@@ -359,7 +357,7 @@ def _with_cell(busy: JournalBusy, journal: Path | Schema | None) -> JournalBusy:
 
 
 def _begin(engine: Engine, served: ServeOptions) -> None:
-    """A new cell begins at its start time, not in 1970; one that its file gives no name is called as it is served."""
+    """Start a new cell at its start time, not in 1970. A cell without a name is named as it is served."""
     engine.advance(served.start_ms)
     if served.cell is not None:
         named = served.cell.name != CellSpec().name
@@ -378,7 +376,7 @@ def _go_on(engine: Engine, served: ServeOptions) -> None:
 
 
 def _say_begun(engine: Engine, gate: Gate, served: ServeOptions) -> None:
-    """On record: who served the cell from when on, and by which approval policy where it was given none."""
+    """Record in the audit who serves the cell from now on, and the default approval policy."""
     default = SOLO if served.solo else TEAM
     data = {"software": VERSION, "default_policy": default.name, "read_only": served.read_only}
     # Where nothing can be recorded the cell can still be looked at, and says so.
@@ -391,14 +389,14 @@ def _say_begun(engine: Engine, gate: Gate, served: ServeOptions) -> None:
 
 
 def _provider(settings: ConsoleSettings) -> OpenIdProvider | None:
-    """Who says who people are that come over the network."""
+    """The OpenID provider of people who come over the network; None without one."""
     if not settings.oidc_issuer:
         return None
     return OpenIdProvider(settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file)
 
 
 def _sockets(served: ServeOptions, after: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Bound: those served in the clear, and those with TLS."""
+    """Bound sockets: those served in the clear, and those with TLS."""
     plain: list[socket.socket] = []
     secured: list[socket.socket] = []
     if served.tls is not None:

@@ -1,11 +1,8 @@
-"""From a request to its answer, the same way for every operation, with what is asked most kept ready.
+"""The path of a request to its answer, the same for every operation: admitted, read, checked, done once, answered.
 
-What the engine is asked for most, as JSON that goes out as it is: of a large cell the very bytes that its copy told
-(`engine.read_replica`), of a small one what the engine says between two turns.
-
-From a request to its answer, the same way for every operation: let in, read, checked, done once, answered.
-
-Waiting for the state to move, without a thread for each who waits.
+Frequent questions are answered with JSON as it is (`Reads`): for a large cell the bytes that a copy of the engine
+sent (`engine.read_replica`), for a small one the engine's own answer between two turns. `VersionWatch` wakes long
+polls without a thread for each.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ class CachedBody(NamedTuple):
 
 
 class _Asker(asyncio.Protocol):
-    """Asks one copy, many questions at once. Its answers come in the order of the questions."""
+    """Connection to one copy that carries many questions at once. Answers come in the order of the questions."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -83,7 +80,7 @@ class _Asker(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, frame: bytes) -> asyncio.Future[bytes]:
-        """Raises CopyGone where nobody answers any more; so does what is returned."""
+        """Send a question. Raises CopyGone where nobody answers any more; so does the returned future."""
         if self.lost or self._transport is None:
             raise CopyGone
         answer = asyncio.get_running_loop().create_future()
@@ -113,7 +110,7 @@ class _Asker(asyncio.Protocol):
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Another copy is asked from now on."""
+        """Close once everything is answered: another copy is asked from now on."""
         self._finishing = True
         self._end_if_done()
 
@@ -123,7 +120,7 @@ class _Asker(asyncio.Protocol):
 
 
 class Reads:
-    """Made and used in one event loop."""
+    """Answers by copies of the engine. Made and used in one event loop."""
 
     def __init__(self, loop: EngineLoop, watch: VersionWatch) -> None:
         self._loop = loop
@@ -138,20 +135,20 @@ class Reads:
         """Since when those wait who wait for room, the longest first."""
 
     def close(self) -> None:
-        """Ask no more; what was asked is still answered."""
+        """Ask no more; questions under way are still answered."""
         if self._asker is not None:
             self._asker.finish()
 
     def shown(self, own_version: int) -> int:
-        """Up to which version, at least, an answer that is asked for now will show what happened."""
+        """State version that an answer asked for now will include, at least."""
         return max(self._loop.copies.shown_version(), own_version)
 
     async def told(
         self, what: str, arguments: tuple[object, ...], own_version: int, least: int | None = None
     ) -> CachedBody:
-        """What the engine's method of that name answers, and of which version. `own_version`: of the caller's account's
-        last change, which is shown unless the request says itself what it wants to be shown. Raises what the engine
-        does, and RefusedError for a version that is not there yet."""
+        """Answer of the engine's method of that name, and its version. `own_version`: of the last change by the
+        caller's account, which is included unless the request names a version itself. Raises the engine's errors,
+        and RefusedError for a version that does not exist yet."""
         wanted = own_version if least is None else least
         copies, engine = self._loop.copies, self._loop.engine
         if wanted > engine.version:
@@ -175,7 +172,7 @@ class Reads:
         return CachedBody(msgspec.json.encode(answer), version)
 
     async def _beside(self, what: str, arguments: tuple[object, ...], wanted: int) -> CachedBody | None:
-        """From a copy of that version or later; None where there is none that answers."""
+        """Answer of a copy of that version or later; None where none answers."""
         copies = self._loop.copies
         copy = copies.at_least(wanted)
         if copy is None:
@@ -194,7 +191,7 @@ class Reads:
 
     @contextlib.asynccontextmanager
     async def _turn(self, *, first: bool) -> AsyncIterator[None]:
-        """Wait for room; who is `first` need not. Raises Crowded."""
+        """Wait for room; a `first` question does not wait. Raises Crowded."""
         if first:
             yield
             return
@@ -227,7 +224,7 @@ class Reads:
         return CachedBody(content, copy.version)
 
     async def _of(self, copy: Copy) -> _Asker:
-        """Who asks this copy. Raises CopyGone for one that took its leave."""
+        """Connection to this copy. Raises CopyGone for one that has ended."""
         if self._asked is copy and self._asker is not None:
             return self._asker
         async with self._changing:
@@ -288,7 +285,8 @@ class RequestHandler:
         return Route(operation.path, functools.partial(self._let_in, operation), methods=[operation.method])
 
     def _meant(self, operation: Operation, request: Request) -> Operation:
-        """An id may have slashes, and end like a route: where that slash was quoted it is a part of the id."""
+        """The operation meant by a path whose id has slashes and ends like a route: a quoted slash is part of the
+        id."""
         base, _, word = operation.path.rpartition(":path}/")
         if not base or request.scope["raw_path"].endswith(f"/{word}".encode()):
             return operation
@@ -358,7 +356,7 @@ class RequestHandler:
 async def read_arguments(
     question: Question, operation: Operation, request: Request, limiter: CapacityLimiter | None = None
 ) -> tuple[Arguments, bytes]:
-    """The arguments of a question, and the body that they were read from. Raises SpecError, and TooLarge."""
+    """Arguments of a question, and the body they were read from. Raises SpecError, and TooLarge."""
     query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
     content, given = b"", None
     if operation.takes is not None:
@@ -384,7 +382,7 @@ def answer_to(change: idempotency.StoredResponse) -> Response:
 
 
 def key_of(request: Request, content: bytes) -> idempotency.IdempotencyKey | None:
-    """The key that a request brings. Raises SpecError."""
+    """Idempotency key of a request; None without one. Raises SpecError."""
     text = request.headers.get(idempotency.HEADER)
     if text is None:
         return None
@@ -393,7 +391,7 @@ def key_of(request: Request, content: bytes) -> idempotency.IdempotencyKey | Non
 
 
 def least_of(request: Request) -> int | None:
-    """The version that a request wants to be shown; None where it says nothing. Raises SpecError."""
+    """State version that a request asks to see; None where it names none. Raises SpecError."""
     text = request.headers.get(AT_LEAST)
     if text is None:
         return None
@@ -403,7 +401,7 @@ def least_of(request: Request) -> int | None:
 
 
 def caller_of(actor: Actor) -> str:
-    """One for each account and person: who has a share, and whose keys are whose."""
+    """Identity for shares and keys: one for each account and person."""
     return f"{actor.account} {actor.subject}"
 
 
@@ -450,7 +448,7 @@ class VersionWatch:
                     await self._moved.wait()
 
     def _heard(self, version: int) -> None:
-        """On the engine's thread, which must not be kept: one call is under way at most, however fast it goes."""
+        """Called on the engine's thread, which must not wait: at most one wake-up is under way."""
         self._version = version
         if not self._told:
             self._told = True

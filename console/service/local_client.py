@@ -1,12 +1,9 @@
-"""The client of an engine in this process: it answers what is asked, also of the audit and by id.
+"""The client of an engine in this process. The server answers through one too, so all interfaces share one
+behaviour.
 
-What a face may ask of the audit, answered beside the engine: reading holds nobody up.
-
-The client of an engine in this process. The server answers through one too, so both faces share one behaviour.
-
-Whatever has an id, of the cell and of what stands beside it: proposals, runbooks, drafts, advice, what-ifs, records.
-
-Ids of things beside the cell say what they are by how they begin, so that nothing is asked that cannot have the answer.
+It also answers for the audit, beside the engine so that reading holds nobody up, and finds anything with an id: of
+the cell, and proposals, runbooks, drafts, advice, runs of the twin and audit records. Their ids begin with letters
+that tell their kind, so that only stores that can have an id are searched.
 """
 
 from __future__ import annotations
@@ -99,7 +96,7 @@ if TYPE_CHECKING:
 
 
 class Auditing:
-    """The audit of one cell. `actor` is in whose name is asked; who may not is refused, on record."""
+    """The audit of one cell. `actor` is the person who asks; one without the right is refused, on record."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self._loop = loop
@@ -116,7 +113,7 @@ class Auditing:
         return self._reader.read(lambda connection: reading.page(connection, query))
 
     def part(self, actor: Actor, wanted: AuditRange) -> AuditPart:
-        """The first part is a record of its own, which the export has too."""
+        """The next part of an export. The first part writes a record of its own, which the export includes."""
         self._loop.call(lambda engine: self._begin_export(engine, actor, wanted))
         return self._reader.read(lambda connection: reading.part(connection, wanted, f"muster {VERSION}"))
 
@@ -135,7 +132,7 @@ class Auditing:
         audit.after(at_once=True)
 
     def anchor(self, actor: Actor) -> AuditState:
-        """A checkpoint now, at all anchors."""
+        """Publish a checkpoint to all anchors now."""
 
         def change(_engine: Engine) -> None:
             self._gate.refuse_unless(actor, "export")
@@ -170,16 +167,14 @@ class Auditing:
 MAX_ON_A_SCREEN = 256
 """Rows of a page; more are for a program."""
 FOLLOW_S = 1.0
-"""Longest wait for something to happen, before the time is told again."""
+"""Longest wait for a change before the clock is sent again."""
 
 
 class LocalClient(Client):
-    """Answers what `console.client.protocol` declares, over an engine loop, a gate and an advisor of this process.
+    """Answers the questions of `console.client.protocol` over an engine loop, a gate and an advisor of this process.
 
-    The engine, or its copy, answers those questions itself that have no method here.
-
-    `actor` is in whose name is asked, by default the account of this process; `who` is how the recommender calls them;
-    `name` is the engine's name for the header.
+    The engine, or its copy, answers those without a method here. `actor` is the person who asks, by default the
+    account of this process; `who` is their name for the recommender; `name` is the engine's name for the header.
     """
 
     def __init__(
@@ -226,7 +221,7 @@ class LocalClient(Client):
         """By account: the version in which its last change is seen."""
 
     def acting_as(self, actor: Actor) -> LocalClient:
-        """The same client in another's name."""
+        """The same client in another person's name."""
         other = copy.copy(self)
         other._actor = actor
         other._who = actor.subject if actor.subject != OWNER else self._who
@@ -237,11 +232,11 @@ class LocalClient(Client):
         self._loop.call(lambda _: self._gate.policies.refused(Actor(subject=account, account=account), error))
 
     def glanced(self, account: str) -> Actor | None:
-        """The same for a request that claims nothing, where it can be said at once."""
+        """The actor of an account without further claims, where it is known at once."""
         return self._gate.policies.glanced(account)
 
     def identified(self, claim: IdentityClaim) -> Actor:
-        """Who makes a request, by the policy in force. Raises AuthRefused, on record."""
+        """The actor of a claim, by the policy in force. Raises AuthRefused, on record."""
         policies = self._gate.policies
         return self._loop.call(lambda _: policies.identified(claim.account, claim.person, claim.signed, claim.digest))
 
@@ -276,7 +271,7 @@ class LocalClient(Client):
         )
 
     def note_shown(self, query: Query, page: bytes) -> None:
-        """That page, as JSON, goes to somebody's screen: what a mirror shows there is kept fresh."""
+        """Note a page (JSON) that goes to somebody's screen: a mirror keeps its rows fresh."""
         if query.kind == "workloads" and query.limit <= MAX_ON_A_SCREEN and self._slurm.watcher is not None:
             found = msgspec.json.decode(page, type=Page)
             if "id" in found.columns:
@@ -467,7 +462,7 @@ class LocalClient(Client):
         self._loop.call(lambda _: self._gate.policies.thaw(self._actor, name))
 
     def _done(self, do: Callable[[], Outcome]) -> Outcome:
-        """Have steps of a plan done; what came of them is told to the recommender, which looks at it again later."""
+        """Run steps of a plan, and tell the recommender, which reviews the outcome later."""
 
         def work(engine: Engine) -> tuple[Outcome, Proposal]:
             outcome = do()
@@ -553,7 +548,7 @@ class LocalClient(Client):
         return self._slurm.mirrored(workload_id)
 
     def break_off(self) -> None:
-        """The server stops: no model is waited for any longer, nor a draft by anybody."""
+        """The server stops: end every wait for a draft or a model."""
         self._drafting.close()
 
     def _answer_to(self, question: Question, arguments: Arguments) -> Any:
@@ -561,7 +556,7 @@ class LocalClient(Client):
         return self._read(question.name, *arguments.values())
 
     def _change(self, needs: str, do: Callable[[], Any]) -> Any:
-        """Have something changed, by somebody who has the right that it needs; what they read next shows it."""
+        """Make a change on behalf of a person with the right it needs; their next reads include it."""
         if self.read_only:
             raise refuse_read_only()
         try:
@@ -572,7 +567,7 @@ class LocalClient(Client):
             self._note_written()
 
     def _read(self, what: str, *arguments: object) -> Any:
-        """What the engine answers, with all in it that this person changed."""
+        """The engine's answer, including all changes of this person."""
         return self._loop.read(what, *arguments, least_version=self._written.get(self._whose, 0))
 
     def _note_written(self) -> None:
@@ -584,16 +579,16 @@ class LocalClient(Client):
 
     @property
     def gate(self) -> Gate:
-        """What decides who may do what."""
+        """The approval gate."""
         return self._gate
 
     @property
     def own_version(self) -> int:
-        """In which the last change of this account is seen."""
+        """Version that includes the last change of this account."""
         return self._written.get(self._whose, 0)
 
     def wrote(self, actors: Iterable[Actor]) -> None:
-        """They submitted something: it is in what they ask for next."""
+        """Note that these people submitted work, which their next reads include."""
         if self._loop.copies.beside:
             for actor in actors:
                 self._written[self.acting_as(actor)._whose] = self._loop.engine.version
@@ -604,7 +599,7 @@ class LocalClient(Client):
 
 
 def _as_declared(question: Question, method: Callable[..., Any]) -> Callable[..., Any]:
-    """What changes something is done as one."""
+    """Wrap a method whose question is declared as a change."""
     if not question.changes:
         return method
 
@@ -634,11 +629,12 @@ def user_name() -> str:
 
 
 MAX_PROPOSALS = 200
-"""The newest, among which is looked for those whose id begins so."""
+"""Newest proposals searched for the beginning of an id."""
 
 
 def beside(client: LocalClient, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
-    """What is called `name`, then what begins so. What cannot be asked at present is left out: it is not found."""
+    """Objects beside the cell called `name`, then those whose id begins so. Stores that cannot be asked now are left
+    out."""
     found: dict[Named, None] = {}
     for kind, begins, hits in _KINDS:
         if (not kinds or kind in kinds) and _may_begin(begins, name):
@@ -648,7 +644,7 @@ def beside(client: LocalClient, name: str, kinds: Sequence[str], limit: int) -> 
 
 
 def _may_begin(pattern: str, name: str) -> bool:
-    """Whether an id of that form may begin so; all that a form says is its first letters."""
+    """True when an id with those first letters may begin so."""
     return name.upper().startswith(pattern) or pattern.startswith(name.upper())
 
 
@@ -683,7 +679,7 @@ def _runbooks(client: LocalClient, name: str) -> Iterator[Named]:
 
 
 def _records(client: LocalClient, name: str) -> Iterator[Named]:
-    """Of the audit, by number."""
+    """Audit records by number."""
     if name.isascii() and name.isdigit() and len(name) < 16 and 0 < int(name) <= client.audit_state().last:
         yield Named("record", str(int(name)))
 

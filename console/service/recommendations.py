@@ -1,15 +1,9 @@
-"""The recommender beside a live engine: what is found, ranked, remembered, tried on the twin.
+"""The recommender beside a live engine: findings are ranked, remembered, tried on the twin, and followed up.
 
-Suggestions tried on the twin beside the cell: before and after, one at a time, and only while nobody else asks the
-twin for anything.
-
-What a suggestion's action is as edits of a what-if, where there are such; the rest says why it cannot be tried.
-
-The recommender beside a live engine: what is found, ranked, remembered, tried on the twin and followed up.
-
-Lives in the engine's process and only reads the engine. Answers come from the last look, which is a few seconds old at
-most; what takes long is done by one thread of its own: looking again as time passes, trying what is first on the twin,
-checking what was promised.
+Lives in the engine's process and only reads the engine. Answers come from the last look, a few seconds old at most.
+One thread of its own does what takes long: looking again, trying the first suggestions on the twin, checking
+promises. A suggestion is tried as the edits of a what-if that come nearest to its action (`edits_of`), one at a
+time, and only while nobody else uses the twin.
 """
 
 from __future__ import annotations
@@ -70,7 +64,7 @@ _NO_EDIT = "the twin has no edit for {action}"
 
 
 def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
-    """The edits that come nearest to the action, or why there are none."""
+    """Edits that come nearest to the action, or the reason why there are none."""
     row = CATALOG.get(suggestion.action)
     try:
         if suggestion.trial:
@@ -86,7 +80,7 @@ def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
 
 
 class Simulations:
-    """The tries of one engine. `run` is for one thread; `give_way` and `close` may be called by any."""
+    """Trials of one engine. `run` is for one thread; `give_way` and `close` may be called by any."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
@@ -94,7 +88,8 @@ class Simulations:
         self._leave = self._closed = False
 
     def run(self, suggestion: Suggestion, tell: Callable[[SuggestionTrial], None]) -> None:
-        """Try it, and `tell` how it stands as it comes; at last `waiting` when somebody else wanted the twin."""
+        """Try a suggestion, and `tell` each state of the trial; at last `waiting` when somebody else wanted the
+        twin."""
         edits = edits_of(suggestion)
         if isinstance(edits, str):
             tell(SuggestionTrial(state="none", why=edits))
@@ -134,17 +129,17 @@ class Simulations:
         return status
 
     def give_way(self) -> None:
-        """Stop the try that is under way: somebody asks the twin. It is tried again later."""
+        """Stop the trial under way because somebody uses the twin. It is repeated later."""
         self._leave = True
 
     def close(self) -> None:
-        """Stop the try that is under way, for good."""
+        """Stop the trial under way, for good."""
         self._closed = True
         self._twins.close()
 
 
 def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
-    """The try as its run stands."""
+    """The trial with the state of its run."""
     answer = status.answer
     if status.state == "cancelled":
         told = msgspec.structs.replace(
@@ -171,7 +166,7 @@ def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
 
 
 def _hourly(over: Interval, ms: int) -> Interval:
-    """An amount over so long, as one for an hour."""
+    """An amount over a time, per hour."""
     amounts = {name: getattr(over, name) for name in ("least", "p10", "p50", "p90", "most")}
     return Interval(
         runs=over.runs,
@@ -180,14 +175,14 @@ def _hourly(over: Interval, ms: int) -> Interval:
 
 
 def _beside(suggestion: Suggestion) -> str:
-    """How what is tried differs from the action."""
+    """Difference between the edits and the action."""
     return f"tried as near to {suggestion.action.replace('_', ' ')} as the twin can" if suggestion.trial else ""
 
 
 FRESH_S = 5.0
-"""Wall seconds for which a look is good for who asks about one that it found."""
+"""Wall seconds for which a look serves questions about one of its findings."""
 OLD_S = 150.0
-"""Wall seconds after which a look that was made in the background is not told any more."""
+"""Wall seconds after which a background look is no longer used."""
 LOOK_EVERY_S = 10.0
 SOON_S = 1.0
 """Wall seconds until the next try or chore."""
@@ -199,7 +194,7 @@ ASKED_S = 60.0
 FIRST_S = 3.0
 """Wall seconds from the start to the first look: others have more to do then."""
 TRIED = 3
-"""So many of the first are tried on the twin without being asked for."""
+"""First suggestions that are tried on the twin without being asked for."""
 AGAIN_MS = HOUR_MS // 2
 """Cell time after which what was tried is tried again."""
 WATCHED_S = 600.0
@@ -215,7 +210,7 @@ More = Callable[["Overview"], tuple[Sequence[Suggestion], Sequence[str]]]
 
 
 class FindingsPass(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at the cell."""
+    """Result of one look at the cell."""
 
     version: int
     now_ms: int
@@ -224,10 +219,10 @@ class FindingsPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommender:
-    """Answers for the cell of one loop; may be asked by several threads, but not by the engine's own.
+    """Recommendations for the cell of one loop; may be called by several threads, but not by the engine's own.
 
-    `keep` opens what is remembered; `more` finds what stands out in the history; `read` and `others` read the history
-    for what was promised; `chore` is done by its thread at every turn, when it has nothing else to do.
+    `keep` opens the store; `more` finds what stands out in the history; `read` and `others` read the history for
+    promised effects; its thread calls `chore` at every turn without other work.
     """
 
     def __init__(
@@ -283,7 +278,7 @@ class Recommender:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def recommendations(self) -> Recommendations:
-        """Everything that is found now, or was at the last look where they are made in the background."""
+        """Everything found now, or at the last look where looks are made in the background."""
         self._asked_s = time.monotonic()
         return self._view(self._look(OLD_S if self._thread.is_alive() else 0.0))
 
@@ -317,7 +312,7 @@ class Recommender:
             )
 
     def recommendation(self, id_: str) -> Recommendation:
-        """One of them, which is tried on the twin next. Raises NotFoundError."""
+        """One recommendation, which is tried on the twin next. Raises NotFoundError."""
         wanted = same_id(id_)
         found = self._known(wanted, self._look(OLD_S if self._thread.is_alive() else FRESH_S))
         if found is None and not self._thread.is_alive():
@@ -338,16 +333,16 @@ class Recommender:
     # -- what people make of it ---------------------------------------------------------------------------------------
 
     def reject(self, id_: str, reason: str, who: str) -> Recommendation:
-        """Say no more of it until things change. Raises NotFoundError, SpecError, RefusedError."""
+        """Hide a recommendation until things change. Raises NotFoundError, SpecError, RefusedError."""
         found = self.recommendation(id_)
         with self._lock:
             self._shelf.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
         return self.recommendation(id_)
 
     def sourced(self, request: Request) -> Request:
-        """The request with what is known of the suggestion that it names, in its source or in its reason: nobody passes
-        for the author of what was suggested. Raises NotFoundError for one that is not found now, SpecError for
-        one that suggests something else."""
+        """The request with the suggestion that it names in its source or reason as its origin, so that nobody passes
+        for its author. Raises NotFoundError for one that is not found now, SpecError for one that suggests another
+        action."""
         named = request.source
         if named is not None and named.kind != "suggestion":
             return request
@@ -370,7 +365,7 @@ class Recommender:
         )
 
     def acted(self, proposal: Proposal, who: str) -> None:
-        """A plan was approved and executed. Never fails: what is noted here is not what was asked for."""
+        """Note a plan that was executed. Never raises: the note is not what the caller asked for."""
         with self._lock:
             if self._found is None:
                 return
@@ -392,7 +387,7 @@ class Recommender:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _look(self, old_s: float = 0.0) -> FindingsPass:
-        """The last look where it is younger than so many wall seconds, else a new one for all who ask meanwhile."""
+        """The last look if it is younger than so many wall seconds, else a new one shared by all who ask meanwhile."""
         since_s = time.monotonic() - old_s
         if self._found is not None and self._looked_s > since_s:
             return self._found
@@ -422,7 +417,7 @@ class Recommender:
             return self._found
 
     def _remember(self) -> None:
-        """Read what was remembered, once. While that fails nothing is, and it is tried again."""
+        """Read the store, once. While that fails nothing is remembered, and it is tried again."""
         if self._keep is None or self._remembers:
             return
         try:
@@ -447,8 +442,8 @@ class Recommender:
             self._woken.clear()
 
     def turn(self) -> bool:
-        """One round of the thread, by hand where none was started: look, follow up, try one on the twin or do the
-        chore. Returns whether there was one."""
+        """One round of the thread, or by hand where none was started: look, follow up, and try one suggestion on the
+        twin or do the chore. Returns False when there was nothing to do."""
         found = self._look(self._every_s())
         with self._lock:
             due = self._shelf.due(found.now_ms)[:JUDGED_AT_ONCE]
@@ -494,7 +489,7 @@ class Recommender:
         return simulated.state == "waiting" or now_ms - self._tried[suggestion.id][2] > AGAIN_MS
 
     def _simulated(self, suggestion: Suggestion) -> SuggestionTrial:
-        """What is known of the same action."""
+        """Last trial of the same action."""
         tried = self._tried.get(suggestion.id)
         if tried is not None and _same(tried[0], suggestion):
             return tried[1]
@@ -503,7 +498,7 @@ class Recommender:
 
 
 def command(suggestion: Suggestion) -> tuple[str, ...]:
-    """Words behind `muster` that propose the action as this suggestion."""
+    """Words behind `muster` that propose the suggestion's action."""
     if suggestion.action == "notify":
         return ()
     targets = () if suggestion.action == "consolidate" else suggestion.targets
@@ -518,13 +513,13 @@ def source_of(suggestion: Suggestion) -> Source:
 
 
 def evidence_of(suggestion: Suggestion) -> EvidenceRef:
-    """The suggestion by what it rests on: a voter sees by its id where to read that."""
+    """Reference to the suggestion's evidence: its id tells a voter where to read it."""
     measured = hashlib.sha256(msgspec.json.encode(suggestion.evidence)).hexdigest()
     return EvidenceRef(id=suggestion.id, sha256=measured)
 
 
 def gpu_hour_microusd(overview: Overview) -> int:
-    """What a GPU-hour costs in this cell: all nodes' prices over all devices."""
+    """Price of a GPU-hour in this cell, micro-USD: all nodes' prices over all devices."""
     devices, cost = overview.capacity.get("gpu_milli", 0), overview.cost_microusd_hour
     return cost * 1000 // devices if devices and cost else GPU_HOUR_MICROUSD
 

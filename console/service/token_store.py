@@ -1,11 +1,10 @@
-"""Tokens that prove over the network who asks: 256 random bits, of which the SHA-256 is kept, with what each is for and
-until when.
+"""Tokens that identify callers over the network: 256 random bits, stored as SHA-256 with scopes and expiry.
 
     muster_2f9c01ab77de_kq3…    id, by which it is found and named; and the secret
 
-A token stands for the person, service or account that it was made for, and gives at most what those may do by the
-policy of now. Who is in force at the journal's door knows all tokens in memory; what is revoked counts for nothing from
-the next request on. Making and revoking one is on record in the audit.
+A token stands for the person, service or account it was made for, and gives at most what the present policy allows
+them. The engine that holds the journal keeps all tokens in memory; a revoked token counts for nothing from the next
+request on. Making and revoking a token is on record in the audit.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ USED = Table(
 
 
 class PresentedToken(NamedTuple):
-    """What a token that was shown says."""
+    """Identity and rights of a token that was shown."""
 
     id: str
     account: str
@@ -105,7 +104,7 @@ class _Kept(msgspec.Struct):
 
 
 class Tokens:
-    """Of one cell. `check` may be asked on any thread; the rest asks the engine's."""
+    """Tokens of one cell. `check` may be called on any thread; the rest asks the engine's."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self._loop = loop
@@ -115,16 +114,16 @@ class Tokens:
 
     @property
     def loaded(self) -> bool:
-        """Whether `check` answers at once."""
+        """True when `check` answers at once."""
         return self._kept is not None
 
     def load(self) -> None:
-        """Reads them all. Raises JournalError when the journal cannot be written, for then it cannot be sure either
-        that nothing was revoked."""
+        """Read all tokens. Raises JournalError when the journal cannot be written, because then a revocation could
+        be missing too."""
         self._loop.call(self._load)
 
     def check(self, text: str, address: str = "") -> PresentedToken:
-        """Whom a token stands for. Raises Unauthenticated; which of the reasons it is, is told for no guess."""
+        """Identity of a token. Raises Unauthenticated; a guess is not told which check failed."""
         if self._kept is None:
             self.load()
         id_, secret = _parts(text)
