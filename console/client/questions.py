@@ -128,7 +128,7 @@ class Question:
 
     @property
     def places(self) -> tuple[Part, ...]:
-        """What goes into the path, in its order."""
+        """Parts that fill the path, in its order."""
         return self._parts[: self._in_path]
 
     @property

@@ -1,2 +1,2 @@
-"""Scripted incidents with expected answers, to score drafters and models. Imports the service and the gate; no other
-room imports it. Start at `eval_drafts`."""
+"""Scripted incidents with expected answers, backtests and published benchmarks. Imports the service and the gate;
+only the shell imports it. Start at `eval_drafts`."""

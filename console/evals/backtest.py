@@ -1,14 +1,7 @@
-"""`muster backtest`: estimates and forecasts against what happened, on a file anyone can bring.
+"""The commands `muster backtest runtime | demand | scaling | spot | anomaly`: estimates against what happened.
 
-The command `muster backtest anomaly`: what is out of the ordinary in series anyone can bring, and how often that
-agrees with people's labels.
-
-The command `muster backtest demand`: forecasts of hourly series against what happened, beside simple rules.
-
-The command `muster backtest`: estimates against what happened, on a file anyone can bring, beside simple rules.
-
-The commands `muster backtest scaling` and `muster backtest spot`: capacity decided ahead of demand, and prices
-forecast, against what happened, beside simple rules.
+Each takes a file anyone can bring and reports Muster's method beside simple rules. The protocols are in
+`recommender.backtests`. `muster backtest queueing` is in `console.evals.engine_runs`.
 """
 
 from __future__ import annotations
@@ -40,8 +33,7 @@ SHOWN = 20
 
 
 def anomaly(arguments: argparse.Namespace) -> None:
-    """Alarms of each series; with labels, precision and recall beside simple rules. See
-    `recommender.backtests.series` for the protocol."""
+    """Alarms of each series; with labels, precision and recall beside simple rules."""
     labels = backtest_demand.read_labels(arguments.labels) if arguments.labels else {}
     problems = Problems(strict=False)
     series = [backtest_demand.read(path, problems) for path in arguments.files]
@@ -111,7 +103,7 @@ def alarm_lines(series: Sequence[backtest_demand.LabelledSeries], alarms: dict[s
 
 
 def tell(series: Sequence[backtest_demand.LabelledSeries], problems: Problems, unlabelled: Sequence[str]) -> None:
-    """On standard error: what was mended or left out."""
+    """Report on standard error what was mended or left out."""
     tell_mended((each.name, each.mended) for each in series)
     for name in unlabelled:
         print(f"muster: {printable(name)} has no labels and is not scored", file=sys.stderr)
@@ -119,7 +111,7 @@ def tell(series: Sequence[backtest_demand.LabelledSeries], problems: Problems, u
 
 
 RULE = "seasonal_naive_24"
-"""What the means over several series are relative to."""
+"""Rule that means over several series are relative to."""
 MEAN = "mean_over_series"
 
 
@@ -128,8 +120,8 @@ class MissingStatistics(MusterError):
 
 
 def demand(arguments: argparse.Namespace) -> None:
-    """Demand forecasts on hourly series; see `recommender.backtests.series` for the protocol. One file: an object keyed
-    by method. Several: that object under each series' name, and their geometric mean relative to the day before."""
+    """Demand forecasts on hourly series. One file: an object keyed by method. Several: that object under each
+    series' name, and their geometric mean relative to the day before."""
     if importlib.util.find_spec("statsmodels") is None:
         raise MissingStatistics("statsmodels is not installed, and demand is forecast with it", "pip install .")
     problems = Problems()
@@ -169,8 +161,8 @@ def lines(scores: dict[str, DemandScore]) -> list[str]:
 
 
 def geometric_means(scores: Sequence[dict[str, DemandScore]]) -> dict[str, DemandScore]:
-    """By method: of errors relative to the same hour of the day before, over the series where both are above 0; of the
-    share within the 80 % interval, the plain mean."""
+    """By method: geometric mean of errors relative to the same hour of the day before, over the series where both
+    are above 0; plain mean of the share within the 80 % interval."""
     found = {}
     for name in scores[0]:
         pairs = [(each[name], each[RULE]) for each in scores]
@@ -193,7 +185,7 @@ def _figure(value: float | None) -> str:
 
 
 def runtime(arguments: argparse.Namespace) -> None:
-    """Run-time estimates on a trace; see `recommender.backtests.run_times` for the protocol."""
+    """Run-time estimates on a trace."""
     require_learner()
     problems = Problems(strict=arguments.strict)
     runs, figures = run_times.read(arguments.files, arguments.format, problems)
@@ -224,9 +216,8 @@ Score = TypeVar("Score", bound=MethodFigures)
 
 
 def scaling(arguments: argparse.Namespace) -> None:
-    """Capacity decided `--lead` hours before; see `recommender.backtests.series` for the protocol. One file: an object
-    keyed by method. Several: that object under each series' name, and means: geometric of what was provided above
-    demand, plain of what was unmet."""
+    """Capacity decided `--lead` hours before. One file: an object keyed by method. Several: that object under each
+    series' name, and means: geometric for capacity above demand, plain for unmet demand."""
     problems = Problems()
     now_hour = int(datetime.now(UTC).timestamp() // 3600)
     read = [spot_price.read(path, problems, now_hour=now_hour) for path in arguments.files]
@@ -241,8 +232,7 @@ def scaling(arguments: argparse.Namespace) -> None:
 
 
 def spot(arguments: argparse.Namespace) -> None:
-    """Prices of the next day; see `recommender.backtests.series` for the protocol. Several files: plain means
-    too."""
+    """Prices of the next day. Several files: plain means too."""
     problems = Problems()
     read = [spot_price.read_prices(path, problems) for path in arguments.files]
     scores = {changes.name: backtest_demand.backtest_spot_prices(changes) for changes in read}
@@ -273,8 +263,8 @@ def _tell(
 
 
 def _means(scores: Sequence[Mapping[str, backtest_demand.ScalingScore]]) -> dict[str, backtest_demand.ScalingScore]:
-    """Of each method; what it provided above demand as the geometric mean of what is above 0, None if it never held the
-    1 % on one of them."""
+    """Means of each method: geometric for capacity above demand (None if it never held the 1 % on one of them),
+    plain for unmet demand."""
     found = {}
     for method in scores[0]:
         over = [each[method].over_provision_pct for each in scores]

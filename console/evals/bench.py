@@ -1,16 +1,7 @@
-"""`muster bench`: a published run through the engine, beside what was published of it.
+"""The command `muster bench`: a published run through the engine, beside its published figures.
 
-The command `muster bench`: a published run through the engine, beside what was published of it.
-
-What `muster bench clemson` prints.
-
-What `muster bench gke-65k` and `gke-130k` print.
-
-What `muster bench` prints of Kueue's published loads.
-
-What `muster bench predictive-day` prints.
-
-What `muster bench spot-week` prints.
+Runs of Kueue's loads, GKE at 65,000 and 130,000 nodes, Clemson's spot machines, a week on spot machines, and a day
+with a pool that grows ahead of demand. `engine.scenarios` has the loads; reports for people and JSON are made here.
 """
 
 from __future__ import annotations
@@ -166,7 +157,8 @@ def _marks(ramp: Ramp) -> list[str]:
 
 
 def _comparison(ramps: dict[str, Ramp]) -> list[str]:
-    """Why several projects: quotas of requests bound how fast machines come and, without any stock to wait for, go."""
+    """Ramps with one and several projects: quotas of requests bound how fast machines come and, with unlimited
+    stock, go."""
     rows = [
         [name, f"{ramp.requests_per_100_s:,}", _minutes(ramp.marks[-1].reached_ms), f"{ramp.calls_lost:,}",
          _minutes(ramp.release_ms), f"{ramp.release_machine_hours:,}"]
@@ -202,8 +194,8 @@ def run_gke(arguments: argparse.Namespace) -> None:
 def gke_bench(
     nodes: int, load: list[ScenarioPhase], journal: Path | None, seed: int
 ) -> tuple[ScenarioRun, float | None]:
-    """The run, and how long it took to read all of the journal back into the same state, in seconds; None without one.
-    Raises MusterError where something was amiss in a phase or the state that was read is another."""
+    """The run, and the seconds it took to read the whole journal back into the same state; None without a journal.
+    Raises MusterError where a phase failed its checks or the state that was read differs."""
     begun = time.perf_counter()
     engine = Engine.open(journal, seed=seed, cell=cell(nodes))
     defined_ms = (time.perf_counter() - begun) * 1000
@@ -320,7 +312,7 @@ def _seconds(ms: float) -> str:
 
 
 KUEUE_COLUMNS_RIGHT = (False, *(True,) * 8)
-"""Which columns of the table of admissions are numbers."""
+"""Numeric columns of the table of admissions."""
 
 
 def run_kueue(arguments: argparse.Namespace) -> None:
@@ -377,7 +369,7 @@ def _kueue_report_lines(arguments: argparse.Namespace, scenario: KueueScenario, 
 
 
 def _admission_table(scenario: KueueScenario, result: KueueResult) -> list[str]:
-    """From submission to first and final admission, beside Kueue's mean."""
+    """Times from submission to first and final admission, beside Kueue's mean."""
     titles = ("SECONDS", "FIRST", "P95", "MAX", "FINAL", "P95", "MAX", "PREEMPTED", "KUEUE")
     rows = []
     for mix, met in zip(scenario.mix, result.classes, strict=True):
@@ -416,7 +408,7 @@ Means = dict[str, float | None]
 
 
 def run_predictive_day(arguments: argparse.Namespace) -> None:
-    """Raises SpecError for a folder without series, or a name that none of them has."""
+    """Raises SpecError for a folder without series, or an unknown series."""
     if arguments.data is None:
         print("no --data: generating demand of an AI cell", file=sys.stderr)
     loads = generated(arguments.seed) if arguments.data is None else read(arguments.data)
@@ -440,7 +432,7 @@ def _to_play(loads: list[Load], name: str) -> Load:
 
 
 def _groups(scores: list[SeriesScore]) -> dict[str, list[SeriesScore]]:
-    """What geometric means are of."""
+    """Groups of series that geometric means are taken over."""
     compared = [each for each in scores if each.series in COMPARED]
     return {"all": scores} | ({"compared": compared} if compared else {})
 

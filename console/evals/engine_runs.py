@@ -1,12 +1,8 @@
-"""`muster replay`, `pack`, `drill`, `backtest queueing`: traces and losses run through the engine.
+"""The commands `muster replay`, `pack`, `drill` and `backtest queueing`: traces and losses run through the engine.
 
-The command `muster replay`: a trace through the engine, as figures or live on the console.
-
-The command `muster pack`: a list of GPU pods onto a list of nodes, by the published method, to compare policies.
-
-The command `muster drill`: nodes are lost in a large cell full of work, and what becomes of it is told.
-
-The command `muster backtest queueing`: what learnt run times are worth to a queue, beside EASY backfill.
+`replay` runs a trace, for figures or live on the console. `pack` places a list of GPU pods onto nodes by the
+published method, to compare policies. `drill` loses nodes of a large cell full of work. `backtest queueing` measures
+what learnt run times are worth to a queue beside EASY backfill.
 """
 
 from __future__ import annotations
@@ -88,13 +84,14 @@ def _tell_problems(count: int, first: tuple[str, ...]) -> None:
 
 
 def _refuse_empty(arguments: argparse.Namespace, jobs: int) -> None:
-    """A trace without one job that can run is most likely another format: that is a failure, not a result."""
+    """Raises EmptyTrace for a trace without a job that can run, which is most likely another format."""
     if not jobs:
         raise EmptyTrace(f"{arguments.file} has no job that could run", "Check --format and --nodes")
 
 
 def _live(arguments: argparse.Namespace) -> int:
-    """The trace as the load of an engine in this process. It is read before the screen opens: its errors come first."""
+    """Show the trace as the load of an engine in this process. It is read before the screen opens, so that its
+    errors come first."""
     from console.cli.start import refuse_without_terminal
     from console.tui.app import run
 

@@ -1,15 +1,11 @@
-"""`muster eval drafts`: scripted incidents on engines in memory, and the drafter that is scored.
+"""The command `muster eval drafts`: a drafter is asked about scripted incidents as an operator would, and scored.
 
-The command `muster eval drafts`: scripted incidents are brought about on engines in memory, a drafter is asked about
-each as an operator would, and what it drafts is scored. Nothing is ever proposed, and no running cell is touched.
+Incidents are played on engines in memory. Nothing is ever proposed, and no running cell is touched. Drafts come as
+in production, through `console.service.drafting`: from the rules, or with `--llm` from the configured model over its
+real connection, or with `--scripted` from a model that plays a part in a process of its own.
 
-Drafts come the way they do in production, through `console.service.drafting`: the rules', or with `--llm` those of the
-configured model, over its real connection.
-
-The model that `muster eval drafts` asks: the configured one, or one that plays a part in a process of its own.
-
-One child asks for all incidents. Each incident has an engine of its own, so what was spent on those before is taken off
-the limits of the next: the budgets of the settings hold for the whole evaluation.
+One child process asks for all incidents. Each incident has an engine of its own, so spending on earlier ones is
+taken off the limits of the next: the budgets of the settings hold for the whole evaluation.
 """
 
 from __future__ import annotations
@@ -61,8 +57,8 @@ from runbooks.models.prompt import key_of as names_key_of
 from runbooks.plans.identity import THIS_ACCOUNT
 
 RIGHT_PERMILLE = 800
-"""Share of faults that a drafter is expected to answer rightly, at once or once a choice of its is picked; with no
-answer that harms and none where nothing is wrong."""
+"""Share of faults that a drafter is expected to answer rightly, at once or after a choice of its is picked; with no
+harmful answer and no act where nothing is wrong."""
 POLICY = msgspec.structs.replace(TEAM, limits=PolicyLimits(nodes_permille=1000, gpus_permille=1000))
 """The usual one, without the limits of an hour: they are a site's own, and in a cell of six nodes every act is large.
 """
@@ -72,7 +68,7 @@ MAX_WAIT_S = 600.0
 
 
 class DrafterScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How a drafter did on several incidents."""
+    """A drafter's result on several incidents."""
 
     incidents: int
     faults: int
@@ -95,7 +91,7 @@ class DrafterScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Whether it is as good as it is expected to be."""
+        """True when it is as good as expected."""
         on_faults = (self.right + self.offered) * 1000 >= RIGHT_PERMILLE * self.faults
         return on_faults and self.left_alone == self.controls and not self.harmful
 
@@ -128,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[EvaluatedModel | None]:
-    """The model that is asked; None where the rules are. Raises RefusedError where there is none to ask."""
+    """The model that is asked; None for the rules. Raises RefusedError where there is none to ask."""
     if not arguments.llm and not arguments.scripted:
         return nullcontext()
 
@@ -142,7 +138,7 @@ def evaluate(
     drafter: Drafter,
     seat: EvaluatedModel | None = None,
 ) -> list[IncidentScore]:
-    """The score of each, in their order."""
+    """Score of each incident, in order."""
     found = []
     for incident in counted(incidents, "incidents", len(incidents)):
         found.append(asked(incident, drafter, seat))
@@ -150,7 +146,7 @@ def evaluate(
 
 
 def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = None) -> IncidentScore:
-    """Bring it about, ask, and judge what comes. Raises SpecError for an incident that cannot be brought about."""
+    """Play an incident, ask, and judge the draft. Raises SpecError for an incident that cannot be played."""
     scene = PlayedIncident(incident)
     engine = scene.engine
     loop = EngineLoop(engine)
@@ -183,7 +179,7 @@ def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = No
 
 
 def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> DraftAsk:
-    """What the operator asks. Raises RefusedError where the recommender does not find what the question is about."""
+    """The operator's request. Raises RefusedError where the recommender does not find the subject of the question."""
     finding = incident.about
     if incident.finds or incident.finding is not None:
         kind = incident.finds or (incident.finding.kind if incident.finding else "")
@@ -195,7 +191,7 @@ def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> Draf
 
 
 def _others(incident: Incident) -> Sequence[Suggestion]:
-    """What a finder says that a cell in memory does not have: telemetry, agents of others."""
+    """Finding of a detector that a cell in memory does not have, such as telemetry or other agents."""
     given = incident.finding
     if given is None:
         return ()
@@ -210,14 +206,14 @@ def _others(incident: Incident) -> Sequence[Suggestion]:
 
 
 def _picked(drafting: Drafting, run: DraftRun) -> list[Draft | None]:
-    """What the rules draft once each of the choices that they offered is picked."""
+    """Drafts of the rules after each of the offered choices is picked."""
     choices = run.rule.choices if run.rule is not None else ()
     asks = [msgspec.structs.replace(run.ask, pick=choice.name) for choice in choices]
     return [_over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, "rule").rule for ask in asks]
 
 
 def _over(drafting: Drafting, draft_id: str, drafter: Drafter) -> DraftRun:
-    """The run as soon as the drafter that is judged has done its part."""
+    """The run once the judged drafter has finished."""
     give_up_s = time.monotonic() + MAX_WAIT_S
     run = drafting.run(draft_id)
     while (run.rule_state == "drafting" or (drafter == "model" and run.model_state == "thinking")) and (
@@ -250,7 +246,7 @@ def tally(scores: Sequence[IncidentScore]) -> DrafterScore:
 
 
 def parts(scores: Sequence[IncidentScore]) -> dict[str, list[IncidentScore]]:
-    """Those that a drafter may be made better by, those that are kept back, and all."""
+    """Scores of incidents open to tuning, of those kept back, and of all."""
     found = {
         "open": [one for one in scores if not one.held],
         "held": [one for one in scores if one.held],
@@ -292,7 +288,7 @@ def _touched(scores: Sequence[IncidentScore]) -> str:
 
 
 def _refused(scores: Sequence[IncidentScore]) -> list[str]:
-    """Why drafts of a model were not taken, by how often."""
+    """Reasons why a model's drafts were rejected, with counts."""
     reasons = Counter(one.reason for one in scores if one.reason)
     return [f"rejected  {reason} {count}" for reason, count in reasons.most_common()]
 
@@ -318,7 +314,7 @@ def _verdict(one: IncidentScore) -> str:
 
 
 def _wrong_lines(one: IncidentScore) -> list[str]:
-    """What was not right about it."""
+    """What was wrong with an answer."""
     told = [f"{one.incident}: {printable(one.why)}" if one.why else one.incident]
     told += [f"  would {printable(act)}" for act in one.acts] or ([f"  says {printable(one.said)}"] if one.said else [])
     told += [f"  harm: {printable(harm)}" for harm in one.harm]
@@ -342,7 +338,7 @@ Told = Callable[[Incident, dict[str, str]], None]
 
 
 class _Kept(ModelWorker):
-    """Outlives the drafters that use it."""
+    """Worker that outlives the drafters that use it."""
 
     def close(self) -> None:
         """It is ended by `end`."""
@@ -352,7 +348,7 @@ class _Kept(ModelWorker):
 
 
 class EvaluatedModel:
-    """Where a model sits that is asked about one incident after the other."""
+    """A model that is asked about one incident after the other."""
 
     def __init__(self, setup: ModelSetup, key: Callable[[], str], told: Told | None = None) -> None:
         """`told`: called before each question with what it is about, and names as they go out. Raises RefusedError,
@@ -373,7 +369,7 @@ class EvaluatedModel:
         self._asked_s = 0.0
 
     def drafter(self, gate: Gate, loop: EngineLoop, incident: Incident) -> ModelDrafter:
-        """Who is asked about one incident. Waits as long as the limit of calls a minute makes it."""
+        """Drafter for one incident. Waits as long as the limit of calls per minute requires."""
         if self._told is not None:
             self._told(incident, _names(incident, PromptNames(names_key_of(loop.call), hide_all=self._hides_all)))
         else:
@@ -389,7 +385,7 @@ class EvaluatedModel:
         )
 
     def note(self, drafter: ModelDrafter) -> None:
-        """What it has spent counts for those that follow."""
+        """Count its spending against the incidents that follow."""
         self._spent_microusd += drafter.standing().spent_day_microusd
 
     @property
@@ -413,8 +409,8 @@ def configured(settings: ConsoleSettings) -> Iterator[EvaluatedModel]:
 
 @contextlib.contextmanager
 def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iterator[EvaluatedModel]:
-    """A model that plays a part of `console.evals.scripted_model`, on this machine, told as an endpoint of that class
-    is."""
+    """A model that plays a part of `console.evals.scripted_model`, on this machine, with the data that an endpoint
+    of that class receives."""
     command = [sys.executable, "-m", "console.evals.scripted_model", part, str(folder)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -437,12 +433,12 @@ def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iter
 
 
 def _tenants(engine: Engine) -> tuple[str, ...]:
-    """All of them: those of an incident are made up, so that even a stranger may be told of them."""
+    """All tenants: those of an incident are made up, so any model may be told of them."""
     return tuple(name for name in engine.state.workloads.tenants.names if name)
 
 
 def _names(incident: Incident, names: PromptNames) -> dict[str, str]:
-    """What the answer of the incident names -> as it goes out."""
+    """Objects of the incident's answer -> the names under which they go out."""
     found: dict[str, str] = {}
     kinds = {type_: kind for kind, type_ in TARGETS.items()}
     for action, given in incident.perfect:

@@ -1,2 +1,2 @@
-"""Several cells as one: the fleet's process, its client and its pages. Imports the server, the client and
-`engine.fleet`. Start at `coordinator`."""
+"""Several cells as one: the fleet's process, its client and its pages. Imports the server and the client. Start at
+`coordinator`."""

@@ -1,9 +1,9 @@
-"""A fleet as a process: opens its journal, watches its cells, routes, and serves whoever may connect to its socket. Its
-questions are declared in `console.fleet.queries`.
+"""A fleet as a process: it opens its journal, watches its cells, routes, and serves its socket.
 
-The socket is its owner's alone, or a group's too: who can connect may submit, and take back what they submitted, as the
-account that the kernel tells; what concerns everybody is for the owner. To its cells the fleet is one operator among
-others; what it may do there is each cell's policy to say. It tells them whose word it passes on.
+The socket belongs to its owner, or to a group too. Whoever can connect may submit, and take back their own
+submissions, as the account that the kernel tells; actions that concern everybody are for the owner. To its cells the
+fleet is an ordinary operator under each cell's policy, and it tells them the submitting account. The questions are
+declared in `console.fleet.queries`.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
 
 AWAITED = 50
-"""Of so many workloads at most a submission waits to tell where they went."""
+"""Largest submission that waits to report where its workloads went."""
 AWAITED_S = 2.0
-"""Beyond the time that cells have for an answer."""
+"""Wait beyond the time that cells have for an answer."""
 TRUSTED = (OWNER, ROOT)
 
 
@@ -97,7 +97,7 @@ class FleetAnswers(FleetQuestions):
         return self._fleet.submission(submission_id)
 
     def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[FleetSubmission, ...]:
-        """Kept, and decided on where that takes a moment: as they stand then."""
+        """Accept work and return its state once decided, where that takes a moment."""
         if not 0 < len(workloads) <= MAX_AT_ONCE:
             raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {MAX_AT_ONCE:,}")
         fleet, specs = self._fleet, _in_the_name_of(self._by, workloads)
@@ -149,8 +149,8 @@ def fleet_routes(answers: FleetAnswers) -> list[Route]:
 def serve_fleet(
     spec: FleetSpec, paths: FleetPaths, group: str = "", place: Place | None = None, *, standby: bool = False
 ) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP. `place`: where its journal is, by default the file in its folder;
-    `standby`: wait until the fleet that has it ends. Raises MusterError when it cannot."""
+    """Run until SIGTERM, SIGINT or SIGHUP. `place`: its journal, by default the file in its folder; `standby`: wait
+    until the fleet that has it ends. Raises MusterError when it cannot."""
     know_structs()
     socket_folder(paths.socket.parent, group)
     private_folder(paths.folder)
@@ -194,7 +194,7 @@ def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal
 
 
 def connected(link: CellLink, patience_s: float) -> Client:
-    """A client of a cell, as the account this process runs as, or with the token of the fleet's file."""
+    """A client of a cell, as the account of this process, or with the token of the fleet's file."""
     identity = Identity(ConsoleSettings(token_file=link.token_file)) if link.token_file else None
     return RemoteClient(link.connect, identity=identity, patience_s=patience_s)
 
@@ -237,7 +237,7 @@ def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
 
 
 def _in_the_name_of(account: str, workloads: Sequence[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
-    """With the word of whose it is, whatever they say themselves."""
+    """The workloads tagged with the submitting account, whatever tags they came with."""
     return tuple(msgspec.structs.replace(spec, tags={**spec.tags, BY_TAG: account}) for spec in workloads)
 
 
@@ -246,4 +246,4 @@ def _account(request: Request) -> str:
 
 
 class _Protocol(WatchedConnection, H11Protocol):
-    """With an eye on who connects and how."""
+    """HTTP protocol that watches its connections."""

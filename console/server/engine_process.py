@@ -153,7 +153,7 @@ SWITCH_S = 0.0005
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What an engine's process serves, and where."""
+    """Options of an engine's process."""
 
     name: str
     journal: Path | Schema | None

@@ -110,7 +110,7 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """For the description and the metrics: `get_workloads_id_estimate`."""
+        """Name for the description and the metrics: `get_workloads_id_estimate`."""
         plain = self.path.removeprefix("/v1").replace("{", "").replace(":path", "").replace("}", "")
         words = [word for word in plain.replace("-", "_").split("/") if word]
         return "_".join((self.method.lower(), *words))

@@ -75,20 +75,21 @@ def error_handlers(no_route: Callable[[str], NotFoundError]) -> dict[Any, Any]:
 
 
 def wait_for_lease(place: Schema, cell: str) -> StandbyResult | None:
-    """Wait as a standby. None when a signal said to end. Called on the main thread: signals are its own meanwhile."""
+    """Wait as a standby. None when a signal said to end. Called on the main thread, whose signals it takes
+    meanwhile."""
     with _until_signalled() as stop:
         return stand_by(place, stop, lambda news: _say(f"muster standby '{cell}' {news}"))
 
 
 def wait_for_lease_alone(place: Schema, what: str) -> Lease | None:
-    """The same where nothing need be followed meanwhile: `what` reads all it has when it begins."""
+    """The same for a process that reads everything when it begins, and so follows no journal meanwhile."""
     with _until_signalled() as stop:
         return wait_for(place, stop, lambda news: _say(f"muster standby '{what}' {news}"))
 
 
 @contextlib.contextmanager
 def _until_signalled() -> Iterator[threading.Event]:
-    """What is set when this process is to end."""
+    """Event that is set when this process is to end."""
     stop = threading.Event()
     before = {sent: signal.signal(sent, lambda *_: stop.set()) for sent in _ENDS}
     try:
@@ -99,8 +100,8 @@ def _until_signalled() -> Iterator[threading.Event]:
 
 
 def end_when_taken(lease: Lease, failed: Callable[[], bool], what: str = "engine") -> None:
-    """End this process as a signal would once another has taken over; and give the lease back when `failed` says that
-    the engine does no more work."""
+    """End this process as a signal would once another has taken over; and give the lease back when `failed` says
+    that the engine does no more work."""
     lease.alive = lambda: not failed()
 
     def watch() -> None:
@@ -113,8 +114,8 @@ def end_when_taken(lease: Lease, failed: Callable[[], bool], what: str = "engine
 
 
 def after_loss(lease: Lease, *, again: bool) -> None:
-    """What follows when the lease was lost: this process becomes a standby, as a new program that has nothing of the
-    old one; without `again` it raises JournalTaken."""
+    """Handle a lost lease: this process becomes a standby, as a new program without any of the old state; without
+    `again` it raises JournalTaken."""
     if not lease.taken.is_set():
         return
     if again:

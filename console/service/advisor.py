@@ -270,7 +270,7 @@ class Advisor:
         self.run_times = LearnedRunTimes(loop)
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
-        """How long it may run, in all; None while nothing is known that is like it. Raises NotFoundError."""
+        """Total run time of a workload; None while nothing like it is known. Raises NotFoundError."""
         return self.run_times.estimate(workload_id)
 
     def run_time_of(self, asked: WorkloadFeatures) -> RuntimeEstimate | None:

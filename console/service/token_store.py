@@ -139,14 +139,14 @@ class Tokens:
         return kept.shown
 
     def holds(self, token_id: str) -> bool:
-        """Whether a token that was shown would be taken again."""
+        """True while a token that was shown is still live."""
         kept = (self._kept or {}).get(token_id)
         return kept is not None and kept.line.state(self._gate.policies.clock()) == "live"
 
     # -- making and revoking ------------------------------------------------------------------------------------------
 
     def create(self, actor: Actor, ask: TokenAsk) -> NewToken:
-        """Raises SpecError for what cannot be asked for, RefusedError for whom the policy does not let."""
+        """Make a token. Raises SpecError for a malformed request, RefusedError for a caller without the right."""
         scopes = _scopes(ask.scopes)
         _check_terms(ask)
 
@@ -158,8 +158,8 @@ class Tokens:
         return self._loop.call(make)
 
     def log_in(self, proof: Proof, life_ms: int) -> NewToken:
-        """A token for whom the account of `proof` is by the policy, for all that they may do. Raises Unauthenticated
-        for an account that is nobody's, and for what was used before."""
+        """A token for the person whose account a login has proved, for all that they may do. Raises Unauthenticated
+        for an account that is nobody's, and for a login that was used before."""
 
         def make(engine: Engine) -> NewToken:
             actor = self._gate.policies.identified(proof.account)
@@ -174,8 +174,7 @@ class Tokens:
         return self._loop.call(make)
 
     def revoke(self, actor: Actor, token_id: str) -> TokenLine:
-        """Counts for nothing from the next request on. Raises NotFoundError also for those of others, unless an admin
-        asks."""
+        """End a token from the next request on. Raises NotFoundError also for those of others, unless an admin asks."""
 
         def end(engine: Engine) -> TokenLine:
             kept = self._loaded(engine).get(token_id)
@@ -198,7 +197,7 @@ class Tokens:
         return self._loop.call(end)
 
     def lines(self, actor: Actor) -> tuple[TokenLine, ...]:
-        """The asker's own and those they made; all of them for an admin. Newest first."""
+        """The asker's own tokens and those they made; all of them for an admin. Newest first."""
 
         def read(engine: Engine) -> tuple[TokenLine, ...]:
             lines = [kept.line for kept in self._loaded(engine).values() if self._may_see(actor, kept.line)]
@@ -227,7 +226,7 @@ class Tokens:
         return subject
 
     def _refuse_by_token(self, actor: Actor) -> None:
-        """Who has got hold of a token must not be able to make one that lasts longer."""
+        """Keep a stolen token from making one that lasts longer."""
         if not actor.session or actor.signed:
             return
         kept = (self._kept or {}).get(actor.session.removeprefix(TOKEN))
@@ -297,7 +296,7 @@ class Tokens:
         return self._kept
 
     def _used(self, kept: _Kept, now_ms: int, address: str) -> None:
-        """Written down at most once a minute, by the engine when it comes to it; nobody waits for that."""
+        """Note the use of a token, at most once a minute, by the engine at its leisure; nobody waits for that."""
         with self._lock:
             due = now_ms - kept.written_ms >= USE_EVERY_MS or now_ms < kept.written_ms
             if not due:
@@ -315,7 +314,8 @@ class Tokens:
 
 
 def _use_up(connection: Connection, proof: Proof, now_ms: int) -> None:
-    """Raises Unauthenticated for what was used before. What has expired is refused anyway and need not be kept."""
+    """Raises Unauthenticated for a login that was used before. An expired one is refused anyway and need not be
+    kept."""
     connection.execute(delete(USED).where(USED.c.expires_ms < now_ms - 3_600_000))
     if connection.execute(select(USED.c.digest).where(USED.c.digest == proof.digest)).first() is not None:
         raise Unauthenticated("this login was used before", "Log in again")
@@ -354,7 +354,7 @@ def _kept(line: TokenLine, hashed: bytes) -> _Kept:
 
 
 def _parts(text: str) -> tuple[str, bytes]:
-    """Id and secret; an id that there is not for what is no token."""
+    """Id and secret; an unknown id for text that is no token."""
     prefix, _, rest = text.partition("_")
     id_, _, secret = rest.partition("_")
     if prefix != PREFIX or len(id_) != 2 * ID_BYTES or len(secret) != _TEXT_LENGTH or not text.isascii():
@@ -363,7 +363,7 @@ def _parts(text: str) -> tuple[str, bytes]:
 
 
 def _hash(secret: bytes) -> bytes:
-    """Of a secret as it is shown. It is random and long: no guessing finds it, however fast the hash is."""
+    """SHA-256 of a secret. The secret is random and long, so a fast hash is safe against guessing."""
     return hashlib.sha256(b"muster/token/v1\n" + secret).digest()
 
 
