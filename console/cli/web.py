@@ -262,7 +262,7 @@ def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
     from textual_serve.app_service import AppService
     from textual_serve.download_manager import DownloadManager
 
-    class Service(AppService):
+    class ConsoleProcess(AppService):
         async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
             self._process = await asyncio.create_subprocess_exec(
                 *command,
@@ -293,7 +293,7 @@ def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
             if process is not None:
                 await process.wait()
 
-    return Service(
+    return ConsoleProcess(
         shlex.join(command),
         write_bytes=socket.send_bytes,
         write_str=socket.send_str,

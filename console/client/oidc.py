@@ -37,7 +37,7 @@ FRESH_S = 600
 DISCOVERY = "/.well-known/openid-configuration"
 
 
-class Proof(NamedTuple):
+class LoginProof(NamedTuple):
     """Facts that an ID token has proved."""
 
     account: str
@@ -66,7 +66,7 @@ class OpenIdProvider:
         self._failed: UnreachableError | None = None
         """What came of the last look, where it found no keys."""
 
-    def proved(self, token: str) -> Proof:
+    def proved(self, token: str) -> LoginProof:
         """Proof of the person an ID token names. Raises Unauthenticated with the check that failed, and
         UnreachableError when the provider's keys cannot be had."""
         jwt = _library()
@@ -88,7 +88,7 @@ class OpenIdProvider:
         if not isinstance(subject, str) or not 1 <= len(subject) <= 255 or not _is_printable(subject):
             raise Unauthenticated("the ID token's subject is no plain text", "Ask whoever runs the provider")
         signed = token.rpartition(".")[0].encode()
-        return Proof(f"oidc:{self.issuer}#{subject}", hashlib.sha256(signed).digest(), int(claims["exp"] * 1000))
+        return LoginProof(f"oidc:{self.issuer}#{subject}", hashlib.sha256(signed).digest(), int(claims["exp"] * 1000))
 
     def _check_times(self, claims: Mapping[str, Any]) -> None:
         """Check expiry and age by our clock, which tests may set."""

@@ -45,7 +45,7 @@ PLACE = re.compile(r"{(\w+)(?::path)?}")
 """A place in a path; with `:path` slashes may be in it."""
 
 
-class Part(NamedTuple):
+class SentParameter(NamedTuple):
     """A parameter, or a field of a struct that is one, as it is sent."""
 
     name: str
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     """The parameter itself, and not a field of it."""
 
 
-class Sent(NamedTuple):
+class RequestParts(NamedTuple):
     """A question on its way."""
 
     path: str
@@ -67,7 +67,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class ServiceQuestion:
     """One declaration. The flags that are functions take the parameters of the method by name."""
 
     declared: Callable[..., Any]
@@ -127,12 +127,12 @@ class Question:
         return _object(self.body, tuple((part.name, part.kind, part.default) for part in self.others))
 
     @property
-    def places(self) -> tuple[Part, ...]:
+    def places(self) -> tuple[SentParameter, ...]:
         """Parts that fill the path, in its order."""
         return self._parts[: self._in_path]
 
     @property
-    def others(self) -> tuple[Part, ...]:
+    def others(self) -> tuple[SentParameter, ...]:
         """The query or the body."""
         return self._parts[self._in_path :]
 
@@ -150,17 +150,17 @@ class Question:
             return True
         return self.signed(**arguments) if callable(self.signed) else self.signed
 
-    def sent(self, arguments: Arguments) -> Sent:
-        def value(part: Part) -> Any:
+    def sent(self, arguments: Arguments) -> RequestParts:
+        def value(part: SentParameter) -> Any:
             given = arguments[part.of]
             return given if part.whole else getattr(given, part.name)
 
         places = iter(quote(str(value(part)), safe="") for part in self.places)
         path = PLACE.sub(lambda _: next(places), self.path)
         if self.method != "POST":
-            return Sent(path, {part.name: _text(value(part)) for part in self.others}, None)
+            return RequestParts(path, {part.name: _text(value(part)) for part in self.others}, None)
         body = {part.name: value(part) for part in self.others}
-        return Sent(path, {}, body if self.body else next(iter(body.values())))
+        return RequestParts(path, {}, body if self.body else next(iter(body.values())))
 
     def received(self, places: Mapping[str, str], query: Mapping[str, Any], body: Any) -> Arguments:
         """Arguments of a request that arrived. Raises SpecError for a place of the path that is not a number."""
@@ -197,10 +197,10 @@ class Question:
         return len(PLACE.findall(self.path))
 
     @functools.cached_property
-    def _parts(self) -> tuple[Part, ...]:
+    def _parts(self) -> tuple[SentParameter, ...]:
         return tuple(part for each in self.signature.parameters.values() for part in self._parts_of(each))
 
-    def _parts_of(self, parameter: inspect.Parameter) -> list[Part]:
+    def _parts_of(self, parameter: inspect.Parameter) -> list[SentParameter]:
         kind = self._types[parameter.name]
         if UNSENT in getattr(kind, "__metadata__", ()):
             return []
@@ -209,11 +209,13 @@ class Question:
             fields = msgspec.structs.fields(kind)
             empty = inspect.Parameter.empty
             return [
-                Part(each.name, parameter.name, types[each.name], empty if each.required else each.default, False)
+                SentParameter(
+                    each.name, parameter.name, types[each.name], empty if each.required else each.default, False
+                )
                 for each in fields
             ]
         sent = parameter.name.removesuffix("_id") if self.body else parameter.name
-        return [Part(sent, parameter.name, kind, parameter.default, True)]
+        return [SentParameter(sent, parameter.name, kind, parameter.default, True)]
 
 
 class Asking:
@@ -221,15 +223,15 @@ class Asking:
 
     read_only: bool
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         raise NotImplementedError(question.name)
 
 
 def asks(method: Method, path: str, **terms: Any) -> Callable[[Declared], Declared]:
-    """Declare the question that a method of an `Asking` class asks. `terms`: fields of `Question`."""
+    """Declare the question that a method of an `Asking` class asks. `terms`: fields of `ServiceQuestion`."""
 
     def declare(declared: Declared) -> Declared:
-        question = Question(declared, method, path, **terms)
+        question = ServiceQuestion(declared, method, path, **terms)
 
         @functools.wraps(declared)
         def asked(self: Asking, *arguments: Any, **named: Any) -> Any:
@@ -241,20 +243,20 @@ def asks(method: Method, path: str, **terms: Any) -> Callable[[Declared], Declar
     return declare
 
 
-def question_of(declared: Callable[..., Any]) -> Question:
+def question_of(declared: Callable[..., Any]) -> ServiceQuestion:
     """The question that a method declares."""
-    found: Question = declared.question  # type: ignore[attr-defined]
+    found: ServiceQuestion = declared.question  # type: ignore[attr-defined]
     return found
 
 
-def questions_of(asking: type[Asking]) -> tuple[Question, ...]:
+def questions_of(asking: type[Asking]) -> tuple[ServiceQuestion, ...]:
     """Questions of a class and its bases, each class in its order."""
     names = dict.fromkeys(name for base in asking.__mro__ for name in vars(base))
     found = (getattr(asking, name) for name in names)
     return tuple(question_of(each) for each in found if hasattr(each, "question"))
 
 
-Wrap = Callable[[Question, Callable[..., Any]], Callable[..., Any]]
+Wrap = Callable[[ServiceQuestion, Callable[..., Any]], Callable[..., Any]]
 
 
 def wrap_answers(answering: type[Asking], asking: type[Asking], wrap: Wrap) -> None:
@@ -286,7 +288,7 @@ def _text(value: Any) -> Any:
     return ",".join(value) if isinstance(value, (tuple, list)) else value
 
 
-def _placed(part: Part, text: str) -> Any:
+def _placed(part: SentParameter, text: str) -> Any:
     if part.kind is not int:
         return text
     if not (text.isascii() and text.isdecimal() and len(text) < 16):

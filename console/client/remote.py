@@ -23,7 +23,7 @@ import msgspec
 
 from console.client.presence import PresenceAsk, Present
 from console.client.protocol import Client, Login
-from console.client.questions import Arguments, Question, decoder, question_of, refuse_read_only
+from console.client.questions import Arguments, ServiceQuestion, decoder, question_of, refuse_read_only
 from engine.model.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
 from engine.model.queries import Changes
 from runbooks.gate.approval_policy import Caller
@@ -42,7 +42,7 @@ FRUITLESS = 3
 """Connected lines in a row without any message, after which something in between is taken to hold streams back."""
 SPOILED_S = 300.0
 """Seconds for which no line is tried then."""
-Said = Iterator[tuple[str, bytes]]
+EventLines = Iterator[tuple[str, bytes]]
 """(event, data) one after the other."""
 
 
@@ -50,7 +50,7 @@ class LiveLine:
     """The live line of one client. `stream` opens it with these parameters, and raises MusterError when it ends or
     breaks."""
 
-    def __init__(self, stream: Callable[[dict[str, str]], contextlib.AbstractContextManager[Said]]) -> None:
+    def __init__(self, stream: Callable[[dict[str, str]], contextlib.AbstractContextManager[EventLines]]) -> None:
         self._stream = stream
         self._moved = threading.Condition()
         self._closed = threading.Event()
@@ -161,7 +161,7 @@ class LiveLine:
             self._moved.notify_all()
 
 
-def words_of(lines: Iterator[str]) -> Said:
+def words_of(lines: Iterator[str]) -> EventLines:
     """Server-sent events of a stream's lines, as (event, data)."""
     event = ""
     for line in lines:
@@ -216,7 +216,7 @@ class RemoteClient(Client, Login):
         token = identity.token(where) if identity is not None else ""
         if token:
             self._http.headers["authorization"] = f"Bearer {token}"
-        self._line = LiveLine(self._said) if live else None
+        self._line = LiveLine(self._event_stream) if live else None
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
@@ -230,7 +230,7 @@ class RemoteClient(Client, Login):
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
         missed = 0
-        with self._said({"after": str(after)}) as said:
+        with self._event_stream({"after": str(after)}) as said:
             for event, data in said:
                 if event == "missed":
                     missed += self._decoded(data, dict[str, int])["missed"]
@@ -241,10 +241,14 @@ class RemoteClient(Client, Login):
         raise UnreachableError(f"the engine at {self._where} ended the stream", "It is stopping; follow again later")
 
     @contextlib.contextmanager
-    def _said(self, params: dict[str, str]) -> Iterator[Said]:
+    def _event_stream(self, params: dict[str, str]) -> Iterator[EventLines]:
         """Messages of the event stream. Raises MusterError when it cannot be opened, or breaks."""
         asked = {"params": params, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
-        with self._told_apart(), self._broken_off(), self._http.stream("GET", "/v1/events", **asked) as answer:
+        with (
+            self._as_our_errors(),
+            self._connection_errors(),
+            self._http.stream("GET", "/v1/events", **asked) as answer,
+        ):
             if answer.status_code != 200:
                 answer.read()
                 raise self._error(answer)
@@ -276,7 +280,7 @@ class RemoteClient(Client, Login):
             self._line.close()
         self._http.close()
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         changes, signed = question.changes_with(arguments), question.signed_with(arguments)
         if changes and self.read_only:
             raise refuse_read_only()
@@ -292,7 +296,7 @@ class RemoteClient(Client, Login):
         if changes and question.keyed:
             return self._change(question.method, path, question.gives, **request)
         if signed:
-            request["headers"] = self._in_whose_name(question.method, path, request.get("content", b""))
+            request["headers"] = self._signature_headers(question.method, path, request.get("content", b""))
         ask = self._last if signed or question.once else self._read
         return ask(question.method, path, question.gives, **request)
 
@@ -313,7 +317,7 @@ class RemoteClient(Client, Login):
         key = {"Idempotency-Key": str(uuid.uuid4())}
 
         def headers() -> dict[str, str]:
-            return key | self._in_whose_name(method, path, content)
+            return key | self._signature_headers(method, path, content)
 
         try:
             return self._ask(method, path, kind, content=content, headers=headers(), **request)
@@ -327,7 +331,7 @@ class RemoteClient(Client, Login):
                     "Look before you repeat it: whether the request took effect is not known",
                 ) from None
 
-    def _in_whose_name(self, method: str, path: str, content: bytes) -> dict[str, str]:
+    def _signature_headers(self, method: str, path: str, content: bytes) -> dict[str, str]:
         if self._identity is None or not self._identity.person:
             return {}
         if self._caller is None:
@@ -335,11 +339,11 @@ class RemoteClient(Client, Login):
         return self._identity.headers(self._caller, method, path, content)
 
     def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:
-        with self._broken_off():
+        with self._connection_errors():
             return self._ask(method, path, kind, **request)
 
     @contextlib.contextmanager
-    def _broken_off(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         try:
             yield
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
@@ -364,11 +368,11 @@ class RemoteClient(Client, Login):
             time.sleep(pause_s)
 
     def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
-        with self._told_apart():
+        with self._as_our_errors():
             return self._http.request(method, path, **request)
 
     @contextlib.contextmanager
-    def _told_apart(self) -> Iterator[None]:
+    def _as_our_errors(self) -> Iterator[None]:
         """Turn failures to reach the engine into our errors. A connection that broke is left to the caller."""
         try:
             yield

@@ -106,9 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     drafter: Drafter = "model" if arguments.llm or arguments.scripted else "rule"
     began_s = time.perf_counter()
-    with seat_of(arguments, folder) as seat:
-        scores = evaluate(incidents, drafter, seat)
-        name = seat.name if seat is not None else "the rules"
+    with model_of(arguments, folder) as model:
+        scores = evaluate(incidents, drafter, model)
+        name = model.name if model is not None else "the rules"
     seconds = time.perf_counter() - began_s
     report = {
         "drafter": drafter,
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if tally(scores).good else 1
 
 
-def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[EvaluatedModel | None]:
+def model_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[EvaluatedModel | None]:
     """The model that is asked; None for the rules. Raises RefusedError where there is none to ask."""
     if not arguments.llm and not arguments.scripted:
         return nullcontext()
@@ -136,16 +136,16 @@ def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManag
 def evaluate(
     incidents: Sequence[Incident],
     drafter: Drafter,
-    seat: EvaluatedModel | None = None,
+    model: EvaluatedModel | None = None,
 ) -> list[IncidentScore]:
     """Score of each incident, in order."""
     found = []
     for incident in counted(incidents, "incidents", len(incidents)):
-        found.append(asked(incident, drafter, seat))
+        found.append(asked(incident, drafter, model))
     return found
 
 
-def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = None) -> IncidentScore:
+def asked(incident: Incident, drafter: Drafter, evaluated: EvaluatedModel | None = None) -> IncidentScore:
     """Play an incident, ask, and judge the draft. Raises SpecError for an incident that cannot be played."""
     scene = PlayedIncident(incident)
     engine = scene.engine
@@ -158,7 +158,7 @@ def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = No
     with ExitStack() as last:
         loop.start()
         last.callback(loop.stop)
-        model = seat.drafter(gate, loop, incident) if seat is not None else None
+        model = evaluated.drafter(gate, loop, incident) if evaluated is not None else None
         drafting = Drafting(loop, gate, recommender, model)
         last.callback(drafting.close)
         ask = ask_of(incident, recommender, model=drafter == "model")
@@ -166,8 +166,8 @@ def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = No
         run = _over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, drafter)
         seconds = time.perf_counter() - began_s
         picked = _picked(drafting, run) if drafter == "rule" and not incident.control else ()
-        if seat is not None and model is not None:
-            seat.note(model)
+        if evaluated is not None and model is not None:
+            evaluated.note(model)
         touched = engine.version != version or bool(loop.call(lambda _: gate.proposals()))
     try:
         draft, why = (run.rule, run.rule_why) if drafter == "rule" else (run.model, run.why)
@@ -334,10 +334,10 @@ def _list_lines(incidents: Sequence[Incident]) -> list[str]:
 DEADLINE_MS = {"perfect": 10_000, "hostile": 1_500}
 """Of one that plays a part."""
 MINUTE_S = 60.0
-Told = Callable[[Incident, dict[str, str]], None]
+BeforeQuestion = Callable[[Incident, dict[str, str]], None]
 
 
-class _Kept(ModelWorker):
+class _SharedWorker(ModelWorker):
     """Worker that outlives the drafters that use it."""
 
     def close(self) -> None:
@@ -350,7 +350,7 @@ class _Kept(ModelWorker):
 class EvaluatedModel:
     """A model that is asked about one incident after the other."""
 
-    def __init__(self, setup: ModelSetup, key: Callable[[], str], told: Told | None = None) -> None:
+    def __init__(self, setup: ModelSetup, key: Callable[[], str], told: BeforeQuestion | None = None) -> None:
         """`told`: called before each question with what it is about, and names as they go out. Raises RefusedError,
         which says what to do, where no model can be asked."""
         if setup.endpoint is None:
@@ -362,7 +362,7 @@ class EvaluatedModel:
         self._setup = setup
         self._key = key
         self._told = told
-        self._worker = _Kept(setup.endpoint, key)
+        self._worker = _SharedWorker(setup.endpoint, key)
         self._worker.warm()
         self._hides_all = setup.endpoint.egress == "external"
         self._spent_microusd = 0
@@ -400,11 +400,11 @@ class EvaluatedModel:
 def configured(settings: ConsoleSettings) -> Iterator[EvaluatedModel]:
     """The model of the settings. Raises RefusedError where there is none."""
     setup = setup_of(settings)
-    seat = EvaluatedModel(setup, key_source(setup.endpoint, settings.model_key_file))
+    model = EvaluatedModel(setup, key_source(setup.endpoint, settings.model_key_file))
     try:
-        yield seat
+        yield model
     finally:
-        seat.close()
+        model.close()
 
 
 @contextlib.contextmanager
@@ -423,11 +423,11 @@ def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iter
             f"http://127.0.0.1:{port}/v1", f"scripted-{part}", egress=egress, deadline_ms=DEADLINE_MS[part]
         )
         setup = ModelSetup(endpoint=endpoint, model=endpoint.model, calls_minute=1_000)
-        seat = EvaluatedModel(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
+        model = EvaluatedModel(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
         try:
-            yield seat
+            yield model
         finally:
-            seat.close()
+            model.close()
     finally:
         server.communicate()
 

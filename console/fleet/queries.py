@@ -15,7 +15,7 @@ import httpx
 import msgspec
 from msgspec import Meta
 
-from console.client.questions import Arguments, Asking, Question, asks, decoder, refuse_read_only
+from console.client.questions import Arguments, Asking, ServiceQuestion, asks, decoder, refuse_read_only
 from console.forms.settings import ConsoleSettings, cells_folder, paths_in
 from engine.admission.fleet_routing import RoutingDecision, Wait
 from engine.model.errors import MusterError, NotSentError, UnreachableError, of_code
@@ -240,7 +240,7 @@ class FleetClient(FleetQuestions):
     def close(self) -> None:
         self._http.close()
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         if self.read_only and question.changes_with(arguments):
             raise refuse_read_only()
         path, query, body = question.sent(arguments)

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from console.client.credentials import Identity
 from console.client.launch import note
-from console.client.questions import Question, know_structs, questions_of, wrap_answers
+from console.client.questions import ServiceQuestion, know_structs, questions_of, wrap_answers
 from console.client.remote import RemoteClient
 from console.client.sockets import bind_unix, private_folder, remove_unix, socket_folder
 from console.fleet.coordinator import Fleet
@@ -135,7 +135,7 @@ wrap_answers(FleetAnswers, FleetQuestions, lambda _, method: method)
 def fleet_routes(answers: FleetAnswers) -> list[Route]:
     """One for each question."""
 
-    async def answered(question: Question, operation: Operation, request: Request) -> Response:
+    async def answered(question: ServiceQuestion, operation: Operation, request: Request) -> Response:
         arguments, _ = await read_arguments(question, operation, request)
         named = answers.acting_as(_account(request))
         return await answer(lambda: question.answered_by(named, arguments))

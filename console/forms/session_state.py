@@ -87,7 +87,7 @@ class SessionState:
                     self._replace(self._file, self._known)
             except OSError as error:
                 value = self._changed(key, change)
-                self._told(f"{self._file} cannot be written ({error.strerror}): choices are kept until the end")
+                self._report(f"{self._file} cannot be written ({error.strerror}): choices are kept until the end")
             return value
 
     def _changed(self, key: str, change: Callable[[Json], Json]) -> Json:
@@ -161,7 +161,7 @@ class SessionState:
                 os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
                 os.ftruncate(descriptor, len(text))
             except OSError as error:
-                self._told(f"{self._folder} cannot be written ({error.strerror}): a lost console begins anew")
+                self._report(f"{self._folder} cannot be written ({error.strerror}): a lost console begins anew")
 
     def _new_place(self) -> tuple[int, Path]:
         assert self._folder is not None
@@ -213,7 +213,7 @@ class SessionState:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._told(f"{path} cannot be read ({error.strerror})")
+            self._report(f"{path} cannot be read ({error.strerror})")
             return None
         except (ValueError, RecursionError) as error:
             self._set_aside(path, str(error))
@@ -225,9 +225,9 @@ class SessionState:
         try:
             path.replace(aside)
         except OSError:
-            self._told(f"{path} cannot be understood ({why})")
+            self._report(f"{path} cannot be understood ({why})")
         else:
-            self._told(f"{path} cannot be understood ({why}): it lies beside as {aside.name}, and begins anew")
+            self._report(f"{path} cannot be understood ({why}): it lies beside as {aside.name}, and begins anew")
 
     def _replace(self, path: Path, value: Json) -> None:
         text = json.dumps(value, indent=1)
@@ -240,7 +240,7 @@ class SessionState:
             os.fsync(file.fileno())
         temporary.replace(path)
 
-    def _told(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(printable(problem))
 

@@ -53,9 +53,9 @@ from console.server.operations import (
     body,
     decoded,
 )
-from console.server.request_handler import AT_LEAST, Reads, RequestHandler, VersionWatch, kind_of
+from console.server.request_handler import AT_LEAST, ReplicaReads, RequestHandler, VersionWatch, kind_of
 from console.server.served_process import error_handlers
-from console.server.submissions import Submitting
+from console.server.submissions import SubmissionBatcher
 from console.server.watching import EventRoutes, Listings, PresenceRoutes
 from console.service.local_client import LocalClient
 from console.version import VERSION as SOFTWARE
@@ -150,7 +150,7 @@ class Problem(msgspec.Struct, frozen=True):
     remedy: str
 
 
-class Described:
+class OpenApiDescription:
     """The OpenAPI description of these operations and of its own."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -311,7 +311,7 @@ class Metrics:
         )  # fmt: skip
         self.followers = Gauge("muster_http_followers", "Open event streams", registry=registry)
         self.stream_bytes = Counter("muster_http_stream_bytes", "Bytes sent to event streams", registry=registry)
-        registry.register(_Looked(loop, pressure))
+        registry.register(_EngineFigures(loop, pressure))
 
     def answered(self, operation: str, status: int, seconds: float) -> None:
         self._answers.labels(operation, str(status)).inc()
@@ -340,7 +340,7 @@ class Metrics:
         return Response(generate_latest(self.registry), headers={"content-type": TEXT})
 
 
-class Counting:
+class AnswerCounter:
     """Outermost middleware: it sees every answer, also refusals of unauthenticated requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -366,7 +366,7 @@ class Counting:
             self._metrics.answered(operation, status, time.perf_counter() - begun)
 
 
-class _Looked:
+class _EngineFigures:
     """Figures that are read on request. Other threads write them; each figure is consistent by itself."""
 
     def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
@@ -435,12 +435,12 @@ def build_service(
     """Build the service, in the event loop that serves it. `hosts` are the names a request may address it by,
     `doors` the ports it comes through; `provider` is the OpenID provider, where there is one."""
     watch, pressure, keys = VersionWatch(loop), BackPressure(), IdempotencyKeys(loop)
-    reads, metrics = Reads(loop, watch), Metrics(loop, pressure)
+    reads, metrics = ReplicaReads(loop, watch), Metrics(loop, pressure)
     events = EventRoutes(client, loop, watch, reads, metrics)
     presence = PresenceRoutes(client.presence)
     tokens = TokenRoutes(client, provider)
     handlers: dict[str, Handler] = {
-        "command": Submitting(client, loop, client.gate, keys).command,
+        "command": SubmissionBatcher(client, loop, client.gate, keys).command,
         "changes": events.changes,
         "present": presence.present,
         "create_token": tokens.create,
@@ -453,7 +453,7 @@ def build_service(
         *AgentRoutes(loop, read_only=client.read_only).operations(),
         *metrics.operations(),
     )
-    described = Described(rows)
+    described = OpenApiDescription(rows)
     operations = (*rows, *described.operations())
     handler = RequestHandler(client, loop, reads, pressure, keys)
     app = Starlette(
@@ -462,6 +462,6 @@ def build_service(
     )
     app.add_middleware(Authentication, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
-    app.add_middleware(Counting, metrics=metrics)
+    app.add_middleware(AnswerCounter, metrics=metrics)
     shown = Versioned(app, loop.copies.shown_version)
     return ControlPlane(shown, operations, metrics, (events.close, presence.close, watch.close, reads.close))

@@ -287,12 +287,12 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
         gate = Gate(engine, policies, audit)
         _say_begun(engine, gate, served)
-        doorkeeper, courier = GateTicker(loop, gate), Notifier(loop, gate)
+        ticker, notifier = GateTicker(loop, gate), Notifier(loop, gate)
         setup = setup_of(served.settings)
         key = key_source(setup.endpoint, served.settings.model_key_file)
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
-        shelf = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
-        drafting = Drafting(loop, gate, recommender, model, shelf)
+        registry = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
+        drafting = Drafting(loop, gate, recommender, model, registry)
         slurm = SlurmCell(
             loop,
             cluster,
@@ -310,8 +310,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
             insights=insights,
             forecasts=forecasts,
             recommender=recommender,
-            shelf=shelf,
-            doorkeeper=doorkeeper,
+            registry=registry,
+            ticker=ticker,
             drafting=drafting,
         )
         loop.start()
@@ -324,7 +324,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         recommender.start()
         after.callback(recommender.stop)
         usage = usage_of(loop, served.here)
-        for helper in (doorkeeper, courier, slurm, usage):
+        for helper in (ticker, notifier, slurm, usage):
             helper.start()
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)

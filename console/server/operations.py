@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.questions import Method, Part, Question, decoder
+from console.client.questions import Method, SentParameter, ServiceQuestion, decoder
 from engine.model.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.plans.identity import AuthRefused, Unauthenticated
 
@@ -105,7 +105,7 @@ class Operation:
     """Nobody needs to say who they are: it tells nothing but whether the service is there."""
     media: str = "application/json"
     """Of a 200."""
-    question: Question | None = None
+    question: ServiceQuestion | None = None
     """What it asks of the client, where it is a question."""
 
     @property
@@ -116,7 +116,7 @@ class Operation:
         return "_".join((self.method.lower(), *words))
 
 
-def asked_by(question: Question, handler: Handler | None = None) -> Operation:
+def asked_by(question: ServiceQuestion, handler: Handler | None = None) -> Operation:
     """The row of a question."""
     return Operation(
         question.method,
@@ -133,7 +133,7 @@ def asked_by(question: Question, handler: Handler | None = None) -> Operation:
     )
 
 
-def _parameter(part: Part) -> Parameter:
+def _parameter(part: SentParameter) -> Parameter:
     kind, meta = get_args(part.kind)
     assert isinstance(meta, msgspec.Meta)
     says = meta.description or ""

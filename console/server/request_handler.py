@@ -1,8 +1,8 @@
 """The path of a request to its answer, the same for every operation: admitted, read, checked, done once, answered.
 
-Frequent questions are answered with JSON as it is (`Reads`): for a large cell the bytes that a copy of the engine
-sent (`engine.read_replica`), for a small one the engine's own answer between two turns. `VersionWatch` wakes long
-polls without a thread for each.
+Frequent questions are answered with JSON as it is (`ReplicaReads`): for a large cell the bytes that a copy of the
+engine sent (`engine.read_replica`), for a small one the engine's own answer between two turns. `VersionWatch` wakes
+long polls without a thread for each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from console.client.credentials import CALLER
 from console.client.protocol import Client
-from console.client.questions import Arguments, Question, question_of, refuse_read_only
+from console.client.questions import Arguments, ServiceQuestion, question_of, refuse_read_only
 from console.server import idempotency
 from console.server.load_limits import OVERLOAD_RETRY_S, BackPressure, Kind
 from console.server.operations import (
@@ -119,7 +119,7 @@ class _Asker(asyncio.Protocol):
             self._transport.close()
 
 
-class Reads:
+class ReplicaReads:
     """Answers by copies of the engine. Made and used in one event loop."""
 
     def __init__(self, loop: EngineLoop, watch: VersionWatch) -> None:
@@ -252,12 +252,12 @@ LOG = logging.getLogger("muster.server")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """One request, read and checked."""
 
     client: LocalClient
     """Of whoever asks."""
-    question: Question
+    question: ServiceQuestion
     arguments: Arguments
 
 
@@ -268,7 +268,7 @@ class RequestHandler:
         self,
         client: LocalClient,
         loop: EngineLoop,
-        reads: Reads,
+        reads: ReplicaReads,
         pressure: BackPressure,
         keys: idempotency.IdempotencyKeys,
     ) -> None:
@@ -318,7 +318,7 @@ class RequestHandler:
         question = operation.question
         assert question is not None
         arguments, content = await read_arguments(question, operation, request, self._quick)
-        asked = Asked(self._of_nobody.acting_as(CALLER.get()), question, arguments)
+        asked = ParsedRequest(self._of_nobody.acting_as(CALLER.get()), question, arguments)
         if question.copied:
             return await self._copied(asked, request)
         if not question.changes_with(arguments):
@@ -329,18 +329,18 @@ class RequestHandler:
         key = key_of(request, content)
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
 
-    async def _copied(self, asked: Asked, request: Request) -> Response:
+    async def _copied(self, asked: ParsedRequest, request: Request) -> Response:
         given = tuple(asked.arguments.values())
         shown = await self._reads.told(asked.question.name, given, asked.client.own_version, least_of(request))
         if asked.question is QUERY:
             asked.client.note_shown(given[0], shown.content)
         return answer_of(shown.content, shown.version)
 
-    async def _changed(self, asked: Asked) -> idempotency.StoredResponse:
+    async def _changed(self, asked: ParsedRequest) -> idempotency.StoredResponse:
         content = await self._thread(asked)
         return idempotency.StoredResponse(content, self._loop.engine.version)
 
-    async def _thread(self, asked: Asked) -> bytes:
+    async def _thread(self, asked: ParsedRequest) -> bytes:
         """Asking blocks, and encoding may take a while."""
 
         def answered() -> bytes:
@@ -354,7 +354,7 @@ class RequestHandler:
 
 
 async def read_arguments(
-    question: Question, operation: Operation, request: Request, limiter: CapacityLimiter | None = None
+    question: ServiceQuestion, operation: Operation, request: Request, limiter: CapacityLimiter | None = None
 ) -> tuple[Arguments, bytes]:
     """Arguments of a question, and the body they were read from. Raises SpecError, and TooLarge."""
     query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}

@@ -62,7 +62,7 @@ class _Waiting:
         return len(self.command.workloads)
 
 
-class Submitting:
+class SubmissionBatcher:
     """Batches submissions. Made and used in one event loop; only `_take` runs on the engine's thread, and takes all
     that has arrived by then."""
 

@@ -46,7 +46,7 @@ from console.client.protocol import Client
 from console.client.questions import question_of
 from console.forms.filters import parse_columns, parse_sort, parse_view
 from console.server.operations import Number, Operation, TextParameter, asked_by, body, decoded
-from console.server.request_handler import Reads, VersionWatch, answer_of, least_of
+from console.server.request_handler import ReplicaReads, VersionWatch, answer_of, least_of
 from engine.model.errors import MusterError, SpecError
 from engine.model.queries import Changes, Kind, Page, Query
 from engine.reads.answers import MAX_ROWS
@@ -149,7 +149,7 @@ class EventRoutes:
     """Handlers of the event stream. Made and used in one event loop."""
 
     def __init__(
-        self, client: LocalClient, loop: EngineLoop, watch: VersionWatch, reads: Reads, metrics: Metrics
+        self, client: LocalClient, loop: EngineLoop, watch: VersionWatch, reads: ReplicaReads, metrics: Metrics
     ) -> None:
         self._client = client
         self._loop = loop
@@ -352,7 +352,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 class Listings:
     """Handlers of lists by GET. Made and used in one event loop."""
 
-    def __init__(self, client: LocalClient, reads: Reads) -> None:
+    def __init__(self, client: LocalClient, reads: ReplicaReads) -> None:
         self._client = client
         self._reads = reads
 

@@ -223,7 +223,7 @@ AUTHORS: dict[Drafter, Actor] = {"rule": RULES, "model": MODEL}
 class Drafting:
     """The drafts of one engine. Any thread may ask, but not the engine's own.
 
-    `recommender` knows the findings; `model` asks a model, None: none is configured; `shelf` holds the runbooks.
+    `recommender` knows the findings; `model` asks a model, None: none is configured; `registry` holds the runbooks.
     """
 
     def __init__(
@@ -232,16 +232,16 @@ class Drafting:
         gate: Gate,
         recommender: Recommender,
         model: ModelDrafter | None = None,
-        shelf: RunbookRegistry | None = None,
+        registry: RunbookRegistry | None = None,
     ) -> None:
         self._loop = loop
         self._gate = gate
         self._recommender = recommender
-        self._shelf = shelf or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
         self._model = model or ModelDrafter(
             ModelSetup(), str, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock
         )
-        self._books = DraftStore(loop.engine)
+        self._store = DraftStore(loop.engine)
         self._runs: dict[str, DraftRun] = {}
         self._stops: dict[str, threading.Event] = {}
         """For each run whose model thinks: set to have it stop."""
@@ -269,12 +269,12 @@ class Drafting:
         ask, notes = tidied(ask)
         now_ms = self._loop.call(lambda engine: engine.now_ms)
         # Asked before the lock is taken, which the engine's own thread may want.
-        newest = self._loop.call(lambda _: self._books.newest()) if self._count < 0 else 0
+        newest = self._loop.call(lambda _: self._store.newest()) if self._count < 0 else 0
         with self._changed:
             self._count = max(self._count, newest)
             run_id = self._noted(actor, ask, notes, now_ms)
             stop = self._stops.get(run_id)
-            briefed = _Once(lambda: self._brief(run_id, ask, now_ms))
+            briefed = _ComputedOnce(lambda: self._brief(run_id, ask, now_ms))
             self._by_rule.submit(self._draft_by_rule, run_id, briefed, actor)
             if stop is not None:
                 self._by_model.submit(self._draft_by_model, run_id, briefed, actor, stop)
@@ -345,7 +345,7 @@ class Drafting:
     def standing(self) -> ModelStanding:
         """Model that is configured, and whether it can be asked now."""
         try:
-            record = self._loop.call(lambda _: self._books.record("model"))
+            record = self._loop.call(lambda _: self._store.record("model"))
         except JournalError:
             record = None
         return msgspec.structs.replace(self._model.standing(), record=record)
@@ -366,7 +366,7 @@ class Drafting:
 
     # -- drafting, on threads of its own ------------------------------------------------------------------------------
 
-    def _draft_by_rule(self, run_id: str, briefed: _Once, actor: Actor) -> None:
+    def _draft_by_rule(self, run_id: str, briefed: _ComputedOnce, actor: Actor) -> None:
         try:
             brief = briefed()
             draft = self._ruled(brief, actor.subject)
@@ -383,7 +383,7 @@ class Drafting:
     def _ruled(self, brief: Brief, requester: str) -> Draft:
         return RuleDrafter(self._loop.call, self._preview_by(RULES)).draft(brief, requester)
 
-    def _draft_by_model(self, run_id: str, briefed: _Once, actor: Actor, stop: threading.Event) -> None:
+    def _draft_by_model(self, run_id: str, briefed: _ComputedOnce, actor: Actor, stop: threading.Event) -> None:
         with self._changed:
             self._changed.wait_for(
                 lambda: stop.is_set() or run_id not in self._runs or self._runs[run_id].rule_state != "drafting",
@@ -451,7 +451,7 @@ class Drafting:
                 notes.append(f"{error.problem}; the draft is made without it")
         if ask.runbook:
             try:
-                runbook_text = self._shelf.text(ask.runbook)
+                runbook_text = self._registry.text(ask.runbook)
             except NotFoundError as error:
                 notes.append(f"{error.problem}; a new one is drafted")
         excerpts = list(ask.excerpts)
@@ -545,7 +545,7 @@ class Drafting:
                 AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key, within=actor.within
             )
             shown = self._gate.propose(author, request, runbook=runbook)
-            self._books.proposed(number, drafter, shown.id)
+            self._store.proposed(number, drafter, shown.id)
             self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
             return shown
 
@@ -557,7 +557,7 @@ class Drafting:
         ref = draft.preview.plan.runbook if draft.preview is not None else None
         if ref is None:
             return None
-        approved = {(line.id, line.sha256) for line in self._shelf.lines() if line.status == "approved"}
+        approved = {(line.id, line.sha256) for line in self._registry.lines() if line.status == "approved"}
         return ref if (ref.id, ref.sha256) in approved else None
 
     # -- what is remembered -------------------------------------------------------------------------------------------
@@ -566,7 +566,7 @@ class Drafting:
         """Store a draft. It is of use also where nothing can be written."""
         number, at_ms = int(run_id.removeprefix("D-")), self._gate.policies.clock()
         try:
-            self._loop.call(lambda _: self._books.keep(number, draft, actor.subject, at_ms))
+            self._loop.call(lambda _: self._store.keep(number, draft, actor.subject, at_ms))
         except JournalError:
             return
 
@@ -575,7 +575,7 @@ class Drafting:
         if draft.request is None:
             return None
         try:
-            return self._loop.call(lambda _: self._books.record(draft.drafter, draft.kind))
+            return self._loop.call(lambda _: self._store.record(draft.drafter, draft.kind))
         except JournalError:
             return None
 
@@ -626,7 +626,7 @@ class Drafting:
             self._begun_s.pop(run_id, None)
 
 
-class _Once:
+class _ComputedOnce:
     """A value that several threads need and the first of them computes."""
 
     def __init__(self, make: Callable[[], Brief]) -> None:

@@ -50,7 +50,7 @@ class GateTicker:
         self._loop = loop
         self._gate = gate
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="doorkeeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gate-ticker", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -121,7 +121,7 @@ class Notifier:
         self._loop = loop
         self._gate = gate
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -22,7 +22,7 @@ import msgspec
 
 from console.client.presence import Presence, PresenceAsk, Present
 from console.client.protocol import Client, Health, RuntimeEstimate
-from console.client.questions import Arguments, Question, refuse_read_only, wrap_answers
+from console.client.questions import Arguments, ServiceQuestion, refuse_read_only, wrap_answers
 from console.service.advisor import Advisor, Quotes
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts
@@ -191,8 +191,8 @@ class LocalClient(Client):
         forecasts: Forecasts | None = None,
         archive: Archive | None = None,
         insights: Insights | None = None,
-        shelf: RunbookRegistry | None = None,
-        doorkeeper: GateTicker | None = None,
+        registry: RunbookRegistry | None = None,
+        ticker: GateTicker | None = None,
         drafting: Drafting | None = None,
         slurm: SlurmCell | None = None,
     ) -> None:
@@ -201,11 +201,11 @@ class LocalClient(Client):
         self._output = RunOutput(loop)
         self._loop = loop
         self._gate = gate
-        self._shelf = shelf or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
         self._advisor = advisor
-        self._doorkeeper = doorkeeper
+        self._ticker = ticker
         self._recommender = recommender or Recommender(loop, advisor)
-        self._drafting = drafting or Drafting(loop, gate, self._recommender, shelf=self._shelf)
+        self._drafting = drafting or Drafting(loop, gate, self._recommender, registry=self._registry)
         self._forecasts = forecasts or Forecasts(loop)
         self._archive = archive or Archive(loop)
         self._insights = insights or Insights(loop, self._archive)
@@ -263,7 +263,7 @@ class LocalClient(Client):
             journal_error=engine.journal_error or getattr(engine.processes, "fault", ""),
             software=VERSION,
             history_error=self._archive.error,
-            audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
+            audit_error=(self._ticker.error if self._ticker else "") or self._gate.audit.error,
             mirror_error=self._slurm.trouble(),
             approval=approval,
             awaiting=awaiting,
@@ -474,19 +474,19 @@ class LocalClient(Client):
         return outcome
 
     def runbooks(self) -> tuple[RunbookLine, ...]:
-        return self._shelf.lines()
+        return self._registry.lines()
 
     def runbook(self, runbook_id: str) -> RunbookView:
-        return self._shelf.view(runbook_id)
+        return self._registry.view(runbook_id)
 
     def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
-        return self._shelf.run(self._actor, ask)
+        return self._registry.run(self._actor, ask)
 
     def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
-        return self._shelf.approve(self._actor, vote)
+        return self._registry.approve(self._actor, vote)
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
-        return self._shelf.retire(self._actor, vote)
+        return self._registry.retire(self._actor, vote)
 
     def draft(self, ask: DraftAsk) -> DraftRun:
         self._recommender.give_way()
@@ -551,7 +551,7 @@ class LocalClient(Client):
         """The server stops: end every wait for a draft or a model."""
         self._drafting.close()
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         assert question.copied, question.name
         return self._read(question.name, *arguments.values())
 
@@ -598,7 +598,7 @@ class LocalClient(Client):
         return self._actor.account or self._actor.subject
 
 
-def _as_declared(question: Question, method: Callable[..., Any]) -> Callable[..., Any]:
+def _as_declared(question: ServiceQuestion, method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method whose question is declared as a change."""
     if not question.changes:
         return method

@@ -243,7 +243,7 @@ class Recommender:
         self._others: Others = others or (lambda *_: ())
         self._keep = keep
         self._chore = chore
-        self._shelf = SuggestionStore()
+        self._store = SuggestionStore()
         self._remembers = keep is None
         """Whether what was remembered has been read."""
         self._simulations = Simulations(loop)
@@ -284,7 +284,7 @@ class Recommender:
 
     def _view(self, found: FindingsPass) -> Recommendations:
         with self._lock:
-            standings, tracks = self._shelf.standings, self._shelf.tracks()
+            standings, tracks = self._store.standings, self._store.tracks()
             told: list[Recommendation] = []
             aside: list[Recommendation] = []
             for worth, suggestion in found.rated:
@@ -307,7 +307,7 @@ class Recommender:
                 now_ms=found.now_ms,
                 open=tuple(told),
                 aside=tuple(aside),
-                followed=tuple(self._shelf.followed[: -SHOWN_FOLLOWED - 1 : -1]),
+                followed=tuple(self._store.followed[: -SHOWN_FOLLOWED - 1 : -1]),
                 unknown=found.unknown,
             )
 
@@ -318,7 +318,7 @@ class Recommender:
         if found is None and not self._thread.is_alive():
             found = self._known(wanted, self._look())
         if found is None:
-            gone = self._shelf.standings.get(wanted)
+            gone = self._store.standings.get(wanted)
             problem = f"{wanted} is not found any more" if gone else f"there is no recommendation '{id_[:40]}'"
             raise NotFoundError(problem, "See `muster recommend`")
         if found.simulated.state == "waiting" and wanted not in self._wanted:
@@ -336,7 +336,7 @@ class Recommender:
         """Hide a recommendation until things change. Raises NotFoundError, SpecError, RefusedError."""
         found = self.recommendation(id_)
         with self._lock:
-            self._shelf.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
+            self._store.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
         return self.recommendation(id_)
 
     def sourced(self, request: Request) -> Request:
@@ -375,7 +375,7 @@ class Recommender:
             try:
                 for _, suggestion in self._found.rated:
                     if any(is_it(suggestion) for is_it in matches):
-                        self._shelf.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
+                        self._store.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
             except MusterError as error:
                 _log(f"what was acted on is not remembered: {error.problem}")
             self._looked_s = 0.0
@@ -401,10 +401,10 @@ class Recommender:
         more, unseen = self._more(overview) if self._more is not None else ((), ())
         with self._lock:
             self._remember()
-            records = {kind: record(track) for kind, track in self._shelf.tracks().items()}
+            records = {kind: record(track) for kind, track in self._store.tracks().items()}
             rated = ranked((*advice.suggestions, *more), records, gpu_hour_microusd(overview))
             try:
-                self._shelf.found([suggestion for _, suggestion in rated], overview.now_ms)
+                self._store.found([suggestion for _, suggestion in rated], overview.now_ms)
             except MusterError as error:
                 _log(f"suggestions are not remembered: {error.problem}")
             self._found = FindingsPass(
@@ -421,7 +421,7 @@ class Recommender:
         if self._keep is None or self._remembers:
             return
         try:
-            self._shelf, self._remembers = SuggestionStore(self._keep()), True
+            self._store, self._remembers = SuggestionStore(self._keep()), True
         except MusterError as error:
             _log(f"what was remembered cannot be read: {error.problem}")
 
@@ -446,10 +446,10 @@ class Recommender:
         twin or do the chore. Returns False when there was nothing to do."""
         found = self._look(self._every_s())
         with self._lock:
-            due = self._shelf.due(found.now_ms)[:JUDGED_AT_ONCE]
+            due = self._store.due(found.now_ms)[:JUDGED_AT_ONCE]
         verdicts = [(promise, looked_up(promise, self._read, self._others)) for promise in due]
         with self._lock:
-            self._shelf.settle(verdicts)
+            self._store.settle(verdicts)
             chosen = self._to_try(found)
         if chosen is None or self._loop.twins.busy:
             return self._chore()
@@ -479,7 +479,7 @@ class Recommender:
                 return asked
         if time.monotonic() - self._asked_s > WATCHED_S:
             return None
-        first = [s for _, s in found.rated if not self._shelf.standings[s.id].rejected][:TRIED]
+        first = [s for _, s in found.rated if not self._store.standings[s.id].rejected][:TRIED]
         return next((suggestion for suggestion in first if self._is_due(suggestion, found.now_ms)), None)
 
     def _is_due(self, suggestion: Suggestion, now_ms: int) -> bool:

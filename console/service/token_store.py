@@ -48,7 +48,7 @@ from runbooks.plans.identity import TCP, TOKEN, Actor, Scope, Unauthenticated
 from runbooks.untrusted.stranger_texts import why_confusing
 
 if TYPE_CHECKING:
-    from console.client.oidc import Proof
+    from console.client.oidc import LoginProof
     from engine.control import Engine
     from engine.loop import EngineLoop
     from runbooks.gate.approval_gate import Gate
@@ -96,7 +96,7 @@ class PresentedToken(NamedTuple):
     within: Scope
 
 
-class _Kept(msgspec.Struct):
+class _StoredToken(msgspec.Struct):
     line: TokenLine
     hash: bytes
     shown: PresentedToken
@@ -109,7 +109,7 @@ class Tokens:
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self._loop = loop
         self._gate = gate
-        self._kept: dict[str, _Kept] | None = None
+        self._kept: dict[str, _StoredToken] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -157,7 +157,7 @@ class Tokens:
 
         return self._loop.call(make)
 
-    def log_in(self, proof: Proof, life_ms: int) -> NewToken:
+    def log_in(self, proof: LoginProof, life_ms: int) -> NewToken:
         """A token for the person whose account a login has proved, for all that they may do. Raises Unauthenticated
         for an account that is nobody's, and for a login that was used before."""
 
@@ -248,7 +248,7 @@ class Tokens:
         subject: str,
         ask: TokenAsk,
         scopes: tuple[str, ...],
-        proof: Proof | None = None,
+        proof: LoginProof | None = None,
     ) -> NewToken:
         now_ms, kept = self._gate.policies.clock(), self._loaded(engine)
         live = [each.line for each in kept.values() if each.line.state(now_ms) == "live"]
@@ -281,7 +281,7 @@ class Tokens:
             self._gate.audit.append(connection, "token.created", actor, data=data)
 
         engine.record(write)
-        kept[id_] = _kept(line, hashed)
+        kept[id_] = _stored(line, hashed)
         return NewToken(token=f"{PREFIX}_{id_}_{secret}", line=line)
 
     # -- what is kept -------------------------------------------------------------------------------------------------
@@ -289,13 +289,13 @@ class Tokens:
     def _load(self, engine: Engine) -> None:
         self._loaded(engine)
 
-    def _loaded(self, engine: Engine) -> dict[str, _Kept]:
+    def _loaded(self, engine: Engine) -> dict[str, _StoredToken]:
         """On the engine's thread."""
         if self._kept is None:
             self._kept = engine.record(_read)
         return self._kept
 
-    def _used(self, kept: _Kept, now_ms: int, address: str) -> None:
+    def _used(self, kept: _StoredToken, now_ms: int, address: str) -> None:
         """Note the use of a token, at most once a minute, by the engine at its leisure; nobody waits for that."""
         with self._lock:
             due = now_ms - kept.written_ms >= USE_EVERY_MS or now_ms < kept.written_ms
@@ -313,7 +313,7 @@ class Tokens:
         self._loop.post(write)
 
 
-def _use_up(connection: Connection, proof: Proof, now_ms: int) -> None:
+def _use_up(connection: Connection, proof: LoginProof, now_ms: int) -> None:
     """Raises Unauthenticated for a login that was used before. An expired one is refused anyway and need not be
     kept."""
     connection.execute(delete(USED).where(USED.c.expires_ms < now_ms - 3_600_000))
@@ -322,9 +322,9 @@ def _use_up(connection: Connection, proof: Proof, now_ms: int) -> None:
     connection.execute(insert(USED).values(digest=proof.digest, expires_ms=proof.expires_ms))
 
 
-def _read(connection: Connection) -> dict[str, _Kept]:
+def _read(connection: Connection) -> dict[str, _StoredToken]:
     create_tables(connection, METADATA)
-    found: dict[str, _Kept] = {}
+    found: dict[str, _StoredToken] = {}
     for row in connection.execute(select(ACCESS)).mappings():
         line = TokenLine(
             id=row["id"], name=row["name"], subject=row["subject"],
@@ -333,7 +333,7 @@ def _read(connection: Connection) -> dict[str, _Kept]:
             expires_ms=row["expires_ms"], revoked_ms=row["revoked_ms"], revoked_by=row["revoked_by"],
             used_ms=row["used_ms"], used_from=row["used_from"],
         )  # fmt: skip
-        found[line.id] = _kept(line, bytes(row["hash"]))
+        found[line.id] = _stored(line, bytes(row["hash"]))
     return found
 
 
@@ -344,13 +344,13 @@ def _note_use(connection: Connection, line: TokenLine) -> None:
 _USED = update(ACCESS).where(ACCESS.c.id == bindparam("of"))
 
 
-def _kept(line: TokenLine, hashed: bytes) -> _Kept:
+def _stored(line: TokenLine, hashed: bytes) -> _StoredToken:
     deeds = None
     if line.scopes != (LOGIN,):
         # A scope of a later version that is not known here gives nothing.
         deeds = tuple(sorted({deed for scope in line.scopes for deed in SCOPES.get(scope, ())}))
     shown = PresentedToken(line.id, f"{TOKEN}{line.subject}", deeds, line.within)
-    return _Kept(line, hashed, shown, line.used_ms)
+    return _StoredToken(line, hashed, shown, line.used_ms)
 
 
 def _parts(text: str) -> tuple[str, bytes]:
