@@ -394,7 +394,7 @@ def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, 
     if place is None and not arguments.demo:
         from console.client.launch import refuse_file
 
-        refuse_file(cell, paths.folder, paths.journal)
+        refuse_file(f"cell '{cell}'", paths.folder, paths.journal)
     return paths.journal if place is None else place.path
 
 

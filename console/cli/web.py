@@ -252,7 +252,7 @@ def _read(message: Any) -> Any:
 
 def _cells(given: object) -> int:
     try:
-        return max(1, min(int(given), MAX_CELLS))  # type: ignore[call-overload]
+        return max(1, min(int(str(given)), MAX_CELLS))
     except (TypeError, ValueError):
         return 80
 
@@ -297,6 +297,6 @@ def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
         shlex.join(command),
         write_bytes=socket.send_bytes,
         write_str=socket.send_str,
-        close=socket.close,
+        close=socket.close,  # type: ignore[arg-type]
         download_manager=DownloadManager(),
     )

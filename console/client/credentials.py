@@ -30,6 +30,7 @@ import msgspec
 
 from console.forms.settings import TOKEN, ConsoleSettings, config_file
 from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.spec_parts import DAY_MS
 from runbooks.plans.identity import TCP, WHOLE, Actor, AuthRefused, Scope, Signed
 
 if TYPE_CHECKING:
@@ -260,27 +261,10 @@ def _ask_on_terminal(prompt: str) -> str:
 
 PREFIX = "muster"
 """Start of every token, so that people and scanners for leaked secrets recognise one."""
-DAY_MS = 86_400_000
 USUAL_LIFE_MS = 90 * DAY_MS
 LONGEST_LIFE_MS = 400 * DAY_MS
 SHORTEST_LIFE_MS = 60_000
 MAX_NAME = 80
-
-SCOPES: dict[str, tuple[str, ...]] = {
-    "read": ("read",),
-    "submit": ("read", "submit"),
-    "configure": ("read", "configure"),
-    "propose": ("read", "propose", "cancel"),
-    "vote": ("read", "vote", "review", "runbook"),
-    "execute": ("read", "execute", "pause", "rollback", "cancel"),
-    "freeze": ("read", "freeze", "thaw", "pause"),
-    "policy": ("read", "policy"),
-    "break-glass": ("read", "break_glass"),
-    "audit": ("read", "export"),
-    "agent": ("agent",),
-}
-"""What a token may be for -> deeds of `runbooks.gate.approval_policy`, and "agent": to report as a node. A token
-never gives more than whom it stands for may do. None is for changing keys or erasing from the audit."""
 
 
 class TokenAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

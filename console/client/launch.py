@@ -247,12 +247,8 @@ def noted(folder: Path, journal: Path) -> str:
         return ""
 
 
-def refuse_file(cell: str, folder: Path, journal: Path) -> None:
-    """Raises SpecError where the cell is kept in a database and none was named."""
-    refuse_file_of(f"cell '{cell}'", folder, journal)
-
-
-def refuse_file_of(what: str, folder: Path, journal: Path) -> None:
+def refuse_file(what: str, folder: Path, journal: Path) -> None:
+    """Raises SpecError where a cell or fleet, as in "cell 'demo'", is kept in a database and none was named."""
     place = noted(folder, journal)
     if place:
         raise SpecError(

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -131,7 +131,7 @@ class LiveLine:
                 pause_s = RETRY_S[min(tries, len(RETRY_S) - 1)]
             self._again.wait(pause_s * random.uniform(0.5, 1.5))
 
-    def _words(self) -> Iterator[None]:
+    def _words(self) -> Generator[None]:
         """Take each message, and wake the threads that wait for it."""
         params = {"items": "0", "pace_s": f"{PACE_S:g}", "after": str(self._version), "session": self._session}
         with self._stream({name: value for name, value in params.items() if value}) as said:
@@ -243,7 +243,7 @@ class RemoteClient(Client, Login):
     @contextlib.contextmanager
     def _event_stream(self, params: dict[str, str]) -> Iterator[EventLines]:
         """Messages of the event stream. Raises MusterError when it cannot be opened, or breaks."""
-        asked = {"params": params, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
+        asked: dict[str, Any] = {"params": params, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
         with (
             self._as_our_errors(),
             self._connection_errors(),

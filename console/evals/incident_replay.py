@@ -8,7 +8,7 @@ actions, their targets and their changes are those of an accepted way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from console.forms.work_files import cell_of, workloads_of
 from engine.control import Engine
 from engine.executors.agent_reports import Registered, SampleOf
 from engine.model import commands as do
-from engine.model.commands import Define, Submit
+from engine.model.commands import AnyCommand, Define, Submit
 from engine.model.errors import MusterError, SpecError
 from engine.model.quantities import cpu_milli, duration_ms, memory_mib, money_microusd
 from engine.model.spec_parts import MICROUSD, PRESETS
@@ -124,19 +124,13 @@ class PlayedIncident:
         )  # fmt: skip
         self.engine.command(do.SetBudgets(budgets=(spec,)))
 
-    def scaling(self, told: dict[str, Any]) -> None:
-        self.engine.command(do.SetScaling(**told))
-
-    def scale_pool(self, told: dict[str, Any]) -> None:
-        self.engine.command(do.ScalePool(**told))
-
     def autoscaling(self, told: dict[str, Any]) -> None:
         self.engine.command(do.SetAutoscaling(changes=told))
 
     def targets(self, told: dict[str, Any]) -> None:
-        now_ms = self.engine.now_ms
+        verb, now_ms = "targets", self.engine.now_ms
         points = tuple((now_ms + duration_ms(at), nodes) for at, nodes in told["at"])
-        self.engine.command(do.SetTargets(pool=told["pool"], targets=points))
+        self.engine.command(COMMANDS[f"set_{verb}"](**{"pool": told["pool"], verb: points}))
 
     def watch(self, told: Any) -> None:
         """Start agents on these nodes."""
@@ -179,6 +173,14 @@ class PlayedIncident:
         )
 
 
+COMMANDS: dict[str, type[AnyCommand]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyCommand)}
+"""Commands of the engine by name."""
+
+
+def _as_given(command: Callable[..., Any]) -> Callable[[PlayedIncident, Any], object]:
+    return lambda scene, told: scene.engine.command(command(**told))
+
+
 def _on_ids(command: Callable[..., Any], field: str = "ids") -> Callable[[PlayedIncident, Any], object]:
     return lambda scene, told: scene.engine.command(command(**{field: expanded(told)}))
 
@@ -193,8 +195,8 @@ VERBS: Mapping[str, Callable[[PlayedIncident, Any], object]] = {
     "migrate": PlayedIncident.migrate,
     "priority": PlayedIncident.priority,
     "budget": PlayedIncident.budget,
-    "scaling": PlayedIncident.scaling,
-    "scale_pool": PlayedIncident.scale_pool,
+    "scaling": _as_given(do.SetScaling),
+    "scale_pool": _as_given(do.ScalePool),
     "autoscaling": PlayedIncident.autoscaling,
     "targets": PlayedIncident.targets,
     "watch": PlayedIncident.watch,
@@ -202,24 +204,21 @@ VERBS: Mapping[str, Callable[[PlayedIncident, Any], object]] = {
     "speak": PlayedIncident.speak,
     "progress": PlayedIncident.progress,
     "usage": PlayedIncident.usage,
-    "cordon": _on_ids(do.Cordon),
-    "uncordon": _on_ids(do.Uncordon),
-    "drain": _on_ids(do.Drain),
+    **{
+        name: _on_ids(command)
+        for name, command in COMMANDS.items()
+        if command.__struct_fields__ == ("ids",) and "_" not in name
+    },
     "fail": _on_ids(do.FailNodes),
     "restore": _on_ids(do.RestoreNodes),
     "remove": _on_ids(do.RemoveNodes),
-    "hold": _on_ids(do.Hold),
-    "release": _on_ids(do.Release),
-    "requeue": _on_ids(do.Requeue),
-    "suspend": _on_ids(do.Suspend),
-    "cancel": _on_ids(do.Cancel),
     "hold_queue": _on_ids(do.HoldQueues, "names"),
     "drain_queue": _on_ids(do.DrainQueues, "names"),
     "open_queue": _on_ids(do.OpenQueues, "names"),
     "unreserve": _on_ids(do.Unreserve, "names"),
     "approve_spending": _on_ids(do.ApproveSpending),
 }
-"""Steps of a script. docs/incidents.md lists them."""
+"""Steps of a script, with those that are a command on ids under its own name. docs/incidents.md lists them."""
 
 
 def acts_of(draft: Draft) -> tuple[Act, ...]:

@@ -29,6 +29,7 @@ from engine.model.errors import (
 from engine.model.queries import Overview, Query, Term
 from engine.model.spec_parts import HOUR_MS
 from engine.model.twin_queries import AskOptions, Options
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from console.client.protocol import Client, Health
@@ -205,7 +206,7 @@ class CellLine:
         """Offer of a cell that did not answer in time: silent when the watcher has heard it of late, as it may be
         busy; else None."""
         seen_ms = self.seen.wall_ms if self.seen is not None and not self.error else 0
-        fresh = time.time_ns() // 1_000_000 - seen_ms < HEARD_MS
+        fresh = wall_ms() - seen_ms < HEARD_MS
         return CellOffer(silent="its twin did not answer in time") if fresh else None
 
     def _asked(
@@ -343,7 +344,7 @@ class CellLine:
         before, again = self.seen, bool(self.error)
         health = client.health()
         overview, mirror = client.overview(), client.mirror()
-        self.seen = CellSnapshot(health, overview, time.time_ns() // 1_000_000, mirror)
+        self.seen = CellSnapshot(health, overview, wall_ms(), mirror)
         self.error, self._tries = "", 0
         return again or before is None or health.version < before.health.version
 

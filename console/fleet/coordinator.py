@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from engine.admission.fleet_routing import (
 )
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import RESOURCES, WorkloadSpec, check_workload
+from runbooks.gate.approval_gate import wall_ms
 
 Held = dict[str, dict[str, int]]
 """Tenant -> resource -> quantity."""
@@ -119,10 +119,6 @@ GONE = "not there any more"
 """State of work that a cell has acknowledged and does not know: its journal is another, or was put back."""
 UNSEEN = ("", ASKED, DOUBT)
 """States of work that a cell has acknowledged and does not show yet."""
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Fleet:

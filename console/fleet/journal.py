@@ -120,7 +120,7 @@ class FleetJournal:
         with self._reading() as connection:
             return connection.execute(select(func.max(_SUBMISSIONS.c.seq))).scalar() or 0
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[State, int]:
         """State -> submissions."""
         with self._reading() as connection:
             grouped = select(_SUBMISSIONS.c.state, func.count()).group_by(_SUBMISSIONS.c.state)
@@ -262,5 +262,5 @@ def _opened(place: Place, lease: Lease | None) -> FileStore | PostgresStore:
         raise JournalBusy(f"the fleet's {busy.problem}", "Use that fleet, or stop it: muster fleet stop") from None
 
 
-def _pairs(connection: Connection, wanted: Any) -> dict[str, Any]:
+def _pairs(connection: Connection, wanted: Any) -> dict[Any, Any]:
     return {row[0]: row[1] for row in connection.execute(wanted)}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from console.fleet.cell_connection import CellLine, SendResult
-from console.fleet.coordinator import Fleet, Held, event, wall_ms
+from console.fleet.coordinator import Fleet, Held, event
 from console.fleet.queries import FleetEvent, FleetSubmission
 from engine.admission.fleet_routing import (
     CellFacts,
@@ -33,6 +33,7 @@ from engine.admission.fleet_routing import (
 )
 from engine.model.errors import JournalError, SpecError
 from engine.model.specs import WorkloadSpec
+from runbooks.gate.approval_gate import wall_ms
 
 FRESH_S = 5.0
 """How long an answer of a cell holds for other work of the same shape."""
@@ -482,7 +483,7 @@ class Router:
 
     # -- sending
 
-    def _send(self, batch: list[FleetSubmission]) -> list[FleetSubmission]:
+    def _send(self, batch: list[FleetSubmission]) -> None:
         """Write down where they go, then send them without waiting for that."""
         if batch:
             fleet = self._fleet
@@ -492,7 +493,6 @@ class Router:
                 fleet.keep(batch, [event("routed", each.id, f"to {each.cell}: {each.why}") for each in batch])
             for each in batch:
                 self._try(each)
-        return []
 
     def _settle(self) -> None:
         """Send again what a cell has not acknowledged, once it answers."""

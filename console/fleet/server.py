@@ -245,5 +245,5 @@ def _account(request: Request) -> str:
     return request.client.host if request.client is not None else "unknown"
 
 
-class _Protocol(WatchedConnection, H11Protocol):
+class _Protocol(WatchedConnection, H11Protocol):  # type: ignore[misc]
     """HTTP protocol that watches its connections."""

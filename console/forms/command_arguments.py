@@ -165,10 +165,21 @@ def here_commands(commands: Any) -> None:
     reach(processes, sub=True)
 
 
-SCOPES = (
-    "read", "submit", "configure", "propose", "vote", "execute", "freeze", "policy", "break-glass", "audit", "agent",
-)  # fmt: skip
-"""As in `console.client.credentials`, which takes longer to load."""
+SCOPES: dict[str, tuple[str, ...]] = {
+    "read": ("read",),
+    "submit": ("read", "submit"),
+    "configure": ("read", "configure"),
+    "propose": ("read", "propose", "cancel"),
+    "vote": ("read", "vote", "review", "runbook"),
+    "execute": ("read", "execute", "pause", "rollback", "cancel"),
+    "freeze": ("read", "freeze", "thaw", "pause"),
+    "policy": ("read", "policy"),
+    "break-glass": ("read", "break_glass"),
+    "audit": ("read", "export"),
+    "agent": ("agent",),
+}
+"""Scope of a token -> rights of `runbooks.gate.approval_policy`; "agent" is to report as a node. A token never gives
+more than the rights of its subject. No scope allows changing keys or erasing from the audit."""
 
 
 def token_commands(commands: Any) -> None:
@@ -177,7 +188,9 @@ def token_commands(commands: Any) -> None:
     kinds = tokens.add_subparsers(title="commands", metavar="COMMAND", required=True)
     made = command(kinds, "create", "console.commands.tokens:create", "make one; its secret is printed this once")
     made.add_argument("name", metavar="NAME", help="what it is for, such as ci-nightly")
-    made.add_argument("--scope", action="append", default=[], choices=SCOPES, help="what it may be used for (read)")
+    made.add_argument(
+        "--scope", action="append", default=[], choices=tuple(SCOPES), help="what it may be used for (read)"
+    )
     made.add_argument("--for", dest="life", default="90d", metavar="TIME", help="how long it holds, such as 8h (90d)")
     made.add_argument("--service", default="", metavar="ID", help="for a service instead of yourself")
     for part in ("pool", "queue", "tenant"):

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import cache, lru_cache
-from typing import cast
 
 from console.text.terminal_text import printable, read_value
 from engine.model.errors import SpecError
-from engine.model.queries import COLUMNS, Column, Kind, Op, Term
+from engine.model.queries import COLUMNS, Column, Op, Term
 from engine.model.specs import NodeState, QueueMode, WorkloadState
 
 Value = str | int | None
@@ -249,7 +248,7 @@ def _known_column(kind: Listed, name: str, start: int, what: str, shown: Sequenc
 
 def columns_of(kind: Listed) -> tuple[Column, ...]:
     """Every column that rows of the kind have."""
-    return COLUMNS[cast("Kind", kind)] if kind in COLUMNS else PAGE_COLUMNS[kind]
+    return COLUMNS[kind] if kind in COLUMNS else PAGE_COLUMNS[kind]
 
 
 def tokens(text: str) -> list[Token]:

@@ -31,6 +31,7 @@ DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
 AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
 """Settings that are amounts of USD such as "0.25"."""
 MAX_COUNT = 1_000_000
+MAX_USD = 10**12
 MODEL_KEY = "MUSTER_MODEL_KEY"
 """Variable of the environment that holds the key of the model's endpoint. No setting: it would be shown as one."""
 TOKEN = "MUSTER_TOKEN"
@@ -311,10 +312,10 @@ def checked(key: str, value: Any, where: str) -> Any:
     if isinstance(value, float):
         check_speed(value, where)
     if key == "approval" and value not in APPROVALS:
-        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {' or '.join(APPROVALS)}")
+        raise SpecError(where, f"'{key}' is {str(value)[:40]!a}", f"Give {' or '.join(APPROVALS)}")
     choices: tuple[str, ...] | None = {"theme": THEMES, "start_page": START_PAGES, "restore": RESTORE}.get(key)
     if choices is not None and value not in choices:
-        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(choices)}")
+        raise SpecError(where, f"'{key}' is {str(value)[:40]!a}", f"Give {', '.join(choices)}")
     _check_model(key, value, where)
     if key in DURATIONS:
         from engine.model.quantities import duration_ms
@@ -337,11 +338,15 @@ def _check_model(key: str, value: Any, where: str) -> None:
 
 def microusd(text: str, key: str, where: str) -> int:
     """An amount of USD such as "0.25", in micro-USD. Raises SpecError."""
-    whole, _, part = text.strip().partition(".")
-    digits = whole + part
-    if not (digits.isascii() and digits.isdigit()) or len(part) > 6 or len(digits) > 12:
+    from engine.model.quantities import money_microusd
+
+    try:
+        amount = money_microusd(text)
+    except ValueError:
+        amount = -1
+    if not 0 <= amount < MAX_USD * 1_000_000:
         raise SpecError(where, f"'{key}' is {text[:40]!a}", 'Give an amount of USD such as "0.25", to the micro-USD')
-    return int(whole or "0") * 1_000_000 + int(part.ljust(6, "0"))
+    return amount
 
 
 def check_speed(value: float, where: str) -> None:

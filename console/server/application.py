@@ -31,7 +31,7 @@ from starlette.responses import Response
 from console.client.credentials import CALLER, LoginView, NewToken, TokenAsk
 from console.client.oidc import OpenIdProvider
 from console.client.protocol import Client, Login
-from console.client.questions import PLACE, question_of, questions_of, refuse_read_only
+from console.client.questions import PLACE, question_of, questions_of
 from console.server import idempotency
 from console.server.agents import AgentRoutes
 from console.server.authentication import MAX_LOGIN, Authentication, BrowserGuard, Doors
@@ -52,6 +52,7 @@ from console.server.operations import (
     asked_by,
     body,
     decoded,
+    forbid_if_read_only,
 )
 from console.server.request_handler import AT_LEAST, ReplicaReads, RequestHandler, VersionWatch, kind_of
 from console.server.served_process import error_handlers
@@ -89,7 +90,7 @@ class TokenRoutes:
         )
 
     async def create(self, request: Request) -> Response:
-        self._forbid_if_read_only()
+        forbid_if_read_only(self._of_nobody.read_only)
         ask = decoded(await body(request, MAX_LOGIN), TokenAsk)
         client = self._of_nobody.acting_as(CALLER.get())
         return _unkept(await answer(lambda: client.create_token(ask)))
@@ -100,7 +101,7 @@ class TokenRoutes:
         return await answer(lambda: shown)
 
     async def log_in(self, request: Request) -> Response:
-        self._forbid_if_read_only()
+        forbid_if_read_only(self._of_nobody.read_only)
         given = decoded(await body(request, MAX_LOGIN), LOG_IN.takes)
         if self._logins >= MAX_LOGINS:
             raise Crowded(f"{MAX_LOGINS} logins are under way", "Come again in a few seconds", 3)
@@ -115,10 +116,6 @@ class TokenRoutes:
             raise Forbidden("this engine has no OpenID provider", "Set oidc_issuer, or ask an admin for a token")
         proof = self._provider.proved(id_token)
         return self._of_nobody.tokens_kept.log_in(proof, LOGIN_LIFE_MS)
-
-    def _forbid_if_read_only(self) -> None:
-        if self._of_nobody.read_only:
-            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
 
 
 def _unkept(response: Response) -> Response:
@@ -300,7 +297,7 @@ class Metrics:
     def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
         self._loop = loop
         self.stopping = False
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
         self._answers = Counter(
             "muster_http_requests", "Requests that were answered", ("operation", "status"), registry=registry

@@ -133,7 +133,7 @@ async def _renew(tls: Tls) -> None:
             print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
-class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
+class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):  # type: ignore[misc]
     """HTTP protocol that watches its connections, and ends idle ones at shutdown."""
 
     def shutdown(self) -> None:

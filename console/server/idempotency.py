@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -38,6 +37,7 @@ from sqlalchemy import (
 
 from engine.journal.database import create_tables
 from engine.model.errors import MusterError, RefusedError, SpecError
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -133,7 +133,7 @@ def written(answer: StoredResponse) -> bytes:
 
 def keep(connection: Connection, answered: Sequence[tuple[IdempotencyKey, bytes]]) -> None:
     """Store answers, in the transaction of their changes; or BEGUN before a change."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     rows = [
         {"caller": key.caller, "key": key.key, "digest": key.digest, "at_ms": now_ms, "answer": answer}
         for key, answer in answered

@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.questions import Method, SentParameter, ServiceQuestion, decoder
+from console.client.questions import Method, SentParameter, ServiceQuestion, decoder, refuse_read_only
 from engine.model.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.plans.identity import AuthRefused, Unauthenticated
 
@@ -176,6 +176,12 @@ LOG = logging.getLogger("muster.server")
 
 class Forbidden(RefusedError):
     """Refused whatever the state of the cell: answered with 403 instead of 409."""
+
+
+def forbid_if_read_only(read_only: bool) -> None:
+    """Raises Forbidden for a change of an engine that is read-only."""
+    if read_only:
+        raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
 
 
 class TooLarge(SpecError):

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from console.client.credentials import CALLER
 from console.client.protocol import Client
-from console.client.questions import Arguments, ServiceQuestion, question_of, refuse_read_only
+from console.client.questions import Arguments, ServiceQuestion, question_of
 from console.server import idempotency
 from console.server.load_limits import OVERLOAD_RETRY_S, BackPressure, Kind
 from console.server.operations import (
@@ -33,10 +33,10 @@ from console.server.operations import (
     PATIENCE_S,
     VERSION,
     Crowded,
-    Forbidden,
     Operation,
     body,
     decoded,
+    forbid_if_read_only,
     on_engine,
     refusal,
 )
@@ -314,7 +314,7 @@ class RequestHandler:
 
     async def _done(self, operation: Operation, request: Request) -> Response:
         if operation.changes is True:
-            self._forbid_if_read_only()
+            forbid_if_read_only(self._of_nobody.read_only)
         question = operation.question
         assert question is not None
         arguments, content = await read_arguments(question, operation, request, self._quick)
@@ -324,7 +324,7 @@ class RequestHandler:
         if not question.changes_with(arguments):
             version = self._reads.shown(asked.client.own_version)
             return answer_of(await self._thread(asked), version)
-        self._forbid_if_read_only()
+        forbid_if_read_only(self._of_nobody.read_only)
         do = functools.partial(self._changed, asked)
         key = key_of(request, content)
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
@@ -347,10 +347,6 @@ class RequestHandler:
             return msgspec.json.encode(asked.question.answered_by(asked.client, asked.arguments))
 
         return await to_thread.run_sync(answered, limiter=self._slow if asked.question.slow else self._quick)
-
-    def _forbid_if_read_only(self) -> None:
-        if self._of_nobody.read_only:
-            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
 
 
 async def read_arguments(

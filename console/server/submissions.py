@@ -23,11 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console.client.credentials import CALLER
-from console.client.questions import refuse_read_only
 from console.server import idempotency
 from console.server.idempotency import IdempotencyKey, IdempotencyKeys, StoredResponse
 from console.server.load_limits import OVERLOAD_RETRY_S
-from console.server.operations import Crowded, Forbidden, body, decoded
+from console.server.operations import Crowded, Forbidden, body, decoded, forbid_if_read_only
 from console.server.request_handler import LARGE_BODY, answer_to, key_of
 from engine.model.commands import AnyCommand, Receipt, Submit
 from engine.model.errors import MusterError, RefusedError
@@ -81,8 +80,7 @@ class SubmissionBatcher:
         """Whether the engine was asked to take what waits."""
 
     async def command(self, request: Request) -> Response:
-        if self._client.read_only:
-            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
+        forbid_if_read_only(self._client.read_only)
         content = await body(request)
         if len(content) > LARGE_BODY:
             command: AnyCommand = await to_thread.run_sync(decoded, content, AnyCommand)

@@ -367,7 +367,7 @@ class Listings:
 
     async def listed(self, request: Request) -> Response:
         kind: Any = request.scope["path"].rpartition("/")[2]
-        asked = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
+        asked: dict[str, Any] = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
         view = parse_view(kind, asked["filter"])
         sort = parse_sort(kind, asked["sort"]) if asked["sort"] else view.sort or ()
         if asked["cursor"] and (sort or asked["offset"]):

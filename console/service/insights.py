@@ -18,6 +18,7 @@ from engine.admission.workload_changes import spec_of
 from engine.capacity.task_shapes import accepts
 from engine.model.columns import view
 from engine.model.errors import MusterError
+from engine.model.spec_parts import DAY_MS, HOUR_MS
 from engine.model.specs import TaskGroup, WorkloadState
 from engine.state.ledger import share
 from recommender.estimates.queries import PlacementAdvice, SizingReport, SizingRequest
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from recommender.estimates.machine_choice import CandidatePool, ColocatedRun, Fingerprint, Slowdown, SpeedModel
     from recommender.findings.suggestions import Suggestion
 
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 EVERY_S = 25.0
 """Wall seconds between two rounds of `keep_up`, at the least."""
 FRESH_S = 30.0

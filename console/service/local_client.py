@@ -285,7 +285,8 @@ class LocalClient(Client):
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
         if self._loop.copies.beside:
-            return self._read("consolidation", request)
+            found: Consolidation = self._read("consolidation", request)
+            return found
         from engine.twin.consolidation import plan
 
         # As with `unblocking`: the engine is held up for one fork.
@@ -297,7 +298,8 @@ class LocalClient(Client):
 
     def unblocking(self, workload_id: str) -> Unblocking:
         if self._loop.copies.beside:
-            return self._read("unblocking", workload_id)
+            found: Unblocking = self._read("unblocking", workload_id)
+            return found
         from engine.twin.counterfactuals import verified
 
         # The engine is held up for one fork; the search goes on beside it.

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -168,10 +168,10 @@ def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
 def _hourly(over: Interval, ms: int) -> Interval:
     """An amount over a time, per hour."""
     amounts = {name: getattr(over, name) for name in ("least", "p10", "p50", "p90", "most")}
-    return Interval(
-        runs=over.runs,
-        **{name: None if each is None else each * HOUR_MS // max(ms, 1) for name, each in amounts.items()},
-    )
+    hourly: dict[str, Any] = {
+        name: None if amount is None else amount * HOUR_MS // max(ms, 1) for name, amount in amounts.items()
+    }
+    return Interval(runs=over.runs, **hourly)
 
 
 def _beside(suggestion: Suggestion) -> str:

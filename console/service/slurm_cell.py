@@ -15,6 +15,7 @@ import msgspec
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.model.errors import NotFoundError, RefusedError
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -165,7 +166,7 @@ class SlurmCell:
         if not self._looking.acquire(timeout=EVIDENCE_WAIT_S):
             from engine.model.external_cells import FarLook
 
-            return FarLook(at_ms=time.time_ns() // 1_000_000, error="it is asked of another intent, and takes long")
+            return FarLook(at_ms=wall_ms(), error="it is asked of another intent, and takes long")
         try:
             return self._looked(self.connection, self.mirror, intent)
         finally:
@@ -178,7 +179,7 @@ class SlurmCell:
         if kept is not None and time.monotonic() < kept[0]:
             return kept[1]
         began = time.monotonic()
-        found = look(connection, intent, mirror.job_of, time.time_ns() // 1_000_000)
+        found = look(connection, intent, mirror.job_of, wall_ms())
         ended = time.monotonic()
         self._evidence.pop(intent.number, None)
         if len(self._evidence) >= EVIDENCE_KEPT:

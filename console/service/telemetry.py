@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -26,6 +25,7 @@ from engine.reads.overview import CPU, GPU, Ended, GaugeReading, Gauges
 from engine.state.usage import Peaks
 from recommender.history.metrics import (
     CELL,
+    DAY_MS,
     MAX_RUNS,
     MAX_RUNS_TOLD,
     MAX_SAMPLES,
@@ -46,6 +46,7 @@ from recommender.history.metrics import (
     kind_of,
 )
 from recommender.history.telemetry import Telemetry, clock_of
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -442,6 +443,7 @@ class Archive:
         of = request.of or (CELL if request.metric else "")
         found = [key for key in kept.keys(request.metric, of) if request.subject in ("", key.subject)]
         own = not found or found[0].source == CELL
+        # Series from elsewhere go by the time of this machine.
         until_ms = request.until_ms or (now_ms if own else wall_ms()) + 1
         since_ms = max(until_ms - request.last_ms, 0) if request.last_ms else min(request.since_ms, until_ms)
         points: tuple[HistoryPoint, ...] = ()
@@ -468,7 +470,7 @@ class Archive:
         """Import measurements. Raises SpecError when the batch is malformed as a whole, RecordsError while the disk
         fails."""
         check_source(batch.source)
-        if not 1000 <= batch.step_ms <= 86_400_000:
+        if not 1000 <= batch.step_ms <= DAY_MS:
             raise SpecError("step_ms", f"{batch.step_ms} is out of range", "Give a second to a day")
         for i, row in enumerate(batch.series):
             if len(row.at_ms) != len(row.values):
@@ -492,11 +494,6 @@ class Archive:
         taken = self.telemetry.add_runs(batch.runs, refused)
         self.telemetry.tidy()
         return _receipt(taken, refused)
-
-
-def wall_ms() -> int:
-    """Present time of this machine, milliseconds: what comes from elsewhere goes by it."""
-    return time.time_ns() // 1_000_000
 
 
 def check(request: HistoryRequest) -> None:

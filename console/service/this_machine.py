@@ -111,7 +111,7 @@ def check_here(engine: Engine, here: LocalExecution | None) -> None:
         return
     if not real:
         raise RefusedError("this cell was not made to run work on this machine", "Take another: --cell here")
-    node = engine.processes.node if engine.processes is not None else ""
+    node = getattr(engine.processes, "node", "")
     if node not in engine.state.capacity.row_of:
         nodes = ", ".join(engine.state.capacity.node_ids[:4])
         raise RefusedError(f"this machine is '{node}', and the cell is of {nodes}", "Serve it on that machine")

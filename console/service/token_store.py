@@ -35,12 +35,12 @@ from console.client.credentials import (
     LONGEST_LIFE_MS,
     MAX_NAME,
     PREFIX,
-    SCOPES,
     SHORTEST_LIFE_MS,
     NewToken,
     TokenAsk,
     TokenLine,
 )
+from console.forms.command_arguments import SCOPES
 from engine.journal.database import create_tables
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.gate.approval_policy import Policy, may

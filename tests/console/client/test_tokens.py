@@ -12,8 +12,9 @@ import msgspec
 import postgres
 import pytest
 
-from console.client.credentials import DAY_MS, SCOPES, TokenAsk
+from console.client.credentials import DAY_MS, TokenAsk
 from console.client.oidc import LoginProof
+from console.forms.command_arguments import SCOPES
 from console.server.agents import (
     BeatAnswer,
     BeatBody,
