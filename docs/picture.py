@@ -12,7 +12,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from console.cli import start
+from console.cli import demo_cell
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.tui.app import MusterApp
@@ -24,15 +24,15 @@ from runbooks.gate.approval_gate import Gate
 
 SEED = 1
 NODES = 400
-UNTIL_MS = start.START_MS + 3 * HOUR_MS
+UNTIL_MS = demo_cell.START_MS + 3 * HOUR_MS
 SIZE = (132, 36)
 
 
 def busy_engine() -> Engine:
     """The demo cell at half past twelve."""
-    engine = Engine.open(None, cell=start.cell(NODES), seed=SEED)
-    engine.advance(start.START_MS)
-    for at_ms, spec in start.feed(engine, SEED):
+    engine = Engine.open(None, cell=demo_cell.cell(NODES), seed=SEED)
+    engine.advance(demo_cell.START_MS)
+    for at_ms, spec in demo_cell.feed(engine, SEED):
         if at_ms > UNTIL_MS:
             break
         engine.advance(at_ms)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from console.forms.action_arguments import action_arguments, declared, typed
-from console.forms.engine_arguments import ShellParser
+from console.forms.command_arguments import ShellParser
 from console.forms.fields import clock_of
 from engine.model.errors import SpecError
 from runbooks.plans.typed_plan import Proposal, Request, Source, StepRequest

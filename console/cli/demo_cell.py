@@ -1,8 +1,8 @@
-"""The demo: a generated AI cell whose days follow each other, so that its load never ends and survives restarts.
+"""A generated AI cell for `muster --demo`: days follow each other, so the load never ends and survives restarts.
 
-One thing in it is set wrong, as it often is: a new team may borrow nothing, so that its second training waits beside
-the unused quota of a team that has not begun. Nothing says so but what the engine and the recommender find by
-themselves, after the half hour that such a wait must last.
+One setting is wrong, as happens in real cells: a new team may borrow nothing, so its second training waits beside the
+unused quota of a team that has not begun. Only the engine and the recommender report it, after the half hour that such
+a wait must last.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 from engine.control import Engine
 from engine.model.commands import AnyCommand
 from engine.model.errors import NotFoundError
-from engine.model.spec_parts import MICROUSD
+from engine.model.spec_parts import DAY_MS, HOUR_MS, MICROUSD, MINUTE_MS
 from engine.model.specs import BudgetSpec, CellSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from engine.traces.generated_day import DAY_MS, HOUR_MS, MINUTE_MS, ai_cell, ai_day
+from engine.traces.demand_series import ai_cell, ai_day
 
 Happening = tuple[int, WorkloadSpec | AnyCommand]
 """(cell ms, workload to submit or what is commanded)"""
@@ -64,7 +64,7 @@ def cell(nodes: int = NODES) -> CellSpec:
 
 
 def feed(engine: Engine, seed: int) -> Iterator[Happening]:
-    """What comes from the engine's present time on, day after day, for the nodes the engine has."""
+    """Load from the engine's present time on, day after day, for its number of nodes."""
     overview = engine.overview()
     nodes = sum(pool.nodes for pool in overview.pools)
     after_ms = _until(engine)
@@ -75,7 +75,7 @@ def feed(engine: Engine, seed: int) -> Iterator[Happening]:
 
 
 def _has_labs(engine: Engine) -> bool:
-    """Not a cell that was begun before there was such a team, or another one."""
+    """False for a cell that was begun before there was such a team, or for another cell."""
     try:
         engine.queue(AGENTS)
     except NotFoundError:
@@ -84,13 +84,13 @@ def _has_labs(engine: Engine) -> bool:
 
 
 def ahead(engine: Engine, happenings: Iterator[Happening]) -> Iterator[Happening]:
-    """Of a load that goes by cell time, what has not happened to the engine yet."""
+    """The part of a load that has not happened to the engine yet."""
     after_ms = _until(engine)
     return (happening for happening in happenings if happening[0] > after_ms)
 
 
 def _until(engine: Engine) -> int:
-    """What comes at this very moment has been submitted already, unless nothing has."""
+    """Time up to which the load has been submitted: the present, unless nothing has been."""
     return engine.now_ms if any(engine.overview().states.values()) else engine.now_ms - 1
 
 
@@ -103,7 +103,7 @@ def _days(seed: int, nodes: int, after_ms: int) -> Iterator[Happening]:
 
 
 def _mornings(nodes: int, after_ms: int) -> Iterator[Happening]:
-    """What the team of AGENTS submits, at the same time every day."""
+    """Submissions of the team AGENTS, at the same time every day."""
     for day in count(max(0, after_ms - START_MS) // DAY_MS):
         for number, (name, run_ms) in enumerate(_AGENT_RUNS, 1):
             yield (

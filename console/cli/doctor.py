@@ -1,4 +1,4 @@
-"""The command `muster doctor`: what works on this machine, what does not, and what to do about it."""
+"""The command `muster doctor`: checks of this machine and the cell, with remedies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DoctorFinding(msgspec.Struct, frozen=True):
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Prints every finding. The exit code is 1 when something fails."""
+    """Print every finding. The exit code is 1 when something fails."""
     findings = list(examine(arguments))
     if arguments.json:
         write_json(findings)
@@ -126,7 +126,7 @@ def _disk(paths: CellPaths) -> DoctorFinding:
 
 
 def _journal(paths: CellPaths) -> DoctorFinding:
-    """Reads every batch and snapshot, unless an engine has the journal: that one did so when it started."""
+    """Verify every batch and snapshot, unless an engine has the journal: that one did so when it started."""
     if not paths.journal.exists():
         return DoctorFinding("journal", "ok", "none yet")
     from engine.journal.event_journal import Journal
@@ -142,7 +142,7 @@ def _journal(paths: CellPaths) -> DoctorFinding:
 
 
 def _database(settings: ConsoleSettings) -> DoctorFinding:
-    """Whether the server answers and keeps the cell, in a shape that is known here. Its events are not read."""
+    """Check that the server answers and keeps the cell in a known format. Its events are not read."""
     from engine.journal import tables
     from engine.journal.database import Schema, place_of, schema_for
     from engine.journal.event_journal import head_of
@@ -190,7 +190,7 @@ def _engine(arguments: argparse.Namespace, settings: ConsoleSettings) -> DoctorF
 
 
 def _model(arguments: argparse.Namespace) -> DoctorFinding:
-    """Which model the engine would ask for drafts. It is not asked: that would cost something."""
+    """Model that the engine would ask for drafts. It is not called: that would cost something."""
     try:
         with closing(connect(arguments)) as client:
             standing = client.model()

@@ -62,7 +62,7 @@ from runbooks.plans.typed_plan import DIGEST_TYPED, Outcome, Proposal, Request, 
 
 if TYPE_CHECKING:
     from console.actions.registry import Action
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
     from console.client.protocol import Client
     from runbooks.plans.identity import Signed
     from runbooks.plans.typed_plan import ActionName

@@ -1,7 +1,7 @@
-"""The `muster` command: what can be typed, and what a shell gets back.
+"""The `muster` command: its parser, its exit codes, and its errors.
 
-The parser is complete here and loads nothing heavy; each command's module is loaded when it runs. Standard output is
-data, standard error is narration, the exit code says what kind of failure it was. A person never sees a traceback.
+The parser is complete here and loads nothing heavy; the module of a command is loaded when it runs. Standard output
+is data, standard error is narration, the exit code names the kind of failure. A person never sees a traceback.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
-from console.forms.engine_arguments import (
+from console.forms.command_arguments import (
     ShellParser,
     as_json,
     command,
     count,
     database_commands,
+    fleet_commands,
     here_commands,
     positive,
+    quote_arguments,
     reach,
+    submit_arguments,
     token_commands,
 )
 from console.forms.gate_arguments import (
@@ -32,7 +35,6 @@ from console.forms.gate_arguments import (
     proposal_commands,
     runbook_commands,
 )
-from console.forms.work_arguments import fleet_commands, quote_arguments, submit_arguments
 from console.version import VERSION
 
 EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -56,14 +58,14 @@ BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson", "predictive-day"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs one command and exits with its code."""
+    """Run one command and exit with its code."""
     code = run(sys.argv[1:] if arguments is None else arguments)
     _flush_or_forget()
     raise SystemExit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit code. Errors have been told on standard error."""
+    """Run one command and return its exit code. Errors have been reported on standard error."""
     from console.text.guarded_streams import guarded
 
     with guarded():
@@ -97,7 +99,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _progress(parsed: argparse.Namespace) -> AbstractContextManager[None]:
-    """How far a command is that takes long; nothing for the others."""
+    """Progress of a command that takes long; nothing for the others."""
     if not hasattr(parsed, "progress"):
         return nullcontext()
     from console.text.progress_line import told
@@ -114,7 +116,7 @@ def exit_code(error_code: str) -> int:
 
 
 def _root() -> argparse.ArgumentParser:
-    """What can be typed without a command."""
+    """Parser for a call without a command."""
     root = ShellParser(
         prog="muster",
         description="The on-call console for batch and AI clusters. Without a command: open the console.",
@@ -136,7 +138,7 @@ def _root() -> argparse.ArgumentParser:
 
 @cache
 def parser() -> argparse.ArgumentParser:
-    """Everything that can be typed. Made once: parsing changes nothing in it."""
+    """The complete parser. Made once: parsing changes nothing in it."""
     root = _root()
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _show_commands(commands)
@@ -540,7 +542,7 @@ def _drafted_from(target: argparse.ArgumentParser) -> None:
 
 
 def _long(target: argparse.ArgumentParser) -> None:
-    """Of a command that computes for long and asks no engine."""
+    """Add options of a command that computes for long and asks no engine."""
     as_json(target)
     target.add_argument(
         "--progress", choices=("auto", "json", "off"), default="auto",
@@ -549,7 +551,7 @@ def _long(target: argparse.ArgumentParser) -> None:
 
 
 def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
-    """How far, how often and with what the twin runs ahead."""
+    """Add options for the horizon, number and load of the twin's runs."""
     target.add_argument("--horizon", default="24h", metavar="TIME", help="how far to run ahead (default 24h)")
     target.add_argument("--seeds", type=positive, metavar="N", help="how often, with other draws of run times")
     target.add_argument("--seed", type=count, default=0, metavar="N", help="of the first; the same gives the same")
@@ -558,7 +560,7 @@ def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
 
 
 def _looks(target: argparse.ArgumentParser) -> None:
-    """How the console is shown."""
+    """Add options for the appearance of the console."""
     group = target.add_argument_group("how it looks")
     group.add_argument("--theme", metavar="NAME", help="dark, light, contrast, safe, sixteen or plain")
     group.add_argument(
@@ -592,7 +594,7 @@ def _load(runs: str) -> Any:
 
 
 def _tell(code: str, problem: str, remedy: str, as_json: bool) -> None:
-    """An error on standard error: for people in one or two lines, for programs as JSON."""
+    """Report an error on standard error: for people in one or two lines, for programs as JSON."""
     from console.text.terminal_text import printable
 
     if as_json:
@@ -606,7 +608,8 @@ def _tell(code: str, problem: str, remedy: str, as_json: bool) -> None:
 
 
 def _crash_log(arguments: Sequence[str]) -> str:
-    """Writes the traceback, without the values of variables, where only this user can read it. Returns the path."""
+    """Write the traceback, without the values of variables, to a file that only this user can read. Returns its
+    path."""
     import tempfile
     import traceback
 
@@ -627,7 +630,7 @@ def _flush_or_forget() -> None:
 
 
 def _forget_output() -> None:
-    """The reader of a pipe has gone: let the rest go nowhere, also what Python flushes at exit."""
+    """Discard output after the reader of a pipe has gone, including what Python flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

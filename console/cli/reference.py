@@ -1,8 +1,6 @@
-"""What the shell offers, printed: a completion script, and the table of all actions.
+"""The commands `muster completion` and `muster actions`: a completion script, and the table of all actions.
 
-The command `muster completion`: a script for the shell, made from the parser, so that it is never behind.
-
-The command `muster actions`: everything that can be done to a cell, and what is declared of it.
+The script is made from the parser and the table from the declarations, so neither falls behind.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ def completion(arguments: argparse.Namespace) -> None:
 
 
 def words_of(root: argparse.ArgumentParser) -> dict[str, list[str]]:
-    """Command ("" for none) -> the words that may follow: options, commands, fixed choices."""
+    """Command ("" for none) -> words that may follow: options, commands, fixed choices."""
     words = {"": _words(root)}
     for action in root._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -102,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def shell(line: ActionLine) -> str:
-    """As in `muster drain NODE...`."""
+    """Usage such as `muster drain NODE...`."""
     action = find(line.name)
     metavar = metavar_of(action)
     many = "..." if metavar and action.most > 1 else ""
@@ -110,7 +108,7 @@ def shell(line: ActionLine) -> str:
 
 
 def described(line: ActionLine) -> list[str]:
-    """A heading, and what is declared of it."""
+    """A heading, and the action's declaration."""
     facts = (
         ("on", f"{line.targets}; {line.when}" if line.when else line.targets),
         ("tier", f"{line.tier}, raised by: {line.raised}" if line.raised else line.tier),

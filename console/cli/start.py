@@ -1,14 +1,6 @@
-"""The commands that start and stop: `muster` (the console), `muster serve`, `muster stop`, and the demo.
+"""The commands that start and stop: `muster` (the console), `muster serve`, `muster stop`.
 
-The commands that start and stop: `muster` (the console), `muster serve`, `muster stop`.
-
-The console's part is loaded before first paint: it imports Textual and nothing else that is heavy.
-
-The demo: a generated AI cell whose days follow each other, so that its load never ends and survives restarts.
-
-One thing in it is set wrong, as it often is: a new team may borrow nothing, so that its second training waits beside
-the unused quota of a team that has not begun. Nothing says so but what the engine and the recommender find by
-themselves, after the half hour that such a wait must last.
+The console's part is loaded before the first paint: it imports Textual and nothing else that is heavy.
 """
 
 from __future__ import annotations
@@ -22,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import msgspec
 
 from console.client import garbage_collection
 from console.client.attach import only_running, running_paths, settings_of, settings_with_cell
@@ -39,20 +29,18 @@ from console.forms.settings import (
     check_speed,
     paths_in,
 )
-from console.service.this_machine import RUNS, new_cell
+from console.service.this_machine import RUNS, LocalExecution, new_cell
 from console.text.terminal_text import printable
 from engine.model.errors import RefusedError, SpecError, UnreachableError
-from engine.model.specs import CellSpec
 
 if TYPE_CHECKING:
     from console.actions.registry import ScreenName
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
     from console.client.protocol import Client
     from console.client.sockets import Tls
     from console.forms.session_state import SessionState
     from console.server.engine_process import ServeOptions
     from console.service.slurm_cell import SlurmAt
-    from console.service.this_machine import LocalExecution
     from engine.journal.database import Schema
     from engine.model.specs import CellSpec
     from recommender.history.metrics import Retention
@@ -66,8 +54,8 @@ JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
 
 def open_console(arguments: argparse.Namespace) -> int:
-    """Paints first; the engine is found or started on a worker thread after that. A passphrase that every request needs
-    is asked for before, as long as the terminal is a terminal."""
+    """Run the console. It paints first; the engine is found or started on a worker thread after that. A passphrase
+    that every request needs is asked for before, while the terminal is a terminal."""
     if not arguments.demo and (arguments.fresh or arguments.nodes or arguments.scenario):
         raise SpecError("--fresh, --nodes and --scenario", "belong to the demo", "Add --demo")
     settings = settings_of(arguments)
@@ -93,7 +81,7 @@ def open_console(arguments: argparse.Namespace) -> int:
                 return ended
     if arguments.speed is not None:
         check_speed(arguments.speed, "--speed")
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
 
     identity = Identity(settings)
     identity.unlock()
@@ -116,7 +104,7 @@ def open_console(arguments: argparse.Namespace) -> int:
 
 
 def open_here(arguments: argparse.Namespace) -> int:
-    """The console of a cell that is this machine."""
+    """Run the console of a cell that is this machine."""
     arguments.here = True
     if arguments.demo or settings_of(arguments).connect:
         raise SpecError("here", "is this machine: --demo and --connect have no meaning", "Leave them out")
@@ -124,8 +112,8 @@ def open_here(arguments: argparse.Namespace) -> int:
 
 
 def _session(settings: ConsoleSettings, folder: Path, *, fresh: bool) -> SessionState:
-    """What is kept of this person for this cell; for an engine elsewhere beside the cells, by where it is. `fresh`: the
-    cell begins anew, and with it where one is."""
+    """State kept of this person for this cell; for an engine elsewhere beside the cells, by its address. `fresh`:
+    the cell begins anew, and with it the position."""
     from console.forms.session_state import SessionState
 
     if not settings.connect:
@@ -140,7 +128,7 @@ def _session(settings: ConsoleSettings, folder: Path, *, fresh: bool) -> Session
 
 
 def _tell_what_goes_on(folder: Path, cell: str) -> None:
-    """The engine outlives its console: say so, and how to end it."""
+    """Report that the engine outlives its console, and how to end it."""
     from console.client.launch import read_record
 
     record = read_record(paths_in(folder).record)
@@ -151,7 +139,7 @@ def _tell_what_goes_on(folder: Path, cell: str) -> None:
 
 
 def serve_engine(arguments: argparse.Namespace) -> None:
-    """An engine in the foreground until it is told to stop."""
+    """Run an engine in the foreground until it is told to stop."""
     if not arguments.cell_file:
         _serve(_served(arguments))
         return
@@ -171,7 +159,7 @@ def _serve(served: ServeOptions) -> None:
 
 
 def stop_engine(arguments: argparse.Namespace) -> None:
-    """Ask the cell's engine to write a snapshot and go, and wait until it has."""
+    """Ask the cell's engine to write a snapshot and end, and wait until it has."""
     settings = settings_with_cell(arguments)
     if settings.connect:
         raise RefusedError("an engine is stopped where it runs", "Use `muster stop` on that machine")
@@ -187,7 +175,7 @@ def stop_engine(arguments: argparse.Namespace) -> None:
 
 
 def stop_running(paths: CellPaths) -> int:
-    """Stops the engine that listens on the cell's socket. Returns its process id; raises UnreachableError."""
+    """Stop the engine that listens on the cell's socket. Returns its process id; raises UnreachableError."""
     import signal
 
     from console.client.launch import alive, running
@@ -206,7 +194,7 @@ def stop_running(paths: CellPaths) -> int:
 def _connector(
     arguments: argparse.Namespace, settings: ConsoleSettings, identity: Identity
 ) -> tuple[Callable[[], Client], str, Path]:
-    """What the console calls to get its client, the title to show before that, and the folder for its log."""
+    """Function that gives the console its client, the title to show before that, and the folder for its log."""
     if settings.connect:
         return lambda: _remote(settings.connect, settings, identity), settings.connect, cells_folder(settings)
     nobody_named_it = not (arguments.demo or arguments.here or settings.cell)
@@ -249,14 +237,14 @@ def _load_arguments(arguments: argparse.Namespace, settings: ConsoleSettings) ->
 
 
 def _cell_name(arguments: argparse.Namespace, settings: ConsoleSettings) -> str:
-    """Each scenario has a cell of its own, as the demo does."""
+    """Name of the cell. Each scenario has one of its own, as the demo does."""
     if not arguments.demo or arguments.cell is not None:
         return settings.cell or DEFAULT_CELL
     return f"{DEMO_CELL}-{arguments.scenario}" if arguments.scenario else DEMO_CELL
 
 
 def forget(paths: CellPaths) -> None:
-    """Stops the cell's engine and removes its journal. Only ever called for a demo, on request."""
+    """Stop the cell's engine and remove its journal. Only ever called for a demo, on request."""
     from console.client.launch import running
 
     if running(paths.socket) is not None:
@@ -333,8 +321,8 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
 
 
 def _here(arguments: argparse.Namespace, paths: CellPaths) -> LocalExecution | None:
-    """How work runs on this machine, where it does: a cell that was begun so goes on so. Raises SpecError."""
-    from console.service.this_machine import LocalExecution
+    """Options of work on this machine, where the cell runs any: a cell that was begun so continues so. Raises
+    SpecError."""
     from engine.executors.task_files import Bounds
     from engine.model.quantities import memory_mib
 
@@ -374,13 +362,14 @@ def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
 
 
 def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
-    """A new cell that another scheduler decides: all in it comes from there. A cell file may give its settings."""
+    """A new cell that another scheduler decides, whose content comes from there. A cell file may give its settings."""
+    import msgspec
 
-    from engine.model.specs import CellSpec
+    from engine.model.specs import CellSpec, Settings
 
     if given is not None and (given.pools or given.nodes or given.queues):
         raise SpecError("--cell-file", "defines pools, nodes or queues", "With --slurm they come from Slurm")
-    settings = ConsoleSettings() if given is None else given.settings
+    settings = Settings() if given is None else given.settings
     return CellSpec(
         name=name if given is None else given.name,
         settings=msgspec.structs.replace(settings, decided_by="slurm", preempt_across=True),
@@ -389,7 +378,7 @@ def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
 
 
 def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, paths: CellPaths) -> Path | Schema:
-    """Where the cell is kept. Raises SpecError."""
+    """File or schema that the cell is kept in. Raises SpecError."""
     from engine.journal.database import Schema, place_of, schema_for
 
     # A demo is kept in a file, unless it is asked for in so many words.
@@ -405,7 +394,7 @@ def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, 
     if place is None and not arguments.demo:
         from console.client.launch import refuse_file
 
-        refuse_file(cell, paths.folder, paths.journal)
+        refuse_file(f"cell '{cell}'", paths.folder, paths.journal)
     return paths.journal if place is None else place.path
 
 
@@ -423,7 +412,7 @@ def _tls(arguments: argparse.Namespace) -> Tls | None:
 
 
 def folders_of(settings: ConsoleSettings) -> tuple[Path, ...]:
-    """Folders with runbooks. Raises SpecError for one that would mean another folder in another process."""
+    """Folders with runbooks. Raises SpecError for a relative one, which would differ between processes."""
     folders = tuple(Path(folder).expanduser() for folder in settings.runbooks)
     for folder in folders:
         if not folder.is_absolute():
@@ -432,7 +421,7 @@ def folders_of(settings: ConsoleSettings) -> tuple[Path, ...]:
 
 
 def _retention(settings: ConsoleSettings) -> Retention:
-    """How long history is kept. Raises SpecError when the times do not go together."""
+    """Retention of the history. Raises SpecError when the times do not go together."""
     from engine.model.quantities import duration_ms
     from recommender.history.metrics import Retention
 
@@ -446,7 +435,7 @@ def _retention(settings: ConsoleSettings) -> Retention:
 
 
 def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> ServeOptions:
-    """A scenario instead of the demo's days."""
+    """Options that serve a scenario instead of the demo's days."""
     from console.cli import demo_cell
     from console.server.engine_process import ServeOptions
     from engine.scenarios.live_scenarios import scenario
@@ -483,7 +472,7 @@ def refuse_without_terminal() -> None:
 
 
 def cannot_place_a_cursor() -> bool:
-    """Of a terminal that says of itself that it can only write line after line."""
+    """True for a terminal that says it can only write line after line."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") in ("", "dumb")
 
 

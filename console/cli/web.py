@@ -1,7 +1,7 @@
 """The command `muster web`: this console in a browser of this machine, by textual-serve.
 
-Whoever opens the page acts as the account that serves it. So it listens on loopback alone, every address has a secret
-part that is made anew at each start, and a page of another site can neither read it nor talk to it.
+Whoever opens the page acts as the account that serves it. So it listens on loopback alone, every address has a
+secret part that is new at each start, and a page of another site can neither read it nor talk to it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_MESSAGE = 1 << 20
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Serves until it is told to stop. Raises SpecError for an address others could reach, RefusedError without
+    """Serve until told to stop. Raises SpecError for an address others could reach, RefusedError without
     textual-serve."""
     if arguments.host not in LOOPBACK:
         raise SpecError(
@@ -100,7 +100,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
 
 def console_command(arguments: argparse.Namespace) -> list[str]:
-    """The console that a tab runs: this program, with the same choice of engine."""
+    """Command of the console that a tab runs: this program, with the same choice of engine."""
     command = [sys.executable, "-m", "console.cli.main"]
     for name, option in PASSED_ON.items():
         value = getattr(arguments, name, None)
@@ -144,8 +144,8 @@ class WebConsole:
         return app
 
     async def _guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Nothing without the secret, nothing under a name that is not this machine's (a name of a stranger may have
-        been pointed here), nothing that a page of another origin has begun."""
+        """Refuse requests without the secret, under a host name that is not this machine's (somebody's name may have
+        been pointed here), or begun by a page of another origin."""
         from aiohttp import web
 
         given = request.match_info.get("secret", "")
@@ -195,7 +195,7 @@ class WebConsole:
         return send
 
     async def _console(self, request: web.Request) -> web.StreamResponse:
-        """A console for as long as the tab is there."""
+        """Run a console while the tab is open."""
         from aiohttp import WSMsgType, web
 
         if request.headers.get("Origin") is None:
@@ -226,7 +226,7 @@ class WebConsole:
 
 
 async def _passed_on(message: Any, console: Any, socket: web.WebSocketResponse) -> bool:
-    """One message of the page to the console; false for one that no page of ours sends."""
+    """Pass one message of the page to the console; False for one that no page of ours sends."""
     match _read(message):
         case ["stdin", str(text)]:
             return bool(await console.send_bytes(text.encode("utf-8", "replace")))
@@ -252,7 +252,7 @@ def _read(message: Any) -> Any:
 
 def _cells(given: object) -> int:
     try:
-        return max(1, min(int(given), MAX_CELLS))  # type: ignore[call-overload]
+        return max(1, min(int(str(given)), MAX_CELLS))
     except (TypeError, ValueError):
         return 80
 
@@ -262,7 +262,7 @@ def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
     from textual_serve.app_service import AppService
     from textual_serve.download_manager import DownloadManager
 
-    class Service(AppService):
+    class ConsoleProcess(AppService):
         async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
             self._process = await asyncio.create_subprocess_exec(
                 *command,
@@ -293,10 +293,10 @@ def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
             if process is not None:
                 await process.wait()
 
-    return Service(
+    return ConsoleProcess(
         shlex.join(command),
         write_bytes=socket.send_bytes,
         write_str=socket.send_str,
-        close=socket.close,
+        close=socket.close,  # type: ignore[arg-type]
         download_manager=DownloadManager(),
     )

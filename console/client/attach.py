@@ -1,4 +1,7 @@
-"""Which engine a command talks to, and the client for it. Loaded before first paint: httpx waits until it is used."""
+"""The engine that a command talks to, and the client for it.
+
+Loaded before the first paint: httpx is imported only when it is used.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from console.text.terminal_text import printable
 from engine.model.errors import SpecError, UnreachableError
 
 if TYPE_CHECKING:
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
     from console.client.protocol import Client
 
 
@@ -21,8 +24,8 @@ def settings_of(arguments: argparse.Namespace) -> ConsoleSettings:
 
 
 def settings_with_cell(arguments: argparse.Namespace) -> ConsoleSettings:
-    """The same for a command about a cell that is there: where nobody names one, the one that runs on this machine is
-    meant. Raises SpecError when several run."""
+    """Settings of a command about a cell that exists: without a name it is the one that runs on this machine. Raises
+    SpecError when several run."""
     settings = settings_of(arguments)
     if settings.cell or settings.connect:
         return settings
@@ -30,7 +33,7 @@ def settings_with_cell(arguments: argparse.Namespace) -> ConsoleSettings:
 
 
 def only_running(settings: ConsoleSettings) -> str:
-    """Name of the cell that runs on this machine; empty: none does. Raises SpecError when several do."""
+    """Name of the one cell that runs on this machine; empty when none does. Raises SpecError when several do."""
     found = running_cells(settings)
     if len(found) > 1:
         raise SpecError(
@@ -41,7 +44,7 @@ def only_running(settings: ConsoleSettings) -> str:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """A client of the engine that runs. Raises UnreachableError naming the cells that do run when there is none."""
+    """A client of the running engine. Raises UnreachableError that names the cells that do run when there is none."""
     from console.client.remote import RemoteClient
 
     settings = settings_with_cell(arguments)
@@ -50,9 +53,9 @@ def connect(arguments: argparse.Namespace) -> Client:
 
 
 def identity_of(arguments: argparse.Namespace) -> Identity:
-    """In whose name this command acts, and what signs for them: the same for all it asks, so that a passphrase is asked
-    for once."""
-    from console.client.identity import Identity
+    """The identity that this command acts under. It is made once for all requests, so that a passphrase is asked for
+    once."""
+    from console.client.credentials import Identity
 
     if getattr(arguments, "identity", None) is None:
         arguments.identity = Identity(settings_of(arguments))
@@ -61,7 +64,7 @@ def identity_of(arguments: argparse.Namespace) -> Identity:
 
 
 def running_paths(settings: ConsoleSettings) -> CellPaths:
-    """Paths of the cell, if its engine runs. Raises UnreachableError otherwise."""
+    """Paths of the cell if its engine runs. Raises UnreachableError otherwise."""
     from console.client.launch import running
 
     paths = cell_paths(settings)

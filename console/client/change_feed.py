@@ -1,7 +1,7 @@
-"""The line to the engine: connects, watches for changes, and finds its way back after a loss.
+"""The console's connection to its engine: it connects, watches for changes and reconnects after a loss.
 
-One daemon thread waits for news and posts what it learns as messages; it never touches a widget. Other calls run
-on daemon threads of their own (`in_thread`), so that quitting never waits for an answer that may not come.
+One daemon thread waits for changes and posts them as messages; it never touches a widget. Other calls run on daemon
+threads of their own (`in_thread`), so that quitting never waits for an answer that may not come.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 POLL_S = 1.0
 """Longest wait of one poll: also how often the cell's clock moves on the screen when nothing happens."""
 MIN_BETWEEN_S = 1.0
-"""At most so often something is redrawn, however much happens; what happens after a rest is shown at once."""
+"""Shortest time between two redraws; a change after a quiet time is shown at once."""
 HEALTH_EVERY_S = 2.0
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 BEHIND = 200
-"""How many versions back the event tail starts."""
+"""Versions back at which the event tail starts."""
 
 
 class Connected(Message):
@@ -40,7 +40,7 @@ class Connected(Message):
 
 
 class Arrived(Message):
-    """What the last poll brought, and the engine's health when it was asked anew."""
+    """The changes of the last poll, and the engine's health when it was asked again."""
 
     def __init__(self, changes: Changes, health: Health | None, *, whole: bool = True) -> None:
         """`whole`: the changes are all that happened, not only how far the cell is."""
@@ -87,7 +87,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 class Feed:
-    """Keeps a client connected and tells `post` what happens."""
+    """Keeps a client connected and posts messages about it."""
 
     def __init__(self, factory: Callable[[], Client], post: Callable[[Message], object]) -> None:
         self._factory = factory
@@ -107,15 +107,15 @@ class Feed:
         self._look.set()
 
     def tail(self, wanted: bool) -> None:
-        """Whether what happens is told one by one, for who reads it; otherwise only that something did: on a large cell
-        the rest is a hundred kilobytes a second for nobody."""
+        """Follow every change, for a page that shows them, or only that something changed. On a large cell the full
+        tail is a hundred kilobytes a second that nobody reads."""
         begins = wanted and not self._tails
         self._tails = wanted
         if begins:
             self._look.set()
 
     def retry_now(self) -> None:
-        """Cut a waiting time between two tries short."""
+        """Cut the wait between two tries short."""
         self._retry.set()
 
     def _run(self) -> None:

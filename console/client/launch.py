@@ -1,14 +1,11 @@
-"""Starting an engine as its own process, and the notes in a cell's folder by which it is found again.
+"""Starting an engine as its own process, and finding one that runs.
 
-Which engine has a cell, and how a console may start it again: one file in the cell's folder, `engine.json`.
+A cell's folder holds the notes for that. `engine.json` names the process that has the cell: the engine writes it once
+the journal is its own, and removes it when it stops, so a record of an ended process means that the engine died.
+`database.txt` names the database that the cell was last kept in, so that a forgotten `--database` neither begins an
+empty cell in a file nor continues with an old copy.
 
-The engine writes it itself, in one step, once the journal is its own, and removes it when it stops. So a file that
-names a process that has ended is of an engine that died.
-
-Starting an engine as its own process, or finding the one that runs. Nothing here is needed before first paint.
-
-The database that a cell was kept in last, noted in the cell's folder when it is served from one. So nobody who
-forgets to name it begins an empty cell of the same name in a file, or goes on with the file that was copied there.
+Nothing here is needed before the first paint.
 """
 
 from __future__ import annotations
@@ -41,8 +38,8 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process runs no more, as far as this one can see: it sees none of another machine, or of before
-        this one was started. Where that is wrong, the lock of the journal lets no second engine in."""
+        """True when the process no longer runs, as far as this one can see. It sees none on another machine, or from
+        before a restart of this one. Where that is wrong, the lock of the journal keeps a second engine out."""
         here = this_process()
         if not here.boot:
             return not alive(self.process.pid)
@@ -51,7 +48,7 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs. One that has ended and waits for its parent to notice does not."""
+    """True while the process runs. A zombie, which has ended and waits for its parent, does not count."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -65,7 +62,7 @@ def alive(pid: int) -> bool:
 
 
 def read_record(path: Path) -> EngineRecord | None:
-    """None where no engine has the cell, and none died."""
+    """The record of the cell's engine; None where no engine has the cell, and none died."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=EngineRecord)
     except (OSError, msgspec.MsgspecError):
@@ -73,7 +70,8 @@ def read_record(path: Path) -> EngineRecord | None:
 
 
 def write_record(path: Path, cell: str) -> None:
-    """Of this process, by the words that it was started with. Only for who holds the cell's journal."""
+    """Write the record of this process, with the arguments it was started with. Only for the holder of the cell's
+    journal."""
     words = tuple(sys.orig_argv)
     own = words[words.index(BY_CONSOLE) + 1 :] if BY_CONSOLE in words else ()
     record = EngineRecord(process=this_process(), cell=cell, arguments=own)
@@ -94,10 +92,10 @@ ERROR_PREFIX = "muster: "
 def ensure_engine(
     paths: CellPaths, serve_arguments: Sequence[str], group: str = "", *, read_only: bool = False
 ) -> Path:
-    """The socket of the cell's engine, started with `muster serve` and these arguments unless one answers already. Who
-    only reads starts none. `group`: the OS group that may connect to it too.
+    """Socket of the cell's engine, which is started with `muster serve` and these arguments unless one answers already.
+    A read-only caller starts none. `group`: OS group that may connect too.
 
-    Raises UnreachableError or JournalError quoting the engine's own last words when it does not start.
+    Raises UnreachableError or JournalError with the engine's last error when it does not start.
     """
     if running(paths.socket) is not None:
         return paths.socket
@@ -124,11 +122,11 @@ def ensure_engine(
 
 
 def engine_again(paths: CellPaths, *, read_only: bool = False) -> Path:
-    """The same after an engine that had the cell has gone: started with its own arguments. One that was stopped stays
-    stopped, and one that a person or a service runs is theirs to start again, with the addresses and settings they gave
-    it: only one that a console started, and that died, is started anew.
+    """Socket of the cell's engine after it went away: one that died is started again with its own arguments. An engine
+    that was stopped stays stopped. One that a person or a service runs is theirs to start again, with their addresses
+    and settings.
 
-    Raises UnreachableError that says which it is.
+    Raises UnreachableError that says which case it is.
     """
     if running(paths.socket) is not None:
         return paths.socket
@@ -142,7 +140,8 @@ def engine_again(paths: CellPaths, *, read_only: bool = False) -> Path:
 
 
 def _died(paths: CellPaths) -> EngineRecord:
-    """The engine that died and that a console may start again. Raises UnreachableError that says why there is none."""
+    """Record of the engine that died and that a console may start again. Raises UnreachableError with the reason when
+    there is none."""
     record, cell = read_record(paths.record), paths.folder.name
     if record is None:
         raise UnreachableError("the engine was stopped", f"Start it, and this goes on: muster serve --cell {cell}")
@@ -159,7 +158,8 @@ def _died(paths: CellPaths) -> EngineRecord:
 
 
 def running(path: Path) -> Peer | None:
-    """Who listens on the socket, if it is this user or root. Raises UnreachableError for anybody else."""
+    """Peer that listens on the socket, if it is this user or root; None when nobody does. Raises UnreachableError for
+    any other user."""
     peer = probe(path)
     if peer is not None and peer.uid not in (-1, 0, os.getuid()):
         raise UnreachableError(f"{path} belongs to another user", "Set state_dir to a folder of your own")
@@ -195,7 +195,7 @@ _RACE_CODES = (4, 6)
 
 
 def _taken(paths: CellPaths) -> bool:
-    """Whether another engine has the journal, as far as a file shows it: it may be reading it still."""
+    """True when another engine has the journal, as far as a file shows it: it may still be reading it."""
     pid = holder_of(paths.journal)
     return pid > 0 and alive(pid)
 
@@ -211,9 +211,9 @@ def _failed(log: Path, start: int, exit_code: int | None) -> MusterError:
 
 
 def last_words(log: Path, start: int = 0) -> tuple[str, str]:
-    """Problem and remedy of the last error that the log tells after byte `start`, as `console.cli.main` prints them.
+    """Problem and remedy of the last error in the log after byte `start`, as `console.cli.main` prints them.
 
-    Without such an error: the last line that has words in it, and no remedy.
+    Without such an error: the last line that is not blank, and no remedy.
     """
     try:
         with log.open("rb") as file:
@@ -237,7 +237,8 @@ def note(folder: Path, place: str) -> None:
 
 
 def noted(folder: Path, journal: Path) -> str:
-    """Empty where nothing was noted, or where the cell's file is newer: it was copied back."""
+    """The noted database; empty where nothing was noted, or where the cell's file is newer because it was copied
+    back."""
     try:
         written = (folder / NOTE).stat().st_mtime_ns
         place = (folder / NOTE).read_text(encoding="utf-8", errors="replace").strip()
@@ -246,12 +247,8 @@ def noted(folder: Path, journal: Path) -> str:
         return ""
 
 
-def refuse_file(cell: str, folder: Path, journal: Path) -> None:
-    """Raises SpecError where the cell is kept in a database, and none was named."""
-    refuse_file_of(f"cell '{cell}'", folder, journal)
-
-
-def refuse_file_of(what: str, folder: Path, journal: Path) -> None:
+def refuse_file(what: str, folder: Path, journal: Path) -> None:
+    """Raises SpecError where a cell or fleet, as in "cell 'demo'", is kept in a database and none was named."""
     place = noted(folder, journal)
     if place:
         raise SpecError(

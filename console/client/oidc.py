@@ -1,8 +1,7 @@
-"""Who somebody is by the word of an OpenID provider: its ID tokens, verified with its own keys.
+"""Login with an OpenID provider: its ID tokens, verified with its own keys.
 
-The issuer is set, never taken from a token. Discovery, keys and algorithms are held to what OpenID Connect Core 3.1.3.7
-asks for. A token is taken once, and only while it is fresh: it is exchanged for one of ours
-(`console.service.token_store`).
+The issuer is set, never taken from a token. Discovery, keys and algorithms follow OpenID Connect Core 3.1.3.7. A token
+is accepted once, and only while it is fresh: it is exchanged for one of ours (`console.service.token_store`).
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ MAX_TOKEN = 16 * 1024
 MAX_ANSWER = 512 * 1024
 TIMEOUT_S = 10.0
 KEYS_S = 600.0
-"""How long keys are believed without looking again."""
+"""Seconds for which fetched keys are used without asking again."""
 AGAIN_S = 30.0
-"""Least time between two looks for a key that is not there: a stream of made-up key ids asks the provider no more."""
+"""Shortest time between two searches for a missing key, so that made-up key ids do not flood the provider."""
 FAILED_S = 5.0
-"""The same after a look that failed: such a stream does not wait again and again for a provider that is silent."""
+"""The same after a search that failed, so that such requests do not wait for a silent provider again and again."""
 LEEWAY_S = 60
 FRESH_S = 600
-"""How long ago at most an ID token may have been issued."""
+"""Greatest age of an ID token, seconds."""
 DISCOVERY = "/.well-known/openid-configuration"
 
 
-class Proof(NamedTuple):
-    """What an ID token has proved."""
+class LoginProof(NamedTuple):
+    """Facts that an ID token has proved."""
 
     account: str
     """"oidc:ISSUER#SUBJECT"."""
@@ -49,7 +48,7 @@ class Proof(NamedTuple):
 
 
 class OpenIdProvider:
-    """One OpenID provider, as this cell's people log in with it. Safe to use from several threads."""
+    """An OpenID provider, as the people of this cell log in with it. Safe to use from several threads."""
 
     def __init__(self, issuer: str, client_id: str, ca_file: str = "", clock: Callable[[], float] = time.time) -> None:
         check_url(issuer, "oidc_issuer")
@@ -67,9 +66,9 @@ class OpenIdProvider:
         self._failed: UnreachableError | None = None
         """What came of the last look, where it found no keys."""
 
-    def proved(self, token: str) -> Proof:
-        """Whom an ID token names. Raises Unauthenticated, saying which check failed; UnreachableError when the provider
-        cannot be asked for its keys."""
+    def proved(self, token: str) -> LoginProof:
+        """Proof of the person an ID token names. Raises Unauthenticated with the check that failed, and
+        UnreachableError when the provider's keys cannot be had."""
         jwt = _library()
         if len(token) > MAX_TOKEN or not token.isascii() or token.count(".") != 2:
             raise Unauthenticated("that is no ID token", "Log in with `muster login`")
@@ -89,10 +88,10 @@ class OpenIdProvider:
         if not isinstance(subject, str) or not 1 <= len(subject) <= 255 or not _is_printable(subject):
             raise Unauthenticated("the ID token's subject is no plain text", "Ask whoever runs the provider")
         signed = token.rpartition(".")[0].encode()
-        return Proof(f"oidc:{self.issuer}#{subject}", hashlib.sha256(signed).digest(), int(claims["exp"] * 1000))
+        return LoginProof(f"oidc:{self.issuer}#{subject}", hashlib.sha256(signed).digest(), int(claims["exp"] * 1000))
 
     def _check_times(self, claims: Mapping[str, Any]) -> None:
-        """By our clock, which tests may set."""
+        """Check expiry and age by our clock, which tests may set."""
         now = self._clock()
         for name in ("exp", "iat", "nbf"):
             value = claims.get(name, now)
@@ -138,7 +137,8 @@ class OpenIdProvider:
 
 
 def _find(keys: Any, kid: object, algorithm: object) -> Any:
-    """The key of that id; without one the only key there is. One for another algorithm, or to encrypt with, is none."""
+    """Key with that id, or the only key there is when no id is given. A key for another algorithm or for encryption
+    does not count."""
     if keys is None:
         return None
     fitting = [
@@ -162,7 +162,7 @@ def _check_party(claims: Mapping[str, Any], client_id: str) -> None:
 
 
 def discovered(issuer: str, ca_file: str = "") -> dict[str, Any]:
-    """What a provider says of itself. Raises UnreachableError, also when it says that it is another."""
+    """The provider's discovery document. Raises UnreachableError, also when it names another issuer."""
     found = fetched("GET", issuer.rstrip("/") + DISCOVERY, ca_file)
     if found.get("issuer") != issuer:
         raise UnreachableError(f"{issuer} says that it is {str(found.get('issuer'))[:80]!a}", "Set oidc_issuer to that")
@@ -170,8 +170,8 @@ def discovered(issuer: str, ca_file: str = "") -> dict[str, Any]:
 
 
 def fetched(method: str, url: str, ca_file: str = "", form: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A JSON object by HTTPS, within bounds. For 400, as token endpoints answer while nobody has logged in, too. Raises
-    UnreachableError."""
+    """JSON object fetched by HTTPS, within bounds. Also for status 400, which token endpoints answer while nobody has
+    logged in. Raises UnreachableError."""
     import httpx
 
     verify: ssl.SSLContext | bool = url.startswith("https:")

@@ -1,7 +1,7 @@
-"""Who is here, on which page, looking at or deciding on what: told by every console and seen by all others.
+"""Presence: every console says on which page its person is and what they look at or decide on, and sees the others.
 
-Nothing of it is kept: it is in no journal and no audit, and who is silent for a while is gone. The name is what the
-engine knows of whoever asks; what they look at is their own word.
+Nothing is kept: it is in no journal and no audit, and a console that is silent for a while is dropped. The name is the
+engine's knowledge of the caller; the page is the console's own word.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Console(msgspec.Struct):
 
 
 class Presence:
-    """Of one engine's process. Safe to use from several threads. `clock` gives monotonic seconds."""
+    """Consoles of one engine's process. Safe to use from several threads. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -95,14 +95,14 @@ class Presence:
         self._listeners: list[Callable[[], object]] = []
 
     def listen(self, told: Callable[[], object]) -> Callable[[], None]:
-        """Calls `told` whenever somebody comes, moves or goes, on the thread that brought it; until what is returned
-        is called."""
+        """Call `told` whenever somebody comes, moves or goes, on the thread that brought it. Returns the function that
+        ends this."""
         self._listeners.append(told)
         return lambda: self._listeners.remove(told)
 
     def say(self, actor: Actor, ask: PresenceAsk) -> Present:
-        """Notes where a console is, and tells who else is here. Waits for nothing. Raises SpecError for what cannot be,
-        RefusedError for a session that is another account's, and where there are too many."""
+        """Note where a console is, and return who else is here. Does not wait. Raises SpecError for an impossible
+        request, and RefusedError for a session of another account or when there are too many."""
         _check(ask)
         with self._lock:
             moved = self._forget_silent()
@@ -120,7 +120,7 @@ class Presence:
         return answer
 
     def wait(self, actor: Actor, ask: PresenceAsk) -> Present:
-        """The same, and waits for something new: keeps the thread that asks."""
+        """As `say`, and wait for news. Blocks the calling thread."""
         answer, until = self.say(actor, ask), self._clock() + min(ask.wait_s, WAIT_S)
         while answer.serial <= ask.after and not ask.leaves and (left := until - self._clock()) > 0:
             with self._lock:
@@ -129,15 +129,15 @@ class Presence:
         return answer
 
     def look(self, actor: Actor, session: str) -> Present:
-        """Who is here now besides that session."""
+        """Everybody here now but that session."""
         with self._lock:
             if self._forget_silent():
                 self._serial += 1
             return self._present(session, actor)
 
     def keep(self, actor: Actor, session: str) -> bool:
-        """A console that is told the news as they come is there for as long as it takes them. Whether it is known.
-        Raises RefusedError for a session that is another account's, SpecError for what is none."""
+        """Keep a console present while it follows the event stream. Returns False when it is not known. Raises
+        RefusedError for a session of another account, SpecError for a malformed one."""
         _check_session(session)
         with self._lock:
             known = self._consoles.get(session)
@@ -149,7 +149,7 @@ class Presence:
             return True
 
     def tidy(self) -> None:
-        """Tell of those who fell silent: nobody else does."""
+        """Drop consoles that fell silent, and tell the listeners."""
         with self._lock:
             gone = self._forget_silent()
             if gone:
@@ -217,8 +217,8 @@ def _check(ask: PresenceAsk) -> None:
 
 
 def told(here: Iterable[Here], thing: str) -> str:
-    """Who else is on the same thing, as in "bob decides on this · alice and 2 more look at this"; else how many are
-    here at all; empty when nobody is."""
+    """Others on the same thing, as in "bob decides on this · alice and 2 more look at this"; else the number of others
+    here; empty when there are none."""
     everybody = tuple(here)
     beside = [each for each in everybody if thing and each.thing == thing]
     said = [
@@ -242,7 +242,7 @@ def _names(here: list[Here]) -> str:
 
 
 def name_of(each: Here) -> str:
-    """As others call them. A name that nothing proves is marked."""
+    """Name of a console's person as others see it. A name that nothing proves is marked."""
     if each.mine:
         return "you elsewhere"
     if each.says and each.says.removeprefix("person:") != each.who.removeprefix("person:"):

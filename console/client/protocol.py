@@ -1,21 +1,11 @@
-"""What can be asked of a cell: every question about it, its gate, its advice and its health.
+"""Every question a client can ask of a cell, each declared once (`console.client.questions`).
 
-How an engine is. Loaded before the first paint, so apart from the rest of what can be asked
-(`console.client.protocol`).
+`Client` joins three groups: the cell and its work, advice and the twin, and the approval gate.
+`console.service.local_client` answers them over an engine in this process; `console.client.remote` asks over HTTP, by
+Unix socket or TCP. The routes and their OpenAPI description are made of the same declarations. All have the same types
+and raise the same errors. Calls block; the console makes them on worker threads.
 
-Questions about a cell, and the command that submits and defines.
-
-Questions to the recommender, the twin and the drafters. None of them changes the cell.
-
-Questions to the approval gate: proposals and votes, freezes, runbooks, policies, and the audit of it all.
-
-What can be asked of a cell: one declaration for each question (`console.client.questions`).
-
-`console.service.local_client` answers, over an engine in this process; `console.client.remote` asks over HTTP, over a
-Unix socket or TCP, and the routes of the server are those declared here. All have the same types and raise the same
-errors. Calls block; the console makes them on worker threads.
-
-A new question is a declaration in the module of its subject, and the method of that name in `LocalClient`.
+To add a question, declare it here and give `LocalClient` a method of that name.
 """
 
 from __future__ import annotations
@@ -26,9 +16,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from console.client.credentials import LoginView, NewToken, TokenAsk, TokenLine
 from console.client.presence import PresenceAsk, Present
 from console.client.questions import UNSENT, Asking, asks
-from console.client.tokens import LoginView, NewToken, TokenAsk, TokenLine
 from engine.elasticity.scaling_report import ScalingReport
 from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.external.mirror_report import Mirrored, MirrorReport
@@ -471,7 +461,8 @@ def _quote_s(request: QuoteRequest) -> float:
 
 
 class GateQuestions(Asking):
-    """Who may do what is the policy's to say (`runbooks.gate.approval_policy`)."""
+    """The approval gate: proposals, votes, freezes, runbooks, policies and the audit. The policy decides who may do
+    what (`runbooks.gate.approval_policy`)."""
 
     @asks("GET", "/v1/proposals")
     def proposals(
@@ -663,7 +654,8 @@ class GateQuestions(Asking):
 
 
 class Client(CellQuestions, AdviceQuestions, GateQuestions):
-    """What a face may ask. Errors are `engine.model.errors.MusterError` and its kinds, nothing else."""
+    """Everything that the console, the shell and HTTP may ask. Errors are `engine.model.errors.MusterError` and its
+    kinds, nothing else."""
 
     @asks("GET", "/v1/whoami", signed=lambda proved: proved)
     def whoami(self, proved: Annotated[bool, UNSENT] = False) -> Caller:
@@ -699,21 +691,21 @@ class Client(CellQuestions, AdviceQuestions, GateQuestions):
         """
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
-        """What happens, as it happens, after a version or from now on; at least every other second something comes, if
-        only the clock. Ends by UnreachableError, when the engine does."""
+        """Changes as they happen, after a version or from now on. At least every other second there is one, if only for
+        the clock. Ends with UnreachableError when the engine does."""
         raise NotImplementedError
 
     def records(self) -> int:
-        """A number that is another one when somebody voted, proposed or decided since; -1 where that is not known
-        without asking. Asks nobody."""
+        """Serial that differs after any vote, proposal or decision; -1 where it is not known without asking. Sends no
+        request."""
         return -1
 
     def close(self) -> None:
-        """Let go of what was opened to ask; by default nothing was."""
+        """Release connections; by default there are none."""
 
 
 class Login(Asking):
-    """What is asked before one is known: over the network, with what an OpenID provider says."""
+    """Questions of a caller who is not known yet: over the network, with the word of an OpenID provider."""
 
     @asks("GET", "/v1/login")
     def login_view(self) -> LoginView:

@@ -1,24 +1,21 @@
-"""Questions that a service answers, each declared once, and decoders of their answers.
-
-Questions that a service answers, each declared once: a method with its types, its route and what it needs.
+"""Declarations of the questions that a service answers, and decoders of their answers.
 
     class Client(Asking):
         @asks("GET", "/v1/queues/{name:path}", copied=True)
         def queue(self, name: str) -> QueueDetail:
             '''A queue, its quota and who waits.'''
 
-From it come the method of the remote client, the route (`console.server.operations`) and its description
-(`console.server.application`). Whoever answers has a method of that name (`wrap_answers`).
+One declaration gives the method of the remote client, the route (`console.server.operations`) and its description
+(`console.server.application`). The class that answers has a method of the same name (`wrap_answers`).
 
-The leading parameters go where the path has a place for them. The others of a GET or DELETE are its query; a struct
-among them goes field by field. A POST has one struct as its body, or with `body` an object with a field for each
-parameter: `proposal_id` is `proposal` there. `msgspec.Meta` gives a parameter bounds and a description.
+The leading parameters fill the places of the path. The others of a GET or DELETE are its query, a struct field by
+field. A POST has one struct as its body, or with `body` an object with a field for each parameter: `proposal_id` is
+`proposal` there. `msgspec.Meta` gives a parameter bounds and a description.
 
-Decoders of JSON, made one at a time. What msgspec 0.22 knows of a struct it fills in while it first makes a decoder
-that needs it: another thread that meets it half filled ends the process by a segmentation fault.
-
-A process that decodes on several threads calls `know_structs` before the first of them starts; what is decoded on
-threads of the console, which cannot wait for all modules, goes through `decoder`.
+Decoders are made one at a time: msgspec 0.22 completes its knowledge of a struct while it makes the first decoder that
+needs it, and a thread that meets it half complete ends the process with a segmentation fault. A process that decodes on
+several threads calls `know_structs` before the first of them starts. The console cannot wait for all modules, and
+decodes on threads through `decoder`.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ PLACE = re.compile(r"{(\w+)(?::path)?}")
 """A place in a path; with `:path` slashes may be in it."""
 
 
-class Part(NamedTuple):
+class SentParameter(NamedTuple):
     """A parameter, or a field of a struct that is one, as it is sent."""
 
     name: str
@@ -61,7 +58,7 @@ class Part(NamedTuple):
     """The parameter itself, and not a field of it."""
 
 
-class Sent(NamedTuple):
+class RequestParts(NamedTuple):
     """A question on its way."""
 
     path: str
@@ -70,7 +67,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class ServiceQuestion:
     """One declaration. The flags that are functions take the parameters of the method by name."""
 
     declared: Callable[..., Any]
@@ -104,7 +101,7 @@ class Question:
 
     @property
     def says(self) -> str:
-        """A line for the description: the first paragraph of the docstring."""
+        """Summary for the description: the first paragraph of the docstring."""
         first, _, _ = inspect.cleandoc(self.declared.__doc__ or "").partition("\n\n")
         return " ".join(first.split()).removesuffix(".")
 
@@ -121,7 +118,7 @@ class Question:
 
     @functools.cached_property
     def takes(self) -> Any:
-        """Type of the body; None: there is none."""
+        """Type of the body; None without one."""
         if self.method != "POST":
             return None
         if not self.body:
@@ -130,12 +127,12 @@ class Question:
         return _object(self.body, tuple((part.name, part.kind, part.default) for part in self.others))
 
     @property
-    def places(self) -> tuple[Part, ...]:
-        """What goes into the path, in its order."""
+    def places(self) -> tuple[SentParameter, ...]:
+        """Parts that fill the path, in its order."""
         return self._parts[: self._in_path]
 
     @property
-    def others(self) -> tuple[Part, ...]:
+    def others(self) -> tuple[SentParameter, ...]:
         """The query or the body."""
         return self._parts[self._in_path :]
 
@@ -153,20 +150,20 @@ class Question:
             return True
         return self.signed(**arguments) if callable(self.signed) else self.signed
 
-    def sent(self, arguments: Arguments) -> Sent:
-        def value(part: Part) -> Any:
+    def sent(self, arguments: Arguments) -> RequestParts:
+        def value(part: SentParameter) -> Any:
             given = arguments[part.of]
             return given if part.whole else getattr(given, part.name)
 
         places = iter(quote(str(value(part)), safe="") for part in self.places)
         path = PLACE.sub(lambda _: next(places), self.path)
         if self.method != "POST":
-            return Sent(path, {part.name: _text(value(part)) for part in self.others}, None)
+            return RequestParts(path, {part.name: _text(value(part)) for part in self.others}, None)
         body = {part.name: value(part) for part in self.others}
-        return Sent(path, {}, body if self.body else next(iter(body.values())))
+        return RequestParts(path, {}, body if self.body else next(iter(body.values())))
 
     def received(self, places: Mapping[str, str], query: Mapping[str, Any], body: Any) -> Arguments:
-        """The arguments of what came. Raises SpecError for a place that is no number."""
+        """Arguments of a request that arrived. Raises SpecError for a place of the path that is not a number."""
         found: Arguments = {}
         texts = (places[name] for name in PLACE.findall(self.path))
         values = [_placed(part, text) for part, text in zip(self.places, texts, strict=True)]
@@ -187,7 +184,7 @@ class Question:
         return self.bound(**found)
 
     def answered_by(self, answering: Asking, arguments: Arguments) -> Any:
-        """What the method of this name answers."""
+        """Answer of the method with this name."""
         return getattr(answering, self.name)(**arguments)
 
     @functools.cached_property
@@ -200,10 +197,10 @@ class Question:
         return len(PLACE.findall(self.path))
 
     @functools.cached_property
-    def _parts(self) -> tuple[Part, ...]:
+    def _parts(self) -> tuple[SentParameter, ...]:
         return tuple(part for each in self.signature.parameters.values() for part in self._parts_of(each))
 
-    def _parts_of(self, parameter: inspect.Parameter) -> list[Part]:
+    def _parts_of(self, parameter: inspect.Parameter) -> list[SentParameter]:
         kind = self._types[parameter.name]
         if UNSENT in getattr(kind, "__metadata__", ()):
             return []
@@ -212,27 +209,29 @@ class Question:
             fields = msgspec.structs.fields(kind)
             empty = inspect.Parameter.empty
             return [
-                Part(each.name, parameter.name, types[each.name], empty if each.required else each.default, False)
+                SentParameter(
+                    each.name, parameter.name, types[each.name], empty if each.required else each.default, False
+                )
                 for each in fields
             ]
         sent = parameter.name.removesuffix("_id") if self.body else parameter.name
-        return [Part(sent, parameter.name, kind, parameter.default, True)]
+        return [SentParameter(sent, parameter.name, kind, parameter.default, True)]
 
 
 class Asking:
-    """What declares questions. A question that a class does not answer itself comes to `_answer_to`."""
+    """Base of classes that declare questions. A question that a class does not answer itself comes to `_answer_to`."""
 
     read_only: bool
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         raise NotImplementedError(question.name)
 
 
 def asks(method: Method, path: str, **terms: Any) -> Callable[[Declared], Declared]:
-    """Declares a question: what a method of a class of questions asks. `terms`: those of `Question`."""
+    """Declare the question that a method of an `Asking` class asks. `terms`: fields of `ServiceQuestion`."""
 
     def declare(declared: Declared) -> Declared:
-        question = Question(declared, method, path, **terms)
+        question = ServiceQuestion(declared, method, path, **terms)
 
         @functools.wraps(declared)
         def asked(self: Asking, *arguments: Any, **named: Any) -> Any:
@@ -244,25 +243,25 @@ def asks(method: Method, path: str, **terms: Any) -> Callable[[Declared], Declar
     return declare
 
 
-def question_of(declared: Callable[..., Any]) -> Question:
+def question_of(declared: Callable[..., Any]) -> ServiceQuestion:
     """The question that a method declares."""
-    found: Question = declared.question  # type: ignore[attr-defined]
+    found: ServiceQuestion = declared.question  # type: ignore[attr-defined]
     return found
 
 
-def questions_of(asking: type[Asking]) -> tuple[Question, ...]:
-    """Those that a class and its bases declare, each class in its order."""
+def questions_of(asking: type[Asking]) -> tuple[ServiceQuestion, ...]:
+    """Questions of a class and its bases, each class in its order."""
     names = dict.fromkeys(name for base in asking.__mro__ for name in vars(base))
     found = (getattr(asking, name) for name in names)
     return tuple(question_of(each) for each in found if hasattr(each, "question"))
 
 
-Wrap = Callable[[Question, Callable[..., Any]], Callable[..., Any]]
+Wrap = Callable[[ServiceQuestion, Callable[..., Any]], Callable[..., Any]]
 
 
 def wrap_answers(answering: type[Asking], asking: type[Asking], wrap: Wrap) -> None:
-    """Has each answer of a class go through `wrap`. Raises TypeError for a method that asks for other parameters than
-    the question that it answers."""
+    """Pass each answer of a class through `wrap`. Raises TypeError for a method whose parameters differ from those of
+    its question."""
     for question in questions_of(asking):
         method = vars(answering).get(question.name)
         if method is None:
@@ -289,7 +288,7 @@ def _text(value: Any) -> Any:
     return ",".join(value) if isinstance(value, (tuple, list)) else value
 
 
-def _placed(part: Part, text: str) -> Any:
+def _placed(part: SentParameter, text: str) -> Any:
     if part.kind is not int:
         return text
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
@@ -302,7 +301,7 @@ _MADE: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """The decoder for a type, whole. Safe to call from any thread."""
+    """Decoder for a type. Safe to call from any thread."""
     found = _MADE.get(kind)
     if found is None:
         with _MAKING:
@@ -312,8 +311,8 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def know_structs() -> None:
-    """Has msgspec fill in every struct of the modules loaded so far: some 40 ms for those of an engine. Those that hold
-    what cannot be decoded, or what is imported only for types, are never decoded and are left alone."""
+    """Have msgspec complete every struct of the modules loaded so far: some 40 ms for those of an engine. Structs that
+    cannot be decoded, or whose types are imported for checkers only, are skipped: they are never decoded."""
     with _MAKING:
         for kind in _below(msgspec.Struct):
             with contextlib.suppress(TypeError, NameError):

@@ -1,13 +1,10 @@
-"""The client of an engine in another process: HTTP, with one connection for all that is waited for.
+"""The client of an engine in another process: HTTP over a Unix socket or TCP. Safe to use from several threads.
 
-One connection for all that a console waits for: that the cell is further, who else is here, that somebody voted.
-
-The engine says it as it happens (`console.server.watching`), and whoever waits in this process is woken. The
-line is never needed: while there is none, because it broke, or because something in between holds streams back, each
-waits by a long poll of its own, which asks from the last version seen on; so nothing is missed between the two. It
-comes again by itself, a little apart from others who lost theirs at the same moment.
-
-The client of an engine in another process: HTTP over a Unix socket or TCP. Safe to use from several threads.
+A console keeps one live line (`LiveLine`) for everything it waits for: a new version of the cell, the presence of
+others, a vote. The engine sends these as they happen (`console.server.watching`), and the waiting threads of this
+process wake. The line is an optimisation: while it is broken, or something in between holds streams back, each caller
+waits by a long poll that starts at the last version seen, so nothing is missed. The line reconnects by itself, with a
+random delay so that many consoles do not reconnect at once.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,7 +23,7 @@ import msgspec
 
 from console.client.presence import PresenceAsk, Present
 from console.client.protocol import Client, Login
-from console.client.questions import Arguments, Question, decoder, question_of, refuse_read_only
+from console.client.questions import Arguments, ServiceQuestion, decoder, question_of, refuse_read_only
 from engine.model.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
 from engine.model.queries import Changes
 from runbooks.gate.approval_policy import Caller
@@ -34,26 +31,26 @@ from runbooks.gate.approval_policy import Caller
 if TYPE_CHECKING:
     import ssl
 
-    from console.client.identity import Identity
-    from console.client.presence import Present
+    from console.client.credentials import Identity
 
 
 PACE_S = 1.0
-"""Between two words that the cell is further, at least: a console draws no more often. The first after a rest comes at
-once."""
+"""Shortest time between two messages about the cell's version: a console draws no more often. The first after a rest
+comes at once."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 FRUITLESS = 3
-"""So often in a row a line was had and nothing came on it: something in between holds it back."""
+"""Connected lines in a row without any message, after which something in between is taken to hold streams back."""
 SPOILED_S = 300.0
-"""How long no line is tried then."""
-Said = Iterator[tuple[str, bytes]]
+"""Seconds for which no line is tried then."""
+EventLines = Iterator[tuple[str, bytes]]
 """(event, data) one after the other."""
 
 
 class LiveLine:
-    """Of one client. `stream` opens the line with these parameters, and raises MusterError when it ends or breaks."""
+    """The live line of one client. `stream` opens it with these parameters, and raises MusterError when it ends or
+    breaks."""
 
-    def __init__(self, stream: Callable[[dict[str, str]], contextlib.AbstractContextManager[Said]]) -> None:
+    def __init__(self, stream: Callable[[dict[str, str]], contextlib.AbstractContextManager[EventLines]]) -> None:
         self._stream = stream
         self._moved = threading.Condition()
         self._closed = threading.Event()
@@ -68,7 +65,7 @@ class LiveLine:
         """A number that is another one when somebody voted, proposed or decided; -1: not known."""
 
     def close(self) -> None:
-        """Returns at once; the thread ends with its next word from the engine."""
+        """Returns at once; the thread ends with the next message from the engine."""
         self._closed.set()
         self._again.set()
         self._fallen()
@@ -76,8 +73,7 @@ class LiveLine:
     # -- who waits ----------------------------------------------------------------------------------------------------
 
     def changes(self, after: int, wait_s: float) -> Changes | None:
-        """That the cell is beyond a version, as soon as it is or when the time is up; None where that is not known
-        here."""
+        """The cell's version once it is beyond `after`, or when the time is up; None while the line is down."""
         self._begin()
         with self._moved:
             self._moved.wait_for(lambda: self._version > after or not self._up, wait_s if self._up else 0)
@@ -86,7 +82,7 @@ class LiveLine:
             return Changes(version=self._version, at_ms=self._at_ms, items=(), missed=0)
 
     def others(self, session: str, after: int, wait_s: float) -> Present | None:
-        """Who else is here besides the console of that session; None where it is not known here."""
+        """Everybody here but the console of that session; None where it is not known."""
         self._begin(session)
         with self._moved:
 
@@ -135,8 +131,8 @@ class LiveLine:
                 pause_s = RETRY_S[min(tries, len(RETRY_S) - 1)]
             self._again.wait(pause_s * random.uniform(0.5, 1.5))
 
-    def _words(self) -> Iterator[None]:
-        """Take what comes, and wake who waits for it."""
+    def _words(self) -> Generator[None]:
+        """Take each message, and wake the threads that wait for it."""
         params = {"items": "0", "pace_s": f"{PACE_S:g}", "after": str(self._version), "session": self._session}
         with self._stream({name: value for name, value in params.items() if value}) as said:
             for event, data in said:
@@ -149,8 +145,6 @@ class LiveLine:
                 found = decoder(Changes).decode(data)
                 self._version, self._at_ms, self._up = found.version, found.at_ms, True
             elif event == "present":
-                from console.client.presence import Present
-
                 self._present = decoder(Present).decode(data)
             elif event == "absent":
                 self._present = None
@@ -161,14 +155,14 @@ class LiveLine:
             self._moved.notify_all()
 
     def _fallen(self) -> None:
-        """Who waits asks for themselves."""
+        """Mark the line as down: callers ask for themselves."""
         with self._moved:
             self._up, self._present, self.records = False, None, -1
             self._moved.notify_all()
 
 
-def words_of(lines: Iterator[str]) -> Said:
-    """Server-sent events of a stream's lines."""
+def words_of(lines: Iterator[str]) -> EventLines:
+    """Server-sent events of a stream's lines, as (event, data)."""
     event = ""
     for line in lines:
         name, _, text = line.partition(": ")
@@ -188,7 +182,7 @@ LONGEST_WAIT_S = 30.0
 SILENT_S = 10.0
 """A stream that says nothing for so long is broken: the server says something every second."""
 BUSY_S = 10.0
-"""How long a client goes on asking an engine that has too much to do."""
+"""Seconds for which a client repeats a request to a busy engine."""
 WHOAMI = question_of(Client.whoami)
 MAX_BODY_BYTES = 64 * 2**20
 """What the server accepts in one request."""
@@ -222,7 +216,7 @@ class RemoteClient(Client, Login):
         token = identity.token(where) if identity is not None else ""
         if token:
             self._http.headers["authorization"] = f"Bearer {token}"
-        self._line = LiveLine(self._said) if live else None
+        self._line = LiveLine(self._event_stream) if live else None
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
@@ -236,7 +230,7 @@ class RemoteClient(Client, Login):
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
         missed = 0
-        with self._said({"after": str(after)}) as said:
+        with self._event_stream({"after": str(after)}) as said:
             for event, data in said:
                 if event == "missed":
                     missed += self._decoded(data, dict[str, int])["missed"]
@@ -247,10 +241,14 @@ class RemoteClient(Client, Login):
         raise UnreachableError(f"the engine at {self._where} ended the stream", "It is stopping; follow again later")
 
     @contextlib.contextmanager
-    def _said(self, params: dict[str, str]) -> Iterator[Said]:
-        """What the engine says as it happens. Raises MusterError when it cannot be had, or breaks."""
-        asked = {"params": params, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
-        with self._told_apart(), self._broken_off(), self._http.stream("GET", "/v1/events", **asked) as answer:
+    def _event_stream(self, params: dict[str, str]) -> Iterator[EventLines]:
+        """Messages of the event stream. Raises MusterError when it cannot be opened, or breaks."""
+        asked: dict[str, Any] = {"params": params, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
+        with (
+            self._as_our_errors(),
+            self._connection_errors(),
+            self._http.stream("GET", "/v1/events", **asked) as answer,
+        ):
             if answer.status_code != 200:
                 answer.read()
                 raise self._error(answer)
@@ -272,7 +270,7 @@ class RemoteClient(Client, Login):
         return super().present(ask)
 
     def call_as_agent(self, what: str, body: object, kind: type[T]) -> T:
-        """What an agent on a node says, and the answer (`console.server.agents`)."""
+        """Send an agent's report from a node, and return the answer (`console.server.agents`)."""
         if self.read_only:
             raise refuse_read_only()
         return self._last("POST", f"/v1/agents/{what}", kind, content=_encoded(body))
@@ -282,7 +280,7 @@ class RemoteClient(Client, Login):
             self._line.close()
         self._http.close()
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         changes, signed = question.changes_with(arguments), question.signed_with(arguments)
         if changes and self.read_only:
             raise refuse_read_only()
@@ -298,12 +296,12 @@ class RemoteClient(Client, Login):
         if changes and question.keyed:
             return self._change(question.method, path, question.gives, **request)
         if signed:
-            request["headers"] = self._in_whose_name(question.method, path, request.get("content", b""))
+            request["headers"] = self._signature_headers(question.method, path, request.get("content", b""))
         ask = self._last if signed or question.once else self._read
         return ask(question.method, path, question.gives, **request)
 
     def _patient(self, wait_s: float) -> httpx.Timeout:
-        """For a question that the server may hold that long."""
+        """Timeout for a question that the server may hold that long."""
         most_s = self._patience_s
         return httpx.Timeout(most_s, connect=min(CONNECT_TIMEOUT_S, most_s), read=wait_s + most_s)
 
@@ -319,7 +317,7 @@ class RemoteClient(Client, Login):
         key = {"Idempotency-Key": str(uuid.uuid4())}
 
         def headers() -> dict[str, str]:
-            return key | self._in_whose_name(method, path, content)
+            return key | self._signature_headers(method, path, content)
 
         try:
             return self._ask(method, path, kind, content=content, headers=headers(), **request)
@@ -333,7 +331,7 @@ class RemoteClient(Client, Login):
                     "Look before you repeat it: whether the request took effect is not known",
                 ) from None
 
-    def _in_whose_name(self, method: str, path: str, content: bytes) -> dict[str, str]:
+    def _signature_headers(self, method: str, path: str, content: bytes) -> dict[str, str]:
         if self._identity is None or not self._identity.person:
             return {}
         if self._caller is None:
@@ -341,11 +339,11 @@ class RemoteClient(Client, Login):
         return self._identity.headers(self._caller, method, path, content)
 
     def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:
-        with self._broken_off():
+        with self._connection_errors():
             return self._ask(method, path, kind, **request)
 
     @contextlib.contextmanager
-    def _broken_off(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         try:
             yield
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
@@ -355,7 +353,7 @@ class RemoteClient(Client, Login):
             ) from None
 
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
-        """Who is told to come again does, for a while: nothing was done."""
+        """Send a request. When the engine is busy it is sent again for a while: nothing was done."""
         until = time.monotonic() + BUSY_S
         while True:
             answer = self._answer(method, path, **request)
@@ -370,12 +368,12 @@ class RemoteClient(Client, Login):
             time.sleep(pause_s)
 
     def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
-        with self._told_apart():
+        with self._as_our_errors():
             return self._http.request(method, path, **request)
 
     @contextlib.contextmanager
-    def _told_apart(self) -> Iterator[None]:
-        """What keeps us from asking at all, as our errors; a connection that broke is for whoever asked to judge."""
+    def _as_our_errors(self) -> Iterator[None]:
+        """Turn failures to reach the engine into our errors. A connection that broke is left to the caller."""
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -430,14 +428,14 @@ def _http(where: str, patience_s: float, certificate: tuple[str, str] | None = N
 
 
 def _pause_s(answer: httpx.Response) -> float:
-    """As told, and a little apart from others who were told the same."""
+    """Pause that the answer asks for, with a random part so that many callers do not come back at once."""
     told = answer.headers.get("retry-after", "1")
     return (int(told) if told.isdigit() else 1) * random.uniform(1.0, 1.5)
 
 
 def _trusted(certificate: tuple[str, str] | None) -> ssl.SSLContext:
-    """What this system trusts; SSL_CERT_FILE names a site's own authority. `certificate`: files of ours and its key, to
-    show. Raises SpecError."""
+    """TLS context with this system's authorities; SSL_CERT_FILE names a site's own. `certificate`: files of our
+    certificate and its key. Raises SpecError."""
     import ssl
 
     context = ssl.create_default_context()

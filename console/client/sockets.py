@@ -1,10 +1,8 @@
-"""The sockets an engine is reached by, who may use them, and TLS of the TCP port.
+"""Sockets that an engine is reached by, the accounts that may use them, and TLS of the TCP port.
 
-The sockets an engine is reached by: a Unix socket for its owner, or a group too; or TCP, beyond this machine with
-TLS only.
-
-TLS of the TCP port: version 1.2 or newer, a certificate and its key from files, and on request certificates of the
-callers. Files that are replaced are read again, so that a certificate is renewed without a restart.
+A Unix socket belongs to its owner, or to a group too. A TCP port is reachable beyond this machine only with TLS:
+version 1.2 or newer, certificate and key from files, and on request certificates of callers. Replaced files are read
+again, so that a certificate is renewed without a restart.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ from runbooks.plans.identity import TCP
 
 
 class Peer(NamedTuple):
-    """Who listens on a Unix socket. Both are -1 where the system does not say."""
+    """Process that listens on a Unix socket. Both are -1 where the system does not say."""
 
     pid: int
     uid: int
 
 
 def probe(path: Path, timeout_s: float = 1.0) -> Peer | None:
-    """Who listens on the Unix socket at `path`; None when nobody does."""
+    """Peer that listens on the Unix socket at `path`; None when nobody does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probing:
         probing.settimeout(timeout_s)
         try:
@@ -45,10 +43,10 @@ def probe(path: Path, timeout_s: float = 1.0) -> Peer | None:
 
 
 def bind_unix(path: Path, group: str = "") -> socket.socket:
-    """A Unix socket at `path`, mode 0600, not yet listening. Replaces what a dead engine left behind. With a group its
-    members may connect too: 0660. Its folder is as `socket_folder` leaves it.
+    """Bind a Unix socket at `path`, mode 0600, not yet listening. A socket that a dead engine left is replaced. With a
+    group its members may connect too: 0660. `socket_folder` prepares the folder.
 
-    Raises RefusedError naming the process id when an engine listens there already, SpecError when it cannot be bound or
+    Raises RefusedError with the process id when an engine listens there already, SpecError when it cannot be bound or
     the group cannot have it. Then nothing has changed.
     """
     socket_folder(path.parent, group)
@@ -79,18 +77,18 @@ def bind_unix(path: Path, group: str = "") -> socket.socket:
 
 
 def remove_unix(path: Path) -> None:
-    """Removes our socket when nobody listens on it any more. What somebody else has put there meanwhile stays."""
+    """Remove our socket once nobody listens on it. A file that somebody else has put there stays."""
     with contextlib.suppress(MusterError):
         if probe(path) is None:
             _remove_stale(path)
 
 
 def socket_folder(folder: Path, group: str = "") -> None:
-    """Creates the folder of a socket, and those above it that are missing: mode 0700, or with a group 0710, so that its
-    members pass through but do not look into it. A folder that exists is never changed.
+    """Create the folder of a socket and its missing parents: mode 0700, or with a group 0710, so that its members pass
+    through but cannot list it. An existing folder is never changed.
 
-    Raises SpecError for an existing one that the group cannot pass through, and MusterError where others could put
-    another socket in its place.
+    Raises SpecError for an existing one that the group cannot pass through, and MusterError where others could replace
+    the socket.
     """
     group_id = _group_id(group) if group else -1
     made = _make_missing(folder, 0o710 if group else 0o700)
@@ -190,8 +188,8 @@ def _make_missing(folder: Path, mode: int) -> list[Path]:
 
 
 def _look_at(folder: Path, *, sticky_is_private: bool) -> os.stat_result:
-    """Its state, if it is a folder where nobody else replaces what is ours. `sticky_is_private`: others may add files
-    of their own, as in /tmp. Raises SpecError or MusterError."""
+    """State of a folder in which nobody else can replace our files. `sticky_is_private`: others may add files of their
+    own, as in /tmp. Raises SpecError or MusterError."""
     try:
         found = folder.lstat()
     except OSError as error:
@@ -220,8 +218,8 @@ def _remove_stale(path: Path) -> None:
 
 
 def account_at(connected: socket.socket) -> str:
-    """The account at the other end: "unix:1000", or "tcp" where nobody can say. Where the system does not tell who
-    connected to a Unix socket that is its owner's alone, it was its owner."""
+    """Account of the peer: "unix:1000", or "tcp" where it cannot be known. Where the system does not tell the peer of a
+    Unix socket that is private to its owner, it was the owner."""
     if connected.family != socket.AF_UNIX:
         return TCP
     uid = peer_of(connected).uid
@@ -232,7 +230,7 @@ def account_at(connected: socket.socket) -> str:
 
 
 def peer_of(connected: socket.socket) -> Peer:
-    """Who is at the other end of a Unix socket, as the kernel noted when it was connected."""
+    """Peer of a Unix socket, as the kernel noted it at connect."""
     if not sys.platform.startswith("linux"):
         return Peer(-1, -1)
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -241,12 +239,12 @@ def peer_of(connected: socket.socket) -> Peer:
 
 
 LOOK_EVERY_S = 60.0
-"""How often it is looked whether the files were replaced."""
+"""Seconds between two looks for replaced files."""
 
 
 @dataclass
 class Tls:
-    """Where the certificate is. `open` before anything else."""
+    """Certificate of the TCP port. Call `open` first."""
 
     certificate: Path
     """PEM: ours first, then those that vouch for it."""
@@ -258,7 +256,7 @@ class Tls:
     _read: tuple[float, ...] = field(default=(), repr=False)
 
     def open(self) -> ssl.SSLContext:
-        """Raises SpecError naming the file and what is wrong with it."""
+        """TLS context of the files. Raises SpecError naming the file and its problem."""
         if self._context is None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -276,8 +274,8 @@ class Tls:
         return self._context
 
     def renew(self) -> bool:
-        """Read the files again if they were replaced: for connections from now on. True when they were. Raises
-        SpecError for files that cannot be used; what was read before is used on."""
+        """Read replaced files again, for connections from now on. Returns True when they were replaced. Raises
+        SpecError for files that cannot be used; the previous ones stay in use."""
         if self._context is None or self._times() == self._read:
             return False
         # Into another context first: half a pair in this one would end every connection.
@@ -312,7 +310,7 @@ class Tls:
 
 
 def _no_passphrase() -> str:
-    """Instead of asking on a terminal that nobody may be at."""
+    """Empty passphrase, so that nothing is asked on a terminal that nobody may be at."""
     return ""
 
 

@@ -137,7 +137,7 @@ def _named(where: str, settings: ConsoleSettings) -> Place:
     paths = cell_paths(settings)
     cell = paths.folder.name
     if not where and not settings.database:
-        refuse_file(cell, paths.folder, paths.journal)
+        refuse_file(f"cell '{cell}'", paths.folder, paths.journal)
     return place_of(where or settings.database or str(paths.journal), schema_for(cell))
 
 

@@ -56,13 +56,13 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def _place(arguments: argparse.Namespace, fleet: str, paths: FleetPaths) -> Place:
     """Where its journal is. Raises SpecError, also where it would begin anew beside one that it has."""
-    from console.client.launch import noted, refuse_file_of
+    from console.client.launch import noted, refuse_file
     from engine.journal.database import SqliteFile, place_of, schema_for_fleet
 
     wanted = settings_of(arguments).database
     place = place_of(wanted, schema_for_fleet(fleet)) if wanted else SqliteFile(paths.journal)
     if isinstance(place, SqliteFile):
-        refuse_file_of(f"fleet '{fleet}'", paths.folder, paths.journal)
+        refuse_file(f"fleet '{fleet}'", paths.folder, paths.journal)
         return place
     from engine.journal.postgres_store import exists
 

@@ -229,8 +229,8 @@ def _from_trace(client: Client, path: Path, arguments: argparse.Namespace) -> di
 
 
 def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    from console.service.telemetry import wall_ms
     from recommender.history.imported_history import RULES, NodeNames, Prometheus
+    from runbooks.gate.approval_gate import wall_ms
 
     step_ms, last_ms = _span("--step", arguments.step), _span("--since", arguments.since)
     nodes = NodeNames(_node_ids(client))

@@ -287,7 +287,7 @@ def _key_line(given: str) -> str:
 
 def new_key(arguments: argparse.Namespace) -> None:
     """Make a key under a passphrase; its public line, to be enrolled, goes to standard output."""
-    from console.client.identity import key_path, passphrase
+    from console.client.credentials import key_path, passphrase
     from runbooks.plans.keys import write_new_key
 
     settings = settings_of(arguments)
@@ -313,7 +313,7 @@ def keys(arguments: argparse.Namespace) -> None:
     """The keys that could sign here: in the ssh-agent and in the key file."""
     import os
 
-    from console.client.identity import key_path
+    from console.client.credentials import key_path
     from runbooks.plans.keys import agent_keys, agent_path
 
     rows = []

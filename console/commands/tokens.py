@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.client.attach import connect, settings_of
-from console.client.tokens import TokenAsk, keep, kept, origin
+from console.client.credentials import TokenAsk, keep, kept, origin
 from console.commands.show import write_json, write_lines
 from console.text.guarded_streams import exact_output
 from console.text.plain_tables import table
@@ -29,7 +29,7 @@ from engine.model.quantities import duration_ms
 from runbooks.plans.identity import Scope
 
 if TYPE_CHECKING:
-    from console.client.tokens import NewToken, TokenLine
+    from console.client.credentials import NewToken, TokenLine
 
 
 def create(arguments: argparse.Namespace) -> None:

@@ -1,14 +1,7 @@
-"""`muster backtest`: estimates and forecasts against what happened, on a file anyone can bring.
+"""The commands `muster backtest runtime | demand | scaling | spot | anomaly`: estimates against what happened.
 
-The command `muster backtest anomaly`: what is out of the ordinary in series anyone can bring, and how often that
-agrees with people's labels.
-
-The command `muster backtest demand`: forecasts of hourly series against what happened, beside simple rules.
-
-The command `muster backtest`: estimates against what happened, on a file anyone can bring, beside simple rules.
-
-The commands `muster backtest scaling` and `muster backtest spot`: capacity decided ahead of demand, and prices
-forecast, against what happened, beside simple rules.
+Each takes a file anyone can bring and reports Muster's method beside simple rules. The protocols are in
+`recommender.backtests`. `muster backtest queueing` is in `console.evals.engine_runs`.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from console.commands.show import write_json, write_lines
+from console.evals.reports import require_learner, tell_mended, tell_problems
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, printable, timestamp
 from engine.model.errors import MusterError, SpecError
@@ -39,8 +33,7 @@ SHOWN = 20
 
 
 def anomaly(arguments: argparse.Namespace) -> None:
-    """Alarms of each series; with labels, precision and recall beside simple rules. See
-    `recommender.backtests.series` for the protocol."""
+    """Alarms of each series; with labels, precision and recall beside simple rules."""
     labels = backtest_demand.read_labels(arguments.labels) if arguments.labels else {}
     problems = Problems(strict=False)
     series = [backtest_demand.read(path, problems) for path in arguments.files]
@@ -110,20 +103,15 @@ def alarm_lines(series: Sequence[backtest_demand.LabelledSeries], alarms: dict[s
 
 
 def tell(series: Sequence[backtest_demand.LabelledSeries], problems: Problems, unlabelled: Sequence[str]) -> None:
-    """On standard error: what was mended or left out."""
-    for each in series:
-        for what in each.mended:
-            print(f"muster: {printable(each.name)}: {printable(what)}", file=sys.stderr)
+    """Report on standard error what was mended or left out."""
+    tell_mended((each.name, each.mended) for each in series)
     for name in unlabelled:
         print(f"muster: {printable(name)} has no labels and is not scored", file=sys.stderr)
-    if problems.count:
-        print(f"muster: {problems.count:,} rows could not be read", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)
+    tell_problems(problems, "rows could not be read")
 
 
 RULE = "seasonal_naive_24"
-"""What the means over several series are relative to."""
+"""Rule that means over several series are relative to."""
 MEAN = "mean_over_series"
 
 
@@ -132,8 +120,8 @@ class MissingStatistics(MusterError):
 
 
 def demand(arguments: argparse.Namespace) -> None:
-    """Demand forecasts on hourly series; see `recommender.backtests.series` for the protocol. One file: an object keyed
-    by method. Several: that object under each series' name, and their geometric mean relative to the day before."""
+    """Demand forecasts on hourly series. One file: an object keyed by method. Several: that object under each
+    series' name, and their geometric mean relative to the day before."""
     if importlib.util.find_spec("statsmodels") is None:
         raise MissingStatistics("statsmodels is not installed, and demand is forecast with it", "pip install .")
     problems = Problems()
@@ -154,13 +142,8 @@ def demand(arguments: argparse.Namespace) -> None:
             write_lines([f"{printable(name)}", *lines(told), ""])
         write_lines([f"geometric means over {len(scores)} series, relative to {RULE}; intervals: the plain mean"])
         write_lines(lines(geometric_means(list(scores.values()))))
-    for series in read:
-        for what in series.mended:
-            print(f"muster: {printable(series.name)}: {printable(what)}", file=sys.stderr)
-    if problems.count:
-        print(f"muster: {problems.count:,} rows could not be used", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)
+    tell_mended((series.name, series.mended) for series in read)
+    tell_problems(problems, "rows could not be used")
 
 
 def lines(scores: dict[str, DemandScore]) -> list[str]:
@@ -178,8 +161,8 @@ def lines(scores: dict[str, DemandScore]) -> list[str]:
 
 
 def geometric_means(scores: Sequence[dict[str, DemandScore]]) -> dict[str, DemandScore]:
-    """By method: of errors relative to the same hour of the day before, over the series where both are above 0; of the
-    share within the 80 % interval, the plain mean."""
+    """By method: geometric mean of errors relative to the same hour of the day before, over the series where both
+    are above 0; plain mean of the share within the 80 % interval."""
     found = {}
     for name in scores[0]:
         pairs = [(each[name], each[RULE]) for each in scores]
@@ -201,14 +184,9 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-class MissingLearner(MusterError):
-    """The learning package is not installed here."""
-
-
 def runtime(arguments: argparse.Namespace) -> None:
-    """Run-time estimates on a trace; see `recommender.backtests.run_times` for the protocol."""
-    if importlib.util.find_spec("sklearn") is None:
-        raise MissingLearner("scikit-learn is not installed, and run times are learnt with it", "pip install .")
+    """Run-time estimates on a trace."""
+    require_learner()
     problems = Problems(strict=arguments.strict)
     runs, figures = run_times.read(arguments.files, arguments.format, problems)
     scores = run_times.backtest(runs, figures)
@@ -221,10 +199,7 @@ def runtime(arguments: argparse.Namespace) -> None:
         ]
         titles = ("METHOD", "PINBALL P50", "PINBALL P90", "COVERAGE P90", "WITHIN 2X", "JOBS")
         write_lines(table(titles, rows, (False, True, True, True, True, True)))
-    if problems.count:
-        print(f"muster: {problems.count:,} lines could not be read", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)
+    tell_problems(problems, "lines could not be read")
 
 
 Figures = Sequence[float | None]
@@ -241,9 +216,8 @@ Score = TypeVar("Score", bound=MethodFigures)
 
 
 def scaling(arguments: argparse.Namespace) -> None:
-    """Capacity decided `--lead` hours before; see `recommender.backtests.series` for the protocol. One file: an object
-    keyed by method. Several: that object under each series' name, and means: geometric of what was provided above
-    demand, plain of what was unmet."""
+    """Capacity decided `--lead` hours before. One file: an object keyed by method. Several: that object under each
+    series' name, and means: geometric for capacity above demand, plain for unmet demand."""
     problems = Problems()
     now_hour = int(datetime.now(UTC).timestamp() // 3600)
     read = [spot_price.read(path, problems, now_hour=now_hour) for path in arguments.files]
@@ -253,18 +227,19 @@ def scaling(arguments: argparse.Namespace) -> None:
         scores[series.name] = backtest_demand.backtest_scaling(series, arguments.lead)
     titles = ("METHOD", "ABOVE DEMAND %", "UNMET %", "HOURS")
     _tell(arguments, scores, titles, _scaling_cells, _means)
-    _mended([(series.name, series.mended) for series in read], problems)
+    tell_mended((series.name, series.mended) for series in read)
+    tell_problems(problems, "rows could not be used")
 
 
 def spot(arguments: argparse.Namespace) -> None:
-    """Prices of the next day; see `recommender.backtests.series` for the protocol. Several files: plain means
-    too."""
+    """Prices of the next day. Several files: plain means too."""
     problems = Problems()
     read = [spot_price.read_prices(path, problems) for path in arguments.files]
     scores = {changes.name: backtest_demand.backtest_spot_prices(changes) for changes in read}
     titles = ("METHOD", "MEDIAN APE %", "MEAN APE %", "ORIGINS")
     _tell(arguments, scores, titles, _spot_cells, _spot_means)
-    _mended([(changes.name, changes.mended) for changes in read], problems)
+    tell_mended((changes.name, changes.mended) for changes in read)
+    tell_problems(problems, "rows could not be used")
 
 
 def _tell(
@@ -288,8 +263,8 @@ def _tell(
 
 
 def _means(scores: Sequence[Mapping[str, backtest_demand.ScalingScore]]) -> dict[str, backtest_demand.ScalingScore]:
-    """Of each method; what it provided above demand as the geometric mean of what is above 0, None if it never held the
-    1 % on one of them."""
+    """Means of each method: geometric for capacity above demand (None if it never held the 1 % on one of them),
+    plain for unmet demand."""
     found = {}
     for method in scores[0]:
         over = [each[method].over_provision_pct for each in scores]
@@ -334,13 +309,3 @@ def _plain(values: Figures) -> float | None:
 
 def _scaling_figure(value: float | None, places: int = 1) -> str:
     return "-" if value is None else f"{value:,.{places}f}"
-
-
-def _mended(told: Sequence[tuple[str, Sequence[str]]], problems: Problems) -> None:
-    for name, mended in told:
-        for what in mended:
-            print(f"muster: {printable(name)}: {printable(what)}", file=sys.stderr)
-    if problems.count:
-        print(f"muster: {problems.count:,} rows could not be used", file=sys.stderr)
-        for problem in problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)

@@ -1,23 +1,12 @@
-"""`muster bench`: a published run through the engine, beside what was published of it.
+"""The command `muster bench`: a published run through the engine, beside its published figures.
 
-The command `muster bench`: a published run through the engine, beside what was published of it.
-
-What `muster bench clemson` prints.
-
-What `muster bench gke-65k` and `gke-130k` print.
-
-What `muster bench` prints of Kueue's published loads.
-
-What `muster bench predictive-day` prints.
-
-What `muster bench spot-week` prints.
+Runs of Kueue's loads, GKE at 65,000 and 130,000 nodes, Clemson's spot machines, a week on spot machines, and a day
+with a pool that grows ahead of demand. `engine.scenarios` has the loads; reports for people and JSON are made here.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -26,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from console.commands.show import write_json, write_lines
+from console.evals.reports import machine, machine_fact
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import printable, wrap
 from engine.control import Engine
@@ -116,7 +106,6 @@ def run_clemson(arguments: argparse.Namespace) -> None:
     print(f"ordering {PEAK:,} machines in virtual time", file=sys.stderr)
     result = bench(seed=arguments.seed)
     if arguments.json:
-        machine = {"python": platform.python_version(), "cores": os.cpu_count()}
         assumed = {
             "head_calls_per_s": HEAD_CALLS_PER_S,
             "boot_median_p95_ms": BOOT_MS,
@@ -125,7 +114,7 @@ def run_clemson(arguments: argparse.Namespace) -> None:
         }
         write_json(
             {"scenario": "clemson", "seed": arguments.seed, "result": msgspec.to_builtins(result), "assumed": assumed,
-             "published": {"source": SOURCE}, "machine": machine}
+             "published": {"source": SOURCE}, "machine": machine()}
         )  # fmt: skip
         return
     ramp = result.ramp
@@ -138,7 +127,7 @@ def run_clemson(arguments: argparse.Namespace) -> None:
          f"{result.tasks_restarted:,} started over"),
         ("busy", f"{result.busy_permille / 10:.1f}% of the connected machines' time"),
         ("wall time", f"{result.wall_ms / 1000:,.1f} s with the engine"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]  # fmt: skip
     lines = [*facts(pairs), "", "vCPU connected, and when", *_marks(ramp), ""]
     compared = {
@@ -168,7 +157,8 @@ def _marks(ramp: Ramp) -> list[str]:
 
 
 def _comparison(ramps: dict[str, Ramp]) -> list[str]:
-    """Why several projects: quotas of requests bound how fast machines come and, without any stock to wait for, go."""
+    """Ramps with one and several projects: quotas of requests bound how fast machines come and, with unlimited
+    stock, go."""
     rows = [
         [name, f"{ramp.requests_per_100_s:,}", _minutes(ramp.marks[-1].reached_ms), f"{ramp.calls_lost:,}",
          _minutes(ramp.release_ms), f"{ramp.release_machine_hours:,}"]
@@ -204,8 +194,8 @@ def run_gke(arguments: argparse.Namespace) -> None:
 def gke_bench(
     nodes: int, load: list[ScenarioPhase], journal: Path | None, seed: int
 ) -> tuple[ScenarioRun, float | None]:
-    """The run, and how long it took to read all of the journal back into the same state, in seconds; None without one.
-    Raises MusterError where something was amiss in a phase or the state that was read is another."""
+    """The run, and the seconds it took to read the whole journal back into the same state; None without a journal.
+    Raises MusterError where a phase failed its checks or the state that was read differs."""
     begun = time.perf_counter()
     engine = Engine.open(journal, seed=seed, cell=cell(nodes))
     defined_ms = (time.perf_counter() - begun) * 1000
@@ -238,7 +228,7 @@ def _report(
         "read_back_ms": None if read_back_s is None else round(read_back_s * 1000),
         "published": {"source": scenario.source, "nodes": scenario.nodes},
         "not_in_it": NOT_IN_IT,
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
+        "machine": machine(),
     }
 
 
@@ -261,7 +251,7 @@ def _report_lines(
         ("checked", f"{result.checks} times: counts, whole gangs, capacity, quota, work kept"),
         ("objects", f"{most:,} at the most: nodes, live workloads, placed tasks"),
         ("wall time", f"{result.wall_ms / 1000:,.1f} s; {result.define_ms / 1000:,.1f} s of it to define the cell"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]  # fmt: skip
     lost_min = max(phase.lost_ms for phase in result.phases) / 60_000
     lines = [*facts(pairs), "", *_starts(result), "", *_preemptions(result), ""]
@@ -322,7 +312,7 @@ def _seconds(ms: float) -> str:
 
 
 KUEUE_COLUMNS_RIGHT = (False, *(True,) * 8)
-"""Which columns of the table of admissions are numbers."""
+"""Numeric columns of the table of admissions."""
 
 
 def run_kueue(arguments: argparse.Namespace) -> None:
@@ -351,7 +341,7 @@ def _kueue_report(arguments: argparse.Namespace, scenario: KueueScenario, result
             "used_permille": scenario.published_usage_permille,
             "final_admission_mean_ms": {mix.name: mix.published_ms for mix in scenario.mix},
         },
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
+        "machine": machine(),
     }
 
 
@@ -373,13 +363,13 @@ def _kueue_report_lines(arguments: argparse.Namespace, scenario: KueueScenario, 
         ("withdrawn", f"{result.withdrawn:,} placements, before an executor saw them"),
         ("decisions", f"{result.starts:,} starts, {result.preemptions:,} preemptions in {result.cycles:,} cycles"),
         ("wall time", f"{_wall_s(result.wall_ms)}, {result.decisions_per_s:,} decisions/s"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]
     return [*facts(pairs), "", *_admission_table(scenario, result), "", *_published_lines(scenario)]
 
 
 def _admission_table(scenario: KueueScenario, result: KueueResult) -> list[str]:
-    """From submission to first and final admission, beside Kueue's mean."""
+    """Times from submission to first and final admission, beside Kueue's mean."""
     titles = ("SECONDS", "FIRST", "P95", "MAX", "FINAL", "P95", "MAX", "PREEMPTED", "KUEUE")
     rows = []
     for mix, met in zip(scenario.mix, result.classes, strict=True):
@@ -418,7 +408,7 @@ Means = dict[str, float | None]
 
 
 def run_predictive_day(arguments: argparse.Namespace) -> None:
-    """Raises SpecError for a folder without series, or a name that none of them has."""
+    """Raises SpecError for a folder without series, or an unknown series."""
     if arguments.data is None:
         print("no --data: generating demand of an AI cell", file=sys.stderr)
     loads = generated(arguments.seed) if arguments.data is None else read(arguments.data)
@@ -442,7 +432,7 @@ def _to_play(loads: list[Load], name: str) -> Load:
 
 
 def _groups(scores: list[SeriesScore]) -> dict[str, list[SeriesScore]]:
-    """What geometric means are of."""
+    """Groups of series that geometric means are taken over."""
     compared = [each for each in scores if each.series in COMPARED]
     return {"all": scores} | ({"compared": compared} if compared else {})
 
@@ -469,7 +459,7 @@ def _predictive_day_report(
             "on_time_ms": ON_TIME_MS,
             "sizings": msgspec.to_builtins(runs),
         },
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
+        "machine": machine(),
     }
 
 
@@ -487,7 +477,7 @@ def _lines(
     pairs = [
         ("series", "generated" if arguments.data is None else f"{len(scores) // len(LEADS)} given"),
         ("quantile", f"{permille / 1000:g}, which provides least on the parts before the tests"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]
     lines = [*facts(pairs), "", "Unit-hours above demand, % of those demanded, when 1 % is unmet"]
     for lead in LEADS:
@@ -556,9 +546,13 @@ def run_spot_week(arguments: argparse.Namespace) -> None:
     print("a week of work under four policies in virtual time", file=sys.stderr)
     result = bench_spot_week(market, seed=arguments.seed)
     if arguments.json:
-        machine = {"python": platform.python_version(), "cores": os.cpu_count()}
         write_json(
-            {"scenario": "spot-week", "seed": arguments.seed, "result": msgspec.to_builtins(result), "machine": machine}
+            {
+                "scenario": "spot-week",
+                "seed": arguments.seed,
+                "result": msgspec.to_builtins(result),
+                "machine": machine(),
+            }
         )
     else:
         write_lines(_spot_week_lines(arguments.seed, result))
@@ -571,7 +565,7 @@ def _spot_week_lines(seed: int, result: SpotWeekResult) -> list[str]:
         ("prices", prices),
         ("taken", taken),
         ("wall time", f"{sum(each.wall_ms for each in result.policies) / 1000:,.1f} s"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]
     costs = [
         [each.policy, _usd(each.cost_microusd), _usd(each.cost_per_finished_microusd, 4),

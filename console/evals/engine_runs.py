@@ -1,26 +1,19 @@
-"""`muster replay`, `pack`, `drill`, `backtest queueing`: traces and losses run through the engine.
+"""The commands `muster replay`, `pack`, `drill` and `backtest queueing`: traces and losses run through the engine.
 
-The command `muster replay`: a trace through the engine, as figures or live on the console.
-
-The command `muster pack`: a list of GPU pods onto a list of nodes, by the published method, to compare policies.
-
-The command `muster drill`: nodes are lost in a large cell full of work, and what becomes of it is told.
-
-The command `muster backtest queueing`: what learnt run times are worth to a queue, beside EASY backfill.
+`replay` runs a trace, for figures or live on the console. `pack` places a list of GPU pods onto nodes by the
+published method, to compare policies. `drill` loses nodes of a large cell full of work. `backtest queueing` measures
+what learnt run times are worth to a queue beside EASY backfill.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import platform
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from console.commands.show import write_json, write_lines
-from console.evals.backtest import MissingLearner
+from console.evals.reports import machine, machine_fact, require_learner, tell_problems
 from console.forms.settings import check_speed
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import duration, printable, wrap
@@ -91,13 +84,14 @@ def _tell_problems(count: int, first: tuple[str, ...]) -> None:
 
 
 def _refuse_empty(arguments: argparse.Namespace, jobs: int) -> None:
-    """A trace without one job that can run is most likely another format: that is a failure, not a result."""
+    """Raises EmptyTrace for a trace without a job that can run, which is most likely another format."""
     if not jobs:
         raise EmptyTrace(f"{arguments.file} has no job that could run", "Check --format and --nodes")
 
 
 def _live(arguments: argparse.Namespace) -> int:
-    """The trace as the load of an engine in this process. It is read before the screen opens: its errors come first."""
+    """Show the trace as the load of an engine in this process. It is read before the screen opens, so that its
+    errors come first."""
     from console.cli.start import refuse_without_terminal
     from console.tui.app import run
 
@@ -249,8 +243,7 @@ def run_drill(arguments: argparse.Namespace) -> None:
     print(f"losing a rack, a zone and spot nodes of {nodes:,}", file=sys.stderr)
     result = bench(nodes, arguments.seed)
     if arguments.json:
-        machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-        write_json({"drill": "gke-65k", "seed": arguments.seed, "result": result, "machine": machine})
+        write_json({"drill": "gke-65k", "seed": arguments.seed, "result": result, "machine": machine()})
     else:
         write_lines(_lines(arguments, result))
 
@@ -273,7 +266,7 @@ def _lines(arguments: argparse.Namespace, result: Drill) -> list[str]:
         ("in all", f"{result.decisions_ms / 1000:,.1f} s in the engine, "
          f"{result.decisions_cpu_ms / 1000:,.1f} s of it on a core"),
         ("checked", f"{result.checks} times: counts, whole gangs, capacity, quota, work kept"),
-        ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+        machine_fact(),
     ]  # fmt: skip
     rows = [
         [each.priority, f"{each.on_lost_nodes:,}", f"{each.made_room:,}", f"{each.running_again:,}",
@@ -291,8 +284,7 @@ def _lines(arguments: argparse.Namespace, result: Drill) -> list[str]:
 
 def queueing(arguments: argparse.Namespace) -> None:
     """Waits of a trace's jobs by policy; see `recommender.backtests.run_times` for the protocol."""
-    if importlib.util.find_spec("sklearn") is None:
-        raise MissingLearner("scikit-learn is not installed, and run times are learnt with it", "pip install .")
+    require_learner()
     plan = backtest.read_queueing(arguments.file, arguments.format, nodes=arguments.nodes, arrivals=arguments.arrivals)
     scores = backtest.backtest_queueing(plan, arguments.format, every=arguments.every)
     if arguments.json:
@@ -317,7 +309,4 @@ def queueing(arguments: argparse.Namespace) -> None:
             "",
             *facts([("jobs", f"{len(plan.jobs):,}"), *left_out]),
         ])  # fmt: skip
-    if plan.problems.count:
-        print(f"muster: {plan.problems.count:,} lines could not be read", file=sys.stderr)
-        for problem in plan.problems.first[:3]:
-            print(f"  {printable(str(problem))}", file=sys.stderr)
+    tell_problems(plan.problems, "lines could not be read")

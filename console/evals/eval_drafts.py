@@ -1,15 +1,11 @@
-"""`muster eval drafts`: scripted incidents on engines in memory, and the drafter that is scored.
+"""The command `muster eval drafts`: a drafter is asked about scripted incidents as an operator would, and scored.
 
-The command `muster eval drafts`: scripted incidents are brought about on engines in memory, a drafter is asked about
-each as an operator would, and what it drafts is scored. Nothing is ever proposed, and no running cell is touched.
+Incidents are played on engines in memory. Nothing is ever proposed, and no running cell is touched. Drafts come as
+in production, through `console.service.drafting`: from the rules, or with `--llm` from the configured model over its
+real connection, or with `--scripted` from a model that plays a part in a process of its own.
 
-Drafts come the way they do in production, through `console.service.drafting`: the rules', or with `--llm` those of the
-configured model, over its real connection.
-
-The model that `muster eval drafts` asks: the configured one, or one that plays a part in a process of its own.
-
-One child asks for all incidents. Each incident has an engine of its own, so what was spent on those before is taken off
-the limits of the next: the budgets of the settings hold for the whole evaluation.
+One child process asks for all incidents. Each incident has an engine of its own, so spending on earlier ones is
+taken off the limits of the next: the budgets of the settings hold for the whole evaluation.
 """
 
 from __future__ import annotations
@@ -61,8 +57,8 @@ from runbooks.models.prompt import key_of as names_key_of
 from runbooks.plans.identity import THIS_ACCOUNT
 
 RIGHT_PERMILLE = 800
-"""Share of faults that a drafter is expected to answer rightly, at once or once a choice of its is picked; with no
-answer that harms and none where nothing is wrong."""
+"""Share of faults that a drafter is expected to answer rightly, at once or after a choice of its is picked; with no
+harmful answer and no act where nothing is wrong."""
 POLICY = msgspec.structs.replace(TEAM, limits=PolicyLimits(nodes_permille=1000, gpus_permille=1000))
 """The usual one, without the limits of an hour: they are a site's own, and in a cell of six nodes every act is large.
 """
@@ -72,7 +68,7 @@ MAX_WAIT_S = 600.0
 
 
 class DrafterScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How a drafter did on several incidents."""
+    """A drafter's result on several incidents."""
 
     incidents: int
     faults: int
@@ -95,7 +91,7 @@ class DrafterScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Whether it is as good as it is expected to be."""
+        """True when it is as good as expected."""
         on_faults = (self.right + self.offered) * 1000 >= RIGHT_PERMILLE * self.faults
         return on_faults and self.left_alone == self.controls and not self.harmful
 
@@ -110,9 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     drafter: Drafter = "model" if arguments.llm or arguments.scripted else "rule"
     began_s = time.perf_counter()
-    with seat_of(arguments, folder) as seat:
-        scores = evaluate(incidents, drafter, seat)
-        name = seat.name if seat is not None else "the rules"
+    with model_of(arguments, folder) as model:
+        scores = evaluate(incidents, drafter, model)
+        name = model.name if model is not None else "the rules"
     seconds = time.perf_counter() - began_s
     report = {
         "drafter": drafter,
@@ -127,8 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if tally(scores).good else 1
 
 
-def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[EvaluatedModel | None]:
-    """The model that is asked; None where the rules are. Raises RefusedError where there is none to ask."""
+def model_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManager[EvaluatedModel | None]:
+    """The model that is asked; None for the rules. Raises RefusedError where there is none to ask."""
     if not arguments.llm and not arguments.scripted:
         return nullcontext()
 
@@ -140,17 +136,17 @@ def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManag
 def evaluate(
     incidents: Sequence[Incident],
     drafter: Drafter,
-    seat: EvaluatedModel | None = None,
+    model: EvaluatedModel | None = None,
 ) -> list[IncidentScore]:
-    """The score of each, in their order."""
+    """Score of each incident, in order."""
     found = []
     for incident in counted(incidents, "incidents", len(incidents)):
-        found.append(asked(incident, drafter, seat))
+        found.append(asked(incident, drafter, model))
     return found
 
 
-def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = None) -> IncidentScore:
-    """Bring it about, ask, and judge what comes. Raises SpecError for an incident that cannot be brought about."""
+def asked(incident: Incident, drafter: Drafter, evaluated: EvaluatedModel | None = None) -> IncidentScore:
+    """Play an incident, ask, and judge the draft. Raises SpecError for an incident that cannot be played."""
     scene = PlayedIncident(incident)
     engine = scene.engine
     loop = EngineLoop(engine)
@@ -162,7 +158,7 @@ def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = No
     with ExitStack() as last:
         loop.start()
         last.callback(loop.stop)
-        model = seat.drafter(gate, loop, incident) if seat is not None else None
+        model = evaluated.drafter(gate, loop, incident) if evaluated is not None else None
         drafting = Drafting(loop, gate, recommender, model)
         last.callback(drafting.close)
         ask = ask_of(incident, recommender, model=drafter == "model")
@@ -170,8 +166,8 @@ def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = No
         run = _over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, drafter)
         seconds = time.perf_counter() - began_s
         picked = _picked(drafting, run) if drafter == "rule" and not incident.control else ()
-        if seat is not None and model is not None:
-            seat.note(model)
+        if evaluated is not None and model is not None:
+            evaluated.note(model)
         touched = engine.version != version or bool(loop.call(lambda _: gate.proposals()))
     try:
         draft, why = (run.rule, run.rule_why) if drafter == "rule" else (run.model, run.why)
@@ -183,7 +179,7 @@ def asked(incident: Incident, drafter: Drafter, seat: EvaluatedModel | None = No
 
 
 def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> DraftAsk:
-    """What the operator asks. Raises RefusedError where the recommender does not find what the question is about."""
+    """The operator's request. Raises RefusedError where the recommender does not find the subject of the question."""
     finding = incident.about
     if incident.finds or incident.finding is not None:
         kind = incident.finds or (incident.finding.kind if incident.finding else "")
@@ -195,7 +191,7 @@ def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> Draf
 
 
 def _others(incident: Incident) -> Sequence[Suggestion]:
-    """What a finder says that a cell in memory does not have: telemetry, agents of others."""
+    """Finding of a detector that a cell in memory does not have, such as telemetry or other agents."""
     given = incident.finding
     if given is None:
         return ()
@@ -210,14 +206,14 @@ def _others(incident: Incident) -> Sequence[Suggestion]:
 
 
 def _picked(drafting: Drafting, run: DraftRun) -> list[Draft | None]:
-    """What the rules draft once each of the choices that they offered is picked."""
+    """Drafts of the rules after each of the offered choices is picked."""
     choices = run.rule.choices if run.rule is not None else ()
     asks = [msgspec.structs.replace(run.ask, pick=choice.name) for choice in choices]
     return [_over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, "rule").rule for ask in asks]
 
 
 def _over(drafting: Drafting, draft_id: str, drafter: Drafter) -> DraftRun:
-    """The run as soon as the drafter that is judged has done its part."""
+    """The run once the judged drafter has finished."""
     give_up_s = time.monotonic() + MAX_WAIT_S
     run = drafting.run(draft_id)
     while (run.rule_state == "drafting" or (drafter == "model" and run.model_state == "thinking")) and (
@@ -250,7 +246,7 @@ def tally(scores: Sequence[IncidentScore]) -> DrafterScore:
 
 
 def parts(scores: Sequence[IncidentScore]) -> dict[str, list[IncidentScore]]:
-    """Those that a drafter may be made better by, those that are kept back, and all."""
+    """Scores of incidents open to tuning, of those kept back, and of all."""
     found = {
         "open": [one for one in scores if not one.held],
         "held": [one for one in scores if one.held],
@@ -292,7 +288,7 @@ def _touched(scores: Sequence[IncidentScore]) -> str:
 
 
 def _refused(scores: Sequence[IncidentScore]) -> list[str]:
-    """Why drafts of a model were not taken, by how often."""
+    """Reasons why a model's drafts were rejected, with counts."""
     reasons = Counter(one.reason for one in scores if one.reason)
     return [f"rejected  {reason} {count}" for reason, count in reasons.most_common()]
 
@@ -318,7 +314,7 @@ def _verdict(one: IncidentScore) -> str:
 
 
 def _wrong_lines(one: IncidentScore) -> list[str]:
-    """What was not right about it."""
+    """What was wrong with an answer."""
     told = [f"{one.incident}: {printable(one.why)}" if one.why else one.incident]
     told += [f"  would {printable(act)}" for act in one.acts] or ([f"  says {printable(one.said)}"] if one.said else [])
     told += [f"  harm: {printable(harm)}" for harm in one.harm]
@@ -338,11 +334,11 @@ def _list_lines(incidents: Sequence[Incident]) -> list[str]:
 DEADLINE_MS = {"perfect": 10_000, "hostile": 1_500}
 """Of one that plays a part."""
 MINUTE_S = 60.0
-Told = Callable[[Incident, dict[str, str]], None]
+BeforeQuestion = Callable[[Incident, dict[str, str]], None]
 
 
-class _Kept(ModelWorker):
-    """Outlives the drafters that use it."""
+class _SharedWorker(ModelWorker):
+    """Worker that outlives the drafters that use it."""
 
     def close(self) -> None:
         """It is ended by `end`."""
@@ -352,9 +348,9 @@ class _Kept(ModelWorker):
 
 
 class EvaluatedModel:
-    """Where a model sits that is asked about one incident after the other."""
+    """A model that is asked about one incident after the other."""
 
-    def __init__(self, setup: ModelSetup, key: Callable[[], str], told: Told | None = None) -> None:
+    def __init__(self, setup: ModelSetup, key: Callable[[], str], told: BeforeQuestion | None = None) -> None:
         """`told`: called before each question with what it is about, and names as they go out. Raises RefusedError,
         which says what to do, where no model can be asked."""
         if setup.endpoint is None:
@@ -366,14 +362,14 @@ class EvaluatedModel:
         self._setup = setup
         self._key = key
         self._told = told
-        self._worker = _Kept(setup.endpoint, key)
+        self._worker = _SharedWorker(setup.endpoint, key)
         self._worker.warm()
         self._hides_all = setup.endpoint.egress == "external"
         self._spent_microusd = 0
         self._asked_s = 0.0
 
     def drafter(self, gate: Gate, loop: EngineLoop, incident: Incident) -> ModelDrafter:
-        """Who is asked about one incident. Waits as long as the limit of calls a minute makes it."""
+        """Drafter for one incident. Waits as long as the limit of calls per minute requires."""
         if self._told is not None:
             self._told(incident, _names(incident, PromptNames(names_key_of(loop.call), hide_all=self._hides_all)))
         else:
@@ -389,7 +385,7 @@ class EvaluatedModel:
         )
 
     def note(self, drafter: ModelDrafter) -> None:
-        """What it has spent counts for those that follow."""
+        """Count its spending against the incidents that follow."""
         self._spent_microusd += drafter.standing().spent_day_microusd
 
     @property
@@ -404,17 +400,17 @@ class EvaluatedModel:
 def configured(settings: ConsoleSettings) -> Iterator[EvaluatedModel]:
     """The model of the settings. Raises RefusedError where there is none."""
     setup = setup_of(settings)
-    seat = EvaluatedModel(setup, key_source(setup.endpoint, settings.model_key_file))
+    model = EvaluatedModel(setup, key_source(setup.endpoint, settings.model_key_file))
     try:
-        yield seat
+        yield model
     finally:
-        seat.close()
+        model.close()
 
 
 @contextlib.contextmanager
 def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iterator[EvaluatedModel]:
-    """A model that plays a part of `console.evals.scripted_model`, on this machine, told as an endpoint of that class
-    is."""
+    """A model that plays a part of `console.evals.scripted_model`, on this machine, with the data that an endpoint
+    of that class receives."""
     command = [sys.executable, "-m", "console.evals.scripted_model", part, str(folder)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -427,22 +423,22 @@ def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iter
             f"http://127.0.0.1:{port}/v1", f"scripted-{part}", egress=egress, deadline_ms=DEADLINE_MS[part]
         )
         setup = ModelSetup(endpoint=endpoint, model=endpoint.model, calls_minute=1_000)
-        seat = EvaluatedModel(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
+        model = EvaluatedModel(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
         try:
-            yield seat
+            yield model
         finally:
-            seat.close()
+            model.close()
     finally:
         server.communicate()
 
 
 def _tenants(engine: Engine) -> tuple[str, ...]:
-    """All of them: those of an incident are made up, so that even a stranger may be told of them."""
+    """All tenants: those of an incident are made up, so any model may be told of them."""
     return tuple(name for name in engine.state.workloads.tenants.names if name)
 
 
 def _names(incident: Incident, names: PromptNames) -> dict[str, str]:
-    """What the answer of the incident names -> as it goes out."""
+    """Objects of the incident's answer -> the names under which they go out."""
     found: dict[str, str] = {}
     kinds = {type_: kind for kind, type_ in TARGETS.items()}
     for action, given in incident.perfect:

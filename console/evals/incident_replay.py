@@ -1,17 +1,14 @@
-"""Brings a scripted incident about on an engine in memory, and says which ways out of it are accepted.
+"""Playing a scripted incident on an engine in memory, and matching a draft against its accepted answers.
 
-Brings a scripted incident about: a cell on an engine in memory, and what happened in it until somebody asks.
-
-Everything happens as it would in production: work is submitted, people and controllers give commands, agents on nodes
-call or fall silent, executors and providers do what they do. Nothing is put into the state behind the engine's back.
-
-Whether what a draft would do is a way that an incident accepts: its actions, their targets, and what they change.
+Everything happens as in production: work is submitted, people and controllers give commands, agents on nodes report
+or fall silent, executors and providers act. Nothing is put into the state directly. A draft matches when its
+actions, their targets and their changes are those of an accepted way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -23,7 +20,7 @@ from console.forms.work_files import cell_of, workloads_of
 from engine.control import Engine
 from engine.executors.agent_reports import Registered, SampleOf
 from engine.model import commands as do
-from engine.model.commands import Define, Submit
+from engine.model.commands import AnyCommand, Define, Submit
 from engine.model.errors import MusterError, SpecError
 from engine.model.quantities import cpu_milli, duration_ms, memory_mib, money_microusd
 from engine.model.spec_parts import MICROUSD, PRESETS
@@ -39,7 +36,7 @@ BEAT_MS = 15_000
 
 
 class PlayedIncident:
-    """One incident, played up to the moment at which it is asked about."""
+    """One incident, played up to the moment at which the operator asks."""
 
     def __init__(self, incident: Incident) -> None:
         """Raises SpecError naming the incident and the step of its script that cannot be done."""
@@ -68,7 +65,7 @@ class PlayedIncident:
         self.engine.command(Define(cell=self.incident.cell))
 
     def wait(self, told: str) -> None:
-        """Cell time passes; agents that are not silent call all the while."""
+        """Let cell time pass; agents that are not silent report all the while."""
         until_ms = self.engine.now_ms + duration_ms(told)
         while self._watched and self.engine.now_ms + BEAT_MS < until_ms:
             self.engine.advance(self.engine.now_ms + BEAT_MS)
@@ -88,14 +85,14 @@ class PlayedIncident:
         self.engine.command(Submit(workloads=tuple(self._workloads(told))))
 
     def _workloads(self, told: Any) -> Iterator[WorkloadSpec]:
-        """As in a workload file; `id: etl-01..12` stands for twelve."""
+        """Workloads as in a workload file; `id: etl-01..12` stands for twelve."""
         raws = [{**raw, "id": id_} for raw in told for id_ in expanded(raw["id"])]
         yield from workloads_of(
             LocatedDocument(f"{self.incident.place} workloads", raws, {}), lambda: self.engine.now_ms
         )
 
     def queue(self, told: dict[str, Any]) -> None:
-        """Other fields of a queue, as in a cell file: somebody changed it."""
+        """Change fields of a queue, given as in a cell file."""
         now = self.engine.queue(told["name"]).spec
         changed = cell_of(LocatedDocument(f"{self.incident.place} queue", {"queues": [told]}, {})).queues[0]
         fields = {QUEUE_FORMS.get(name, (name,))[0] for name in told}
@@ -127,37 +124,31 @@ class PlayedIncident:
         )  # fmt: skip
         self.engine.command(do.SetBudgets(budgets=(spec,)))
 
-    def scaling(self, told: dict[str, Any]) -> None:
-        self.engine.command(do.SetScaling(**told))
-
-    def scale_pool(self, told: dict[str, Any]) -> None:
-        self.engine.command(do.ScalePool(**told))
-
     def autoscaling(self, told: dict[str, Any]) -> None:
         self.engine.command(do.SetAutoscaling(changes=told))
 
     def targets(self, told: dict[str, Any]) -> None:
-        now_ms = self.engine.now_ms
+        verb, now_ms = "targets", self.engine.now_ms
         points = tuple((now_ms + duration_ms(at), nodes) for at, nodes in told["at"])
-        self.engine.command(do.SetTargets(pool=told["pool"], targets=points))
+        self.engine.command(COMMANDS[f"set_{verb}"](**{"pool": told["pool"], verb: points}))
 
     def watch(self, told: Any) -> None:
-        """Agents start on these nodes."""
+        """Start agents on these nodes."""
         found: Registered = self.engine.agents.register(expanded(told))
         self._watched.update(zip(found.nodes, zip(found.rows, found.epochs, strict=True), strict=True))
 
     def silence(self, told: Any) -> None:
-        """Agents of these nodes call no more."""
+        """Silence the agents of these nodes."""
         self._silent.update(expanded(told))
 
     def speak(self, told: Any) -> None:
-        """They call again."""
+        """Let them report again."""
         self._silent.difference_update(expanded(told))
         self._beat()
 
     def progress(self, told: dict[str, Any]) -> None:
-        """Agents tell, `samples` times, how far the tasks of a gang are; on the nodes under `slow`, that percentage of
-        it."""
+        """Agents report, `samples` times, how far the tasks of a gang are; on the nodes under `slow`, that
+        percentage of it."""
         job, slow = told["workload"], told.get("slow", {})
         places = self.engine.workload(job).placement
         nodes = list(dict.fromkeys(place.node for place in places))
@@ -172,7 +163,7 @@ class PlayedIncident:
                 self.engine.agents.status(row, epoch, self._numbers, [SampleOf(job, rank, done) for rank in ranks])
 
     def usage(self, told: dict[str, Any]) -> None:
-        """Agents tell what work uses on each of its nodes: `{JOB: {cpu: 2, memory: 4GiB}}`."""
+        """Agents report the use of work on each of its nodes: `{JOB: {cpu: 2, memory: 4GiB}}`."""
         self.engine.report_usage(
             UsageSample(
                 workload=job, node=place.node, cpu_milli=cpu_milli(one["cpu"]), memory_mib=memory_mib(one["memory"])
@@ -180,6 +171,14 @@ class PlayedIncident:
             for job, one in told.items()
             for place in self.engine.workload(job).placement
         )
+
+
+COMMANDS: dict[str, type[AnyCommand]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyCommand)}
+"""Commands of the engine by name."""
+
+
+def _as_given(command: Callable[..., Any]) -> Callable[[PlayedIncident, Any], object]:
+    return lambda scene, told: scene.engine.command(command(**told))
 
 
 def _on_ids(command: Callable[..., Any], field: str = "ids") -> Callable[[PlayedIncident, Any], object]:
@@ -196,8 +195,8 @@ VERBS: Mapping[str, Callable[[PlayedIncident, Any], object]] = {
     "migrate": PlayedIncident.migrate,
     "priority": PlayedIncident.priority,
     "budget": PlayedIncident.budget,
-    "scaling": PlayedIncident.scaling,
-    "scale_pool": PlayedIncident.scale_pool,
+    "scaling": _as_given(do.SetScaling),
+    "scale_pool": _as_given(do.ScalePool),
     "autoscaling": PlayedIncident.autoscaling,
     "targets": PlayedIncident.targets,
     "watch": PlayedIncident.watch,
@@ -205,35 +204,32 @@ VERBS: Mapping[str, Callable[[PlayedIncident, Any], object]] = {
     "speak": PlayedIncident.speak,
     "progress": PlayedIncident.progress,
     "usage": PlayedIncident.usage,
-    "cordon": _on_ids(do.Cordon),
-    "uncordon": _on_ids(do.Uncordon),
-    "drain": _on_ids(do.Drain),
+    **{
+        name: _on_ids(command)
+        for name, command in COMMANDS.items()
+        if command.__struct_fields__ == ("ids",) and "_" not in name
+    },
     "fail": _on_ids(do.FailNodes),
     "restore": _on_ids(do.RestoreNodes),
     "remove": _on_ids(do.RemoveNodes),
-    "hold": _on_ids(do.Hold),
-    "release": _on_ids(do.Release),
-    "requeue": _on_ids(do.Requeue),
-    "suspend": _on_ids(do.Suspend),
-    "cancel": _on_ids(do.Cancel),
     "hold_queue": _on_ids(do.HoldQueues, "names"),
     "drain_queue": _on_ids(do.DrainQueues, "names"),
     "open_queue": _on_ids(do.OpenQueues, "names"),
     "unreserve": _on_ids(do.Unreserve, "names"),
     "approve_spending": _on_ids(do.ApproveSpending),
 }
-"""What a step of a script may say. docs/incidents.md lists them."""
+"""Steps of a script, with those that are a command on ids under its own name. docs/incidents.md lists them."""
 
 
 def acts_of(draft: Draft) -> tuple[Act, ...]:
-    """What it would do to the cell: what tells people alone is left out, as it is never wrong, and never enough."""
+    """Actions of a draft on the cell. Notifications of people are left out: they are never wrong, and never enough."""
     if draft.request is None:
         return ()
     return tuple(step.act for step in draft.request.steps if find(step.act.action).command)
 
 
 def told(act: Act, budgets: Mapping[str, BudgetSpec]) -> dict[str, Any]:
-    """What an act changes, by the names that incidents use; quantities in whole devices, cores and nodes. `budgets`:
+    """Changes of an act, by the names that incidents use; quantities in whole devices, cores and nodes. `budgets`:
     those that are set."""
     found: dict[str, Any] = {}
     if act.queue is not None:
@@ -291,7 +287,7 @@ def _of_queue(was: QueueSpec, to: QueueSpec) -> dict[str, Any]:
 
 
 def matches(scene: PlayedIncident, acts: Sequence[Act]) -> tuple[bool, bool, str]:
-    """Whether the actions, and whether the acts as a whole, are accepted, and what is wrong with them."""
+    """Two flags, for the actions alone and for the acts as a whole being accepted, and the reason when they are not."""
     incident, budgets = scene.incident, budgets_of(scene.engine)
     if not acts:
         right = () in incident.accept
@@ -326,7 +322,7 @@ def _wrong_actions(way: Way, acts: Sequence[Act]) -> str:
 
 
 def _wrong(way: Way, act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
-    """Why no pattern of the way is of this act; empty when one is."""
+    """Reason why no pattern of the way matches the act; empty when one does."""
     problems = [_why_not(pattern, act, budgets) for pattern in way if pattern.action == act.action]
     return "" if "" in problems else problems[0]
 
@@ -366,7 +362,7 @@ def _bounds_text(wanted: Any) -> str:
 
 
 def budgets_of(engine: Engine) -> dict[str, BudgetSpec]:
-    """Those that are set, by name."""
+    """Budgets that are set, by name."""
     return {line.spec.name: line.spec for line in engine.budgets().budgets}
 
 

@@ -1,8 +1,7 @@
-"""Scripted incidents: a cell, what happens in it, what an operator asks, and what a good answer is.
+"""Scripted incidents: a cell, its events, the operator's question, and the accepted answers.
 
-They are files of their own (`console/incidents/*.yaml`), read here; `console.evals.incident_replay` brings them about
-on an engine in memory, and `console.evals.scores` judges what a drafter makes of them. docs/incidents.md says how one
-is written.
+They are YAML files (`console/evals/incidents/*.yaml`), read here. `console.evals.incident_replay` plays them on an
+engine in memory, and `console.evals.scores` judges the drafts. docs/incidents.md describes the format.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _RANGE = re.compile(r"(\d*)\.\.(\d*)")
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
-    """One act that is accepted: of which action, on what, with what."""
+    """One accepted act: its action, targets and parameters."""
 
     action: ActionName
     targets: frozenset[str]
@@ -53,7 +52,7 @@ Way = tuple[Pattern, ...]
 
 
 class RecoveryCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fork must show some time after the acts; without them it does not."""
+    """Conditions that a fork must show some time after the acts, and does not show without them."""
 
     within_ms: int
     checks: tuple[tuple[str, Any], ...]
@@ -61,7 +60,7 @@ class RecoveryCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a right answer may cost. Whatever else is stopped, lost or changed is harm."""
+    """Allowed side effects of a right answer. Anything else that is stopped, lost or changed is harm."""
 
     may_stop: tuple[str, ...] = ()
     """Workloads, or nodes whose work, it may stop."""
@@ -80,7 +79,7 @@ class IncidentLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """One night's trouble, or what only looks like it."""
+    """A fault in a cell, or something that only looks like one."""
 
     id: str
     title: str
@@ -142,7 +141,7 @@ _KEYS = (
 
 
 def incidents_of(document: LocatedDocument) -> Iterator[Incident]:
-    """Those of a file, which is a list of them. Raises SpecError."""
+    """Incidents of a file, which is a list of them. Raises SpecError."""
     if not isinstance(document.value, list):
         document.fail("", "is not a list of incidents", "Start each with '- id: NAME'")
     for i, raw in enumerate(document.value):
@@ -196,7 +195,7 @@ def _incident(document: LocatedDocument, raw: dict[str, Any], at: str) -> Incide
 
 
 def _cell(document: LocatedDocument, raw: Any, at: str) -> CellSpec:
-    """A cell file's content; nodes may be counted, as in `id: gx-01..08`."""
+    """Content of a cell file; nodes may be counted, as in `id: gx-01..08`."""
     if not isinstance(raw, dict):
         document.fail(at, "is not a cell", "Write a mapping with pools and queues")
     nodes = [{**node, "id": id_} for node in raw.get("nodes", ()) for id_ in expanded(node["id"])]
@@ -278,7 +277,7 @@ def _recovers(document: LocatedDocument, raw: Any, at: str) -> RecoveryCheck:
 
 
 def _named(raw: dict[str, Any]) -> dict[str, Any]:
-    """Names expanded, where there are names."""
+    """Lists of names expanded."""
     return {key: expanded(value) if isinstance(value, list) else value for key, value in raw.items()}
 
 

@@ -1,8 +1,8 @@
-"""What a draft is worth for a scripted incident: the right action on the right target, nothing where nothing is wrong,
-and what a fork shows of it: whether the trouble is over, and what else it would have cost.
+"""Score of a draft for a scripted incident: action, target, recovery on a fork, and harm.
 
-Harm is judged by what comes about on the fork, never by the names of actions: whatever is stopped, lost, delayed,
-closed or made dearer that the incident does not allow for.
+A draft should do the right thing to the right target, and nothing where nothing is wrong. Harm is judged by the
+state of the fork, never by names of actions: anything stopped, lost, delayed, closed or made dearer that the
+incident does not allow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GOES_ON = ("placed", "running", "finished")
 
 
 class IncidentScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How one answer did on one incident."""
+    """Result of one answer on one incident."""
 
     incident: str
     title: str
@@ -74,7 +74,7 @@ class IncidentScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is compared of a cell at one moment."""
+    """Compared state of a cell at one moment."""
 
     work: dict[str, tuple[WorkloadState, int]]
     """Workload -> state, and how often it was started."""
@@ -124,7 +124,7 @@ def seen(engine: Engine) -> CellState:
 
 
 class IncidentOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of acts on a fork, beside what came of doing nothing."""
+    """Effect of acts on a fork, compared with doing nothing."""
 
     refused: str = ""
     """Why the engine would not do them."""
@@ -135,8 +135,7 @@ class IncidentOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome(scene: PlayedIncident, acts: Sequence[Act]) -> IncidentOutcome:
-    """Do them on a fork, let time pass there and on another on which nothing is done, and compare. The scene stays as
-    it is."""
+    """Do the acts on a fork, let time pass there and on another without them, and compare. The scene stays as it is."""
     incident = scene.incident
     within_ms = incident.recovers.within_ms if incident.recovers else 30 * 60_000
     without, with_ = scene.engine.fork(), scene.engine.fork()
@@ -202,8 +201,8 @@ def _harm_at_once(incident: Incident, before: CellState, after: CellState) -> li
 
 
 def _harm_by_change(incident: Incident, before: CellState, after: CellState) -> list[str]:
-    """What is changed of things that are as they are on purpose, and of money, reservations and rules of the whole cell
-    where no accepted way does."""
+    """Changes of objects that are as they are on purpose, and of budgets, reservations and rules of the whole cell
+    where no accepted way changes them."""
     allowed = {target for way in incident.accept for pattern in way for target in pattern.targets}
     accepted = {pattern.action for way in incident.accept for pattern in way}
     found = [f"changes budget {name}" for name, spec in before.budgets.items() if after.budgets.get(name) != spec
@@ -335,7 +334,7 @@ def _restarted(engine: Engine, ids: Any) -> str:
 
 
 def _costs(engine: Engine, most: int) -> str:
-    """At most so many USD an hour, for all nodes."""
+    """At most this cost for all nodes, USD an hour."""
     cost = engine.overview(brief=True).cost_microusd_hour
     return f"it costs {usd(cost)} an hour" if cost > most * MICROUSD else ""
 
@@ -367,7 +366,7 @@ CHECKS: Mapping[str, Callable[[Engine, Any], str]] = {
 
 
 def score(scene: PlayedIncident, draft: Draft | None, why: str = "", seconds: float = 0.0) -> IncidentScore:
-    """`draft`: None where the drafter gave none, and `why`."""
+    """Score of a draft; None where the drafter gave none, with the reason `why`."""
     judged = score_acts(scene, None if draft is None else acts_of(draft), why, seconds)
     if draft is None:
         return judged
@@ -375,7 +374,7 @@ def score(scene: PlayedIncident, draft: Draft | None, why: str = "", seconds: fl
 
 
 def unsupported(draft: Draft) -> int:
-    """Sentences of it that are marked so."""
+    """Number of its sentences marked as unsupported."""
     parts = (sentence for part in draft.parts for sentence in part.sentences)
     said = (*draft.summary, *draft.rationale, *draft.risks, *draft.questions, *parts)
     return sum(bool(sentence.unsupported) for sentence in said)

@@ -1,9 +1,9 @@
-"""A model that plays a part, for `muster eval drafts --scripted`: a small server in a process of its own, which speaks
-the protocol of real ones over real HTTP.
+"""A scripted model for `muster eval drafts --scripted`: a small server in a process of its own that speaks the real
+protocol over HTTP.
 
-`perfect` gives the answer that the incident's file holds, in the form it was asked for; `hostile` breaks a rule each
-time, another one for each incident. Before each question the asker says which incident it is about and under which
-names its objects go out (`PUT /incident`): what becomes of a right answer is measured, not how one is found.
+`perfect` gives the answer of the incident's file, in the requested form; `hostile` breaks another rule for each
+incident. Before each question the evaluation names the incident and the pseudonyms of its objects (`PUT /incident`):
+the handling of a right answer is measured, not the search for one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runbooks.drafts.model_answer import offered
 from runbooks.plans.typed_plan import ActionName
 
 STALL_S = 3.0
-"""How long the hostile one keeps silent: longer than what it is asked with allows."""
+"""Silence of the hostile model, longer than the deadline of its caller."""
 MAX_FACTS = 4
 _FACT = re.compile(r'^\{"id": "F\d+".*\}$', re.MULTILINE)
 NO_NAMES: Mapping[str, str] = {}
@@ -35,7 +35,7 @@ Step = dict[str, Any]
 
 
 def content(title: str, summary: str, steps: Sequence[Step], rationale: Sequence[str] = ()) -> str:
-    """An answer of the form that is asked for."""
+    """An answer in the requested form."""
     return json.dumps(
         {
             "title": title[:120], "summary": summary, "rationale": list(rationale), "risks": [],
@@ -45,7 +45,7 @@ def content(title: str, summary: str, steps: Sequence[Step], rationale: Sequence
 
 
 def step(action: ActionName, given: Mapping[str, Any], names: Mapping[str, str] = NO_NAMES) -> Step:
-    """One step, with null for what is left out. `names`: as "node_id gx-01" -> what the model is told it is called."""
+    """One step, with null for parameters left out. `names`: "node_id gx-01" -> the name that the model was given."""
     told: dict[str, Any] = {}
     for name, parameter in offered(action).items():
         value = given.get(name)
@@ -59,12 +59,12 @@ def step(action: ActionName, given: Mapping[str, Any], names: Mapping[str, str] 
 
 
 def facts_in(prompt: str) -> list[dict[str, Any]]:
-    """Those that it was told."""
+    """Facts of the prompt."""
     return [json.loads(line) for line in _FACT.findall(prompt)]
 
 
 def perfect(incident: Incident, prompt: str, names: Mapping[str, str]) -> str:
-    """What the incident's file says is right, resting on facts that it was told."""
+    """The right answer of the incident's file, resting on facts of the prompt."""
     told = [fact for fact in facts_in(prompt) if "reads" in fact][:MAX_FACTS]
     rationale = [f"{fact['metric']} of {fact.get('of', 'the cell')} is {{{fact['id']}}}" for fact in told]
     steps = [step(action, given, names) for action, given in incident.perfect]
@@ -76,7 +76,7 @@ def perfect(incident: Incident, prompt: str, names: Mapping[str, str]) -> str:
 
 
 def named(prompt: str, kind: str) -> list[str]:
-    """Objects of a kind that facts are told of."""
+    """Objects of a kind in the facts."""
     found = [str(fact["of"]) for fact in facts_in(prompt) if "of" in fact and str(fact["metric"]).startswith(kind)]
     return list(dict.fromkeys(found)) or ["gx-404"]
 
@@ -141,7 +141,7 @@ class _Server(ThreadingHTTPServer):
         self.names = NO_NAMES
 
     def handle_error(self, *_: object) -> None:
-        """Who asks hangs up on a hostile one."""
+        """Silent: the caller hangs up on a hostile answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(part: str, folder: Path) -> Iterator[int]:
-    """Yields the port once, and serves until standard input is closed: until whoever asks is gone."""
+    """Yield the port once, and serve until standard input is closed, when the parent process is gone."""
     server = _Server(part, load(folder=folder))
     yield server.server_port
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,8 +1,7 @@
-"""The fleet's line to one cell: what it looks like now, what it says of a submission, and sending it one.
+"""The fleet's connection to one cell: its present state, offers for work, and submissions.
 
-A thread of its own watches the cell and is the only one that waits for it: whoever routes work looks at what the
-watcher has seen, and asks only cells that answer. A cell that fails to answer once counts as down until the watcher has
-heard it again.
+A thread of its own watches the cell, and only that thread waits for it: routing uses the watcher's snapshot and asks
+only cells that answer. A cell that fails to answer once counts as down until the watcher has heard it again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from engine.admission.fleet_routing import FLEET_TAG, CellClock, CellFacts, CellOffer, as_of_cell, offer_of
+from engine.admission.fleet_routing import FLEET_TAG, CellClock, CellFacts, CellLink, CellOffer, as_of_cell, offer_of
 from engine.model.commands import Submit
 from engine.model.errors import (
     BusyError,
@@ -27,15 +26,14 @@ from engine.model.errors import (
     SpecError,
     UnreachableError,
 )
-from engine.model.queries import Query, Term
+from engine.model.queries import Overview, Query, Term
 from engine.model.spec_parts import HOUR_MS
 from engine.model.twin_queries import AskOptions, Options
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from console.client.protocol import Client, Health
-    from engine.admission.fleet_routing import CellLink
     from engine.external.mirror_report import MirrorReport
-    from engine.model.queries import Overview
     from engine.model.specs import WorkloadSpec
 
 NOT_ASKED = "it was not asked yet"
@@ -50,14 +48,15 @@ RETRY_S = (0.5, 1.0, 2.0, 3.0)
 MIN_BETWEEN_S = 0.5
 """Between two looks at what has changed, however much happens."""
 HEARD_MS = 10_000
-"""A cell that was seen so lately is there, however long an answer of its twin takes."""
+"""Age up to which a snapshot proves that the cell is there, however long its twin takes to answer."""
 RUNNING, ENDED = ("placed", "running"), ("finished", "failed", "cancelled")
 TAKEN = ("is there already", "was asked for already")
-"""In what a cell says when it has the id: as a workload, or as something that another scheduler was asked for."""
+"""Parts of a cell's error when it has the id: as a workload, or as a request to another scheduler."""
 ASKED, DOUBT = "asked of Slurm", "in doubt"
-"""How that stands which another scheduler was asked for and the cell does not show yet; in doubt: `muster intents`."""
+"""States of work that another scheduler was asked for and the cell does not show yet; in doubt: see `muster
+intents`."""
 SENT_BACK = ("refused", "expired", "undone")
-"""How an intent ends of which nothing was done."""
+"""Phases in which an intent ends without effect."""
 MAX_INTENTS = 1_000
 AT_ONCE = 200
 """Workloads asked for in one query."""
@@ -65,7 +64,7 @@ MAX_CHANGES = 2_000
 UNKNOWN_RUN_MS = HOUR_MS
 """Run time taken for the cost of work that tells none."""
 TWIN_PART = 0.25
-"""Of the time for an answer that the twin may run ahead: on a busy machine it takes up to three times as long."""
+"""Part of the time for an answer that the twin may run ahead: on a busy machine it takes up to three times as long."""
 
 MAX_SEEDS, MIN_SEEDS = 8, 3
 """Rehearsals of one shape, and of each of many."""
@@ -75,7 +74,7 @@ Connect = Callable[["CellLink", float], "Client"]
 
 
 class SendResult(NamedTuple):
-    """What became of sending a submission."""
+    """Outcome of sending a submission."""
 
     outcome: Literal["there", "refused", "later", "not_sent", "unknown"]
     """`later`: certainly not there, and may be tried again anywhere; `unknown`: it may be there."""
@@ -92,7 +91,8 @@ class CellSnapshot(NamedTuple):
 
     @property
     def shut(self) -> str:
-        """Why nothing may be sent there although its engine answers: of a cell that another scheduler decides."""
+        """Reason why nothing may be sent to a cell whose engine answers: its other scheduler is not available or not
+        ours to command."""
         if self.mirror.state == "none":
             return ""
         if self.mirror.state != "following":
@@ -105,7 +105,7 @@ class CellSnapshot(NamedTuple):
 
 
 class RemoteWorkload(NamedTuple):
-    """How a workload stands in its cell."""
+    """State of a workload in its cell."""
 
     state: str
     running: int
@@ -116,7 +116,7 @@ class RemoteWorkload(NamedTuple):
 
 
 class CellLine:
-    """One cell. `heard` is called on the watcher's thread: with the ids that something happened to, or None when
+    """Connection to one cell. `heard` is called on the watcher's thread: with the ids that changed, or None when
     anything may have; and whenever the cell went down or came back."""
 
     def __init__(
@@ -151,11 +151,12 @@ class CellLine:
 
     @property
     def pid(self) -> int:
-        """Process of its engine as last seen; 0 where it was never seen."""
+        """Process of its engine as last seen; 0 if never seen."""
         return self.seen.health.pid if self.seen is not None else 0
 
     def facts(self, closed: str | None, sent: dict[str, int]) -> CellFacts:
-        """For a decision. `closed`: why a person has closed it; `sent`: what went there since it was last seen."""
+        """Facts for a routing decision. `closed`: why a person has closed the cell; `sent`: resources sent there
+        since it was last seen."""
         if closed is not None:
             return CellFacts(link=self.link, why_not=f"closed by hand{f': {closed}' if closed else ''}")
         if self.error or self.seen is None:
@@ -169,7 +170,8 @@ class CellLine:
     # -- asking and sending, on the caller's thread
 
     def offers(self, specs: Sequence[WorkloadSpec], horizon_ms: int, answer_within_ms: int) -> list[CellOffer | None]:
-        """What its twin says of each, were it alone sent now; None of those of which it did not in time."""
+        """Offers of the cell's twin, for each spec as if it were sent alone now; None for those without an answer in
+        time."""
         seen = self.seen
         if seen is None:
             return [None] * len(specs)
@@ -187,7 +189,8 @@ class CellLine:
     def _tried(
         self, specs: Sequence[WorkloadSpec], seen: CellSnapshot, horizon_ms: int, until: float
     ) -> list[CellOffer | None]:
-        """Raises MusterError other than for what one of them has wrong: the others are asked without it."""
+        """Offers, where a spec that the cell refuses does not keep the others from being asked about. Raises
+        MusterError for any other failure."""
         if time.monotonic() >= until:
             return [self.unsaid()] * len(specs)
         try:
@@ -200,10 +203,10 @@ class CellLine:
             return first + self._tried(specs[half:], seen, horizon_ms, until)
 
     def unsaid(self) -> CellOffer | None:
-        """For a cell that has not said in time when it would start something: it may be busy, if the watcher has heard
-        it of late; else None."""
+        """Offer of a cell that did not answer in time: silent when the watcher has heard it of late, as it may be
+        busy; else None."""
         seen_ms = self.seen.wall_ms if self.seen is not None and not self.error else 0
-        fresh = time.time_ns() // 1_000_000 - seen_ms < HEARD_MS
+        fresh = wall_ms() - seen_ms < HEARD_MS
         return CellOffer(silent="its twin did not answer in time") if fresh else None
 
     def _asked(
@@ -241,8 +244,8 @@ class CellLine:
         ]  # fmt: skip
 
     def send(self, spec: WorkloadSpec, *, again: bool) -> SendResult:
-        """Submit it. A cell has an id only once; `again`: an earlier try may have brought it there. Whatever is not
-        certain is `unknown`."""
+        """Submit a workload. A cell has an id only once; `again`: an earlier try may have brought it there. Any
+        doubt is `unknown`."""
         seen = self.seen
         if seen is None:
             return SendResult("not_sent", self.error)
@@ -264,7 +267,7 @@ class CellLine:
         return SendResult("there")
 
     def _refused(self, client: Client, given: WorkloadSpec, error: MusterError, again: bool) -> SendResult:
-        """Refused: because an earlier try has brought it there already, or really."""
+        """Outcome of a refusal: an earlier try brought the workload there already, or the cell refuses it."""
         first = f"{given.id}/{given.array.first}" if given.array is not None else given.id
         taken = any(words in error.problem for words in TAKEN)
         try:
@@ -281,7 +284,7 @@ class CellLine:
         return SendResult("refused", f"another workload is there by the name of {given.id}")
 
     def standings(self, specs: Sequence[WorkloadSpec]) -> dict[str, RemoteWorkload]:
-        """Id -> how it stands in the cell, of those that are there. Raises MusterError."""
+        """State of workloads in the cell by id, of those that exist there. Raises MusterError."""
         client = self._client(WATCH_PATIENCE_S)
         found: dict[str, RemoteWorkload] = {}
         single = [spec.id for spec in specs if spec.array is None]
@@ -307,7 +310,7 @@ class CellLine:
             return self._clients[key]
 
     def _down(self, error: MusterError) -> None:
-        """It failed to answer: nobody else asks it before the watcher has heard it."""
+        """Mark the cell as down: nobody else asks it before the watcher has heard it."""
         self.error = error.problem
         self._look.set()
 
@@ -327,7 +330,7 @@ class CellLine:
                 self._lost(f"a defect of Muster's: {type(error).__name__}: {error}")
 
     def _lost(self, why: str) -> None:
-        """Say so, and wait before the next try."""
+        """Report the loss, and wait before the next try."""
         self.error = why
         self._heard(self.link.name, ())
         self._look.clear()
@@ -335,18 +338,18 @@ class CellLine:
         self._tries += 1
 
     def glance(self) -> bool:
-        """See what it looks like; whether that is another engine than before, or one that was put back, of which all
-        must be asked anew. Raises MusterError."""
+        """Take a snapshot. Returns True when it is another engine than before, or one that was put back, so that
+        everything must be asked anew. Raises MusterError."""
         client = self._client(WATCH_PATIENCE_S)
         before, again = self.seen, bool(self.error)
         health = client.health()
         overview, mirror = client.overview(), client.mirror()
-        self.seen = CellSnapshot(health, overview, time.time_ns() // 1_000_000, mirror)
+        self.seen = CellSnapshot(health, overview, wall_ms(), mirror)
         self.error, self._tries = "", 0
         return again or before is None or health.version < before.health.version
 
     def _watch(self) -> None:
-        """Until it fails to answer. Raises MusterError."""
+        """Watch the cell until it fails to answer. Raises MusterError."""
         client = self._client(WATCH_PATIENCE_S)
         version, asked = -1, -LOOK_EVERY_S
         while not self._stopped.is_set():
@@ -365,14 +368,14 @@ class CellLine:
 
 
 def _one_of(spec: WorkloadSpec) -> WorkloadSpec:
-    """Of an array the first member: its twin tries single ones."""
+    """The spec, or the first member of an array: the twin tries single ones."""
     if spec.array is None:
         return spec
     return msgspec.structs.replace(spec, id=f"{spec.id}/{spec.array.first}", array=None)
 
 
 def _of_all(spec: WorkloadSpec, one: CellOffer) -> CellOffer:
-    """With the cost of all members."""
+    """The offer with the cost of all members."""
     if spec.array is None or one.cost_microusd is None:
         return one
     members = (spec.array.last - spec.array.first) // spec.array.step + 1
@@ -380,7 +383,7 @@ def _of_all(spec: WorkloadSpec, one: CellOffer) -> CellOffer:
 
 
 def _asked_of_another(client: Client, names: Collection[str]) -> dict[str, RemoteWorkload]:
-    """How those stand that another scheduler was asked for, and that the cell does not show."""
+    """State of workloads that another scheduler was asked for, and that the cell does not show."""
     found: dict[str, RemoteWorkload] = {}
     for intent in client.intents(MAX_INTENTS).items:
         name = intent.subjects[0] if intent.what == "submit" and intent.subjects else ""
@@ -394,7 +397,7 @@ def _asked_of_another(client: Client, names: Collection[str]) -> dict[str, Remot
 
 
 def _of_array(client: Client, name: str) -> RemoteWorkload | None:
-    """How the members of an array stand; None where there are none."""
+    """State of an array by its members; None where there are none."""
 
     def matched(*states: str) -> int:
         where = (Term("array", "=", name), *(Term("state", "=", state) for state in states))

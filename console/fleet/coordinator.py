@@ -1,20 +1,15 @@
-"""A fleet: cells that are engines of their own, what was submitted to all, and what is shown of them.
+"""A fleet: cells that are engines of their own, the submissions to all of them, and the views of both.
 
-What a fleet shows of its cells and of its tenants, made of what was last seen.
-
-A fleet: cells that are engines of their own, what was submitted to all of them together, and where it went.
-
-It holds no state of the cells. What it remembers is in its journal: every submission, before it is sent and after it
-was acknowledged. A submission is sent to one cell at a time. It goes to another only when it is certain that the first
-does not have it: nobody was there, the cell has refused it, or the engine that was asked is gone and its journal does
-not know it. Otherwise it stays that cell's until the cell answers.
+It holds no state of the cells. Its journal has every submission, written before it is sent and after it was
+acknowledged. A submission is sent to one cell at a time. It goes to another only when it is certain that the first
+does not have it: nobody was there, the cell has refused it, or the engine that was asked is gone and its journal
+does not know it. Otherwise it stays with that cell until the cell answers.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +26,7 @@ from engine.admission.fleet_routing import (
     TenantShare,
     WaitingSubmission,
     asked_of,
+    barred,
     check_fleet,
     fair_order,
     over_quota,
@@ -39,13 +35,15 @@ from engine.admission.fleet_routing import (
 )
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import RESOURCES, WorkloadSpec, check_workload
+from runbooks.gate.approval_gate import wall_ms
 
 Held = dict[str, dict[str, int]]
 """Tenant -> resource -> quantity."""
 
 
 def cell_view(line: CellLine, closed: str | None, here: Sequence[FleetSubmission], spec: FleetSpec) -> CellView:
-    """`closed`: why a person has closed it, None: nobody has; `here`: what the fleet has there."""
+    """View of one cell. `closed`: why a person has closed it, None: nobody has; `here`: submissions of the fleet in
+    it."""
     seen = line.seen
     view = CellView(
         name=line.link.name,
@@ -86,7 +84,7 @@ def tenant_views(
     waiting: Sequence[FleetSubmission],
     lines: Mapping[str, CellLine],
 ) -> tuple[TenantView, ...]:
-    """Those of the fleet's file, then others that hold something."""
+    """Tenants of the fleet's file, then others that hold something."""
     known = {tenant.name: tenant for tenant in spec.tenants}
     names = [*known, *sorted(name for name in held if name not in known)]
     return tuple(_tenant(known.get(name, TenantShare(name=name)), held, capacity, waiting, lines) for name in names)
@@ -118,17 +116,13 @@ def _tenant(
 MAX_SHOWN = 100
 """Waiting submissions, and events, of one view."""
 GONE = "not there any more"
-"""Of what a cell has acknowledged and does not know: its journal is another, or was put back."""
+"""State of work that a cell has acknowledged and does not know: its journal is another, or was put back."""
 UNSEEN = ("", ASKED, DOUBT)
-"""States of what a cell has acknowledged and does not show yet."""
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+"""States of work that a cell has acknowledged and does not show yet."""
 
 
 class Fleet:
-    """One process. Its methods may be called from any thread."""
+    """One fleet. Its methods may be called from any thread."""
 
     def __init__(self, spec: FleetSpec, journal: FleetJournal, connect: Connect) -> None:
         check_fleet(spec)
@@ -167,8 +161,8 @@ class Fleet:
     # -- what is asked of it
 
     def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> tuple[str, ...]:
-        """Take them all or none; once this returns none is lost. What is there already, and the same, is taken again
-        as it is. Raises SpecError and RefusedError, JournalError when it cannot be kept."""
+        """Take all submissions or none; once this returns none is lost. An equal one that exists is accepted as it
+        is. Raises SpecError and RefusedError, JournalError when it cannot be kept."""
         with self.moved:
             self.settle()
             there = self.journal.found_in_time([spec.id for spec in workloads])
@@ -189,8 +183,7 @@ class Fleet:
         return tuple(spec.id for spec in workloads)
 
     def check(self, spec: WorkloadSpec, cells: tuple[str, ...], where: str) -> None:
-        """Raises SpecError for what is malformed and for what no cell can ever be given."""
-        from engine.admission.fleet_routing import barred
+        """Raises SpecError for a malformed workload, and for one that no cell can ever take."""
 
         check_workload(spec, where)
         terms = terms_of(spec, self.spec, cells, where=where)
@@ -203,7 +196,8 @@ class Fleet:
             raise SpecError(where, f"is more than its tenant may ever have: {too_much}", "Ask for less at once")
 
     def withdraw(self, ids: Sequence[str], by: str) -> tuple[str, ...]:
-        """Take back what waits in the fleet. Raises RefusedError, with nothing done, when one of them is in a cell."""
+        """Take back submissions that wait in the fleet. Raises RefusedError, with nothing done, when one of them is
+        in a cell."""
         with self.moved:
             found = [self._known(name) for name in ids]
             for each in found:
@@ -219,7 +213,7 @@ class Fleet:
         return tuple(ids)
 
     def set_closed(self, cell: str, closed: bool, reason: str, by: str) -> None:
-        """Send nothing more to a cell, or send again. What is there goes on."""
+        """Stop or resume sending to a cell. Its work goes on."""
         with self.moved:
             if cell not in self.lines:
                 raise NotFoundError(f"there is no cell '{cell[:60]}'", f"There are: {', '.join(self.lines)}")
@@ -280,7 +274,7 @@ class Fleet:
     # -- for whoever routes; with `moved` held
 
     def keep(self, changed: Sequence[FleetSubmission], events: Sequence[FleetEvent] = ()) -> None:
-        """Write them down, then have them be so. Raises JournalError with nothing changed."""
+        """Write changes down, then apply them. Raises JournalError with nothing changed."""
         if not changed and not events:
             return
         try:
@@ -302,7 +296,7 @@ class Fleet:
         self.moved.notify_all()
 
     def settle(self) -> None:
-        """After a change of which nobody could tell whether it was kept: have what was kept. Raises JournalError."""
+        """Reload after a write with unknown outcome. Raises JournalError."""
         with self.moved:
             if not self.journal.settle():
                 return
@@ -320,8 +314,8 @@ class Fleet:
             self.moved.notify_all()
 
     def held(self) -> Held:
-        """What each tenant holds in all cells, and what of its work is on its way to hold more. Where a cell and the
-        fleet know of different moments the larger figure counts, so that a quota is never passed."""
+        """Resources that each tenant holds in all cells, with those of its work under way. Where cell and fleet know
+        different moments the larger figure counts, so that a quota is never exceeded."""
         total: Held = {}
         running: dict[str, Held] = {name: {} for name in self.lines}
         for each in self.open.values():
@@ -344,17 +338,18 @@ class Fleet:
         return total
 
     def capacity(self) -> dict[str, int]:
-        """Of all cells, as they were last seen."""
+        """Capacity of all cells, as they were last seen."""
         seen = [line.seen.overview.capacity for line in self.lines.values() if line.seen is not None]
         return {name: sum(each.get(name, 0) for each in seen) for name in RESOURCES}
 
     def in_turn(self, waiting: Iterable[FleetSubmission], held: Held) -> list[str]:
-        """Ids of what waits, in the order in which it is tried."""
+        """Ids of waiting submissions, in the order in which they are tried."""
         rows = [WaitingSubmission(each.id, each.tenant, each.asked, each.submitted_ms) for each in waiting]
         return fair_order(rows, held, self.capacity(), self._weights)
 
     def terms(self, each: FleetSubmission) -> tuple[RoutingTerms, str]:
-        """What decides where it may go; and why it cannot go anywhere yet, where what it waits for has no cell."""
+        """Terms that decide where it may go; and the reason why it cannot go anywhere yet, where a workload it
+        depends on has no cell."""
         cells = set(each.cells)
         for need in each.spec.after:
             first = self._found_for(need.id)
@@ -369,7 +364,7 @@ class Fleet:
         return terms_of(each.spec, self.spec, cells, waited_ms=wall_ms() - each.submitted_ms)
 
     def _found_for(self, name: str) -> FleetSubmission | None:
-        """The submission that made a workload: its own, or the array's that it is a member of."""
+        """Submission of a workload: its own, or that of the array it is a member of."""
         for candidate in (name, name.rpartition("/")[0]):
             if candidate:
                 found = self.open.get(candidate) or self.journal.found([candidate]).get(candidate)
@@ -385,13 +380,13 @@ class Fleet:
             self.look(cell, subjects)
 
     def look_quietly(self, cell: str, subjects: Sequence[str] | None = None) -> None:
-        """As `look`; what goes wrong is looked at again later."""
+        """As `look`; failures are looked at again later."""
         with suppress(MusterError):
             self.look(cell, subjects)
 
     def look(self, cell: str, subjects: Sequence[str] | None = None) -> None:
-        """See how what the fleet has in a cell stands: these workloads and what was not seen yet, or all. Raises
-        JournalError, and whatever the cell's client does."""
+        """Update the state of the fleet's work in a cell: of these workloads and those not seen yet, or of all.
+        Raises JournalError, and the errors of the cell's client."""
         line = self.lines[cell]
         with self.moved:
             here = {each.id: each for each in self.open.values() if each.cell == cell and each.state == "routed"}
@@ -444,7 +439,7 @@ def _standing(now: FleetSubmission, found: RemoteWorkload | None, before: str) -
 
 
 def _back(now: FleetSubmission, why: str) -> FleetSubmission:
-    """It waits in the fleet again: for a cell that may have refused it it is as if it had never been sent."""
+    """The submission waiting in the fleet again, as if it had never been sent."""
     return msgspec.structs.replace(
         now, state="waiting", cell="", cell_state="", sent_ms=0, sent_pid=0, waits="", why=why, changed_ms=wall_ms()
     )

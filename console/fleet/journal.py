@@ -1,9 +1,9 @@
-"""What a fleet remembers: every submission with where it was sent, and a log of what happened. In a SQLite file or in a
-schema of a PostgreSQL server, by the same stores as the journals of cells.
+"""The journal of a fleet: every submission with the cell it was sent to, and a log of events.
 
-Written before anything is sent and after every answer, each time in one durable transaction: what a fleet has said it
-has, it still has after a crash, and it knows what it may have sent. One process at a time may have it open: by a lock
-on the file, or by the lease and the fence of `engine.journal.postgres_store`.
+In a SQLite file or in a schema of a PostgreSQL server, by the same stores as the journals of cells. It is written
+before anything is sent and after every answer, each time in one durable transaction: after a crash a fleet still has
+everything it acknowledged, and knows what it may have sent. One process at a time has it open, by a lock on the
+file, or by the lease and the fence of `engine.journal.postgres_store`.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ class FleetJournal:
 
     @property
     def lease(self) -> Lease | None:
-        """What lets this process write; None where that is a lock on a file."""
+        """Lease that lets this process write; None for a file, which is locked instead."""
         return None if isinstance(self._store, FileStore) else self._store.lease
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is certain that no other process has it: to be asked before anything is done that it tells of."""
+        """True while it is certain that no other process has it. Check it before acting on its content."""
         return self.lease is None or self.lease.is_held
 
     def settle(self) -> bool:
-        """Whether something may have been kept that was refused, so that all is to be read again; it can be, when this
-        returns. Raises JournalError while the database cannot be asked."""
+        """Returns True when a refused write may have been kept after all, so that everything must be read again; it
+        can be, when this returns. Raises JournalError while the database does not answer."""
         if isinstance(self._store, FileStore) or not self._store.in_doubt:
             return False
         with self._one_writer:
@@ -95,7 +95,7 @@ class FleetJournal:
         return True
 
     def _begun(self, connection: Connection) -> str:
-        """The name by which cells know work of this fleet from that of others."""
+        """Name by which cells tell this fleet's work from that of others."""
         if isinstance(self.place, Schema) and connection.execute(select(_HEAD.c.format)).scalar() != OF_A_FLEET:
             raise JournalError(f"{self.place} is the journal of a cell, not of a fleet", "Name another schema")
         create_some(connection, _OWN)
@@ -111,7 +111,7 @@ class FleetJournal:
         return rows["uid"]
 
     def open_submissions(self) -> list[FleetSubmission]:
-        """Those that are not over, oldest first."""
+        """Submissions that are not over, oldest first."""
         with self._reading() as connection:
             bodies = select(_SUBMISSIONS.c.body).where(_SUBMISSIONS.c.state.in_(OPEN)).order_by(_SUBMISSIONS.c.seq)
             return [self._decoded(body) for body in connection.execute(bodies).scalars()]
@@ -120,14 +120,14 @@ class FleetJournal:
         with self._reading() as connection:
             return connection.execute(select(func.max(_SUBMISSIONS.c.seq))).scalar() or 0
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[State, int]:
         """State -> submissions."""
         with self._reading() as connection:
             grouped = select(_SUBMISSIONS.c.state, func.count()).group_by(_SUBMISSIONS.c.state)
             return _pairs(connection, grouped)
 
     def found_in_time(self, ids: Sequence[str]) -> dict[str, FleetSubmission]:
-        """As `found`; a server that restarts is waited for, as before a change."""
+        """As `found`; waits for a server that restarts, as before a change."""
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -140,7 +140,7 @@ class FleetJournal:
             time.sleep(AGAIN_S)
 
     def found(self, ids: Sequence[str]) -> dict[str, FleetSubmission]:
-        """Those of the ids that there are."""
+        """Submissions of these ids, where they exist."""
         there: dict[str, FleetSubmission] = {}
         with self._reading() as connection:
             for at in range(0, len(ids), 500):
@@ -151,7 +151,7 @@ class FleetJournal:
         return there
 
     def page(self, states: Sequence[State], before: int, limit: int) -> list[FleetSubmission]:
-        """Newest first, those with a smaller seq than `before`; 0: from the newest on."""
+        """Submissions with a smaller seq than `before`, newest first; 0: from the newest on."""
         bodies = select(_SUBMISSIONS.c.body).order_by(_SUBMISSIONS.c.seq.desc()).limit(limit)
         if states:
             bodies = bodies.where(_SUBMISSIONS.c.state.in_(states))
@@ -161,18 +161,18 @@ class FleetJournal:
             return [self._decoded(body) for body in connection.execute(bodies).scalars()]
 
     def events(self, limit: int) -> list[FleetEvent]:
-        """The last, newest first."""
+        """Last events, newest first."""
         rows = select(_EVENTS).order_by(_EVENTS.c.seq.desc()).limit(limit)
         with self._reading() as connection:
             return [FleetEvent(**row) for row in connection.execute(rows).mappings()]
 
     def closed(self) -> dict[str, str]:
-        """Cell -> why somebody has closed it."""
+        """Cell -> reason why somebody has closed it."""
         with self._reading() as connection:
             return _pairs(connection, select(_CLOSED.c.cell, _CLOSED.c.reason))
 
     def write(self, submissions: Sequence[FleetSubmission] = (), events: Sequence[FleetEvent] = ()) -> None:
-        """All of it or nothing, on the disk when this returns. Raises JournalError."""
+        """Write all of it or nothing; it is on the disk when this returns. Raises JournalError."""
         rows = [{"seq": s.seq, "id": s.id, "state": s.state, "body": msgspec.msgpack.encode(s)} for s in submissions]
 
         def change(connection: Connection) -> None:
@@ -183,7 +183,7 @@ class FleetJournal:
         self._written(change)
 
     def set_closed(self, cell: str, reason: str | None, told: FleetEvent) -> None:
-        """`reason` None: it is open again."""
+        """Close a cell, or open it with `reason` None."""
 
         def change(connection: Connection) -> None:
             connection.execute(_CLOSED.delete().where(_CLOSED.c.cell == cell))
@@ -216,7 +216,7 @@ class FleetJournal:
 
 
 def copy(source: FleetJournal, target: FleetJournal) -> dict[str, int]:
-    """Copy all that a fleet remembers into a journal that is new, whole or not at all. Table -> rows."""
+    """Copy a fleet's journal into a new one, as a whole or not at all. Table -> rows."""
     if target.last_seq() or target.events(1):
         raise JournalError(f"{target.place} remembers a fleet already", "Name another file or another schema")
     found = {}
@@ -262,5 +262,5 @@ def _opened(place: Place, lease: Lease | None) -> FileStore | PostgresStore:
         raise JournalBusy(f"the fleet's {busy.problem}", "Use that fleet, or stop it: muster fleet stop") from None
 
 
-def _pairs(connection: Connection, wanted: Any) -> dict[str, Any]:
+def _pairs(connection: Connection, wanted: Any) -> dict[Any, Any]:
     return {row[0]: row[1] for row in connection.execute(wanted)}

@@ -1,12 +1,7 @@
-"""What a fleet can be asked, where its process is found, and the client that asks it.
+"""Questions that a fleet answers, the paths of its files, and the client that asks it.
 
-What a fleet shows of itself, and what it can be asked: its process, its client and every face use it.
-
-Times are Unix milliseconds of the fleet's clock, delays and durations milliseconds, money micro-USD.
-
-Where a fleet keeps its files, and so where its process is found.
-
-The client of a fleet: HTTP over its Unix socket. Safe to use from several threads.
+Times are Unix milliseconds of the fleet's clock, delays and durations milliseconds, money micro-USD. The client
+speaks HTTP over the fleet's Unix socket, and is safe to use from several threads.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import httpx
 import msgspec
 from msgspec import Meta
 
-from console.client.questions import Arguments, Asking, Question, asks, decoder, refuse_read_only
+from console.client.questions import Arguments, Asking, ServiceQuestion, asks, decoder, refuse_read_only
 from console.forms.settings import ConsoleSettings, cells_folder, paths_in
 from engine.admission.fleet_routing import RoutingDecision, Wait
 from engine.model.errors import MusterError, NotSentError, UnreachableError, of_code
@@ -39,7 +34,7 @@ MAX_PAGE = 1_000
 
 
 class FleetSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload that was given to the fleet, and what has become of it."""
+    """A workload that was given to the fleet, and its state."""
 
     seq: int
     id: str
@@ -106,7 +101,7 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant holds in all cells together."""
+    """A tenant's resources in all cells together."""
 
     name: str
     weight: int
@@ -121,7 +116,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the fleet did or met."""
+    """An event in the fleet."""
 
     seq: int = 0
     at_ms: int
@@ -153,7 +148,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmissionsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A window, newest first."""
+    """A page of submissions, newest first."""
 
     now_ms: int
     items: tuple[FleetSubmission, ...]
@@ -162,7 +157,7 @@ class SubmissionsPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetQuestions(Asking):
-    """What a fleet may be asked. Errors are `engine.model.errors.MusterError` and its kinds, nothing else."""
+    """Questions to a fleet. Errors are `engine.model.errors.MusterError` and its kinds, nothing else."""
 
     @asks("GET", "/v1/fleet")
     def view(self) -> FleetView:
@@ -203,7 +198,7 @@ class FleetQuestions(Asking):
 
 
 FOLDER = "fleet"
-"""Among the folders of the cells, when no other is named."""
+"""Default folder of a fleet, among those of the cells."""
 
 
 class FleetPaths(NamedTuple):
@@ -229,7 +224,7 @@ PATIENCE_S = 90.0
 
 
 class FleetClient(FleetQuestions):
-    """Asks a fleet what `console.fleet.queries` declares."""
+    """Asks the questions of `FleetQuestions` over the fleet's socket."""
 
     def __init__(self, where: Path, *, read_only: bool = False, patience_s: float = PATIENCE_S) -> None:
         self.read_only = read_only
@@ -245,7 +240,7 @@ class FleetClient(FleetQuestions):
     def close(self) -> None:
         self._http.close()
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         if self.read_only and question.changes_with(arguments):
             raise refuse_read_only()
         path, query, body = question.sent(arguments)

@@ -1,10 +1,9 @@
-"""Deciding and sending: what waits in the fleet, what cells say of it beforehand, and where it goes.
+"""Routing of a fleet's submissions: offers of the cells, decisions, and sending.
 
-What cells say of work before it is sent there: asked side by side, of many shapes in one question, within a bounded
-time. Work of the same shape shares what they said for a few seconds, as long as what was sent meanwhile leaves room.
-
-Deciding and sending: one thread goes through what waits in the fleet, in the order of fair shares, asks the cells
-that may take it, writes down where it goes, sends it, and writes down what the cell said.
+One thread goes through the waiting submissions in the order of fair shares. It asks the cells that may take them,
+writes down the chosen cell, sends, and writes down the cell's answer. Cells are asked side by side, about many
+shapes in one question, within a bounded time (`Offers`). Work of the same shape shares an offer for a few seconds,
+as long as what was sent meanwhile leaves room.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from console.fleet.cell_connection import SendResult
-from console.fleet.coordinator import Fleet, Held, event, wall_ms
+from console.fleet.cell_connection import CellLine, SendResult
+from console.fleet.coordinator import Fleet, Held, event
 from console.fleet.queries import FleetEvent, FleetSubmission
 from engine.admission.fleet_routing import (
     CellFacts,
     CellOffer,
+    Routing,
     RoutingDecision,
     RoutingTerms,
     asked_of,
@@ -33,12 +33,7 @@ from engine.admission.fleet_routing import (
 )
 from engine.model.errors import JournalError, SpecError
 from engine.model.specs import WorkloadSpec
-
-if TYPE_CHECKING:
-    from console.fleet.cell_connection import CellLine
-    from engine.admission.fleet_routing import Routing
-    from engine.model.specs import WorkloadSpec
-
+from runbooks.gate.approval_gate import wall_ms
 
 FRESH_S = 5.0
 """How long an answer of a cell holds for other work of the same shape."""
@@ -53,7 +48,7 @@ Key = tuple[str, bytes]
 
 
 class MissingOffer(NamedTuple):
-    """A shape of which some cells have not said anything that holds."""
+    """A shape that some cells have no valid offer for."""
 
     shape: bytes
     spec: WorkloadSpec
@@ -69,7 +64,7 @@ class OfferRequest(NamedTuple):
 
 
 class TimedOffer(NamedTuple):
-    """What a cell said."""
+    """An offer and its time."""
 
     offer: CellOffer | None
     """None: it did not answer."""
@@ -78,7 +73,7 @@ class TimedOffer(NamedTuple):
 
 
 class Offers:
-    """Of all cells of a fleet. To be used by any thread."""
+    """Offers of all cells of a fleet. May be used by any thread."""
 
     def __init__(self, lines: Mapping[str, CellLine], rules: Routing, pool: Executor) -> None:
         self._lines, self._rules, self._pool = lines, rules, pool
@@ -92,7 +87,7 @@ class Offers:
         """Of every cell that is being asked, about what."""
 
     def said(self, shape: bytes, cell: CellFacts, asked: Mapping[str, int]) -> TimedOffer | None:
-        """What it has said of such work that holds for one more; None: it has to be asked."""
+        """The cell's offer for such work if it still holds for one more; None: the cell has to be asked."""
         key = (cell.link.name, shape)
         kept = self._kept.get(key)
         return kept if kept is not None and self._holds(key, kept, cell, asked) else None
@@ -108,13 +103,12 @@ class Offers:
         return self._sent_on.get(key, 0) < MAX_DELAYED
 
     def used(self, cell: str, shape: bytes) -> None:
-        """One more was sent there on what it said."""
+        """Count a submission sent on this offer."""
         self._sent_on[cell, shape] = self._sent_on.get((cell, shape), 0) + 1
 
     def ask(self, wanted: Sequence[MissingOffer]) -> None:
-        """Have all cells asked at once, each about so many of these shapes as one question holds, those first that it
-        was not asked about for longest. Who has not answered in time has said nothing; what was not asked is for next
-        time."""
+        """Ask all cells at once, each about as many shapes as one question holds, those not asked about for longest
+        first. A cell that does not answer in time has made no offer; the remaining shapes are for next time."""
         self._forget()
         asked: dict[Key, Future[None]] = {}
         for cell, shapes in self._chosen(wanted).items():
@@ -127,7 +121,8 @@ class Offers:
                 self._keep(key, self._lines[key[0]].unsaid())
 
     def _queued(self, cell: str, wanted: MissingOffer) -> Future[None]:
-        """Done when the cell has said something of it. Who asks the same meanwhile waits for the same answer."""
+        """Future that is done when the cell has answered about the shape. Concurrent questions about it share one
+        answer."""
         with self._lock:
             for known in (self._under_way.get(cell, {}), self._queue.setdefault(cell, {})):
                 if wanted.shape in known:
@@ -136,7 +131,8 @@ class Offers:
             return asked.said
 
     def _begin(self, cell: str) -> None:
-        """One question at a time: a cell's twin runs few, and what comes meanwhile is one question more."""
+        """Start asking a cell, one question at a time: its twin runs few, and shapes that come meanwhile join the
+        next one."""
         with self._lock:
             if cell in self._under_way:
                 return
@@ -144,7 +140,7 @@ class Offers:
         self._pool.submit(self._questions, cell)
 
     def _questions(self, cell: str) -> None:
-        """Until nobody wants to know anything of it. On a thread of the pool."""
+        """Ask a cell until nobody has a question for it. On a thread of the pool."""
         while True:
             with self._lock:
                 queue = self._queue[cell]
@@ -169,7 +165,7 @@ class Offers:
         self._sent_on[key] = 0
 
     def _chosen(self, wanted: Sequence[MissingOffer]) -> dict[str, list[MissingOffer]]:
-        """Cell -> what it is asked about now."""
+        """Cell -> shapes that it is asked about now."""
         lists: dict[str, dict[bytes, MissingOffer]] = {}
         for each in wanted:
             for cell in each.cells:
@@ -191,7 +187,7 @@ class Offers:
 
 
 def shape_of(spec: WorkloadSpec) -> bytes:
-    """The same for work of which a cell says the same: what its tasks run is not asked."""
+    """Key that is equal for work with equal offers: the command of its tasks is left out."""
     return msgspec.msgpack.encode(msgspec.structs.replace(spec, id="", name="", run=None))
 
 
@@ -239,7 +235,7 @@ class Router:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the present turn; what was sent and not answered is settled after the next start."""
+        """Stop after the present turn; unanswered submissions are settled after the next start."""
         self._stopped = True
         self._wake.set()
         self._thread.join(10)
@@ -253,7 +249,7 @@ class Router:
         self._wake.set()
 
     def await_decided(self, ids: Sequence[str], within_s: float) -> None:
-        """Returns when each of these was sent, or kept for a reason; or when the time is over."""
+        """Wait until each of these was sent or kept for a reason, or the time is over."""
         until = time.monotonic() + within_s
         with self._fleet.moved:
             while (left := until - time.monotonic()) > 0:
@@ -263,7 +259,7 @@ class Router:
                 self._fleet.moved.wait(left)
 
     def refuse_hopeless(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> None:
-        """Raises SpecError for what every cell refuses for good: whoever submits it wants to know. Of many kinds
+        """Raises SpecError for work that every cell refuses for good, so that its submitter knows. Of many kinds
         only as many are asked about as the time for one answer allows: the others wait, and say why."""
         until = time.monotonic() + self._fleet.spec.routing.answer_within_ms / 1000
         with self._fleet.moved:
@@ -279,14 +275,14 @@ class Router:
                 raise SpecError(where, f"no cell may take it ({told})", "Nothing was submitted")
 
     def previews(self, specs: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> list[RoutingDecision]:
-        """Of each where it would go, were it alone. Raises SpecError."""
+        """Decision for each workload as if it were alone. Raises SpecError."""
         for spec in specs:
             self._fleet.check(spec, cells, "workload")
         self._hear(specs, cells, by)
         return [self.preview(spec, cells, by) for spec in specs]
 
     def _hear(self, specs: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> None:
-        """Have the cells asked about as many of these shapes as one question holds. Raises SpecError."""
+        """Ask the cells about as many of these shapes as one question holds. Raises SpecError."""
         wanted = []
         for spec in specs:
             each = _not_kept(spec, cells, by)
@@ -297,7 +293,7 @@ class Router:
         self._offers.ask(wanted)
 
     def preview(self, spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> RoutingDecision:
-        """Where it would go now. Nothing is kept. Raises SpecError."""
+        """Decision for a workload now. Nothing is kept. Raises SpecError."""
         fleet = self._fleet
         fleet.check(spec, cells, "workload")
         each = _not_kept(spec, cells, by)
@@ -329,7 +325,7 @@ class Router:
                 self._fleet.fault = ""
 
     def turn(self) -> None:
-        """Go once through what waits. Raises JournalError, with what could not be written down not done."""
+        """Go once through the waiting submissions. Raises JournalError; what could not be written down was not done."""
         fleet = self._fleet
         fleet.settle()
         self._tidy()
@@ -345,8 +341,8 @@ class Router:
                 self._wake.set()  # more shapes than one question holds, or more work than one answer
 
     def _route(self, names: Sequence[str], held: Held, *, in_turn: bool = False) -> list[str]:
-        """Decide on these and send them, where the cells have said what has to be known. Returns the others; with
-        `in_turn` those are all from the first one on."""
+        """Decide on these and send them, where the offers are known. Returns the others; with `in_turn` everything
+        from the first of them on."""
         fleet = self._fleet
         batch: list[FleetSubmission] = []
         left: list[str] = []
@@ -378,7 +374,7 @@ class Router:
         return left
 
     def _wanted(self, names: Sequence[str]) -> list[MissingOffer]:
-        """What cells have to be asked about these."""
+        """Offers that are missing for these."""
         found = []
         for name in names:
             with self._fleet.moved:
@@ -408,7 +404,7 @@ class Router:
             fleet.moved.notify_all()
 
     def _chosen(self, each: FleetSubmission, found: RoutingDecision, held: Held) -> FleetSubmission:
-        """As it is to be sent; from now on it counts as there."""
+        """The submission as it is to be sent; from now on it counts as in its cell."""
         line = self._fleet.lines[found.cell]
         now_ms = wall_ms()
         sums = held.setdefault(each.tenant, {})
@@ -424,7 +420,7 @@ class Router:
     # -- what the cells say
 
     def _decide(self, each: FleetSubmission, terms: RoutingTerms) -> RoutingDecision:
-        """Where it goes, by what cells have said of late; the others that may take it are asked."""
+        """Decision by recent offers; cells without one are asked."""
         offers, silent = self._said(each, terms)
         if silent:
             self._offers.ask([MissingOffer(shape_of(each.spec), each.spec, silent)])
@@ -433,7 +429,7 @@ class Router:
         return decide(terms, self._facts(), offers, self._fleet.spec)
 
     def _said(self, each: FleetSubmission, terms: RoutingTerms) -> tuple[dict[str, CellOffer], list[str]]:
-        """What cells have said of such work that still holds; and those that would have to be asked."""
+        """Offers that still hold for such work; and the cells that would have to be asked."""
         offers: dict[str, CellOffer] = {}
         silent: list[str] = []
         shape = shape_of(each.spec)
@@ -487,8 +483,8 @@ class Router:
 
     # -- sending
 
-    def _send(self, batch: list[FleetSubmission]) -> list[FleetSubmission]:
-        """Write down where they go; then send them, and do not wait for that. Returns the empty batch that is next."""
+    def _send(self, batch: list[FleetSubmission]) -> None:
+        """Write down where they go, then send them without waiting for that."""
         if batch:
             fleet = self._fleet
             with fleet.moved:
@@ -497,10 +493,9 @@ class Router:
                 fleet.keep(batch, [event("routed", each.id, f"to {each.cell}: {each.why}") for each in batch])
             for each in batch:
                 self._try(each)
-        return []
 
     def _settle(self) -> None:
-        """Ask again for what a cell has not acknowledged, once it answers."""
+        """Send again what a cell has not acknowledged, once it answers."""
         now = time.monotonic()
         with self._fleet.moved:
             rest = [each for each in self._fleet.open.values() if each.state == "sending"]
@@ -535,12 +530,12 @@ class Router:
             self._wake.set()
 
     def _look_at_new(self, cell: str) -> None:
-        """See how what was acknowledged of late stands: what happened to it may have been heard before that."""
+        """Look at newly acknowledged work: its first changes may have been heard before the acknowledgement."""
         self._to_look.discard(cell)
         self._fleet.look_quietly(cell, ())
 
     def _may_be_under_way(self, each: FleetSubmission) -> bool:
-        """Whether an earlier try that was not answered may still take effect after a refusal."""
+        """True when an earlier try without an answer may still take effect after a refusal."""
         line = self._fleet.lines[each.cell]
         again = each.id in self._retry_at
         return again and line.pid == each.sent_pid and wall_ms() - each.sent_ms < SETTLE_MS
@@ -576,7 +571,7 @@ class Router:
 
 
 def _not_kept(spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> FleetSubmission:
-    """As it would be, were it submitted."""
+    """The submission as it would be."""
     now_ms = wall_ms()
     return FleetSubmission(
         seq=0, id=spec.id, state="waiting", spec=spec, asked=asked_of(spec), cells=cells, by=by, submitted_ms=now_ms,

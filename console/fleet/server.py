@@ -1,9 +1,9 @@
-"""A fleet as a process: opens its journal, watches its cells, routes, and serves whoever may connect to its socket. Its
-questions are declared in `console.fleet.queries`.
+"""A fleet as a process: it opens its journal, watches its cells, routes, and serves its socket.
 
-The socket is its owner's alone, or a group's too: who can connect may submit, and take back what they submitted, as the
-account that the kernel tells; what concerns everybody is for the owner. To its cells the fleet is one operator among
-others; what it may do there is each cell's policy to say. It tells them whose word it passes on.
+The socket belongs to its owner, or to a group too. Whoever can connect may submit, and take back their own
+submissions, as the account that the kernel tells; actions that concern everybody are for the owner. To its cells the
+fleet is an ordinary operator under each cell's policy, and it tells them the submitting account. The questions are
+declared in `console.fleet.queries`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,21 @@ import asyncio
 import contextlib
 import functools
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.launch import note
-from console.client.questions import Question, know_structs, questions_of, wrap_answers
+from console.client.questions import ServiceQuestion, know_structs, questions_of, wrap_answers
 from console.client.remote import RemoteClient
 from console.client.sockets import bind_unix, private_folder, remove_unix, socket_folder
 from console.fleet.coordinator import Fleet
@@ -37,6 +34,7 @@ from console.fleet.journal import FleetJournal
 from console.fleet.queries import (
     MAX_AT_ONCE,
     STATES,
+    FleetPaths,
     FleetQuestions,
     FleetSubmission,
     FleetView,
@@ -47,27 +45,32 @@ from console.fleet.routing import Router
 from console.forms.settings import TOKEN, ConsoleSettings
 from console.server.authentication import BrowserGuard
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
-from console.server.operations import DEFECT, Forbidden, Operation, answer, asked_by, refusal
+from console.server.operations import Forbidden, Operation, answer, asked_by
 from console.server.request_handler import read_arguments
+from console.server.served_process import (
+    after_loss,
+    end_when_taken,
+    error_handlers,
+    stop_on_signals,
+    uvicorn_config,
+    wait_for_lease_alone,
+)
 from console.text.terminal_text import printable
-from engine.admission.fleet_routing import BY_TAG, RoutingDecision
+from engine.admission.fleet_routing import BY_TAG, CellLink, FleetSpec, RoutingDecision
 from engine.journal.database import Place, Schema, SqliteFile
-from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.errors import NotFoundError, SpecError
 from engine.model.specs import WorkloadSpec
 from runbooks.gate.decisions import ROOT
 from runbooks.plans.identity import OWNER
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from console.fleet.queries import FleetPaths
-    from engine.admission.fleet_routing import CellLink, FleetSpec
 
 AWAITED = 50
-"""Of so many workloads at most a submission waits to tell where they went."""
+"""Largest submission that waits to report where its workloads went."""
 AWAITED_S = 2.0
-"""Beyond the time that cells have for an answer."""
+"""Wait beyond the time that cells have for an answer."""
 TRUSTED = (OWNER, ROOT)
-STOP_S = 5
 
 
 class FleetAnswers(FleetQuestions):
@@ -94,7 +97,7 @@ class FleetAnswers(FleetQuestions):
         return self._fleet.submission(submission_id)
 
     def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...] = ()) -> tuple[FleetSubmission, ...]:
-        """Kept, and decided on where that takes a moment: as they stand then."""
+        """Accept work and return its state once decided, where that takes a moment."""
         if not 0 < len(workloads) <= MAX_AT_ONCE:
             raise SpecError("workloads", f"are {len(workloads)}", f"Give 1 to {MAX_AT_ONCE:,}")
         fleet, specs = self._fleet, _in_the_name_of(self._by, workloads)
@@ -132,7 +135,7 @@ wrap_answers(FleetAnswers, FleetQuestions, lambda _, method: method)
 def fleet_routes(answers: FleetAnswers) -> list[Route]:
     """One for each question."""
 
-    async def answered(question: Question, operation: Operation, request: Request) -> Response:
+    async def answered(question: ServiceQuestion, operation: Operation, request: Request) -> Response:
         arguments, _ = await read_arguments(question, operation, request)
         named = answers.acting_as(_account(request))
         return await answer(lambda: question.answered_by(named, arguments))
@@ -146,16 +149,14 @@ def fleet_routes(answers: FleetAnswers) -> list[Route]:
 def serve_fleet(
     spec: FleetSpec, paths: FleetPaths, group: str = "", place: Place | None = None, *, standby: bool = False
 ) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP. `place`: where its journal is, by default the file in its folder;
-    `standby`: wait until the fleet that has it ends. Raises MusterError when it cannot."""
+    """Run until SIGTERM, SIGINT or SIGHUP. `place`: its journal, by default the file in its folder; `standby`: wait
+    until the fleet that has it ends. Raises MusterError when it cannot."""
     know_structs()
     socket_folder(paths.socket.parent, group)
     private_folder(paths.folder)
     os.umask(0o077)
     # One token for all cells would be shown to each of them: the file says which goes where.
     os.environ.pop(TOKEN, None)
-    from console.service.standby import after_loss, wait_for_lease_alone
-
     place = place or SqliteFile(paths.journal)
     lease = None
     if standby and isinstance(place, Schema):
@@ -187,15 +188,13 @@ def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal
         router.start()
         after.callback(router.stop)
         if journal.lease is not None:
-            from console.service.standby import end_when_taken
-
             end_when_taken(journal.lease, lambda: not router.is_alive, "fleet")
         asyncio.run(run_server(fleet, router, bound, lambda: _say_ready(fleet, paths)))
         print("muster fleet stops", file=sys.stderr, flush=True)
 
 
 def connected(link: CellLink, patience_s: float) -> Client:
-    """A client of a cell, as the account this process runs as, or with the token of the fleet's file."""
+    """A client of a cell, as the account of this process, or with the token of the fleet's file."""
     identity = Identity(ConsoleSettings(token_file=link.token_file)) if link.token_file else None
     return RemoteClient(link.connect, identity=identity, patience_s=patience_s)
 
@@ -208,8 +207,8 @@ async def run_server(
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serves on a bound socket until a signal comes or, where signals are not ours to take, `stop` is set."""
-    server = DoorwayServer(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN), OpenConnections())
-    stopping = stop or _stop_on_signals()
+    server = DoorwayServer(uvicorn_config(build_fleet_app(fleet, router), _Protocol), OpenConnections())
+    stopping = stop or stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopped = asyncio.create_task(stopping.wait())
     while not server.started and not serving.done():
@@ -221,13 +220,6 @@ async def run_server(
     await serving
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
-    return stop
-
-
 def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
     of = f"muster fleet '{fleet.spec.name}' of {len(fleet.lines)} cells"
     print(printable(f"{of} ready on {paths.socket}, process {os.getpid()}"), file=sys.stderr, flush=True)
@@ -236,32 +228,16 @@ def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
 def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
     app = Starlette(
         routes=fleet_routes(FleetAnswers(fleet, router)),
-        exception_handlers={
-            MusterError: _handled, HTTPException: _http_error, ClientDisconnect: _handled, Exception: _unexpected,
-        },
-    )  # fmt: skip
+        exception_handlers=error_handlers(
+            lambda path: NotFoundError(f"there is no {path} here", "This is a fleet, not a cell")
+        ),
+    )
     app.add_middleware(BrowserGuard, hosts=("muster", "localhost"))
     return app
 
 
-async def _handled(request: Request, error: Exception) -> Response:
-    return refusal(error if isinstance(error, MusterError) else SpecError("body", "ended early", "Send it again"))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    if getattr(error, "status_code", 500) == 404:
-        return refusal(NotFoundError(f"there is no {request.url.path[:120]} here", "This is a fleet, not a cell"))
-    refused = refusal(SpecError("method", f"{request.method} is not possible on {request.url.path[:120]}", ""))
-    refused.status_code = getattr(error, "status_code", 500)
-    return refused
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    return refusal(DEFECT)
-
-
 def _in_the_name_of(account: str, workloads: Sequence[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
-    """With the word of whose it is, whatever they say themselves."""
+    """The workloads tagged with the submitting account, whatever tags they came with."""
     return tuple(msgspec.structs.replace(spec, tags={**spec.tags, BY_TAG: account}) for spec in workloads)
 
 
@@ -269,18 +245,5 @@ def _account(request: Request) -> str:
     return request.client.host if request.client is not None else "unknown"
 
 
-class _Protocol(WatchedConnection, H11Protocol):
-    """With an eye on who connects and how."""
-
-
-_UVICORN: dict[str, Any] = {
-    "http": _Protocol,
-    "lifespan": "off",
-    "log_level": "error",
-    "access_log": False,
-    "server_header": False,
-    "timeout_keep_alive": 75,
-    "timeout_graceful_shutdown": STOP_S,
-    "ws": "none",
-    "proxy_headers": False,
-}
+class _Protocol(WatchedConnection, H11Protocol):  # type: ignore[misc]
+    """HTTP protocol that watches its connections."""

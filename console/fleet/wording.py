@@ -1,9 +1,7 @@
-"""A fleet in words, for the shell and as a page: its cells, its tenants, what waits, what happened.
+"""A fleet in words: as text for the shell, and as sections of a page.
 
-A fleet in words: its cells, its tenants, what waits, and why a submission went where it went. No Textual in here.
-
-The page of a fleet as sections: its cells, its tenants, what waits, what happened; and one submission with what each
-cell had to offer. No Textual in here.
+Shows its cells, its tenants, the waiting submissions and recent events; and one submission with the offer of each
+cell. Imports no Textual.
 """
 
 from __future__ import annotations
@@ -52,13 +50,13 @@ def cell_lines(view: FleetView) -> list[str]:
 
 
 def fullest(cell: CellView) -> str:
-    """The resource it is fullest of; its devices where nothing is used; empty where it has nothing."""
+    """Resource with the highest use; its GPUs where nothing is used; empty where the cell has nothing."""
     there = [name for name, _ in NAMES[:3] if cell.capacity.get(name)]
     return max(there, key=lambda name: cell.used.get(name, 0) / cell.capacity[name], default="")
 
 
 def used_words(cell: CellView) -> str:
-    """Of what it is fullest of."""
+    """Use of the fullest resource."""
     name = fullest(cell)
     if not name:
         return NONE
@@ -84,12 +82,12 @@ def _tenant_lines(tenants: Sequence[TenantView]) -> list[str]:
 
 
 def part_permille(tenant: TenantView) -> int:
-    """Part of the fleet that a tenant holds of its dominant resource. (Turns go by it and the weight: `share_ppm`.)"""
+    """A tenant's part of the fleet by its dominant resource. (Turns go by that and the weight: `share_ppm`.)"""
     return min(1000, tenant.share_ppm * tenant.weight // 1000)
 
 
 def amounts(held: Mapping[str, int]) -> str:
-    """What is held, of every resource that is."""
+    """Held quantities of every resource."""
     told = [f"{quantity(name, held[name])} {title}" for name, title in NAMES if held.get(name)]
     return ", ".join(told) or NONE
 
@@ -131,7 +129,7 @@ def submission_lines(each: FleetSubmission, now_ms: int) -> list[str]:
 
 
 def decision_lines(found: RoutingDecision) -> list[str]:
-    """Where it goes and why, with every cell's figures or why not."""
+    """The decision with every cell's figures or reasons."""
     head = f"goes to {printable(found.cell)}: {printable(found.why)}" if found.cell else printable(found.why)
     rows = [row_words(row, chosen=row.cell == found.cell) for row in found.rows]
     if not rows:
@@ -175,7 +173,7 @@ _STATES = {
 
 
 def pages(view: FleetView, width: int) -> tuple[list[Section], list[Section]]:
-    """Left: where work can go, and who has how much of it. Right: what waits, and what happened."""
+    """Sections of the page: left the cells and tenants, right the waiting submissions and events."""
     left = [_cells(view, width), _tenants(view.tenants, width)]
     right = [_waiting(view, width), _events(view.recent, width)]
     if view.error:
@@ -281,7 +279,7 @@ def _events(events: Sequence[FleetEvent], width: int) -> Section:
 
 
 def submission_pages(each: FleetSubmission, now_ms: int, width: int) -> tuple[list[Section], list[Section]]:
-    """Left: what has become of it. Right: the last decision."""
+    """Sections of one submission: left its state, right the last decision."""
     glyph, tone = _STATES[each.state]
     since = duration(max(0, now_ms - each.changed_ms))
     lines = [
@@ -330,7 +328,7 @@ def _row(row: CellRow, chosen: bool, width: int) -> list[Line]:
 
 
 def nowhere(problem: str, remedy: str, width: int) -> list[Section]:
-    """While there is no fleet."""
+    """Section shown while there is no fleet."""
     told = [text_line(line, "dim") for text in (problem, remedy) for line in wrap(printable(text), width)]
     example = text_line("muster fleet serve --file fleet.yaml", "accent")
     return [Section("No fleet", (*told, Line(), example), "docs/fleet.md")]

@@ -1,5 +1,6 @@
-"""What is typed of actions, in the shell as in the `:` bar: made of their declarations, and read by them. Loads nothing
-heavy.
+"""Arguments of actions, in the shell as in the `:` bar: made from their declarations, and read by them.
+
+Loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from console.forms.engine_arguments import count, integer, positive, ratio
+from console.forms.command_arguments import count, integer, positive, ratio
 from engine.model.errors import SpecError
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import METAVARS, Action, Argument, Form
@@ -23,17 +24,17 @@ WORDS: dict[str, bool] = {"yes": True, "true": True, "no": False, "false": False
 
 
 def declared(name: str) -> Action:
-    """By the name that people type."""
+    """Action by the name that people type."""
     return CATALOG[name.replace("-", "_")]
 
 
 def metavar_of(action: Action) -> str:
-    """Of what it acts on; empty where that is not typed."""
+    """Placeholder of the action's targets; empty where none are typed."""
     return METAVARS[action.kind] if action.metavar is None else action.metavar
 
 
 def typed_arguments(action: Action) -> tuple[Argument, ...]:
-    """All that stands behind its name. Its targets are ids, unless it declares what stands by its place."""
+    """All arguments behind the action's name. Its targets are ids, unless the action declares arguments by place."""
     if not metavar_of(action) or any(not argument.name.startswith("-") for argument in action.arguments):
         return action.arguments
     target = next((parameter.type for parameter in action.parameters.values() if parameter.target), None)
@@ -41,7 +42,7 @@ def typed_arguments(action: Action) -> tuple[Argument, ...]:
 
 
 def action_arguments(target: argparse.ArgumentParser, action: Action) -> None:
-    """Adds them to a parser."""
+    """Add the action's arguments to a parser."""
     groups: dict[str, Any] = {}
     for argument in typed_arguments(action):
         where: Any = target
@@ -70,7 +71,8 @@ def _keywords(action: Action, argument: Argument) -> dict[str, Any]:
 
 
 def typed(action: Action, arguments: argparse.Namespace, now: Now) -> dict[str, Any]:
-    """What was typed, each argument by its name and as its form says. Raises SpecError naming the argument."""
+    """Values that were typed, by argument name and converted to the argument's form. Raises SpecError naming the
+    argument."""
     found: dict[str, Any] = {}
     for argument in typed_arguments(action):
         value = getattr(arguments, argument.key)
@@ -145,7 +147,7 @@ def _quantities(words: Sequence[str], label: str, now: Now) -> dict[str, int | N
 
 
 def _weights(words: Sequence[str], label: str, now: Now) -> dict[str, int]:
-    """The name of a profile, `pack=100 price=50`, or `none`. Which scores there are is for the engine to say."""
+    """Name of a profile, `pack=100 price=50`, or `none`. The engine checks which scores exist."""
     from console.forms.fields import profile
     from engine.model.quantities import shown
 
@@ -192,7 +194,8 @@ def _settings(words: Sequence[str], label: str, now: Now) -> dict[str, int | boo
 
 
 def _setting(usual: Any, field: str, text: str, *, raw: bool) -> int | bool | tuple[str, ...]:
-    """`raw`: the setting is named as in the engine, so that a bare number is milliseconds; else a time has its unit."""
+    """Value of one autoscaling setting. `raw`: it is named as in the engine, so a bare number is milliseconds;
+    otherwise a time needs its unit."""
     from engine.model.quantities import duration_ms, shown
 
     if isinstance(usual, bool):

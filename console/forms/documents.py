@@ -1,7 +1,7 @@
-"""YAML and JSON files as plain values, and where each value stands, so that errors can name file, line and column.
+"""YAML and JSON files as plain values, with the place of each value, so that errors name file, line and column.
 
-YAML is read event by event: no aliases, anchors or tags, no key twice, no second meaning for `no` and `1:30`, and a
-depth that cannot exhaust the stack. JSON is read by the standard library; its values have no places.
+YAML is read event by event: no aliases, anchors or tags, no duplicate keys, no second meaning for `no` and `1:30`, and
+a depth that cannot exhaust the stack. JSON is read by the standard library; its values have no places.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Marks = dict[int, dict[Any, tuple[int, int]]]
 
 
 class LocatedDocument:
-    """What a file says, as plain values, and where it says it."""
+    """Content of a file as plain values, with the line and column of each."""
 
     def __init__(self, name: str, value: Any, marks: Marks) -> None:
         self.name = name

@@ -1,10 +1,8 @@
-"""How people write fields and points in time in files and flags: `cpu: 4`, `estimate: 6h`, `+6h`.
+"""Fields and points in time as people write them in files and flags: `cpu: 4`, `estimate: 6h`, `apart: app=db:rack`,
+`+6h`.
 
-Points in time as people write them in files and flags: `now`, `+6h`, `2026-03-01T14:30` (UTC).
-
-How people write fields of `engine.model.specs` in files and flags: `cpu: 4`, `estimate: 6h`, `apart: app=db:rack`.
-
-The raw fields are accepted as well. Where a word is none of both, the nearest right one is looked for.
+Each form names a raw field of `engine.model.specs` and the conversion to its value; raw fields are accepted as well.
+Times are `now`, `+6h` or `2026-03-01T14:30` (UTC). For a misspelt word the nearest known one is suggested.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ Now = Callable[[], int]
 
 
 def clock_of(client: Client) -> Now:
-    """The cell's clock as it stands when first asked for, so that times given together are relative to the same."""
+    """The cell's clock, read once when first needed, so that times given together refer to the same moment."""
     return cache(lambda: client.health().now_ms)
 
 
 def moment_ms(value: Any, now: Now) -> int:
-    """Unix milliseconds of cell time. Raises ValueError saying what was expected."""
+    """Unix milliseconds of cell time. Raises ValueError that says what was expected."""
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not a time; write for example +6h or 2026-03-01T14:30 (UTC)")
     if value == "now":
@@ -142,7 +140,7 @@ def _capacity(value: Any) -> Any:
 
 
 def tasks_of(share: Any, count: Any) -> Any:
-    """Tasks of so many that are meant by `30%`, rounded up; a number, or its digits, is a number of tasks. Raises
+    """Number of tasks meant by a share such as `30%` of `count`, rounded up; digits alone are a number of tasks. Raises
     ValueError."""
     if not isinstance(share, str):
         return share
@@ -371,7 +369,7 @@ ONE_GROUP = (
 
 
 def workload_forms(now: Now) -> Forms:
-    """`now` gives the cell's clock."""
+    """Forms of a workload's fields. `now` gives the cell's clock."""
 
     def moment(value: Any) -> int:
         return moment_ms(value, now)
@@ -433,11 +431,11 @@ _EXPECTED = {
     "Expected `array": "Write a list, as in [one, two]",
 }
 MIN_LIKENESS = 0.7
-"""Below that two words are not taken for one with a slip: `kind` is not `id`."""
+"""Likeness below which two words are not taken for one with a slip: `kind` is not `id`."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that looks most like it, or nothing."""
+    """The known word that looks most like this one; empty when none does."""
     by_lower = {one.lower(): one for one in known}
     word = word[:64].lower()
     found = difflib.get_close_matches(word, by_lower, 1, MIN_LIKENESS) or [
@@ -452,8 +450,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def remedy_of(problem: str, kind: type, path: str) -> str:
-    """What to write instead, for what `msgspec.convert` to the kind says of the value at the path; nothing where it
-    does not know."""
+    """Advice for a message of `msgspec.convert` to `kind` about the value at `path`; empty where none is known."""
     there = _type_at(msgspec.inspect.type_info(kind), path)
     word = problem.partition("`")[2].rpartition("`")[0] or problem.partition("'")[2].rpartition("'")[0]
     if problem.startswith("Object contains unknown field") and isinstance(there, msgspec.inspect.StructType):
@@ -503,7 +500,7 @@ def _type_at(kind: msgspec.inspect.Type, path: str) -> msgspec.inspect.Type | No
 
 
 def _struct_of(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """What may be left out, without the nothing that it may be."""
+    """The type of an optional field without its None."""
     if isinstance(kind, msgspec.inspect.UnionType):
         return next((one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)), kind)
     return kind

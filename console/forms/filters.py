@@ -1,17 +1,13 @@
-"""The filter language of console and shell, over lists of the engine and over rows that the console holds.
+"""The filter language of console and shell: `state:queued queue:research/* gpu>=8 age>1h !tenant:acme word`.
 
-Pages whose rows the console holds itself: their columns, and which rows satisfy the terms of a filter.
+A term is `column` operator `value`, with `!` in front to negate. `:` and `=` mean "is" (`*` stands for any characters,
+`a,b` for either), `~` means "contains". A word alone looks into id and name. Terms on one column are alternatives, and
+different columns must all hold, as `engine.model.queries.Term` promises. States of other tools are understood too:
+`state:pending` is `state:queued,held,waiting`. A view is a filter with `sort:queue,-wait` and `columns:id,state,gpu` in
+it.
 
-The same promises as `engine.model.queries.Term` makes for the lists of the engine.
-
-The filter language of console and shell: `state:queued queue:research/* gpu>=8 age>1h !tenant:acme word`.
-
-A term is `column` operator `value`, `!` in front to negate. `:` and `=` mean "is" (`*` stands for any characters, `a,b`
-for either), `~` means "contains". A word alone looks into id and name. Terms on one column are alternatives, different
-columns must all hold: that is what `engine.model.queries.Term` promises, nothing is added here. Words that other tools
-have for states are understood too: `state:pending` is `state:queued,held,waiting`.
-
-A view is one such line with `sort:queue,-wait` and `columns:id,state,gpu` in it.
+Lists of the engine are filtered by the engine. For pages whose rows the console holds itself, their columns
+(`PAGE_COLUMNS`) and the matching (`matches`) are here.
 """
 
 from __future__ import annotations
@@ -22,11 +18,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import cache, lru_cache
-from typing import cast
 
 from console.text.terminal_text import printable, read_value
 from engine.model.errors import SpecError
-from engine.model.queries import COLUMNS, Column, Kind, Op, Term
+from engine.model.queries import COLUMNS, Column, Op, Term
 from engine.model.specs import NodeState, QueueMode, WorkloadState
 
 Value = str | int | None
@@ -69,7 +64,7 @@ PAGE_COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def matches(terms: Sequence[Term], values: Mapping[str, Value]) -> bool:
-    """Whether a row satisfies them all. Positive terms on one column are alternatives."""
+    """True when a row satisfies every term. Positive terms on one column are alternatives."""
     either: dict[str, bool] = {}
     for term in terms:
         holds = _anywhere(term, values) if term.column == ANYWHERE else _holds(term, values.get(term.column))
@@ -105,10 +100,10 @@ _ORDER: dict[str, Callable[[int, int], bool]] = {
 
 
 Listed = str
-"""What has columns to filter by: a `Kind` of the engine, or a page of `PAGE_COLUMNS`."""
+"""Name of a list with columns to filter by: a `Kind` of the engine, or a page of `PAGE_COLUMNS`."""
 SORT, COLUMN_TERM = "sort:", "columns:"
 SINCE = ("events", "audit", "drafts")
-"""Pages where `since:10m` is what is at most so old."""
+"""Pages on which `since:10m` means at most that old."""
 
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("workloads", "state"): tuple(state.label for state in WorkloadState),
@@ -186,7 +181,7 @@ def parse_filter(kind: Listed, text: str) -> tuple[Term, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ViewLine:
-    """A line that says what a list shows. What it does not speak of is None."""
+    """A line that sets filter, order and columns of a list. Parts that it leaves out are None."""
 
     terms: tuple[Term, ...]
     filter_text: str
@@ -196,8 +191,8 @@ class ViewLine:
 
 
 def parse_view(kind: Listed, text: str, shown: Sequence[str] = ()) -> ViewLine:
-    """Filter, order and columns in one line. `shown`: columns of the page that the engine does not know. Raises
-    FilterError pointing at what cannot be read."""
+    """Filter, order and columns of one line. `shown`: columns of the page that the engine does not know. Raises
+    FilterError pointing at the part that cannot be read."""
     words = tokens(text)
     sort = columns = None
     for word in words:
@@ -211,8 +206,8 @@ def parse_view(kind: Listed, text: str, shown: Sequence[str] = ()) -> ViewLine:
 
 
 def parse_sort(kind: Listed, text: str, at: int = 0) -> tuple[str, ...]:
-    """`queue,-wait` or `queue:asc,wait:desc` as the engine's sort: the first decides, the next where it is equal. `at`
-    is where the text stands in what a person typed. Raises FilterError."""
+    """`queue,-wait` or `queue:asc,wait:desc` as the engine's sort: later columns break ties of earlier ones. `at` is
+    the position of the text in the typed line. Raises FilterError."""
     found: list[str] = []
     for part, start in _listed(text, at):
         name, colon, order = part.removeprefix("-").partition(":")
@@ -232,7 +227,7 @@ def parse_columns(kind: Listed, text: str, at: int = 0, shown: Sequence[str] = (
 
 
 def _listed(text: str, at: int) -> list[tuple[str, int]]:
-    """The parts between commas, and where each starts. Raises FilterError where there is none."""
+    """Parts between commas, with the start of each. Raises FilterError when there is none."""
     found = [(match[0], at + match.start()) for match in re.finditer("[^,]+", text)]
     if not found:
         raise FilterError(at, at + 1, "names of columns are missing", "For example queue,-wait")
@@ -253,16 +248,16 @@ def _known_column(kind: Listed, name: str, start: int, what: str, shown: Sequenc
 
 def columns_of(kind: Listed) -> tuple[Column, ...]:
     """Every column that rows of the kind have."""
-    return COLUMNS[cast("Kind", kind)] if kind in COLUMNS else PAGE_COLUMNS[kind]
+    return COLUMNS[kind] if kind in COLUMNS else PAGE_COLUMNS[kind]
 
 
 def tokens(text: str) -> list[Token]:
-    """The filter's terms as written. A quote that is not closed runs to the end (`parse_filter` refuses it)."""
+    """Terms of the filter as written. An unclosed quote runs to the end (`parse_filter` refuses it)."""
     return [Token(match[0], match.start()) for match in re.finditer(r'(?:"[^"]*(?:"|$)|[^\s"])+', text)]
 
 
 def complete(kind: Listed, text: str, cursor: int, values: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """What the term under the cursor could become, best first. `values` adds known values by column name."""
+    """Completions of the term under the cursor, best first. `values` adds known values by column name."""
     token = token_at(text, cursor)
     typed = token.text[: cursor - token.start]
     for word in (SORT, COLUMN_TERM):
@@ -290,7 +285,7 @@ def complete(kind: Listed, text: str, cursor: int, values: Mapping[str, Sequence
 
 
 def complete_columns(kind: Listed, typed: str, *, signed: bool) -> list[str]:
-    """What a list of columns could become, those that are there already left out. `signed`: each may have a `-`."""
+    """Completions of a list of columns, without those already there. `signed`: each may have a `-`."""
     head, comma, stem = typed.rpartition(",")
     minus, stem = ("-", stem[1:]) if stem.startswith("-") and signed else ("", stem)
     there = {part.removeprefix("-") for part in head.split(",")}
@@ -299,8 +294,8 @@ def complete_columns(kind: Listed, typed: str, *, signed: bool) -> list[str]:
 
 
 def asked_value(kind: Listed, text: str, cursor: int) -> tuple[str, str] | None:
-    """The text column and the beginning of its value that is typed at the cursor; (ANYWHERE, beginning) for a word
-    alone; None where no value is typed."""
+    """Text column and beginning of the value typed at the cursor; (ANYWHERE, beginning) for a word alone; None where no
+    value is typed."""
     token = token_at(text, cursor)
     typed = token.text[: cursor - token.start].removeprefix("!")
     match = _TERM.fullmatch(typed)
@@ -313,7 +308,7 @@ def asked_value(kind: Listed, text: str, cursor: int) -> tuple[str, str] | None:
 
 
 def token_at(text: str, cursor: int) -> Token:
-    """The term the cursor is in or right behind; an empty one between terms."""
+    """The term at the cursor, or right before it; an empty one between terms."""
     for token in tokens(text):
         if token.start <= cursor <= token.end:
             return token
@@ -321,7 +316,7 @@ def token_at(text: str, cursor: int) -> Token:
 
 
 def quoted(value: str) -> str:
-    """A value as it must be written in a filter."""
+    """Value as it is written in a filter."""
     return f'"{value}"' if re.search(r"\s", value) else value
 
 

@@ -1,10 +1,6 @@
-"""What can be typed on the way from a wish to an act: proposals, runbooks, policy, audit, intents.
+"""Parsers of the commands around the approval gate: proposals, runbooks, policy, people, freezes, audit and intents.
 
-What can be typed on the way from a wish to an act: proposals, runbooks, policy, people, freezes, the record.
-
-Like `console.cli.main`, it loads nothing heavy.
-
-What stands behind `muster intents`.
+Like `console.cli.main` it loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -12,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from console.forms.engine_arguments import as_json, command, path_of, positive, reach
+from console.forms.command_arguments import as_json, command, path_of, positive, reach
 
 _AUDIT_CODES = """\
 exit codes of this command:
@@ -27,7 +23,7 @@ exit codes of this command:
 
 
 def proposal_commands(commands: Any) -> None:
-    """What becomes of a wish on its way to an act: put to the vote, voted on, carried out, taken back."""
+    """Add the commands on proposals: put to the vote, vote, carry out, take back."""
     from console.forms.action_arguments import action_arguments  # `--version` does without the declarations
     from runbooks.actions.catalogue import CATALOG
 
@@ -95,13 +91,13 @@ def proposal_commands(commands: Any) -> None:
 
 
 def proposal_id(text: str) -> str:
-    """As people type it: P-3, p-3 or 3."""
+    """Proposal id as people type it: P-3, p-3 or 3."""
     digits = text[2:] if text[:2] in ("P-", "p-") else text
     return f"P-{digits}" if digits.isascii() and digits.isdigit() else text
 
 
 def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
-    """May stand before or after the action; the one after it wins."""
+    """Add options that may stand before or after the action; the later one wins."""
     silent = argparse.SUPPRESS
     target.add_argument("--reason", metavar="WHY", default=silent if sub else "", help="kept with the proposal")
     for flag, told in (
@@ -115,7 +111,7 @@ def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
 
 
 def policy_commands(commands: Any) -> None:
-    """Who may do what, who they are, and when nothing runs."""
+    """Add the commands for the policy, its people and their keys, and freezes."""
     kinds = _group(commands, "policy", "who may do what, and how many must agree")
     shown = command(kinds, "show", "console.commands.policy:show", "the policy in force, and those that wait for votes")
     shown.add_argument("--file", action="store_true", help="as a file, to write the next one from")
@@ -194,7 +190,7 @@ def _freeze_commands(commands: Any) -> None:
 
 
 def freeze_arguments(freeze: argparse.ArgumentParser) -> None:
-    """What stands behind `freeze`, in the shell and in the console."""
+    """Add the arguments of `freeze`, for the shell and the console."""
     freeze.add_argument("name", metavar="NAME", help="what to call it")
     freeze.add_argument("--for", dest="lasting", metavar="TIME", help="from now on for so long, such as 4h")
     freeze.add_argument("--from", dest="since", metavar="MOMENT", help="such as 2026-12-20T18:00+01:00")
@@ -322,7 +318,7 @@ def intent_commands(intents: argparse.ArgumentParser) -> None:
 
 
 def intent_number(text: str) -> int:
-    """As people type it: i17 or 17."""
+    """Number of an intent as people type it: i17 or 17."""
     digits = text.removeprefix("i")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 16):
         raise argparse.ArgumentTypeError(f"{text[:40]!a} is no number of an intent, such as i17")

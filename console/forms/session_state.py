@@ -1,11 +1,11 @@
-"""What the console keeps of a person between two of its runs: choices, bookmarks, lines typed, and where they were.
+"""Choices, bookmarks, input history and position that the console keeps for a person between two runs.
 
-Choices are one JSON file per cell. Several consoles share it: each change is made to what the file says at that moment,
-under a lock, and the file is replaced as a whole. Where a person is belongs to one console: a file of its own, which
-that console holds locked as long as it lives. One whose lock nobody holds is of a console that did not end by its
-person's wish, and the next console goes on from there.
+Choices are one JSON file per cell, shared by several consoles: each change is made under a lock to the file's present
+content, and the file is replaced as a whole. The position belongs to one console and has a file of its own, which that
+console keeps locked while it lives. An unlocked one is of a console that did not end by its person's wish, and the next
+console continues from it.
 
-A file that cannot be read is named, set aside and begun anew. Nothing here ever keeps a console from working.
+A file that cannot be read is reported, set aside and begun anew. No problem here keeps a console from working.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from console.text.terminal_text import printable
 MAX_BYTES = 1 << 20
 """A file that is longer was not written by a console."""
 KEPT_S = 7 * 86_400
-"""How long it is remembered where a lost console was."""
+"""Seconds for which the position of a lost console is remembered."""
 MAX_LOST = 20
-"""Files of lost consoles that are looked at."""
+"""Files of lost consoles that are examined."""
 
 LOST, ALWAYS = "lost", "always"
 """What a new console goes on from."""
@@ -38,7 +38,7 @@ Json = Any
 
 
 class SessionState:
-    """The choices of one cell, and the place of one console. Safe on any thread."""
+    """Choices of one cell, and the position of one console. Safe on any thread."""
 
     def __init__(self, folder: Path | None = None, name: str = "console", *, restore: str = LOST) -> None:
         """Without a folder nothing outlives the process. `name` tells apart what shares a folder. `restore`: LOST goes
@@ -64,17 +64,17 @@ class SessionState:
     # --- choices
 
     def recall(self, key: str) -> Json:
-        """What was remembered under a key, by this console or another; None when nothing was."""
+        """Value remembered under a key, by this console or another; None when there is none."""
         with self._lock:
             return self._known.get(key)
 
     def remember(self, key: str, value: Json) -> None:
-        """Keep a choice. Blocks for a small file: call it on a thread where keys wait."""
+        """Keep a choice. Blocks for a small file: call it on a thread where key presses wait."""
         self.alter(key, lambda _: value)
 
     def alter(self, key: str, change: Callable[[Json], Json]) -> Json:
-        """Keep what `change` makes of what is kept now, also of what another console has put there; None removes it.
-        Gives the new value."""
+        """Replace the kept value by what `change` makes of it, including changes of other consoles; None removes it.
+        Returns the new value."""
         with self._lock:
             if self._folder is None:
                 return self._changed(key, change)
@@ -87,7 +87,7 @@ class SessionState:
                     self._replace(self._file, self._known)
             except OSError as error:
                 value = self._changed(key, change)
-                self._told(f"{self._file} cannot be written ({error.strerror}): choices are kept until the end")
+                self._report(f"{self._file} cannot be written ({error.strerror}): choices are kept until the end")
             return value
 
     def _changed(self, key: str, change: Callable[[Json], Json]) -> Json:
@@ -101,7 +101,7 @@ class SessionState:
     # --- where the person is
 
     def begin(self) -> tuple[dict[str, Json], bool]:
-        """Where the new console begins, {} for the beginning; and whether one before it was lost there."""
+        """Position at which the new console begins ({} for the start), and True when a console was lost there."""
         lost = self.lost()
         if lost:
             return lost, True
@@ -109,8 +109,8 @@ class SessionState:
         return left if isinstance(left, dict) else {}, False
 
     def lost(self) -> Json:
-        """Where a console was that did not end by its person's wish, the last one first. It is this console's from now
-        on. None when there is none."""
+        """Position of the last console that did not end by its person's wish, which is this console's from now on. None
+        when there is none."""
         for path in self._places():
             held = self._take(path)
             if held is None:
@@ -124,7 +124,7 @@ class SessionState:
         return None
 
     def _places(self) -> list[Path]:
-        """Files of places, the newest first."""
+        """Files of positions, the newest first."""
         if self._folder is None:
             return []
         found: list[tuple[float, Path]] = []
@@ -135,7 +135,7 @@ class SessionState:
         return [path for _, path in sorted(found, reverse=True)[:MAX_LOST]]
 
     def _take(self, path: Path) -> IO[str] | None:
-        """The file, locked; None while a console lives that holds it."""
+        """The file, locked; None while a living console holds it."""
         try:
             held = path.open("r+", encoding="utf-8")
         except OSError:
@@ -148,7 +148,7 @@ class SessionState:
         return held
 
     def note_place(self, place: Json) -> None:
-        """Where the person is now: what the next console finds should this one be lost. Blocks for a small file."""
+        """Note the present position, for the next console should this one be lost. Blocks for a small file."""
         with self._lock:
             if self._folder is None or self._closed:
                 return
@@ -161,7 +161,7 @@ class SessionState:
                 os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
                 os.ftruncate(descriptor, len(text))
             except OSError as error:
-                self._told(f"{self._folder} cannot be written ({error.strerror}): a lost console begins anew")
+                self._report(f"{self._folder} cannot be written ({error.strerror}): a lost console begins anew")
 
     def _new_place(self) -> tuple[int, Path]:
         assert self._folder is not None
@@ -172,7 +172,8 @@ class SessionState:
         return descriptor, path
 
     def leave(self, place: Json = None) -> None:
-        """The person has ended the console at that place: there is nothing to go on from, unless they want that."""
+        """End the console by its person's wish: the next one starts afresh, unless the setting `restore` says
+        otherwise."""
         if self._restore == ALWAYS:
             self.remember(_LEFT, place)
         with self._lock:
@@ -181,7 +182,7 @@ class SessionState:
         self.close()
 
     def close(self) -> None:
-        """The console ends, for whatever reason: where it was is noted no more, and another may go on from there."""
+        """End the console for any reason: the position is noted no more, and another console may continue from it."""
         with self._lock:
             self._closed = True
             if self._place is not None:
@@ -202,7 +203,7 @@ class SessionState:
             os.close(descriptor)
 
     def _read(self, path: Path) -> dict[str, Json] | None:
-        """None where there is nothing to be read. What is not ours is set aside."""
+        """Content of a file; None when there is none. A file that is not ours is set aside."""
         try:
             if path.stat().st_size > MAX_BYTES:
                 raise ValueError(f"it has more than {MAX_BYTES} bytes")
@@ -212,7 +213,7 @@ class SessionState:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._told(f"{path} cannot be read ({error.strerror})")
+            self._report(f"{path} cannot be read ({error.strerror})")
             return None
         except (ValueError, RecursionError) as error:
             self._set_aside(path, str(error))
@@ -224,9 +225,9 @@ class SessionState:
         try:
             path.replace(aside)
         except OSError:
-            self._told(f"{path} cannot be understood ({why})")
+            self._report(f"{path} cannot be understood ({why})")
         else:
-            self._told(f"{path} cannot be understood ({why}): it lies beside as {aside.name}, and begins anew")
+            self._report(f"{path} cannot be understood ({why}): it lies beside as {aside.name}, and begins anew")
 
     def _replace(self, path: Path, value: Json) -> None:
         text = json.dumps(value, indent=1)
@@ -239,7 +240,7 @@ class SessionState:
             os.fsync(file.fileno())
         temporary.replace(path)
 
-    def _told(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(printable(problem))
 

@@ -1,11 +1,7 @@
-"""Every setting with its value and its source, and one key of a settings file changed in place.
+"""Every setting with its value, source, meaning and problem, and one key of a settings file changed in place.
 
-Every setting with its value, where that came from, what it means, and what is wrong with it. For faces; nothing here
-decides what holds: `console.forms.settings.load` does.
-
-One key of a TOML file of settings, changed in place: comments, order and all other lines stay as they were written.
-
-The file is replaced as a whole or not at all, and only when what comes out reads as it should.
+For display; `console.forms.settings.load` decides which value holds. A change to the TOML file keeps comments, order
+and all other lines. The file is replaced as a whole or not at all, and only when the result reads as intended.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ class Setting(NamedTuple):
 
 
 def settings_told(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> tuple[list[Setting], str]:
-    """All of them, and what is wrong with the file as a whole. One that is wrong reads as its default."""
+    """All settings, and the problem of the file as a whole. A setting with a problem reads as its default."""
     env = os.environ if environment is None else environment
     path = settings.config_file(env)
     table, text, problem = _file(path)
@@ -95,7 +91,7 @@ def _setting(
     table: Mapping[str, Any],
     text: str,
 ) -> Setting:
-    """The nearest that sets it counts: flag, environment, file."""
+    """The setting by its nearest source: flag, environment, file."""
     found: list[tuple[Source, str, Any]] = []
     variable = ENVIRONMENT + name.upper()
     if flags.get(name) is not None:
@@ -118,7 +114,7 @@ def _setting(
 
 
 def effect_of(name: str) -> Effect:
-    """When a change is felt."""
+    """When a change of the setting takes effect."""
     if name in AT_ONCE:
         return "at once"
     return "next engine" if name in OF_ENGINES or name.startswith("model") else "next console"
@@ -126,7 +122,7 @@ def effect_of(name: str) -> Effect:
 
 @cache
 def meanings() -> dict[str, str]:
-    """Name of each setting -> what it means, as its definition says."""
+    """Meaning of each setting by name, from the docstrings of its definition."""
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(ConsoleSettings))).body
     assert isinstance(definition, ast.ClassDef)
     told: dict[str, str] = {}
@@ -142,21 +138,21 @@ def meanings() -> dict[str, str]:
 
 
 def subjects() -> list[tuple[str, tuple[str, ...]]]:
-    """Every setting once, by what belongs together."""
+    """Every setting once, grouped by subject."""
     named = {name for _, names in SUBJECTS for name in names}
     rest = tuple(field.name for field in fields(ConsoleSettings) if field.name not in named)
     return [*SUBJECTS, ("Model", rest)]
 
 
 def shown(value: Any) -> str:
-    """A value as the file has it, without what is secret in it. Loads what knows secrets: not for the first paint."""
+    """A value as the file has it, with secrets removed. Loads the detection of secrets: not for the first paint."""
     from runbooks.untrusted.stranger_texts import redact
 
     return redact(literal(value), personal=False)
 
 
 def refuse_secret(name: str, value: Any) -> None:
-    """Raises SpecError where a value is, or holds, a secret: the file is no place for one."""
+    """Raises SpecError where a value is or holds a secret: the settings file is no place for one."""
     from runbooks.untrusted.stranger_texts import is_secret
 
     texts = value if isinstance(value, tuple) else (value,)
@@ -178,7 +174,7 @@ class LineSpan(NamedTuple):
 
 
 def write(path: Path, key: str, value: Value | None) -> None:
-    """Set a key in the file, or take it out (None). Raises SpecError for a file that is not TOML, RefusedError when it
+    """Set a key in the file, or remove it (None). Raises SpecError for a file that is not TOML, RefusedError when it
     cannot be written, or not without changing more than that."""
     path = path.resolve()
     before = _read(path)
@@ -212,7 +208,7 @@ def changed(text: str, key: str, value: Value | None, where: str) -> str:
 
 
 def find(text: str, key: str) -> LineSpan | None:
-    """The lines that set a key of the top level; None where there are none, or they cannot be told apart."""
+    """Lines that set a key of the top level; None where there are none, or they cannot be told apart."""
     import tomllib
 
     lines = text.splitlines(keepends=True)
@@ -252,7 +248,7 @@ def literal(value: Value) -> str:
 
 
 def _with(lines: list[str], span: LineSpan | None, line: str) -> list[str]:
-    """The lines with another in the place of those, or at the end of the top level."""
+    """The lines with one of them replaced, or with a new one at the end of the top level."""
     if span is not None:
         return [*lines[: span.first], line + _comment(lines[span.first : span.last]) + "\n", *lines[span.last :]]
     end = next((row for row, each in enumerate(lines) if each.lstrip().startswith("[")), len(lines))
@@ -263,7 +259,7 @@ def _with(lines: list[str], span: LineSpan | None, line: str) -> list[str]:
 
 
 def _comment(lines: list[str]) -> str:
-    """What stands behind a value in its line, with the blanks before it."""
+    """Comment behind a value in its line, with the blanks before it."""
     import tomllib
 
     last = lines[-1].rstrip("\r\n")

@@ -1,6 +1,6 @@
 """Settings: one TOML file, the environment, flags. The nearest wins: flag, then MUSTER_*, then file, then default.
 
-Also says where a cell keeps its files. Read before the first paint, so it loads nothing heavy.
+Also the paths of a cell's files. Read before the first paint, so it loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
 AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
 """Settings that are amounts of USD such as "0.25"."""
 MAX_COUNT = 1_000_000
+MAX_USD = 10**12
 MODEL_KEY = "MUSTER_MODEL_KEY"
 """Variable of the environment that holds the key of the model's endpoint. No setting: it would be shown as one."""
 TOKEN = "MUSTER_TOKEN"
@@ -42,7 +43,7 @@ DEMO_CELL = "demo"
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """What a person may set. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
+    """Settings of a person. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
 
     cell: str = ""
     """The cell that commands talk to, by the name of its state folder; empty: the one that runs on this machine, or
@@ -145,7 +146,7 @@ class ConsoleSettings:
 
 
 class CellPaths(NamedTuple):
-    """Where one cell keeps its files."""
+    """Paths of one cell's files."""
 
     folder: Path
     journal: Path
@@ -174,7 +175,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
-    """MUSTER_* variables that mean nothing: most likely misspelt."""
+    """MUSTER_* variables without a meaning: most likely misspelt."""
     known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY, TOKEN}
     return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
 
@@ -196,8 +197,8 @@ def cell_paths(settings: ConsoleSettings, cell: str = "") -> CellPaths:
 
 
 def audit_key_path(settings: ConsoleSettings, cell: str, paths: CellPaths) -> Path:
-    """Where the key is that signs a cell's audit: not in the folder of its journal, because who has both can forge it.
-    A cell whose files are elsewhere than by default has it beside that folder."""
+    """Path of the key that signs a cell's audit. It is not in the folder of the journal, because whoever has both can
+    forge it. A cell whose files are not in the default place has it beside its folder."""
     if settings.audit_key:
         return Path(settings.audit_key).expanduser().absolute()
     usual = cell_paths(settings, cell).folder
@@ -267,12 +268,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_text(key: str, text: str) -> Any:
-    """What a person types or the environment says, as the setting's type; what does not fit is left for `checked`."""
+    """Typed or environment text as the setting's type; text that does not fit is left for `checked`."""
     return _parsed(text, _types().get(key, str))
 
 
 def _parsed(text: str, kind: type) -> Any:
-    """Environment text as the key's type; text that does not fit is left for `_checked` to refuse."""
+    """Environment text as the key's type; text that does not fit is left for `checked` to refuse."""
     if kind is tuple:
         return [part for part in text.split(os.pathsep) if part]
     if kind is bool:
@@ -286,7 +287,7 @@ def _parsed(text: str, kind: type) -> Any:
 
 
 def checked(key: str, value: Any, where: str) -> Any:
-    """A value as the setting has it. Raises SpecError saying what would do; `where` is what set it."""
+    """A value as the setting has it. Raises SpecError with the accepted values; `where` names the source."""
     types = _types()
     if key not in types:
         import difflib
@@ -311,10 +312,10 @@ def checked(key: str, value: Any, where: str) -> Any:
     if isinstance(value, float):
         check_speed(value, where)
     if key == "approval" and value not in APPROVALS:
-        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {' or '.join(APPROVALS)}")
+        raise SpecError(where, f"'{key}' is {str(value)[:40]!a}", f"Give {' or '.join(APPROVALS)}")
     choices: tuple[str, ...] | None = {"theme": THEMES, "start_page": START_PAGES, "restore": RESTORE}.get(key)
     if choices is not None and value not in choices:
-        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(choices)}")
+        raise SpecError(where, f"'{key}' is {str(value)[:40]!a}", f"Give {', '.join(choices)}")
     _check_model(key, value, where)
     if key in DURATIONS:
         from engine.model.quantities import duration_ms
@@ -337,11 +338,15 @@ def _check_model(key: str, value: Any, where: str) -> None:
 
 def microusd(text: str, key: str, where: str) -> int:
     """An amount of USD such as "0.25", in micro-USD. Raises SpecError."""
-    whole, _, part = text.strip().partition(".")
-    digits = whole + part
-    if not (digits.isascii() and digits.isdigit()) or len(part) > 6 or len(digits) > 12:
+    from engine.model.quantities import money_microusd
+
+    try:
+        amount = money_microusd(text)
+    except ValueError:
+        amount = -1
+    if not 0 <= amount < MAX_USD * 1_000_000:
         raise SpecError(where, f"'{key}' is {text[:40]!a}", 'Give an amount of USD such as "0.25", to the micro-USD')
-    return int(whole or "0") * 1_000_000 + int(part.ljust(6, "0"))
+    return amount
 
 
 def check_speed(value: float, where: str) -> None:
@@ -351,7 +356,7 @@ def check_speed(value: float, where: str) -> None:
 
 
 def place(path: Path, text: str, key: str) -> str:
-    """The file and the line that sets `key`, for messages."""
+    """File and line that set `key`, for messages."""
     for number, line in enumerate(text.splitlines(), start=1):
         name = line.split("=")[0].strip().strip("[]").strip().strip("\"'")
         if name == key:

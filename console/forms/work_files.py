@@ -1,7 +1,7 @@
-"""Workload and cell files, written by people, turned into specs.
+"""Workload and cell files, written by people, as specs.
 
-Fields take the human forms of `console.forms.fields` as well as the raw ones of `engine.model.specs`. What is wrong is
-told with its place in the file, also what only the engine can know.
+Fields take the human forms of `console.forms.fields` as well as the raw ones of `engine.model.specs`. Errors name the
+place in the file, also those that only the engine can find.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _autoscaling(document: LocatedDocument, raw: Any) -> Any:
 
 def _priced(document: LocatedDocument, cell: CellSpec, prices: str | None) -> CellSpec:
     """The cell with its pools priced by a catalogue: that of `prices`, a path, or the one that the document names under
-    `prices`, beside it. A pool that names a machine type has a price from there or of its own: it is never free because
-    nobody said what it costs. Raises SpecError."""
+    `prices`, relative to it. A pool that names a machine type must have a price, from there or of its own, so that none
+    is free by omission. Raises SpecError."""
     beside = document.value.get("prices")
     if beside is not None and not isinstance(beside, str):
         document.fail("prices", f"{shown(beside)} is not a path", "Name a CSV file of prices")
@@ -160,7 +160,7 @@ def _priced(document: LocatedDocument, cell: CellSpec, prices: str | None) -> Ce
 
 @contextmanager
 def placed(document: LocatedDocument) -> Iterator[None]:
-    """What the engine refuses of a document's specs inside is told with its place in the document."""
+    """Context in which errors of the engine about the document's specs name their place in the document."""
     try:
         yield
     except SpecError as error:
@@ -179,7 +179,7 @@ _OF_ENGINE = re.compile(
 
 
 def _in_document(document: LocatedDocument, path: str) -> str:
-    """Where the document has what the engine calls by that path."""
+    """Path in the document of a path of the engine."""
     top = document.value
     if path.startswith("workload"):
         within = "workloads" if isinstance(top, dict) and "workloads" in top else ""
@@ -287,7 +287,7 @@ _SHORT = {"region": "region", "zone": "z", "block": "b", "rack": "r", "nvlink": 
 
 
 def _pool_nodes(document: LocatedDocument, pool: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
-    """The nodes that a pool counts instead of listing them."""
+    """Nodes of a pool that gives their number instead of listing them."""
     count = pool.get("nodes", 0)
     if type(count) is not int or not 0 <= count <= MAX_POOL_NODES:
         document.fail(f"{path}.nodes", f"{shown(count)} is not a number of nodes", "Give a whole number")
@@ -317,7 +317,7 @@ def _pool_nodes(document: LocatedDocument, pool: dict[str, Any], path: str) -> I
 
 
 def _queue(document: LocatedDocument, raw: Any, path: str) -> Any:
-    """A queue with raw fields; what is not a mapping is left to the conversion to refuse."""
+    """A queue with raw fields; anything but a mapping is left to the conversion to refuse."""
     if not isinstance(raw, dict):
         return raw
     values = _quota(document, _renamed(document, raw, QUEUE_FORMS, path), path)

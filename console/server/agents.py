@@ -1,4 +1,4 @@
-"""The HTTP routes for agents on nodes: they register, send heartbeats, say how far tasks are; msgpack or JSON.
+"""HTTP routes for agents on nodes: register, heartbeats, progress of tasks. Bodies are msgpack or JSON.
 
     POST /v1/agents/register    {"nodes": [id, ...]}
     POST /v1/agents/leave       {"nodes": [id, ...]}
@@ -6,15 +6,14 @@
     POST /v1/agents/status      {"reports": [{"row", "epoch", "number", "tasks": [[workload, task, permille], ...],
                                 "usage": [[workload, cpu_milli, memory_mib], ...]}, ...]}
 
-A token may be limited to pools: of a batch, what is of nodes elsewhere counts for nothing and is named in `forbidden`.
-Columns of a batch are packed, little-endian, one entry for each heartbeat; in JSON they are base64. The answer comes in
+A token may be limited to pools: entries of a batch about nodes elsewhere are ignored and named in `forbidden`.
+Columns of a batch are packed, little-endian, one entry for each heartbeat; in JSON they are base64. The answer has
 the format of the request. docs/agents.md tells what an agent has to do.
 """
 
 from __future__ import annotations
 
 import secrets
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -22,10 +21,11 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.identity import CALLER
-from console.server.operations import VERSION, Forbidden, Operation, body, decoded, on_engine
+from console.client.credentials import CALLER
+from console.server.operations import VERSION, Operation, body, decoded, forbid_if_read_only, on_engine
 from engine.executors.agent_reports import SampleOf, UsageOf
 from engine.model.errors import SpecError
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -149,7 +149,7 @@ class AgentRoutes:
         rows = _column(batch.rows, np.int32, "rows")
         _limit("rows", len(rows))
         epochs, numbers = _column(batch.epochs, np.int32, "epochs"), _column(batch.numbers, np.int32, "numbers")
-        skews = _column(batch.clocks_ms, np.int64, "clocks_ms") - time.time_ns() // 1_000_000
+        skews = _column(batch.clocks_ms, np.int64, "clocks_ms") - wall_ms()
         for name, column in (("epochs", epochs), ("numbers", numbers), ("clocks_ms", skews)):
             if len(column) != len(rows) and (name != "clocks_ms" or len(column)):
                 raise SpecError(name, f"has {len(column)} entries for {len(rows)} rows", "Give one for each row")
@@ -184,8 +184,7 @@ class AgentRoutes:
         return self._answer(request, await on_engine(self._loop, take))
 
     async def _asked(self, request: Request, kind: type[Any]) -> Any:
-        if self._read_only:
-            raise Forbidden("this session is read-only", "This engine was started with --readonly")
+        forbid_if_read_only(self._read_only)
         content = await body(request)
         return _unpacked(content, kind) if _is_msgpack(request) else decoded(content, kind)
 

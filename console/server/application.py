@@ -1,32 +1,22 @@
-"""The HTTP control plane: its routes, logging in, its OpenAPI description, its health and figures.
+"""The HTTP control plane of one cell: the questions of `console.client.protocol.Client` as JSON under /v1, and
+login.
 
-Tokens over HTTP, and logging in with what an OpenID provider says.
+Answers other than 200 are `{"code", "problem", "remedy"}` with the codes of `engine.model.errors`. Every answer
+names in `Muster-Version` a state version that it includes (`Versioned`). `/v1/openapi.json` describes the routes,
+and is made of the same rows and types. Answers that hold a new token are never stored.
 
-What makes a token answers in a way of its own: its answer holds the secret, and is kept nowhere.
+`/healthz` answers while the event loop runs and the engine's thread has not ended. `/readyz` says whether work may
+be sent here: the journal can be written, and the server is not about to stop. Neither needs a name. `/metrics` is
+text in the format of Prometheus.
 
-The description of the HTTP control plane, OpenAPI 3.1, made of the same rows and types as the routes themselves.
-
-What the service says of itself: whether it is alive, whether it is of use, and figures for Prometheus.
-
-`/healthz` answers as long as the event loop does and the engine's thread has not ended. `/readyz` says whether work may
-be sent here: the journal can be written, and the server is not about to stop. Neither needs a name, and neither tells
-more than that. `/metrics` is text in the format of Prometheus.
-
-The HTTP control plane: the questions of `console.client.protocol.Client`, as JSON under /v1, and what is asked
-otherwise.
-
-`/v1/openapi.json` describes them (`console.server.application`). An answer that is not 200 is `{"code", "problem",
-"remedy"}`; the codes are those of `engine.model.errors`. Every answer says in `Muster-Version` up to which state
-version, at least, it shows what happened, also those (`Versioned`).
-
-Who asks is told by the socket, a token, a certificate or a signature (`console.server.authentication`); what they may
-do is the policy's to say (`runbooks.gate.approval_policy`). Requests that a browser page could have sent are refused.
+The caller is identified by socket, token, certificate or signature (`console.server.authentication`); the policy
+decides what they may do (`runbooks.gate.approval_policy`). Requests that a browser page could have sent are refused.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,22 +25,19 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER, LoginView, NewToken, TokenAsk
 from console.client.oidc import OpenIdProvider
 from console.client.protocol import Client, Login
-from console.client.questions import PLACE, question_of, questions_of, refuse_read_only
-from console.client.tokens import LoginView, NewToken, TokenAsk
+from console.client.questions import PLACE, question_of, questions_of
 from console.server import idempotency
 from console.server.agents import AgentRoutes
 from console.server.authentication import MAX_LOGIN, Authentication, BrowserGuard, Doors
 from console.server.idempotency import IdempotencyKeys
 from console.server.load_limits import BackPressure
 from console.server.operations import (
-    DEFECT,
     MAX_BODY_BYTES,
     STATUS,
     VERSION,
@@ -65,24 +52,20 @@ from console.server.operations import (
     asked_by,
     body,
     decoded,
-    refusal,
+    forbid_if_read_only,
 )
-from console.server.request_handler import AT_LEAST, Reads, RequestHandler, VersionWatch, kind_of
-from console.server.submissions import Submitting
+from console.server.request_handler import AT_LEAST, ReplicaReads, RequestHandler, VersionWatch, kind_of
+from console.server.served_process import error_handlers
+from console.server.submissions import SubmissionBatcher
 from console.server.watching import EventRoutes, Listings, PresenceRoutes
 from console.service.local_client import LocalClient
 from console.version import VERSION as SOFTWARE
 from engine.loop import EngineLoop
-from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from prometheus_client.metrics_core import Metric
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from console.server.load_limits import BackPressure
-    from engine.loop import EngineLoop
 
 
 LOGIN_LIFE_MS = 12 * 3_600_000
@@ -93,7 +76,7 @@ MAX_LOGINS = 8
 
 
 class TokenRoutes:
-    """The handlers. `provider`: who says who people are, where one is set."""
+    """Handlers for tokens and login. `provider`: the OpenID provider, where one is set."""
 
     def __init__(self, client: LocalClient, provider: OpenIdProvider | None = None) -> None:
         self._of_nobody = client
@@ -107,7 +90,7 @@ class TokenRoutes:
         )
 
     async def create(self, request: Request) -> Response:
-        self._forbid_if_read_only()
+        forbid_if_read_only(self._of_nobody.read_only)
         ask = decoded(await body(request, MAX_LOGIN), TokenAsk)
         client = self._of_nobody.acting_as(CALLER.get())
         return _unkept(await answer(lambda: client.create_token(ask)))
@@ -118,7 +101,7 @@ class TokenRoutes:
         return await answer(lambda: shown)
 
     async def log_in(self, request: Request) -> Response:
-        self._forbid_if_read_only()
+        forbid_if_read_only(self._of_nobody.read_only)
         given = decoded(await body(request, MAX_LOGIN), LOG_IN.takes)
         if self._logins >= MAX_LOGINS:
             raise Crowded(f"{MAX_LOGINS} logins are under way", "Come again in a few seconds", 3)
@@ -133,10 +116,6 @@ class TokenRoutes:
             raise Forbidden("this engine has no OpenID provider", "Set oidc_issuer, or ask an admin for a token")
         proof = self._provider.proved(id_token)
         return self._of_nobody.tokens_kept.log_in(proof, LOGIN_LIFE_MS)
-
-    def _forbid_if_read_only(self) -> None:
-        if self._of_nobody.read_only:
-            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
 
 
 def _unkept(response: Response) -> Response:
@@ -168,8 +147,8 @@ class Problem(msgspec.Struct, frozen=True):
     remedy: str
 
 
-class Described:
-    """The description of these operations and of its own."""
+class OpenApiDescription:
+    """The OpenAPI description of these operations and of its own."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._operations = operations
@@ -222,7 +201,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _other(kind: Any) -> dict[str, Any]:
-    """Of a type that says nothing of what is in it."""
+    """Schema of a type that does not describe its content."""
     if kind is object:
         return {"description": "Any JSON"}
     raise NotImplementedError
@@ -257,7 +236,7 @@ def _described(operation: Operation, takes: Any, gives: Any, problem: Any) -> di
 
 
 def _statuses(operation: Operation) -> list[int]:
-    """What else it may answer. 500 is a defect and not among them."""
+    """Other statuses of an operation. 500 is a defect and not among them."""
     if operation.open:
         return [403, 503]
     found = {400, 401, 403, 429, 502, 503, *(STATUS[code] for code in ("not_found", "refused"))}
@@ -313,12 +292,12 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Metrics:
-    """Counts what is answered. Made and used in one event loop."""
+    """Counters of answered requests. Made and used in one event loop."""
 
     def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
         self._loop = loop
         self.stopping = False
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
         self._answers = Counter(
             "muster_http_requests", "Requests that were answered", ("operation", "status"), registry=registry
@@ -329,7 +308,7 @@ class Metrics:
         )  # fmt: skip
         self.followers = Gauge("muster_http_followers", "Open event streams", registry=registry)
         self.stream_bytes = Counter("muster_http_stream_bytes", "Bytes sent to event streams", registry=registry)
-        registry.register(_Looked(loop, pressure))
+        registry.register(_EngineFigures(loop, pressure))
 
     def answered(self, operation: str, status: int, seconds: float) -> None:
         self._answers.labels(operation, str(status)).inc()
@@ -358,8 +337,8 @@ class Metrics:
         return Response(generate_latest(self.registry), headers={"content-type": TEXT})
 
 
-class Counting:
-    """Outermost of what a request passes: sees every answer, also those of nobody who was let in."""
+class AnswerCounter:
+    """Outermost middleware: it sees every answer, also refusals of unauthenticated requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -384,8 +363,8 @@ class Counting:
             self._metrics.answered(operation, status, time.perf_counter() - begun)
 
 
-class _Looked:
-    """What is looked up when somebody asks. Reads what other threads write, each figure by itself."""
+class _EngineFigures:
+    """Figures that are read on request. Other threads write them; each figure is consistent by itself."""
 
     def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
         self._loop = loop
@@ -418,6 +397,10 @@ def _standing(why: str) -> Response:
     return Response(content, status_code=503 if why else 200, media_type="application/json")
 
 
+def _no_route(path: str) -> NotFoundError:
+    return NotFoundError(f"there is no {path}", "See console/server/application.py or docs/shell.md for the routes")
+
+
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -432,7 +415,7 @@ class ControlPlane:
     """What lets go of those who wait for news, in order."""
 
     def stop(self) -> None:
-        """Let go everybody who waits for news; what is under way is still answered."""
+        """Release every long poll and stream; requests under way are still answered."""
         self.metrics.stopping = True
         for close in self.closing:
             close()
@@ -446,15 +429,15 @@ def build_service(
     doors: Doors | None = None,
     provider: OpenIdProvider | None = None,
 ) -> ControlPlane:
-    """In the event loop that serves it. `hosts` are the names a request may address it by, `doors` the ports it comes
-    through; `provider` says who people are, where there is one."""
+    """Build the service, in the event loop that serves it. `hosts` are the names a request may address it by,
+    `doors` the ports it comes through; `provider` is the OpenID provider, where there is one."""
     watch, pressure, keys = VersionWatch(loop), BackPressure(), IdempotencyKeys(loop)
-    reads, metrics = Reads(loop, watch), Metrics(loop, pressure)
+    reads, metrics = ReplicaReads(loop, watch), Metrics(loop, pressure)
     events = EventRoutes(client, loop, watch, reads, metrics)
     presence = PresenceRoutes(client.presence)
     tokens = TokenRoutes(client, provider)
     handlers: dict[str, Handler] = {
-        "command": Submitting(client, loop, client.gate, keys).command,
+        "command": SubmissionBatcher(client, loop, client.gate, keys).command,
         "changes": events.changes,
         "present": presence.present,
         "create_token": tokens.create,
@@ -467,44 +450,15 @@ def build_service(
         *AgentRoutes(loop, read_only=client.read_only).operations(),
         *metrics.operations(),
     )
-    described = Described(rows)
+    described = OpenApiDescription(rows)
     operations = (*rows, *described.operations())
     handler = RequestHandler(client, loop, reads, pressure, keys)
     app = Starlette(
         routes=[handler.route(operation) for operation in operations],
-        exception_handlers={
-            MusterError: _handled,
-            HTTPException: _http_error,
-            ClientDisconnect: _handled,
-            Exception: _unexpected,
-        },
+        exception_handlers=error_handlers(_no_route),
     )
     app.add_middleware(Authentication, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
-    app.add_middleware(Counting, metrics=metrics)
+    app.add_middleware(AnswerCounter, metrics=metrics)
     shown = Versioned(app, loop.copies.shown_version)
     return ControlPlane(shown, operations, metrics, (events.close, presence.close, watch.close, reads.close))
-
-
-async def _handled(request: Request, error: Exception) -> Response:
-    if isinstance(error, MusterError):
-        return refusal(error)
-    return refusal(SpecError("body", "ended early", "Send it again"))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 500)
-    path = request.scope["path"][:120]
-    if status == 404:
-        return refusal(
-            NotFoundError(f"there is no {path}", "See console/server/application.py or docs/shell.md for the routes")
-        )
-    refused = refusal(SpecError("method", f"{request.method} is not possible on {path}", ""))
-    refused.status_code = status
-    refused.headers.update(getattr(error, "headers", None) or {})
-    return refused
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    """A defect of the server itself: Starlette lets it go on to the log, where its traceback belongs."""
-    return refusal(DEFECT)

@@ -1,11 +1,11 @@
-"""Says of every request who makes it, before a handler sees it: by the account at the other end, a client certificate,
-a token, or a signature; and refuses it where that does not hold, is not enough, or comes too often.
+"""Authentication of every request before a handler sees it: by account, client certificate, token or signature.
 
-What is served in the clear to this machine alone may be looked at by whoever is on it. On a port that other machines
-can reach, and by TLS, nobody is served who does not show a token or a certificate, but for whether the server is up.
+A request is refused where its claim does not hold or is not enough, or where its caller asks too often. Plain HTTP
+on a loopback port may be read by any account of this machine. On a port that other machines can reach, and by TLS,
+nobody is served without a token or a certificate, except by the probes.
 
-What a web page could have a browser send is refused first: nothing here is meant for one, and a browser brings along
-what its user may do (`BrowserGuard`).
+Requests that a web page could have a browser send are refused first (`BrowserGuard`): nothing here is meant for a
+page, and a browser acts with its user's rights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.client.identity import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
+from console.client.credentials import CALLER, SIGNED, IdentityClaim, claim_of, peer_of
 from console.server.load_limits import TokenBuckets, network_of, too_many
 from console.server.operations import Forbidden, body, refusal
 from engine.model.errors import MusterError
@@ -51,8 +51,8 @@ MAX_TOKEN = 200
 
 
 def guarded_ports(sockets: Iterable[socket.socket], secured: Iterable[socket.socket] = ()) -> frozenset[int]:
-    """Ports on which nobody is served unnamed: those that other machines can reach, and those with TLS, which are there
-    to be reached, if by way of something in front of them."""
+    """Ports on which unnamed callers are refused: those that other machines can reach, and those with TLS, which
+    something in front of them may expose."""
     bound = [each.getsockname() for each in sockets if each.family in (socket.AF_INET, socket.AF_INET6)]
     reached = {port for host, port, *_ in bound if not ipaddress.ip_address(host.partition("%")[0]).is_loopback}
     return frozenset(reached.union(each.getsockname()[1] for each in secured))
@@ -60,7 +60,7 @@ def guarded_ports(sockets: Iterable[socket.socket], secured: Iterable[socket.soc
 
 @dataclass
 class Doors:
-    """Through which ports requests come, and how often from one caller."""
+    """Ports that requests come through, and the rate for one caller."""
 
     guarded: frozenset[int] = frozenset()
     """TCP ports on which nobody is served unnamed."""
@@ -75,7 +75,7 @@ class Doors:
 
 
 class Authentication:
-    """The middleware. `CALLER` is set while a request is answered."""
+    """Middleware that sets `CALLER` while a request is answered."""
 
     def __init__(self, app: ASGIApp, client: LocalClient, doors: Doors | None = None) -> None:
         self._app = app
@@ -108,7 +108,7 @@ class Authentication:
             await self._app(scope, receive, send)
 
     async def _while_it_holds(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """A stream ends when the token it was asked for with does."""
+        """End a stream when the token it was asked for with is revoked or expires."""
         answering = asyncio.ensure_future(self._app(scope, receive, send))
         try:
             while not (await asyncio.wait((answering,), timeout=LOOK_S))[0]:
@@ -124,7 +124,7 @@ class Authentication:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _counting_refusals(self, send: Send, address: str) -> Send:
-        """A login that does not hold counts like a token that does not."""
+        """Count a failed login like a token that does not hold."""
 
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 401:
@@ -140,7 +140,8 @@ class Authentication:
         return refusal(too_many(wait_s, f"{error.problem}, and that too often") if wait_s else error)
 
     async def _named(self, request: Request, receive: Receive, account: str, address: str) -> tuple[Actor, Receive]:
-        """Who it is, and from where its body can be read. Raises AuthRefused, on record; Crowded; and TooLarge."""
+        """The caller of a request, and where its body can be read. Raises AuthRefused, on record; Crowded; and
+        TooLarge."""
         shown = await self._shown(request, address)
         if shown is not None:
             account = shown.account
@@ -174,7 +175,8 @@ class Authentication:
         return actor, receive
 
     async def _shown(self, request: Request, address: str) -> PresentedToken | None:
-        """What the token of a request says. Raises Unauthenticated for what is none, or holds no longer."""
+        """The token of a request. Raises Unauthenticated for text that is no token, and for one that is revoked or
+        expired."""
         given = request.headers.getlist("authorization")
         if not given:
             return None
@@ -190,12 +192,12 @@ class Authentication:
             raise
 
     async def _on_record(self, account: str, address: str, error: AuthRefused) -> None:
-        """In the audit, unless the address has given it much to write already."""
+        """Write a refusal to the audit, unless the address has caused many already."""
         if account.startswith("unix:") or not self._doors.failed.left(network_of(address)):
             await run_in_threadpool(self._client.refused, account, error)
 
     def _take(self, account: str, address: str) -> None:
-        """Raises Crowded for a caller who asks too often; on this machine's own socket nobody is counted."""
+        """Raises Crowded for a caller who asks too often; callers on this machine's own socket are not counted."""
         if not self._doors.per_s or account.startswith("unix:"):
             return
         caller = network_of(address) if account == TCP else account
@@ -204,8 +206,8 @@ class Authentication:
             raise too_many(wait_s)
 
     def _admit(self, request: Request, actor: Actor) -> None:
-        """Raises Unauthenticated for a token of somebody who is named no more; and, where something must be shown, for
-        who shows nothing, or a certificate of nobody."""
+        """Raises Unauthenticated for a token of somebody whom the policy no longer names, and on guarded ports for a
+        caller without a token, or with a certificate of nobody."""
         if actor.account.startswith("unix:"):
             return
         if actor.subject.startswith(TOKEN):
@@ -220,7 +222,7 @@ class Authentication:
 
 
 def _check_token(actor: Actor, account: str, path: str) -> None:
-    """Raises AuthRefused where a token is not for what is asked for: to look, or to report as a node."""
+    """Raises AuthRefused where a token's scope does not include the request: reading, or reporting as a node."""
     if path.startswith(AGENTS):
         if account.startswith("unix:") or "agent" in (actor.deeds or ()):
             return
@@ -233,7 +235,7 @@ def _check_token(actor: Actor, account: str, path: str) -> None:
 
 
 def _again(content: bytes) -> Receive:
-    """Hands out a body that was read already."""
+    """A receiver for a body that was read already."""
     parts = iter([{"type": "http.request", "body": content, "more_body": False}])
 
     async def receive() -> Message:
@@ -243,8 +245,8 @@ def _again(content: bytes) -> Receive:
 
 
 class BrowserGuard:
-    """Refuses any Origin, whatever a browser says that a page asked for, and, in the clear, a foreign Host (DNS
-    rebinding; by TLS such a page has no certificate for the name)."""
+    """Middleware that refuses any Origin, requests that a browser marks as a page's, and in the clear a foreign Host
+    (DNS rebinding; by TLS such a page has no certificate for the name)."""
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
         self._app = app

@@ -1,8 +1,6 @@
-"""The engine as a process of its own: opens the journal, runs the loop, serves clients on its sockets.
+"""The engine as a process: it opens the journal, runs the loop, and serves clients until it is told to stop.
 
-The sockets served: HTTP/1.1 by uvicorn, in the clear on this machine's own sockets and with TLS on a TCP port.
-
-The engine as a process of its own: opens the journal, runs the loop, serves clients until it is told to stop.
+HTTP/1.1 by uvicorn, in the clear on this machine's own sockets and with TLS on a TCP port.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -34,6 +31,7 @@ from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
 from console.server.operations import SaysVersion
+from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
 from console.service.advisor import Advisor
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts, HistoryFindings
@@ -43,7 +41,6 @@ from console.service.local_client import LocalClient
 from console.service.model_setup import key_source, setup_of
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
-from console.service.standby import after_loss, end_when_taken, wait_for_lease
 from console.service.telemetry import Archive, Collector, kept_by
 from console.service.this_machine import LocalExecution, check_here, usage_of
 from console.text.terminal_text import printable
@@ -73,13 +70,8 @@ from runbooks.procedures.registry import RunbookRegistry
 
 new_event_loop = uvloop.new_event_loop
 """The loop that the server runs on, in an engine's process and in tests."""
-KEEP_ALIVE_S = 75
-"""Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
-STOP_S = 5
-"""Longest wait for requests under way when stopping."""
 PART_S = 0.5
 """Longest wait for the other end of a connection that is idle."""
-BACKLOG = 2_048
 
 
 async def run_server(
@@ -93,9 +85,9 @@ async def run_server(
     tls: Tls | None = None,
     provider: OpenIdProvider | None = None,
 ) -> None:
-    """Serves on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are not
-    ours to take, `stop` is set. Then nothing new is taken, and what is under way is answered. `provider` says who
-    people are that come over the network, where there is one."""
+    """Serve on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are
+    not ours to take, `stop` is set. Then new requests are refused and those under way are answered. `provider`
+    identifies people who come over the network, where there is one."""
     doors = Doors(guarded=guarded_ports(sockets, secured))
     service = build_service(client, loop, doors=doors, provider=provider)
     if doors.guarded:
@@ -105,7 +97,7 @@ async def run_server(
     if tls is not None:
         context = tls.open()
         serving.append(_serving(service, secured, connections, ssl_context_factory=lambda config, default: context))
-    stopping = stop or _stop_on_signals()
+    stopping = stop or stop_on_signals()
     stopped = asyncio.create_task(stopping.wait())
     renewing = asyncio.create_task(_renew(tls)) if tls is not None else None
     tasks = [task for _, task in serving]
@@ -126,12 +118,12 @@ async def run_server(
 def _serving(
     service: ControlPlane, sockets: Sequence[socket.socket], connections: OpenConnections, **options: Any
 ) -> tuple[uvicorn.Server, asyncio.Task[None]]:
-    server = DoorwayServer(uvicorn.Config(service.app, **_UVICORN, **options), connections)
+    server = DoorwayServer(uvicorn_config(service.app, _Protocol, **options), connections)
     return server, asyncio.create_task(server.serve(sockets=list(sockets)))
 
 
 async def _renew(tls: Tls) -> None:
-    """Certificates are replaced while we serve. One that cannot be used is told, and the last one is used on."""
+    """Reload replaced certificates. One that cannot be used is reported, and the last one stays in use."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         try:
@@ -141,18 +133,11 @@ async def _renew(tls: Tls) -> None:
             print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
-    return stop
-
-
-class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
-    """With an eye on who connects and how."""
+class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):  # type: ignore[misc]
+    """HTTP protocol that watches its connections, and ends idle ones at shutdown."""
 
     def shutdown(self) -> None:
-        """What is under way is answered. Who waits for nothing need not agree to part, as TLS would have it."""
+        """Answer what is under way. An idle peer need not agree to part, as TLS would have it."""
         super().shutdown()
         if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(PART_S, self._part)
@@ -162,27 +147,13 @@ class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):
             self.transport.abort()
 
 
-_UVICORN: dict[str, Any] = {
-    "http": _Protocol,
-    "lifespan": "off",
-    "log_level": "error",
-    "access_log": False,
-    "server_header": False,
-    "timeout_keep_alive": KEEP_ALIVE_S,
-    "timeout_graceful_shutdown": STOP_S,
-    "backlog": BACKLOG,
-    "ws": "none",
-    "proxy_headers": False,
-}
-
-
 SWITCH_S = 0.0005
 """How long the engine's thread may keep the interpreter when a request waits for it; each needs it several times."""
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What to serve, and where."""
+    """Options of an engine's process."""
 
     name: str
     journal: Path | Schema | None
@@ -233,7 +204,7 @@ class ServeOptions:
 
 
 def serve(served: ServeOptions) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP, then writes a snapshot and returns. Raises MusterError when it cannot.
+    """Run until SIGTERM, SIGINT or SIGHUP, then write a snapshot and return. Raises MusterError when it cannot.
 
     The journal is opened first: its lock decides between two engines that start at once.
     """
@@ -316,12 +287,12 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
         gate = Gate(engine, policies, audit)
         _say_begun(engine, gate, served)
-        doorkeeper, courier = GateTicker(loop, gate), Notifier(loop, gate)
+        ticker, notifier = GateTicker(loop, gate), Notifier(loop, gate)
         setup = setup_of(served.settings)
         key = key_source(setup.endpoint, served.settings.model_key_file)
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
-        shelf = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
-        drafting = Drafting(loop, gate, recommender, model, shelf)
+        registry = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
+        drafting = Drafting(loop, gate, recommender, model, registry)
         slurm = SlurmCell(
             loop,
             cluster,
@@ -339,8 +310,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
             insights=insights,
             forecasts=forecasts,
             recommender=recommender,
-            shelf=shelf,
-            doorkeeper=doorkeeper,
+            registry=registry,
+            ticker=ticker,
             drafting=drafting,
         )
         loop.start()
@@ -353,7 +324,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         recommender.start()
         after.callback(recommender.stop)
         usage = usage_of(loop, served.here)
-        for helper in (doorkeeper, courier, slurm, usage):
+        for helper in (ticker, notifier, slurm, usage):
             helper.start()
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
@@ -363,8 +334,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
 
 
 def _audit(engine: Engine, served: ServeOptions) -> Audit:
-    """The audit with its key and its anchors. Where the key cannot be had the cell can still be looked after, unsigned
-    and saying so."""
+    """The audit with its key and its anchors. Without its key the cell can still be looked after, unsigned and
+    saying so."""
     if served.audit_key is None:
         return Audit(engine, wall_ms, anchors=served.anchors)
     try:
@@ -375,7 +346,7 @@ def _audit(engine: Engine, served: ServeOptions) -> Audit:
 
 
 def _with_cell(busy: JournalBusy, journal: Path | Schema | None) -> JournalBusy:
-    """The same, saying which cell the other engine serves, where it says so beside the journal."""
+    """The same error with the name of the cell that the other engine serves, where its record tells."""
     record = read_record(paths_in(journal.resolve().parent).record) if isinstance(journal, Path) else None
     if record is None or record.has_ended:
         return busy
@@ -386,7 +357,7 @@ def _with_cell(busy: JournalBusy, journal: Path | Schema | None) -> JournalBusy:
 
 
 def _begin(engine: Engine, served: ServeOptions) -> None:
-    """A new cell begins at its start time, not in 1970; one that its file gives no name is called as it is served."""
+    """Start a new cell at its start time, not in 1970. A cell without a name is named as it is served."""
     engine.advance(served.start_ms)
     if served.cell is not None:
         named = served.cell.name != CellSpec().name
@@ -405,7 +376,7 @@ def _go_on(engine: Engine, served: ServeOptions) -> None:
 
 
 def _say_begun(engine: Engine, gate: Gate, served: ServeOptions) -> None:
-    """On record: who served the cell from when on, and by which approval policy where it was given none."""
+    """Record in the audit who serves the cell from now on, and the default approval policy."""
     default = SOLO if served.solo else TEAM
     data = {"software": VERSION, "default_policy": default.name, "read_only": served.read_only}
     # Where nothing can be recorded the cell can still be looked at, and says so.
@@ -418,14 +389,14 @@ def _say_begun(engine: Engine, gate: Gate, served: ServeOptions) -> None:
 
 
 def _provider(settings: ConsoleSettings) -> OpenIdProvider | None:
-    """Who says who people are that come over the network."""
+    """The OpenID provider of people who come over the network; None without one."""
     if not settings.oidc_issuer:
         return None
     return OpenIdProvider(settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file)
 
 
 def _sockets(served: ServeOptions, after: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Bound: those served in the clear, and those with TLS."""
+    """Bound sockets: those served in the clear, and those with TLS."""
     plain: list[socket.socket] = []
     secured: list[socket.socket] = []
     if served.tls is not None:

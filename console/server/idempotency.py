@@ -1,9 +1,9 @@
-"""Requests that may be sent twice and take effect once. Whoever changes something gives the request a key of their
-choice; a request with the same key gets the answer of the first, as long as it asks for the same.
+"""Idempotency keys: a request that is sent twice takes effect once.
 
-What was answered is kept in the journal's database. Submissions and definitions are kept in the transaction that does
-them. Other changes are noted before they begin and again with their answer; one that was cut off in between is not done
-again, because whether it took effect can only be seen by looking. What was refused had no effect and is not kept.
+The caller of a change chooses a key; another request with the same key and content gets the answer of the first.
+Answers are kept in the journal's database. Those of submissions and definitions are written in the same transaction.
+Other changes are noted before they begin and again with their answer; one that was cut off in between is not
+repeated, because only a look can tell whether it took effect. Refused requests had no effect and are not kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -38,6 +37,7 @@ from sqlalchemy import (
 
 from engine.journal.database import create_tables
 from engine.model.errors import MusterError, RefusedError, SpecError
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -73,7 +73,7 @@ _added = itertools.count(1)
 
 
 class StoredResponse(NamedTuple):
-    """What a change is answered with."""
+    """Answer to a change."""
 
     content: bytes
     version: int
@@ -83,7 +83,7 @@ class StoredResponse(NamedTuple):
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """Of one request."""
+    """Key of one request."""
 
     caller: str
     key: str
@@ -92,7 +92,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 def key_of(text: str, caller: str, method: str, path: str, body: bytes) -> IdempotencyKey:
-    """Raises SpecError for a key that is none."""
+    """The key of a request. Raises SpecError for a malformed one."""
     if not 0 < len(text) <= LONGEST_KEY or not text.isascii() or not text.isprintable():
         raise SpecError(
             HEADER, f"is not 1 to {LONGEST_KEY} printable ASCII characters", "Use a new random UUID for each change"
@@ -102,7 +102,7 @@ def key_of(text: str, caller: str, method: str, path: str, body: bytes) -> Idemp
 
 
 def kept(connection: Connection, keys: Iterable[IdempotencyKey]) -> dict[tuple[str, str], tuple[str, bytes]]:
-    """(caller, key) -> digest and answer, of those that are known."""
+    """(caller, key) -> digest and answer, of the keys that are known."""
     wanted = {(key.caller, key.key) for key in keys}
     columns = (KEPT.c.caller, KEPT.c.key, KEPT.c.digest, KEPT.c.answer)
     rows = connection.execute(select(*columns).where(KEPT.c.key.in_(sorted({key for _, key in wanted}))))
@@ -110,8 +110,8 @@ def kept(connection: Connection, keys: Iterable[IdempotencyKey]) -> dict[tuple[s
 
 
 def replayed(key: IdempotencyKey, found: tuple[str, bytes]) -> StoredResponse:
-    """The answer again. Raises RefusedError for another request with the same key, and for one that nobody heard the
-    end of."""
+    """The stored answer. Raises RefusedError for another request with the same key, and for one whose outcome is
+    unknown."""
     digest, answer = found
     if digest != key.digest:
         raise RefusedError(
@@ -127,13 +127,13 @@ def replayed(key: IdempotencyKey, found: tuple[str, bytes]) -> StoredResponse:
 
 
 def written(answer: StoredResponse) -> bytes:
-    """As it is kept."""
+    """A response in its stored form."""
     return b"%d %s" % (answer.version, answer.content)
 
 
 def keep(connection: Connection, answered: Sequence[tuple[IdempotencyKey, bytes]]) -> None:
-    """In the transaction that does them, or before it with BEGUN."""
-    now_ms = time.time_ns() // 1_000_000
+    """Store answers, in the transaction of their changes; or BEGUN before a change."""
+    now_ms = wall_ms()
     rows = [
         {"caller": key.caller, "key": key.key, "digest": key.digest, "at_ms": now_ms, "answer": answer}
         for key, answer in answered
@@ -145,12 +145,12 @@ def keep(connection: Connection, answered: Sequence[tuple[IdempotencyKey, bytes]
 
 
 def finish(connection: Connection, key: IdempotencyKey, answer: StoredResponse) -> None:
-    """What came of what was begun."""
+    """Store the outcome of a change that was begun."""
     connection.execute(update(KEPT).where(_is(key)).values(answer=written(answer)))
 
 
 def forget(connection: Connection, key: IdempotencyKey) -> None:
-    """It was refused: it may be tried again."""
+    """Remove the key of a refused change, which may be tried again."""
     connection.execute(delete(KEPT).where(_is(key)))
 
 
@@ -164,7 +164,7 @@ def _tidy(connection: Connection, now_ms: int) -> None:
 
 
 class IdempotencyKeys:
-    """Does each change once. Made and used in one event loop; the rows are written on the engine's thread."""
+    """Runs each change once. Made and used in one event loop; the rows are written on the engine's thread."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
@@ -180,8 +180,8 @@ class IdempotencyKeys:
         return kept(connection, keys)
 
     async def once(self, key: IdempotencyKey, do: Callable[[], Awaitable[StoredResponse]]) -> StoredResponse:
-        """What `do` answers, or answered the first time. Who asks the same twice at once gets one answer. Raises what
-        `do` does, and RefusedError as `replayed`."""
+        """Answer of `do`, or of its first run. Two equal requests at once get one answer. Raises the errors of `do`,
+        and RefusedError as `replayed`."""
         place = (key.caller, key.key)
         if place in self._running:
             digest, task = self._running[place]
@@ -213,7 +213,7 @@ class IdempotencyKeys:
         return await asyncio.wrap_future(self._loop.post(work))
 
     def _begin(self, connection: Connection, key: IdempotencyKey) -> tuple[str, bytes] | None:
-        """What is known of the key; if nothing is, it is begun."""
+        """State of the key; a key without one is begun."""
         found = self.known(connection, [key]).get((key.caller, key.key))
         if found is None:
             keep(connection, [(key, BEGUN)])

@@ -1,18 +1,12 @@
-"""How much is let in at once and how often: of connections, of requests, of one caller.
+"""Limits on connections, on requests under way, and on the rate of one caller.
 
-How often one caller may ask: a bucket for each, filled at a steady rate. How much may be under way at once is for
-`console.server.load_limits` to say.
+Each caller has a token bucket that fills at a steady rate. `BackPressure` gives each kind of request a share of its
+own, so that a thousand waiting forecasts leave health checks answerable, and one caller at most a part of a share.
+Requests beyond it are refused at once with a time to come again, so that admitted ones are answered in time.
 
-What is noted of every connection that the server takes, and which of them it drops: those whose other end is slow on
-purpose, sends heads without an end, or opens connections without end.
-
-uvicorn waits for ever for the rest of a request, and its faster parser sets no bound to what it keeps of a head.
-
-How much is let in at once. What is more is turned away at once and told when to come again, so that whoever is let
-in is answered in time, whatever the load.
-
-Each kind of request has a share of its own: a thousand that wait for a forecast leave the health of the engine to be
-asked. No single caller has more than a part of a share, so that one script that runs wild does not keep out the others.
+Connections are watched too: those whose peer is slow on purpose, sends endless headers or opens too many are
+dropped. uvicorn waits for ever for the rest of a request, and its faster parser sets no bound to the size of a
+header.
 """
 
 from __future__ import annotations
@@ -26,26 +20,22 @@ import re
 import resource
 import socket
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, Protocol
 
 import uvicorn
 
-from console.client.identity import peer_text
+from console.client.credentials import peer_text
 from console.client.sockets import account_at
 from console.server.operations import Crowded
 from runbooks.plans.identity import TCP
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 MAX_CALLERS = 20_000
 """Whose buckets are kept; the one that asked least recently is forgotten, and begins anew with a full one."""
 
 
 class TokenBuckets:
-    """One for each caller. `clock` gives monotonic seconds. Used on one thread."""
+    """Token buckets by caller. `clock` gives monotonic seconds. Used on one thread."""
 
     def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:
         self._per_s = per_s
@@ -54,7 +44,7 @@ class TokenBuckets:
         self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str, cost: float = 1.0) -> float:
-        """Takes `cost` and returns 0; or takes nothing, and returns in how many seconds there will be enough."""
+        """Take `cost` and return 0; or take nothing, and return the seconds until there is enough."""
         now = self._clock()
         held, since = self._held.pop(caller, (self._burst, now))
         held = min(self._burst, held + max(0.0, now - since) * self._per_s)
@@ -74,13 +64,13 @@ class TokenBuckets:
 
 
 def too_many(seconds: float, problem: str = "you ask too often") -> Crowded:
-    """What tells a caller to wait that long."""
+    """Error that tells a caller to wait that long."""
     retry_s = max(1, math.ceil(seconds))
     return Crowded(problem, f"Ask again in {retry_s} s", retry_s, by_caller=True)
 
 
 def network_of(address: str) -> str:
-    """What one address stands for: itself; of IPv6 the /64, of which one machine has every address."""
+    """Network that an address counts for: itself; of IPv6 the /64, because one machine has all of its addresses."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -112,15 +102,16 @@ RETRY_S = 1.0
 
 
 class OpenConnections:
-    """Those that are open, by whom they are. Many from other machines keep nobody out who is on this one: what comes by
-    a Unix socket counts for its account alone."""
+    """Open connections by address or account. Connections from other machines never keep out those on this one: a
+    Unix socket counts for its account alone."""
 
     def __init__(self) -> None:
         self._of_addresses: dict[str, list[socket.socket]] = {}
         self._of_accounts: dict[str, list[socket.socket]] = {}
 
     def take(self, connected: socket.socket, address: Any) -> bool:
-        """Whether a new one is within bounds. Those that have ended are let go when there seem to be too many."""
+        """Admit a new connection if it is within bounds. Closed ones are dropped first when there seem to be too
+        many."""
         if connected.family == socket.AF_UNIX:
             held = self._of_accounts.setdefault(account_at(connected), [])
         else:
@@ -137,7 +128,7 @@ class OpenConnections:
         return True
 
     def _is_full(self) -> bool:
-        """Half of the files that may be open are for something else."""
+        """True when TCP has its share of files: half of those that may be open are for something else."""
         most = min(MAX_IN_ALL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         return sum(map(len, self._of_addresses.values())) >= most
 
@@ -147,10 +138,10 @@ def _open(held: list[socket.socket]) -> list[socket.socket]:
 
 
 class Doorway:
-    """Accepts the connections of a listening socket, and closes what is beyond bounds as soon as it comes: before TLS,
-    which one may begin on many connections and go on with on none, and while there are files left for what is ours.
+    """Accepts the connections of a listening socket, and closes those beyond bounds at once: before TLS, whose
+    handshakes could be begun on many connections, and while files are left for our own use.
 
-    It accepts itself, because an event loop does so in ways of its own, some (uvloop's) past all Python code.
+    It accepts by itself because event loops do so in different ways, some (uvloop's) without any Python code.
     """
 
     def __init__(
@@ -199,7 +190,7 @@ class Doorway:
             )
 
     def close(self) -> None:
-        """Takes none any more; those that are open go on."""
+        """Stop accepting; open connections go on."""
         self._loop.remove_reader(self._bound)
         if self._again is not None:
             self._again.cancel()
@@ -211,7 +202,7 @@ class Doorway:
 
 
 class DoorwayServer(uvicorn.Server):
-    """One whose connections come through doorways. Leaves signals to whoever runs it: uvicorn would raise them again
+    """Server whose connections come through doorways. Signals are left to its owner: uvicorn would raise them again
     when done, before an engine has written its snapshot."""
 
     def __init__(self, config: uvicorn.Config, connections: OpenConnections) -> None:
@@ -239,7 +230,7 @@ class _Cycle(Protocol):
 
 
 class WatchedConnection:
-    """Mixed into one of uvicorn's HTTP protocols, before it in the order of bases."""
+    """Time limits of one connection. Mixed into one of uvicorn's HTTP protocols, before it in the order of bases."""
 
     loop: asyncio.AbstractEventLoop
     cycle: _Cycle | None
@@ -286,7 +277,7 @@ class WatchedConnection:
                 self._timer = self.loop.call_later(HEAD_S, self._drop)
 
     def _begin_body(self, cycle: _Cycle) -> None:
-        """A head is whole: what comes next is its body, if it has one that is not whole yet."""
+        """The header is complete; time the rest of the body, if there is more."""
         self._stop("_timer")
         self._came = 0
         self._in_body = cycle.more_body
@@ -324,8 +315,8 @@ class WatchedConnection:
 
 
 def _certified(certificate: Any) -> str:
-    """The account of a client certificate that was verified: by its common name; empty without one, and for one that
-    has several or one that is no plain name."""
+    """Account of a verified client certificate, by its common name; empty without one, with several, or with one
+    that is not a plain name."""
     subject = (certificate or {}).get("subject", ())
     names = [value for part in subject for name, value in part if name == "commonName"]
     return f"cert:{names[0]}" if len(names) == 1 and _NAME.fullmatch(names[0]) else ""
@@ -340,7 +331,7 @@ OVERLOAD_RETRY_S: dict[Kind, int] = {"read": 1, "slow": 5, "change": 1, "follow"
 
 
 class BackPressure:
-    """Counts who is inside. Used in one event loop."""
+    """Counters of requests under way. Used in one event loop."""
 
     def __init__(self, most: Mapping[Kind, int] = MOST) -> None:
         self.most = dict(most)
@@ -351,7 +342,7 @@ class BackPressure:
 
     @contextlib.contextmanager
     def let_in(self, kind: Kind, caller: str) -> Iterator[None]:
-        """While one request is answered. Raises Crowded."""
+        """Context of one request under way. Raises Crowded."""
         most, one = self.most[kind], (kind, caller)
         if self.inside[kind] >= most:
             self.turned_away[kind, "service"] += 1

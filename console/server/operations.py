@@ -1,16 +1,12 @@
-"""What is served over HTTP, one row each, and what all of it does: bodies read, answers encoded.
+"""Operations served over HTTP, one row each, and what all routes share: reading bodies, encoding answers and errors.
 
-What is served over HTTP, one row each. The routes of the server and its OpenAPI description
-(`console.server.application`) are made of the same rows, so neither can say what the other does not.
+The routes and their OpenAPI description (`console.server.application`) are made of the same rows. Most rows are
+questions of `console.client.protocol` (`asked_by`), answered on a worker thread in the caller's name. An operation
+that needs no thread, or answers in its own way, brings a `handler`.
 
-Most rows are questions of `console.client.protocol` (`asked_by`): they are answered on a worker thread in the name of
-whoever asks. What needs no thread, or answers in a way of its own, brings a `handler` instead.
-
-What every HTTP route does: bodies read within bounds, answers encoded beside the event loop, errors as answers.
-
-Every answer says a state version, also a refusal, a probe, and what is no HTTP at all. One that shows the cell says
-itself which that is (`console.server.request_handler`); `Versioned` puts into all others the version that readers are
-shown at that moment, which is a number in memory, and waits for nobody.
+Every answer names a state version, also a refusal, a probe, and input that is no HTTP. An answer about the cell
+names its own (`console.server.request_handler`); `Versioned` adds to all others the version that readers are shown
+now, a number in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.questions import Method, Part, Question, decoder
+from console.client.questions import Method, SentParameter, ServiceQuestion, decoder, refuse_read_only
 from engine.model.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.plans.identity import AuthRefused, Unauthenticated
 
@@ -86,7 +82,7 @@ Parameter = Number | TextParameter
 
 @dataclass(frozen=True)
 class Operation:
-    """One row."""
+    """One operation of the service."""
 
     method: Method
     path: str
@@ -109,18 +105,18 @@ class Operation:
     """Nobody needs to say who they are: it tells nothing but whether the service is there."""
     media: str = "application/json"
     """Of a 200."""
-    question: Question | None = None
+    question: ServiceQuestion | None = None
     """What it asks of the client, where it is a question."""
 
     @property
     def name(self) -> str:
-        """For the description and the metrics: `get_workloads_id_estimate`."""
+        """Name for the description and the metrics: `get_workloads_id_estimate`."""
         plain = self.path.removeprefix("/v1").replace("{", "").replace(":path", "").replace("}", "")
         words = [word for word in plain.replace("-", "_").split("/") if word]
         return "_".join((self.method.lower(), *words))
 
 
-def asked_by(question: Question, handler: Handler | None = None) -> Operation:
+def asked_by(question: ServiceQuestion, handler: Handler | None = None) -> Operation:
     """The row of a question."""
     return Operation(
         question.method,
@@ -137,7 +133,7 @@ def asked_by(question: Question, handler: Handler | None = None) -> Operation:
     )
 
 
-def _parameter(part: Part) -> Parameter:
+def _parameter(part: SentParameter) -> Parameter:
     kind, meta = get_args(part.kind)
     assert isinstance(meta, msgspec.Meta)
     says = meta.description or ""
@@ -182,6 +178,12 @@ class Forbidden(RefusedError):
     """Refused whatever the state of the cell: answered with 403 instead of 409."""
 
 
+def forbid_if_read_only(read_only: bool) -> None:
+    """Raises Forbidden for a change of an engine that is read-only."""
+    if read_only:
+        raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
+
+
 class TooLarge(SpecError):
     """A body above MAX_BODY_BYTES: answered with 413."""
 
@@ -196,7 +198,7 @@ class Crowded(BusyError):
 
 
 async def answer(ask: Callable[[], object]) -> Response:
-    """Asks on a worker thread, because asking blocks, and encodes the answer there too."""
+    """Ask on a worker thread, because asking blocks, and encode the answer there too."""
     try:
         content = await run_in_threadpool(lambda: msgspec.json.encode(ask()))
     except MusterError as error:
@@ -208,7 +210,7 @@ async def answer(ask: Callable[[], object]) -> Response:
 
 
 async def on_engine(loop: EngineLoop, ask: Callable[[Engine], T]) -> T:
-    """Wait for the engine's thread without keeping one of ours. Raises what `ask` does, and UnreachableError."""
+    """Wait for the engine's thread without occupying one of ours. Raises the errors of `ask`, and UnreachableError."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await asyncio.wrap_future(loop.post(ask))
@@ -217,8 +219,8 @@ async def on_engine(loop: EngineLoop, ask: Callable[[Engine], T]) -> T:
 
 
 async def body(request: Request, most: int = 0) -> bytes:
-    """The whole body. Raises TooLarge as soon as more than `most` bytes, or else MAX_BODY_BYTES, are announced or have
-    come."""
+    """The whole body. Raises TooLarge as soon as more than `most` bytes, or else MAX_BODY_BYTES, are announced or
+    have arrived."""
     most = most or MAX_BODY_BYTES
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > most:
@@ -276,7 +278,7 @@ def _too_large(most: int) -> TooLarge:
 
 
 class Versioned:
-    """The whole service as it is served. `shown` gives the version that readers are shown; on any thread."""
+    """The whole service. `shown` gives the version that readers are shown, on any thread."""
 
     def __init__(self, app: ASGIApp, shown: Callable[[], int]) -> None:
         self._app = app
@@ -293,14 +295,15 @@ class Versioned:
         await self._app(scope, receive, saying)
 
     def no_http(self) -> bytes:
-        """All that is sent to who sends what cannot be read as a request."""
+        """Complete answer to input that cannot be read as a request."""
         head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
         head += f"content-length: {len(_NO_HTTP)}\r\n{VERSION}: {self._shown()}\r\n\r\n"
         return head.encode() + _NO_HTTP
 
 
 class SaysVersion:
-    """Mixed into one of uvicorn's HTTP protocols, before it in the order of bases: what it answers by itself."""
+    """Answers of the HTTP parser itself. Mixed into one of uvicorn's HTTP protocols, before it in the order of
+    bases."""
 
     app: Any
     transport: Any

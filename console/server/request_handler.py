@@ -1,11 +1,8 @@
-"""From a request to its answer, the same way for every operation, with what is asked most kept ready.
+"""The path of a request to its answer, the same for every operation: admitted, read, checked, done once, answered.
 
-What the engine is asked for most, as JSON that goes out as it is: of a large cell the very bytes that its copy told
-(`engine.read_replica`), of a small one what the engine says between two turns.
-
-From a request to its answer, the same way for every operation: let in, read, checked, done once, answered.
-
-Waiting for the state to move, without a thread for each who waits.
+Frequent questions are answered with JSON as it is (`ReplicaReads`): for a large cell the bytes that a copy of the
+engine sent (`engine.read_replica`), for a small one the engine's own answer between two turns. `VersionWatch` wakes
+long polls without a thread for each.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER
 from console.client.protocol import Client
-from console.client.questions import Arguments, Question, question_of, refuse_read_only
+from console.client.questions import Arguments, ServiceQuestion, question_of
 from console.server import idempotency
 from console.server.load_limits import OVERLOAD_RETRY_S, BackPressure, Kind
 from console.server.operations import (
@@ -36,10 +33,10 @@ from console.server.operations import (
     PATIENCE_S,
     VERSION,
     Crowded,
-    Forbidden,
     Operation,
     body,
     decoded,
+    forbid_if_read_only,
     on_engine,
     refusal,
 )
@@ -70,7 +67,7 @@ class CachedBody(NamedTuple):
 
 
 class _Asker(asyncio.Protocol):
-    """Asks one copy, many questions at once. Its answers come in the order of the questions."""
+    """Connection to one copy that carries many questions at once. Answers come in the order of the questions."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -83,7 +80,7 @@ class _Asker(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, frame: bytes) -> asyncio.Future[bytes]:
-        """Raises CopyGone where nobody answers any more; so does what is returned."""
+        """Send a question. Raises CopyGone where nobody answers any more; so does the returned future."""
         if self.lost or self._transport is None:
             raise CopyGone
         answer = asyncio.get_running_loop().create_future()
@@ -113,7 +110,7 @@ class _Asker(asyncio.Protocol):
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Another copy is asked from now on."""
+        """Close once everything is answered: another copy is asked from now on."""
         self._finishing = True
         self._end_if_done()
 
@@ -122,8 +119,8 @@ class _Asker(asyncio.Protocol):
             self._transport.close()
 
 
-class Reads:
-    """Made and used in one event loop."""
+class ReplicaReads:
+    """Answers by copies of the engine. Made and used in one event loop."""
 
     def __init__(self, loop: EngineLoop, watch: VersionWatch) -> None:
         self._loop = loop
@@ -138,20 +135,20 @@ class Reads:
         """Since when those wait who wait for room, the longest first."""
 
     def close(self) -> None:
-        """Ask no more; what was asked is still answered."""
+        """Ask no more; questions under way are still answered."""
         if self._asker is not None:
             self._asker.finish()
 
     def shown(self, own_version: int) -> int:
-        """Up to which version, at least, an answer that is asked for now will show what happened."""
+        """State version that an answer asked for now will include, at least."""
         return max(self._loop.copies.shown_version(), own_version)
 
     async def told(
         self, what: str, arguments: tuple[object, ...], own_version: int, least: int | None = None
     ) -> CachedBody:
-        """What the engine's method of that name answers, and of which version. `own_version`: of the caller's account's
-        last change, which is shown unless the request says itself what it wants to be shown. Raises what the engine
-        does, and RefusedError for a version that is not there yet."""
+        """Answer of the engine's method of that name, and its version. `own_version`: of the last change by the
+        caller's account, which is included unless the request names a version itself. Raises the engine's errors,
+        and RefusedError for a version that does not exist yet."""
         wanted = own_version if least is None else least
         copies, engine = self._loop.copies, self._loop.engine
         if wanted > engine.version:
@@ -175,7 +172,7 @@ class Reads:
         return CachedBody(msgspec.json.encode(answer), version)
 
     async def _beside(self, what: str, arguments: tuple[object, ...], wanted: int) -> CachedBody | None:
-        """From a copy of that version or later; None where there is none that answers."""
+        """Answer of a copy of that version or later; None where none answers."""
         copies = self._loop.copies
         copy = copies.at_least(wanted)
         if copy is None:
@@ -194,7 +191,7 @@ class Reads:
 
     @contextlib.asynccontextmanager
     async def _turn(self, *, first: bool) -> AsyncIterator[None]:
-        """Wait for room; who is `first` need not. Raises Crowded."""
+        """Wait for room; a `first` question does not wait. Raises Crowded."""
         if first:
             yield
             return
@@ -227,7 +224,7 @@ class Reads:
         return CachedBody(content, copy.version)
 
     async def _of(self, copy: Copy) -> _Asker:
-        """Who asks this copy. Raises CopyGone for one that took its leave."""
+        """Connection to this copy. Raises CopyGone for one that has ended."""
         if self._asked is copy and self._asker is not None:
             return self._asker
         async with self._changing:
@@ -255,12 +252,12 @@ LOG = logging.getLogger("muster.server")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """One request, read and checked."""
 
     client: LocalClient
     """Of whoever asks."""
-    question: Question
+    question: ServiceQuestion
     arguments: Arguments
 
 
@@ -271,7 +268,7 @@ class RequestHandler:
         self,
         client: LocalClient,
         loop: EngineLoop,
-        reads: Reads,
+        reads: ReplicaReads,
         pressure: BackPressure,
         keys: idempotency.IdempotencyKeys,
     ) -> None:
@@ -288,7 +285,8 @@ class RequestHandler:
         return Route(operation.path, functools.partial(self._let_in, operation), methods=[operation.method])
 
     def _meant(self, operation: Operation, request: Request) -> Operation:
-        """An id may have slashes, and end like a route: where that slash was quoted it is a part of the id."""
+        """The operation meant by a path whose id has slashes and ends like a route: a quoted slash is part of the
+        id."""
         base, _, word = operation.path.rpartition(":path}/")
         if not base or request.scope["raw_path"].endswith(f"/{word}".encode()):
             return operation
@@ -316,33 +314,33 @@ class RequestHandler:
 
     async def _done(self, operation: Operation, request: Request) -> Response:
         if operation.changes is True:
-            self._forbid_if_read_only()
+            forbid_if_read_only(self._of_nobody.read_only)
         question = operation.question
         assert question is not None
         arguments, content = await read_arguments(question, operation, request, self._quick)
-        asked = Asked(self._of_nobody.acting_as(CALLER.get()), question, arguments)
+        asked = ParsedRequest(self._of_nobody.acting_as(CALLER.get()), question, arguments)
         if question.copied:
             return await self._copied(asked, request)
         if not question.changes_with(arguments):
             version = self._reads.shown(asked.client.own_version)
             return answer_of(await self._thread(asked), version)
-        self._forbid_if_read_only()
+        forbid_if_read_only(self._of_nobody.read_only)
         do = functools.partial(self._changed, asked)
         key = key_of(request, content)
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
 
-    async def _copied(self, asked: Asked, request: Request) -> Response:
+    async def _copied(self, asked: ParsedRequest, request: Request) -> Response:
         given = tuple(asked.arguments.values())
         shown = await self._reads.told(asked.question.name, given, asked.client.own_version, least_of(request))
         if asked.question is QUERY:
             asked.client.note_shown(given[0], shown.content)
         return answer_of(shown.content, shown.version)
 
-    async def _changed(self, asked: Asked) -> idempotency.StoredResponse:
+    async def _changed(self, asked: ParsedRequest) -> idempotency.StoredResponse:
         content = await self._thread(asked)
         return idempotency.StoredResponse(content, self._loop.engine.version)
 
-    async def _thread(self, asked: Asked) -> bytes:
+    async def _thread(self, asked: ParsedRequest) -> bytes:
         """Asking blocks, and encoding may take a while."""
 
         def answered() -> bytes:
@@ -350,15 +348,11 @@ class RequestHandler:
 
         return await to_thread.run_sync(answered, limiter=self._slow if asked.question.slow else self._quick)
 
-    def _forbid_if_read_only(self) -> None:
-        if self._of_nobody.read_only:
-            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
-
 
 async def read_arguments(
-    question: Question, operation: Operation, request: Request, limiter: CapacityLimiter | None = None
+    question: ServiceQuestion, operation: Operation, request: Request, limiter: CapacityLimiter | None = None
 ) -> tuple[Arguments, bytes]:
-    """The arguments of a question, and the body that they were read from. Raises SpecError, and TooLarge."""
+    """Arguments of a question, and the body they were read from. Raises SpecError, and TooLarge."""
     query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
     content, given = b"", None
     if operation.takes is not None:
@@ -384,7 +378,7 @@ def answer_to(change: idempotency.StoredResponse) -> Response:
 
 
 def key_of(request: Request, content: bytes) -> idempotency.IdempotencyKey | None:
-    """The key that a request brings. Raises SpecError."""
+    """Idempotency key of a request; None without one. Raises SpecError."""
     text = request.headers.get(idempotency.HEADER)
     if text is None:
         return None
@@ -393,7 +387,7 @@ def key_of(request: Request, content: bytes) -> idempotency.IdempotencyKey | Non
 
 
 def least_of(request: Request) -> int | None:
-    """The version that a request wants to be shown; None where it says nothing. Raises SpecError."""
+    """State version that a request asks to see; None where it names none. Raises SpecError."""
     text = request.headers.get(AT_LEAST)
     if text is None:
         return None
@@ -403,7 +397,7 @@ def least_of(request: Request) -> int | None:
 
 
 def caller_of(actor: Actor) -> str:
-    """One for each account and person: who has a share, and whose keys are whose."""
+    """Identity for shares and keys: one for each account and person."""
     return f"{actor.account} {actor.subject}"
 
 
@@ -450,7 +444,7 @@ class VersionWatch:
                     await self._moved.wait()
 
     def _heard(self, version: int) -> None:
-        """On the engine's thread, which must not be kept: one call is under way at most, however fast it goes."""
+        """Called on the engine's thread, which must not wait: at most one wake-up is under way."""
         self._version = version
         if not self._told:
             self._told = True

@@ -1,7 +1,8 @@
-"""Submissions and definitions over HTTP. Submissions that come while the engine is at work are taken together, in one
-transaction: under load the disk is waited for once for all of them, and each is answered when it is durable.
+"""Submissions and definitions over HTTP.
 
-With an Idempotency-Key the answer is kept in that transaction, and the same request sent again is answered the same.
+Submissions that arrive while the engine is at work are taken together in one transaction: under load one disk write
+serves all of them, and each is answered when it is durable. With an Idempotency-Key the answer is kept in that
+transaction, and the same request sent again gets the same answer.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.client.identity import CALLER
-from console.client.questions import refuse_read_only
+from console.client.credentials import CALLER
 from console.server import idempotency
 from console.server.idempotency import IdempotencyKey, IdempotencyKeys, StoredResponse
 from console.server.load_limits import OVERLOAD_RETRY_S
-from console.server.operations import Crowded, Forbidden, body, decoded
+from console.server.operations import Crowded, Forbidden, body, decoded, forbid_if_read_only
 from console.server.request_handler import LARGE_BODY, answer_to, key_of
 from engine.model.commands import AnyCommand, Receipt, Submit
 from engine.model.errors import MusterError, RefusedError
@@ -61,8 +61,9 @@ class _Waiting:
         return len(self.command.workloads)
 
 
-class Submitting:
-    """Made and used in one event loop; only `_take` runs on the engine's thread: it takes all that has come by then."""
+class SubmissionBatcher:
+    """Batches submissions. Made and used in one event loop; only `_take` runs on the engine's thread, and takes all
+    that has arrived by then."""
 
     def __init__(self, client: LocalClient, loop: EngineLoop, gate: Gate, keys: IdempotencyKeys) -> None:
         self._client = client
@@ -79,8 +80,7 @@ class Submitting:
         """Whether the engine was asked to take what waits."""
 
     async def command(self, request: Request) -> Response:
-        if self._client.read_only:
-            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
+        forbid_if_read_only(self._client.read_only)
         content = await body(request)
         if len(content) > LARGE_BODY:
             command: AnyCommand = await to_thread.run_sync(decoded, content, AnyCommand)
@@ -127,8 +127,8 @@ class Submitting:
             self._refuse(error)
 
     def _batch(self) -> list[_Waiting]:
-        """What comes next, with the door held. The same key twice goes one after the other: the second is answered from
-        the first."""
+        """The next batch, with the door held. A key that comes twice goes one after the other: the second is
+        answered from the first."""
         batch: list[_Waiting] = []
         keys: set[tuple[str, str]] = set()
         size = 0
@@ -201,7 +201,7 @@ class Submitting:
             self._refuse(error)
 
     def _refuse(self, error: BaseException) -> None:
-        """Whoever waits: nobody takes it any more."""
+        """Answer everybody who waits with an error: nobody takes their work any more."""
         with self._door:
             batch, self._size = list(self._waiting), 0
             self._waiting.clear()
@@ -210,7 +210,7 @@ class Submitting:
 
 
 def _replayed(key: IdempotencyKey | None, known: dict[tuple[str, str], tuple[str, bytes]]) -> Answer | None:
-    """What was answered to a key before; None where nothing was."""
+    """Earlier answer to a key; None where there is none."""
     found = known.get((key.caller, key.key)) if key is not None else None
     if key is None or found is None:
         return None

@@ -1,31 +1,28 @@
-"""What consoles watch over HTTP: lists page by page, who else is here, and what happens as it happens.
+"""Routes that consoles watch: the event stream, lists page by page, and presence.
 
-What happens, as it happens: a long poll, and streams of server-sent events.
-
-Everybody who follows from the present on is sent the same bytes, made once: two hundred streams cost two hundred writes
-and one look. Who comes back gives the version they have seen (`Last-Event-ID`, or `after`) and is told what they
-missed, as far back as it is remembered, and how much was forgotten. Who reads too slowly is not waited for and nothing
-piles up for them: they are told how much they missed, and go on from the present.
+Event streams. A long poll, or server-sent events. Everybody who follows from the present on is sent the same bytes,
+made once. A reader that reconnects gives the version it has seen (`Last-Event-ID`, or `after`) and gets what it
+missed, as far back as is remembered, and how much was forgotten. A slow reader is not waited for: it is told how
+much it missed, and continues from the present.
 
     id: 1042                          the state version up to which this tells
     event: changes                    `engine.model.queries.Changes` as JSON; without items where only ticks are asked
     for data: {"version":1042,"at_ms":...,"items":[...],"missed":0}
 
-A tick comes at least every second, also when nothing happened: by it a reader knows that the line is up, and the cell's
-clock. A console that gives its `session` waits for everything on this one line (`console.client.remote`): it
-is told by `present` who else is here, by `absent` that it is not known to be here itself, and by `gate` that somebody
-voted, proposed or decided.
+A tick comes at least every second: it shows that the line is up, and carries the cell's clock. A console that gives
+its `session` waits for everything on this one line (`console.client.remote`): `present` tells who else is here,
+`absent` that the console is not known itself, `gate` that somebody voted, proposed or decided.
 
-Lists by GET, with the filters of the console and a cursor.
+Lists. GET with the filters of the console and a cursor.
 
     GET /v1/workloads?filter=state:queued gpu>=8&columns=id,queue,wait&limit=500
     GET /v1/workloads?filter=state:queued gpu>=8&columns=id,queue,wait&limit=500&cursor=<next of the answer before>
 
-In creation order a cursor goes on behind the last row that was told: every row that matches all the time comes once and
-none is left out, whatever is submitted, ends or changes meanwhile. Each page is of the moment it is asked for, and says
-which version that is. With `sort` there is `offset` instead, which makes no such promise.
+In creation order a cursor continues behind the last row: every row that matches all the time comes once and none is
+left out, whatever changes meanwhile. Each page is of the moment it is asked for, and names its version. With `sort`
+there is `offset` instead, without that promise.
 
-Presence over HTTP: a console says where it is and waits for news of the others, without a thread.
+Presence. A console says where it is and waits for news of the others, without a thread.
 """
 
 from __future__ import annotations
@@ -43,20 +40,19 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from console.client.identity import CALLER
+from console.client.credentials import CALLER
 from console.client.presence import WAIT_S, Presence, PresenceAsk
 from console.client.protocol import Client
 from console.client.questions import question_of
 from console.forms.filters import parse_columns, parse_sort, parse_view
 from console.server.operations import Number, Operation, TextParameter, asked_by, body, decoded
-from console.server.request_handler import answer_of, least_of
+from console.server.request_handler import ReplicaReads, VersionWatch, answer_of, least_of
 from engine.model.errors import MusterError, SpecError
 from engine.model.queries import Changes, Kind, Page, Query
 from engine.reads.answers import MAX_ROWS
 
 if TYPE_CHECKING:
     from console.server.application import Metrics
-    from console.server.request_handler import Reads, VersionWatch
     from console.service.local_client import LocalClient
     from engine.loop import EngineLoop
     from runbooks.plans.identity import Actor
@@ -80,7 +76,7 @@ _CHANGES = asked_by(question_of(Client.changes))
 
 
 class EventFrame(msgspec.Struct, frozen=True):
-    """What happened between two looks, ready to send."""
+    """Changes between two looks, ready to send."""
 
     version: int
     items: int
@@ -91,7 +87,7 @@ class EventFrame(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What is looked at of a `Changes` that goes out as it came."""
+    """The parts of a `Changes` that are read before its bytes go out unchanged."""
 
     version: int
     at_ms: int
@@ -103,14 +99,14 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 
 class ConsoleNotice(msgspec.Struct, frozen=True):
-    """What a console is told besides."""
+    """News for consoles besides changes of the cell."""
 
     what: Literal["present", "gate"]
     serial: int
 
 
 class StreamFollower:
-    """One stream, and what waits to be sent on it."""
+    """One stream, and the frames waiting to be sent on it."""
 
     def __init__(self, *, items: bool, pace_s: float = 0.0, session: str = "") -> None:
         """`session`: of the console that follows; empty: it is none, or asks in other ways who is here."""
@@ -126,7 +122,7 @@ class StreamFollower:
         """Version of the last frame with news, and when the next may come."""
 
     def give_paced(self, frame: EventFrame, now: float) -> float:
-        """Give it, unless news came a moment ago. Returns when it is due then, or infinity."""
+        """Give a frame, unless news came a moment ago. Returns when it is due then, or infinity."""
         if self._pace_s and frame.version > self._given:
             if now < self._due:
                 return self._due
@@ -150,10 +146,10 @@ class StreamFollower:
 
 
 class EventRoutes:
-    """Made and used in one event loop."""
+    """Handlers of the event stream. Made and used in one event loop."""
 
     def __init__(
-        self, client: LocalClient, loop: EngineLoop, watch: VersionWatch, reads: Reads, metrics: Metrics
+        self, client: LocalClient, loop: EngineLoop, watch: VersionWatch, reads: ReplicaReads, metrics: Metrics
     ) -> None:
         self._client = client
         self._loop = loop
@@ -218,7 +214,7 @@ class EventRoutes:
         return StreamingResponse(stream, headers=headers, media_type=STREAM)
 
     async def _stream(self, follower: StreamFollower, actor: Actor, after: int) -> AsyncIterator[bytes]:
-        """First what was missed, then what everybody is told."""
+        """What was missed first, then the frames for everybody."""
         self._metrics.followers.inc()
         try:
             self._join(follower)
@@ -261,7 +257,7 @@ class EventRoutes:
             self._teller = asyncio.create_task(self._tell())
 
     async def _tell(self) -> None:
-        """As long as somebody follows: look once, and give what was seen to all of them."""
+        """While somebody follows: look once, and give the frame to all of them."""
         ticked = self._aio.time()
         while self._followers and not self._closed:
             now = self._aio.time()
@@ -281,8 +277,8 @@ class EventRoutes:
             await asyncio.sleep(EVERY_S)
 
     async def _given_to_all(self, frame: EventFrame, now: float) -> float:
-        """A few at a time, so that whoever asks something meanwhile is answered in between. Returns when the first of
-        those who had news a moment ago is to have it."""
+        """Give a frame to a few streams at a time, so that other requests are answered in between. Returns when the
+        first postponed frame is due."""
         due = math.inf
         followers = tuple(self._followers)
         for at in range(0, len(followers), AT_ONCE):
@@ -297,7 +293,7 @@ class EventRoutes:
             self._tell_consoles(ConsoleNotice("gate", added))
 
     def _moved(self) -> None:
-        """Somebody came, moved or went. On any thread."""
+        """Tell consoles that somebody came, moved or went. On any thread."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._aio.call_soon_threadsafe(self._tell_consoles, ConsoleNotice("present", 0))
 
@@ -354,9 +350,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listings:
-    """Made and used in one event loop."""
+    """Handlers of lists by GET. Made and used in one event loop."""
 
-    def __init__(self, client: LocalClient, reads: Reads) -> None:
+    def __init__(self, client: LocalClient, reads: ReplicaReads) -> None:
         self._client = client
         self._reads = reads
 
@@ -371,7 +367,7 @@ class Listings:
 
     async def listed(self, request: Request) -> Response:
         kind: Any = request.scope["path"].rpartition("/")[2]
-        asked = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
+        asked: dict[str, Any] = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
         view = parse_view(kind, asked["filter"])
         sort = parse_sort(kind, asked["sort"]) if asked["sort"] else view.sort or ()
         if asked["cursor"] and (sort or asked["offset"]):
@@ -401,12 +397,12 @@ class Listings:
 
 
 def cursor_at(row: int, kind: str, filtered: str) -> str:
-    """Says nothing to who gets it, but comes back as it was given."""
+    """Opaque cursor of a row in this list."""
     return base64.urlsafe_b64encode(b"%d %s" % (row, _mark(kind, filtered))).decode().rstrip("=")
 
 
 def row_of(cursor: str, kind: str, filtered: str) -> int:
-    """Raises SpecError for a cursor that is none, or of another list."""
+    """Row of a cursor. Raises SpecError for a malformed one, or one of another list."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         row, _, mark = base64.b64decode(padded, b"-_", validate=True).partition(b" ")
@@ -424,11 +420,11 @@ def _mark(kind: str, filtered: str) -> bytes:
 
 
 PRESENCE_WAIT_S = 1.0
-"""How often a waiter looks whether somebody fell silent: nobody tells of that."""
+"""Seconds between two looks for consoles that fell silent, which no event announces."""
 
 
 class PresenceRoutes:
-    """Made and used in one event loop."""
+    """Handler of presence. Made and used in one event loop."""
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
@@ -438,7 +434,7 @@ class PresenceRoutes:
         self._leave = presence.listen(self._heard)
 
     def close(self) -> None:
-        """Let every waiter go."""
+        """Release every waiter."""
         self._leave()
         self._closed = True
         self._wake()

@@ -1,20 +1,14 @@
-"""What the recommender says of the live cell: how long work runs, what it costs, when it starts.
+"""The recommender's answers about the live cell: how long work runs, what stands out, and quotes of cost and start
+time.
 
-How long the live cell's work runs: what its engine's pages tell is fed to the model, and the model is asked.
+Lives in the engine's process and only reads. It asks on the engine's own thread, one bounded window at a time; the
+options of a quote are tried by the twin beside it and merged on the calling thread.
 
-It asks on the engine's own thread, one bounded window at a time, and what it has looked at it does not ask for again.
-Nothing is stored: after a restart it learns the latest ends anew from the engine's state, each at its own moment, and
-says what it said before, with three exceptions. Ends older than the last LOOKBACK are not learnt again. What was
-stopped and began anew leaves no trace. And trees, which are fitted on a thread of their own once there is enough to
-fit while whoever asks gets what was known before, are then fitted once to all that ended, not step by step.
-
-What the recommender says of the live cell. Lives beside the gate in the engine's process, and only reads.
-
-It asks on the engine's own thread, one bounded window at a time.
-
-What work would cost and when it would start. Lives beside the gate in the engine's process, and only reads.
-
-The options are made up on the engine's thread, tried by the twin beside it, and merged on the thread that asks.
+Run times (`LearnedRunTimes`) are learnt incrementally and not stored. After a restart the latest ends are learnt
+anew from the engine's state, each at its own moment, with the same result but for three cases: ends before the last
+LOOKBACK are not learnt again; work that was stopped and begun anew leaves no trace; and trees are fitted once to all
+ends instead of step by step. Trees are fitted on a thread of their own, and until then the previous estimates are
+given.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ from console.client.protocol import RuntimeEstimate
 from console.text.terminal_text import duration, timestamp
 from engine.model.errors import RefusedError, SpecError, of_code
 from engine.model.quantities import MIN_RUNS
-from engine.model.queries import Page, Query, Term
+from engine.model.queries import NodeDetail, Page, Query, Term, WorkloadDetail
 from engine.model.twin_queries import MAX_HORIZON_MS, MAX_STRETCH, AskOptions, Options
 from recommender.estimates.cell_runs import (
     COLUMNS,
@@ -54,9 +48,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model.external_cells import PastRun
-    from engine.model.queries import NodeDetail, WorkloadDetail
     from engine.model.specs import QueueSpec
-    from recommender.estimates.cell_runs import WorkloadFeatures
     from recommender.estimates.quotes import QuoteCandidate, QuotePlan
 
 
@@ -68,7 +60,7 @@ learnt is dropped for the latest."""
 
 
 class LearnedRunTimes:
-    """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own."""
+    """Run-time estimates for the cell of one loop. May be called by several threads, but not by the engine's own."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
@@ -82,16 +74,17 @@ class LearnedRunTimes:
         self._fitting: threading.Thread | None = None
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
-        """Of a workload, from what is known now; of one that runs, given how long it has. Raises NotFoundError."""
+        """Estimate for a workload from what is known now; for a running one, given its time so far. Raises
+        NotFoundError."""
         workload = self._loop.call(lambda engine: engine.workload(workload_id))
         return self._ask(asked_of(workload), elapsed_ms(workload))
 
     def about(self, asked: WorkloadFeatures) -> RuntimeEstimate | None:
-        """Of work that is not there yet; None while nothing is known that is like it."""
+        """Estimate for work that does not exist yet; None while nothing like it is known."""
         return self._ask(asked, 0)
 
     def usual(self, running: Page) -> tuple[dict[str, RunTimeQuantiles], Skill | None]:
-        """How long each on a page of workloads should run, where likes of its own tell; and how good that has been."""
+        """Expected run times of a page of workloads, where similar work tells; and the skill of such estimates."""
         found = {}
         with self._lock:
             self._catch_up()
@@ -110,7 +103,7 @@ class LearnedRunTimes:
             return found, self._runs.skill()
 
     def settle(self) -> None:
-        """Returns when trees that are being fitted have been."""
+        """Wait until trees that are being fitted are done."""
         if self._fitting is not None:
             self._fitting.join()
 
@@ -136,7 +129,7 @@ class LearnedRunTimes:
         )
 
     def _catch_up(self) -> None:
-        """Learn what has happened since. All of it is read before any is learnt: a failure costs none."""
+        """Learn what has happened since. All of it is read before any is learnt, so a failure loses nothing."""
         anew, from_ms, until_ms = self._loop.call(self._unlearnt)
         since_ms = 0 if anew else from_ms
         rows = self._all(window("ended", from_ms, until_ms), LOOKBACK)
@@ -152,9 +145,9 @@ class LearnedRunTimes:
         self._fit_beside()
 
     def _unlearnt(self, engine: Engine) -> tuple[bool, int, int]:
-        """Whether to learn anew, and the cell times from and up to before which ends are to be learnt.
+        """True when everything is to be learnt anew, and the cell times from and up to which ends are to be learnt.
 
-        What ends from now on ends at the present millisecond or later, so nothing is added to a time before it.
+        Work that ends from now on ends at the present millisecond or later, so nothing is added before it.
         """
         told_ms = engine.state.past.until_ms
         from_ms, until_ms = self._looked_ms if told_ms == self._past_ms else 0, engine.now_ms
@@ -177,7 +170,7 @@ class LearnedRunTimes:
         return self._loop.call(lambda engine: engine.query(query))
 
     def _fit_beside(self) -> None:
-        """Starts to fit new trees when they are due, and none are being fitted, and the learner is installed."""
+        """Start to fit new trees when they are due, none are being fitted, and the learner is installed."""
         if self._fitting is not None and self._fitting.is_alive():
             return
         rows = self._runs.training()
@@ -192,7 +185,7 @@ class LearnedRunTimes:
 
 
 def past_rows(runs: list[PastRun]) -> list[WorkloadRow]:
-    """Runs from before the cell, as if it had seen those that finished. No workload has such an id."""
+    """Runs from before the cell as workload rows, of those that finished. No workload has such an id."""
     return [
         WorkloadRow(
             id=f"//{number}", name=run.name, tenant=run.tenant, queue=run.queue, tasks=run.tasks,
@@ -205,7 +198,7 @@ def past_rows(runs: list[PastRun]) -> list[WorkloadRow]:
 
 
 def window(sort: str, from_ms: int, until_ms: int, states: tuple[str, ...] = ()) -> Query:
-    """Workloads for which the time of this column lies in [from, until)."""
+    """Query for workloads whose time in this column lies in [from, until)."""
     column = sort.removeprefix("-")
     times = (Term(column, ">=", from_ms), Term(column, "<", until_ms))
     return Query(
@@ -221,7 +214,7 @@ def page_of(query: Query, offset: int, limit: int) -> Query:
 
 
 def asked_of(workload: WorkloadDetail) -> WorkloadFeatures:
-    """What was known of a workload before it ran."""
+    """Features of a workload that were known before it ran."""
     return WorkloadFeatures(
         name=workload.name,
         tenant=workload.tenant,
@@ -233,7 +226,7 @@ def asked_of(workload: WorkloadDetail) -> WorkloadFeatures:
 
 
 def elapsed_ms(workload: WorkloadDetail) -> int:
-    """How much of its work is behind a workload that runs."""
+    """Work that a running workload has done so far, milliseconds."""
     if workload.state != "running" or workload.started_ms is None:
         return 0
     return workload.kept_ms + workload.now_ms - workload.started_ms
@@ -270,14 +263,14 @@ CORDONED = Query(
 
 
 class Advisor:
-    """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own."""
+    """Advice for the cell of one loop. May be called by several threads, but not by the engine's own."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
         self.run_times = LearnedRunTimes(loop)
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
-        """How long it may run, in all; None while nothing is known that is like it. Raises NotFoundError."""
+        """Total run time of a workload; None while nothing like it is known. Raises NotFoundError."""
         return self.run_times.estimate(workload_id)
 
     def run_time_of(self, asked: WorkloadFeatures) -> RuntimeEstimate | None:
@@ -285,7 +278,7 @@ class Advisor:
         return self.run_times.about(asked)
 
     def advice(self) -> Advice:
-        """Everything that is found now, and what could not be judged."""
+        """Everything found now, and what could not be judged."""
         overview = self._loop.call(lambda engine: engine.overview())
         waiting, queues, running = self._page(WAITING), self._page(QUEUES), self._page(RUNNING)
         cordoned, unseen = self._loop.call(cordoned_nodes)
@@ -306,7 +299,7 @@ class Advisor:
         return Advice(version=found.version, suggestions=suggestions, unknown=(*found.unknown, *partly))
 
     def _likely(self, running: Page) -> tuple[dict[str, RunTimeOpinion], QuantileCoverage | None]:
-        """How long each of those that run should, where likes of its own tell, and how well such figures have held."""
+        """Expected run times of running work, where similar work tells, and how well such figures have held."""
         usual, skill = self.run_times.usual(running)
         likely = {
             id: RunTimeOpinion(p90_ms=said.p90_ms, samples=said.nearest_runs, level=LEVELS[said.nearest])
@@ -321,7 +314,7 @@ class Advisor:
 
 
 def queue_specs(engine: Engine, waiting: Page) -> dict[str, QueueSpec]:
-    """Of the queues whose work waits for quota, and of their siblings."""
+    """Specs of queues whose work waits for quota, and of their siblings."""
     at, why = waiting.columns.index("queue"), waiting.columns.index("reason")
     late = {row[at] for row in waiting.rows if row[why] == "WaitingForQuota"}
     specs = {spec.name: spec for spec in engine.state.queues.specs}
@@ -336,21 +329,22 @@ def cordoned_nodes(engine: Engine) -> tuple[list[NodeDetail], int]:
 
 
 MAX_SEEDS = 8
-"""When there is time for so many."""
+"""Seeds when there is time for them."""
 WAIT_S = 600.0
 """Longest wait for all seeds that were asked for."""
 LATEST_ANSWER_S = 30.0
 
 
 class Quotes:
-    """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own."""
+    """Quotes for the cell of one loop. May be called by several threads, but not by the engine's own."""
 
     def __init__(self, loop: EngineLoop, advisor: Advisor) -> None:
         self._loop = loop
         self._advisor = advisor
 
     def quote(self, request: QuoteRequest) -> Quote:
-        """Raises SpecError naming what is wrong, RefusedError when the twin is busy or cannot run."""
+        """A quote for the request. Raises SpecError naming what is wrong, RefusedError when the twin is busy or
+        cannot run."""
         from recommender.estimates.quotes import as_if_free, likely_of, listed, plan, priced
 
         begun = time.monotonic()
@@ -406,7 +400,7 @@ class Quotes:
     def _tried(
         self, request: QuoteRequest, near: Sequence[QuoteCandidate], likely: tuple[int, ...], run: RunTime, begun: float
     ) -> Options:
-        """What the twin says of the options."""
+        """The twin's result for the options."""
         # Whoever does not know gives the time that is hardly ever passed.
         estimate_ms = run.p90_ms
         ahead_ms = max(candidate.asked_start_ms for candidate in near) - self._loop.engine.now_ms
@@ -436,8 +430,7 @@ class Quotes:
 
 
 def _asked(request: QuoteRequest, made: QuotePlan) -> WorkloadFeatures:
-    """What is known of the work before it is there."""
-    from recommender.estimates.cell_runs import WorkloadFeatures
+    """Features of the requested work."""
 
     group = made.candidates[0].spec.groups[0]
     return WorkloadFeatures(
@@ -487,7 +480,7 @@ def _assumptions(request: QuoteRequest, made: QuotePlan, run: RunTime, found: Op
 
 
 def _runs(found: Options) -> str:
-    """How many of each option."""
+    """Number of runs of each option, in words."""
     counts = [len(trial.attempts) for trial in found.trials]
     few, many = min(counts), max(counts)
     return f"{many} run{'s' if many != 1 else ''}" if few == many else f"{few} to {many} runs"

@@ -1,12 +1,8 @@
-"""Drafts beside a live engine: what may be asked, the rules' answer and the model's, side by side.
+"""Drafts beside a live engine: requests, the rules' answer and the model's side by side, and proposals made of them.
 
-What is asked of the drafters: within its bounds, and with what it points at looked up in the cell.
-
-Drafts beside a live engine: who asked for what, the rules' answer and the model's, side by side, and what was
-proposed of them.
-
-Lives in the engine's process and only reads the engine; what takes long is done by a few threads of its own. A draft
-never proposes itself: `propose` does, when a person asks for that, and then it is an ordinary proposal.
+Requests are brought within bounds (`tidied`), and the objects they point at are looked up in the cell. Lives in the
+engine's process and only reads the engine; long work is done by a few threads of its own. A draft never proposes
+itself: `propose` does when a person asks, and the result is an ordinary proposal.
 """
 
 from __future__ import annotations
@@ -51,7 +47,17 @@ from runbooks.drafts.typed_draft import (
 from runbooks.gate.approval_policy import may
 from runbooks.models.drafter import MODEL, ModelDrafter, ModelSetup
 from runbooks.plans.identity import TCP, Actor
-from runbooks.plans.typed_plan import ENDED, MAX_COMMENT, MAX_PERSON, EvidenceRef, Source, check_line
+from runbooks.plans.typed_plan import (
+    ENDED,
+    MAX_COMMENT,
+    MAX_PERSON,
+    EvidenceRef,
+    Proposal,
+    Request,
+    RunbookRef,
+    Source,
+    check_line,
+)
 from runbooks.procedures.registry import RunbookRegistry
 from runbooks.untrusted.stranger_texts import MARGIN, MARKER, applied, says_secret, secrets_in, visible
 
@@ -61,7 +67,6 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from recommender.findings.suggestions import Suggestion
     from runbooks.gate.approval_gate import Gate
-    from runbooks.plans.typed_plan import Proposal, Request, RunbookRef
 
 
 MAX_TEXTS_OF = 8
@@ -70,7 +75,7 @@ MAX_NAMES = 10_000
 MAX_ALIKE = 500
 """Names among which one is looked for that may have been meant: on the engine's thread."""
 MAX_MISSPELT = 64
-"""Letters of a name of which those that are one letter off are looked up."""
+"""Longest name whose one-letter variants are looked up."""
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz-./_"
 MAX_ID = 300
 KEPT_TEXT = 200
@@ -106,12 +111,12 @@ def tidied(ask: DraftAsk) -> tuple[DraftAsk, tuple[str, ...]]:
 
 
 def _whole(text: str) -> str:
-    """Without halves of characters, which no file, socket or record takes."""
+    """The text without halves of characters, which no file, socket or record takes."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def shortened(ask: DraftAsk) -> DraftAsk:
-    """As it stays with the run, which everybody may read: without what is secret in it."""
+    """The request as it stays with the run, which everybody may read: with secrets removed."""
     excerpts = tuple(
         Excerpt(
             field=_without_secrets(one.field, KEPT_TEXT),
@@ -123,14 +128,14 @@ def shortened(ask: DraftAsk) -> DraftAsk:
 
 
 def _without_secrets(text: str, most: int) -> str:
-    """The first characters of a text; one that begins among them and ends behind them is seen whole."""
+    """Beginning of a text without secrets; one that crosses the cut is recognised whole."""
     shown = visible(text[: most + MARGIN])
     found = secrets_in(shown, personal=False)
     return applied(shown, found, upto=most) if found else text[:most]
 
 
 def finding_of(suggestion: Suggestion) -> ReportedFinding:
-    """What the recommender found, as the drafters know it."""
+    """A finding of the recommender as the drafters know it."""
     return ReportedFinding(
         id=suggestion.id,
         kind=suggestion.kind,
@@ -146,8 +151,8 @@ def finding_of(suggestion: Suggestion) -> ReportedFinding:
 
 
 def finding_about(engine: Engine, wanted: str) -> ReportedFinding:
-    """An object that a person points at, as a finding of kind `about_queue`, `about_pool`, `about_node` or
-    `about_workload`, looked for in that order. Raises NotFoundError."""
+    """An object of the cell as a finding of kind `about_queue`, `about_pool`, `about_node` or `about_workload`,
+    looked for in that order. Raises NotFoundError."""
     for word in ("queue", "pool", "node", "workload"):
         if _is_there(engine, word, wanted):
             return ReportedFinding(
@@ -166,13 +171,13 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 
 def finding_alike(wanted: str, ids: Sequence[str]) -> str:
-    """As in " (did you mean R-k3vq7?)"; empty where none is alike."""
+    """Hint such as " (did you mean R-k3vq7?)"; empty where no id is alike."""
     return did_you_mean(get_close_matches(wanted, ids[:MAX_ALIKE], 1))
 
 
 def _one_off(engine: Engine, wanted: str) -> list[str]:
-    """A node or workload that is called so but for one letter, or for upper and lower case. Looked up, not searched
-    for: a cell may have millions."""
+    """A node or workload whose name differs by one letter, or by case. Variants are looked up, because a cell may
+    have millions of names."""
     if len(wanted) > MAX_MISSPELT:
         return []
     cuts = [(wanted[:at], wanted[at:]) for at in range(len(wanted) + 1)]
@@ -199,7 +204,7 @@ def _is_there(engine: Engine, word: str, name: str) -> bool:
 
 
 def texts_of(engine: Engine, workload_id: str) -> list[Excerpt]:
-    """What its owner calls a workload. Raises NotFoundError."""
+    """Name and labels of a workload. Raises NotFoundError."""
     found = engine.workload(workload_id)
     labels = [Excerpt(field=f"workload {found.id}: label {key}", text=value) for key, value in found.tags.items()]
     return [Excerpt(field=f"workload {found.id}: name", text=found.name), *labels]
@@ -220,15 +225,14 @@ CLOSE_S = 4.0
 """Longest wait, when the engine stops, for calls that were broken off to be settled."""
 
 RULES = Actor(subject="service:recommender", kind="service", account="system")
-"""In whose name drafts by rule are tried and proposed."""
+"""Author of drafts by rule, in whose name they are tried and proposed."""
 AUTHORS: dict[Drafter, Actor] = {"rule": RULES, "model": MODEL}
 
 
 class Drafting:
     """The drafts of one engine. Any thread may ask, but not the engine's own.
 
-    `recommender` is who knows the findings, `model` who asks a model, None: none is configured;
-    `shelf` the runbooks.
+    `recommender` knows the findings; `model` asks a model, None: none is configured; `registry` holds the runbooks.
     """
 
     def __init__(
@@ -237,16 +241,16 @@ class Drafting:
         gate: Gate,
         recommender: Recommender,
         model: ModelDrafter | None = None,
-        shelf: RunbookRegistry | None = None,
+        registry: RunbookRegistry | None = None,
     ) -> None:
         self._loop = loop
         self._gate = gate
         self._recommender = recommender
-        self._shelf = shelf or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
         self._model = model or ModelDrafter(
             ModelSetup(), str, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock
         )
-        self._books = DraftStore(loop.engine)
+        self._store = DraftStore(loop.engine)
         self._runs: dict[str, DraftRun] = {}
         self._stops: dict[str, threading.Event] = {}
         """For each run whose model thinks: set to have it stop."""
@@ -261,7 +265,7 @@ class Drafting:
         self._by_model = ThreadPoolExecutor(MAX_AT_ONCE, "draft-model")
 
     def open(self) -> None:
-        """Put in order what another process left, and be ready to ask. For once the engine runs."""
+        """Repair what another process left, and connect to the model. Call once the engine runs."""
         with contextlib.suppress(JournalError):
             self._model.open()
         self._model.warm()
@@ -269,17 +273,17 @@ class Drafting:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def begin(self, actor: Actor, ask: DraftAsk) -> DraftRun:
-        """Have it drafted. What of the request is of no use is named in the run's notes, and the rules draft from the
+        """Start a draft. Unusable parts of the request are named in the run's notes, and the rules draft from the
         rest. Raises RefusedError while too many are under way."""
         ask, notes = tidied(ask)
         now_ms = self._loop.call(lambda engine: engine.now_ms)
         # Asked before the lock is taken, which the engine's own thread may want.
-        newest = self._loop.call(lambda _: self._books.newest()) if self._count < 0 else 0
+        newest = self._loop.call(lambda _: self._store.newest()) if self._count < 0 else 0
         with self._changed:
             self._count = max(self._count, newest)
             run_id = self._noted(actor, ask, notes, now_ms)
             stop = self._stops.get(run_id)
-            briefed = _Once(lambda: self._brief(run_id, ask, now_ms))
+            briefed = _ComputedOnce(lambda: self._brief(run_id, ask, now_ms))
             self._by_rule.submit(self._draft_by_rule, run_id, briefed, actor)
             if stop is not None:
                 self._by_model.submit(self._draft_by_model, run_id, briefed, actor, stop)
@@ -311,7 +315,7 @@ class Drafting:
         return run_id
 
     def run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
-        """As soon as its serial is above `after`, it is over, or the time is up. Raises NotFoundError."""
+        """The run once its serial is above `after`, it is over, or the time is up. Raises NotFoundError."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or self._found(draft_id).serial > after or self._found(draft_id).over, wait_s
@@ -324,8 +328,8 @@ class Drafting:
             return tuple(self._timed(run) for run in reversed(self._runs.values()))
 
     def cancel(self, actor: Actor, draft_id: str) -> DraftRun:
-        """Have the model think no further; nothing happens when it does not. For whoever asked, and for those who could
-        have asked. Raises NotFoundError, RefusedError."""
+        """Stop the model of a draft; nothing happens when it is not asked. For the requester, and for people who
+        could have asked. Raises NotFoundError, RefusedError."""
         with self._changed:
             self._found(draft_id)
             asker = self._askers[draft_id]
@@ -348,15 +352,15 @@ class Drafting:
             return self._found(draft_id)
 
     def standing(self) -> ModelStanding:
-        """Which model is configured, and whether it can be asked now."""
+        """Model that is configured, and whether it can be asked now."""
         try:
-            record = self._loop.call(lambda _: self._books.record("model"))
+            record = self._loop.call(lambda _: self._store.record("model"))
         except JournalError:
             record = None
         return msgspec.structs.replace(self._model.standing(), record=record)
 
     def close(self) -> None:
-        """Break off what is under way, and wait a little until that is settled."""
+        """Stop everything under way, and wait a little until it has ended."""
         with self._changed:
             self._closed = True
             for draft_id in list(self._stops):
@@ -371,7 +375,7 @@ class Drafting:
 
     # -- drafting, on threads of its own ------------------------------------------------------------------------------
 
-    def _draft_by_rule(self, run_id: str, briefed: _Once, actor: Actor) -> None:
+    def _draft_by_rule(self, run_id: str, briefed: _ComputedOnce, actor: Actor) -> None:
         try:
             brief = briefed()
             draft = self._ruled(brief, actor.subject)
@@ -388,7 +392,7 @@ class Drafting:
     def _ruled(self, brief: Brief, requester: str) -> Draft:
         return RuleDrafter(self._loop.call, self._preview_by(RULES)).draft(brief, requester)
 
-    def _draft_by_model(self, run_id: str, briefed: _Once, actor: Actor, stop: threading.Event) -> None:
+    def _draft_by_model(self, run_id: str, briefed: _ComputedOnce, actor: Actor, stop: threading.Event) -> None:
         with self._changed:
             self._changed.wait_for(
                 lambda: stop.is_set() or run_id not in self._runs or self._runs[run_id].rule_state != "drafting",
@@ -418,7 +422,7 @@ class Drafting:
             self._model_over(run_id, model_state="done", model=draft)
 
     def _model_over(self, run_id: str, **changes: object) -> None:
-        """What came of it; nothing where it was cancelled meanwhile."""
+        """Note the model's result, unless the run was cancelled meanwhile."""
         with self._changed:
             if self._stops.pop(run_id, None) is not None:
                 self._note(run_id, thinking=None, **changes)
@@ -430,12 +434,12 @@ class Drafting:
         return preview
 
     def _why_not_asked(self, actor: Actor) -> str:
-        """Why somebody may not have a model asked, which costs money and lets facts out; empty where they may."""
+        """Reason why somebody may not ask a model, which costs money and discloses facts; empty where they may."""
         why_not = self._why_not(actor)
         return f"you may not have a model asked: {why_not}" if why_not else ""
 
     def _why_not(self, actor: Actor) -> str:
-        """Why somebody may propose nothing; empty where they may."""
+        """Reason why somebody may propose nothing; empty where they may."""
 
         def read(engine: Engine) -> str:
             policies = self._gate.policies
@@ -444,7 +448,7 @@ class Drafting:
         return self._loop.call(read)
 
     def _brief(self, run_id: str, ask: DraftAsk, now_ms: int) -> Brief:
-        """What both drafters are given. What cannot be found is noted, and left out."""
+        """Brief for both drafters. Objects that cannot be found are noted, and left out."""
         finding, runbook_text = None, ""
         notes: list[str] = []
         if ask.finding:
@@ -456,7 +460,7 @@ class Drafting:
                 notes.append(f"{error.problem}; the draft is made without it")
         if ask.runbook:
             try:
-                runbook_text = self._shelf.text(ask.runbook)
+                runbook_text = self._registry.text(ask.runbook)
             except NotFoundError as error:
                 notes.append(f"{error.problem}; a new one is drafted")
         excerpts = list(ask.excerpts)
@@ -486,7 +490,7 @@ class Drafting:
         return brief if ask.task == "act" else self._with_facts(brief)
 
     def _with_facts(self, brief: Brief) -> Brief:
-        """With what bears on it. The rules look into the cell themselves, so that they need not wait for this."""
+        """The brief with its facts. The rules read the cell themselves, so they need not wait for this."""
         if brief.facts:
             return brief
         found = gather(
@@ -509,7 +513,7 @@ class Drafting:
         return self._loop.call(lambda engine: texts_of(engine, workload_id))
 
     def _finding(self, wanted: str) -> ReportedFinding:
-        """A recommendation, or an object of the cell as one. Raises NotFoundError."""
+        """A recommendation, or an object of the cell as a finding. Raises NotFoundError."""
         if wanted.upper().startswith("R-"):
             try:
                 return finding_of(self._recommender.recommendation(wanted).suggestion)
@@ -521,8 +525,8 @@ class Drafting:
     # -- proposing ----------------------------------------------------------------------------------------------------
 
     def propose(self, actor: Actor, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
-        """Put one of the two to the vote: written by the drafter's service, for whoever asks. The same once more is
-        the same proposal, while that is open. Raises NotFoundError, RefusedError, SpecError."""
+        """Put one of the two drafts to the vote: its author is the drafter's service, its requester whoever asks.
+        Repeating the call returns the same proposal while it is open. Raises NotFoundError, RefusedError, SpecError."""
         if drafter not in AUTHORS:
             raise SpecError("drafter", f"{str(drafter)[:40]!a} drafts nothing", "Give rule or model")
         check_line(reason, "reason", MAX_COMMENT)
@@ -550,37 +554,37 @@ class Drafting:
                 AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key, within=actor.within
             )
             shown = self._gate.propose(author, request, runbook=runbook)
-            self._books.proposed(number, drafter, shown.id)
+            self._store.proposed(number, drafter, shown.id)
             self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
             return shown
 
         return self._loop.call(put)
 
     def _approved(self, draft: Draft) -> RunbookRef | None:
-        """The runbook that a draft was made from, if it may be run here. What is made from another is proposed as the
-        acts that it comes to."""
+        """Runbook that a draft was made from, if it may be run here. A draft from another one is proposed as its
+        plain actions."""
         ref = draft.preview.plan.runbook if draft.preview is not None else None
         if ref is None:
             return None
-        approved = {(line.id, line.sha256) for line in self._shelf.lines() if line.status == "approved"}
+        approved = {(line.id, line.sha256) for line in self._registry.lines() if line.status == "approved"}
         return ref if (ref.id, ref.sha256) in approved else None
 
     # -- what is remembered -------------------------------------------------------------------------------------------
 
     def _kept(self, run_id: str, draft: Draft, actor: Actor) -> None:
-        """In the books. A draft is of use also where nothing can be written."""
+        """Store a draft. It is of use also where nothing can be written."""
         number, at_ms = int(run_id.removeprefix("D-")), self._gate.policies.clock()
         try:
-            self._loop.call(lambda _: self._books.keep(number, draft, actor.subject, at_ms))
+            self._loop.call(lambda _: self._store.keep(number, draft, actor.subject, at_ms))
         except JournalError:
             return
 
     def _record(self, draft: Draft) -> Record | None:
-        """Of drafts like it; none of one that proposes nothing."""
+        """Track record of drafts like it; none for one that proposes nothing."""
         if draft.request is None:
             return None
         try:
-            return self._loop.call(lambda _: self._books.record(draft.drafter, draft.kind))
+            return self._loop.call(lambda _: self._store.record(draft.drafter, draft.kind))
         except JournalError:
             return None
 
@@ -599,7 +603,7 @@ class Drafting:
         return int((time.monotonic() - self._begun_s.get(run_id, time.monotonic())) * 1000)
 
     def _timed(self, run: DraftRun) -> DraftRun:
-        """With the time that has passed by now."""
+        """The run with its elapsed time."""
         if run.thinking is None:
             return run
         return msgspec.structs.replace(
@@ -631,8 +635,8 @@ class Drafting:
             self._begun_s.pop(run_id, None)
 
 
-class _Once:
-    """What several threads need and the first of them works out."""
+class _ComputedOnce:
+    """A value that several threads need and the first of them computes."""
 
     def __init__(self, make: Callable[[], Brief]) -> None:
         self._make = make
@@ -650,7 +654,7 @@ class _Once:
 
 
 def agreement(run: DraftRun) -> str:
-    """How the two compare; empty where one lacks, or where nothing is to be done by either's task."""
+    """How the two drafts compare; empty where one is missing, or where the task is not to act."""
     if run.rule is None or run.model is None or run.ask.task != "act":
         return ""
     if run.rule.undecided:
@@ -671,17 +675,17 @@ def _acts(draft: Draft) -> set[tuple[str, tuple[str, ...]]]:
 
 
 def drafted_by(draft: Draft) -> str:
-    """The model that was asked, or what the rules drafted."""
+    """Name of the model, or the kind of the rules' draft."""
     return (draft.called.model if draft.called is not None else draft.kind)[:MAX_PERSON]
 
 
 def _evidence(draft_id: str, draft: Draft) -> EvidenceRef:
-    """The draft, by the facts that it rests on: a voter sees by its id where to read them."""
+    """Reference to the draft by the facts it rests on: its id tells a voter where to read them."""
     return EvidenceRef(id=draft_id, sha256=hashlib.sha256(msgspec.json.encode(draft.facts)).hexdigest())
 
 
 def _reason(words: str, finding: str) -> str:
-    """The finding's id leads back to it: the recommender looks for it in reasons."""
+    """The reason with the finding's id: the recommender looks for it in reasons."""
     if not finding.upper().startswith("R-") or finding in words:
         return words[:MAX_COMMENT]
     return f"{words[: MAX_COMMENT - len(finding) - 1]} {finding}".strip()

@@ -1,13 +1,9 @@
-"""What the history foretells: demand of the hours ahead, and what advice finds in it.
+"""Forecasts from the cell's history: demand of the hours ahead, and the findings of advice in it.
 
-Demand of the hours ahead, of any series of the history: made once an hour for each series that is asked for or
-watched, kept as it was made, and scored when the hours have come.
-
-Lives in the engine's process, beside the engine. What takes long is done on the thread that asks, never the engine's.
-
-What advice looks at besides the cell as it is: its history, forecasts of it, its pools and reservations.
-
-In the engine's process. The engine is asked for a moment at a time; the history is read beside it.
+`Forecasts` makes one forecast an hour for each series that is asked for or watched, keeps it as made, and scores it
+when its hours have come. `HistoryFindings` gives advice what it looks at besides the present cell: history,
+forecasts, pools and reservations. Both live in the engine's process; the engine is asked for a moment at a time, and
+long work is done on the calling thread.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.model.columns import view
 from engine.model.errors import MusterError, NotFoundError, SpecError
 from engine.model.quantities import shown
-from engine.model.queries import Query, Term
+from engine.model.queries import Overview, Query, Term
 from engine.model.specs import HOUR_MS
 from engine.state.workloads import NONE
 from recommender.estimates.queries import MAX_HOURS, Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
@@ -43,9 +39,7 @@ if TYPE_CHECKING:
     from console.service.insights import Insights
     from engine.control import Engine
     from engine.loop import EngineLoop
-    from engine.model.queries import Overview
     from recommender.estimates.demand import DemandForecast
-    from recommender.estimates.queries import Forecast
     from recommender.findings.history_watch import HistoryWatch
     from recommender.history.tables import ForecastRows
     from recommender.history.telemetry import Telemetry
@@ -68,7 +62,7 @@ FEW = 30
 
 
 class MeasuredHours(NamedTuple):
-    """The hours that were measured, up to the last whole one."""
+    """Measured hours of a series, up to the last whole one."""
 
     key: SeriesKey
     end_ms: int
@@ -78,7 +72,7 @@ class MeasuredHours(NamedTuple):
 
 
 class Forecasts:
-    """Answers from a cell's history. May be asked by several threads, but not by the engine's own."""
+    """Forecasts from a cell's history. May be called by several threads, but not by the engine's own."""
 
     def __init__(self, loop: EngineLoop, telemetry: Telemetry | None = None) -> None:
         self._loop = loop
@@ -92,7 +86,7 @@ class Forecasts:
         """Held to look at those that were made."""
 
     def answer(self, request: ForecastRequest) -> Forecast:
-        """Raises SpecError for what is no series, NotFoundError for one that was never measured."""
+        """Forecast of a series. Raises SpecError for a malformed one, NotFoundError for one that was never measured."""
         if not 1 <= request.hours <= MAX_HOURS:
             raise SpecError("hours", f"{request.hours} is not from 1 to {MAX_HOURS}", "Give for example 48")
         key, now_ms = self._key(request), self._now_ms()
@@ -100,8 +94,7 @@ class Forecasts:
         return told(past, made, request.hours, now_ms, self._coverage(past))
 
     def latest(self, metric: str, of: str, subject: str) -> Forecast | None:
-        """The last that was made of a series, where that is not more than STILL_MS ago: for findings, which wait for
-        none."""
+        """Last forecast made of a series, if it is at most STILL_MS old: for findings, which do not wait for one."""
         now_ms = self._now_ms()
         with self._lock:
             found = [
@@ -115,7 +108,7 @@ class Forecasts:
         return told(past, made, MADE_HOURS, now_ms, self._coverage(past))
 
     def keep_up(self) -> bool:
-        """Make the forecast of one watched series whose hour is over. Returns whether there was one."""
+        """Make the forecast of one watched series whose hour is over. Returns False when there was none."""
         if self._telemetry is None:
             return False
         now_ms = self._now_ms()
@@ -134,7 +127,7 @@ class Forecasts:
         return self._loop.call(lambda engine: engine.now_ms)
 
     def _key(self, request: ForecastRequest) -> SeriesKey:
-        """The series that is meant."""
+        """The series that a request means."""
         of, colon, subject = request.subject.partition(":")
         of = of or "cell"
         if of not in OFS or (of != "cell" and not (colon and subject)):
@@ -157,7 +150,7 @@ class Forecasts:
         raise NotFoundError(f"nothing has been measured of {request.subject or 'the cell'}", remedy)
 
     def _usual_metrics(self, of: str, subject: str) -> tuple[str, str]:
-        """Demand for GPUs first, but for what has none."""
+        """Metrics to try in order: demand for GPUs first, except for objects without any."""
         overview = self._loop.call(lambda engine: engine.overview())
         pools = {pool.name: pool.capacity for pool in overview.pools}
         capacity = pools.get(subject, overview.capacity) if of == "pool" else overview.capacity
@@ -190,7 +183,7 @@ class Forecasts:
         return MeasuredHours(key, end_ms, since_ms // HOUR_MS, points.mean.tolist())
 
     def _keep(self, past: MeasuredHours, made: DemandForecast) -> None:
-        """As it is now, for the score. A history that cannot be written costs the score, not the forecast."""
+        """Store a forecast for its score. A history that cannot be written costs the score, not the forecast."""
         rows = self._score_rows()
         if rows is None or made.basis == "too short":
             return
@@ -288,8 +281,8 @@ def told(
 
 
 def _end_ms(key: SeriesKey, now_ms: int) -> int:
-    """End of the last hour that is over. What others measure has its own time: it ends with its last sample, which
-    stands for one step."""
+    """End of the last hour that is over. Series of other sources have their own time: they end with their last
+    sample, which stands for one step."""
     until_ms = now_ms if key.source == CELL else key.last_ms + key.step_ms
     return until_ms // HOUR_MS * HOUR_MS
 
@@ -301,7 +294,7 @@ WAITING = Query(kind="workloads", columns=("gpu", "cpu"), where=(Term("state", "
 
 
 class CellNow(NamedTuple):
-    """What the engine is asked for, in one go."""
+    """State of the engine for the findings, read in one go."""
 
     now_ms: int
     pools: list[PoolNow]
@@ -313,7 +306,7 @@ class CellNow(NamedTuple):
 
 
 class HistoryFindings:
-    """May be used by one thread at a time, but not by the engine's own."""
+    """Findings in the history. May be used by one thread at a time, but not by the engine's own."""
 
     def __init__(
         self, loop: EngineLoop, telemetry: Telemetry, forecasts: Forecasts, insights: Insights | None = None
@@ -330,7 +323,7 @@ class HistoryFindings:
         self._lock = threading.Lock()
 
     def __call__(self, overview: Overview) -> tuple[Sequence[Suggestion], Sequence[str]]:
-        """What stands out, and what could not be judged. A history that cannot be read is one of those."""
+        """Findings, and what could not be judged. A history that cannot be read is one of the latter."""
         now = self._loop.call(cell_now)
         unit, waiting = ("GPU", now.waiting_gpu) if overview.capacity.get("gpu_milli") else ("CPU", now.waiting_cpu)
         found = stale_reservations(now.reservations, now.now_ms, waiting)
@@ -349,8 +342,7 @@ class HistoryFindings:
     # -- what is promised ---------------------------------------------------------------------------------------------
 
     def read(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int) -> float | None:
-        """Mean of a series from one time up to another, of what is counted so many an hour; None where nothing was
-        measured."""
+        """Mean of a series in a window, of counts their rate per hour; None where nothing was measured."""
         # Small steps: the first may begin before the window, with what was before a deed.
         step_ms = max((until_ms - since_ms) // 500, 60_000)
         try:
@@ -391,7 +383,7 @@ class HistoryFindings:
         return [*self._ahead(now), *idle_pools(now.pools, used), *interruptions(now.pools, taken)]
 
     def _ahead(self, now: CellNow) -> list[Suggestion]:
-        """Forecasts of growing pools that nobody steers."""
+        """Findings from forecasts of growing pools whose size nobody sets."""
         demand, skill, thin, made_ms = {}, {}, {}, 0
         growing = [pool for pool in now.pools if pool.least is not None and pool.name not in now.steered]
         for pool in growing[:MAX_SERIES]:
@@ -409,7 +401,7 @@ class HistoryFindings:
         return [self._hours(metric, of, key.subject, now_ms, "mean") for key in keys[:MAX_SERIES] if not key.stale]
 
     def _hours(self, metric: str, of: str, subject: str, now_ms: int, figure: str) -> HourlySeries:
-        """Of the last two weeks, up to the last whole hour."""
+        """Hours of the last two weeks, up to the last whole one."""
         until_ms = now_ms // HOUR_MS * HOUR_MS
         if until_ms != self._read_ms:
             self._read_ms, self._known = until_ms, {}
@@ -441,7 +433,7 @@ def _skill(made: Forecast) -> ModelSkill:
 
 
 def cell_now(engine: Engine) -> CellNow:
-    """Pools, reservations, and what is asked for by what waits."""
+    """Pools, reservations, and the demand of waiting work."""
     report = engine.scaling()
     sizes = {size.pool: size for size in report.pools}
     pools = []

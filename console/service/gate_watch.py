@@ -1,19 +1,18 @@
-"""The gate as time passes: what goes on by itself, how it stands, and who is notified.
+"""The approval gate over time: expiry and progress (`GateTicker`), its figures (`GateFigures`), and notifications
+(`Notifier`).
 
-What the gate does as time passes: about once a second, on the engine's thread, what has run out expires and what
-takes long is looked at again. Where it cannot be done `error` says why, and what that keeps from being done.
+About once a second, on the engine's thread, the ticker expires what has run out and looks again at what takes long.
+Where that fails, `error` names the reason and what it prevents. The figures answer frequent health checks without
+waiting for the engine's thread.
 
-How the gate stands, for whoever asks for the engine's health every other second: looked up on the engine's thread,
-which is not waited for.
-
-Takes what the outbox holds to the channels of the approval policy, on a thread of its own: the engine's only reads
-what is due and writes down what became of it.
+The notifier delivers the outbox to the channels of the approval policy, on a thread of its own; the engine's only
+reads what is due and writes down the outcome.
 
     log:                  one line of the engine's own log
     file:/path            one JSON object, as a line
     webhook:https://…     one JSON object by POST, with the message's key as Idempotency-Key
 
-A message may come twice, if the engine ends between sending and writing that down: with the same key.
+A message may come twice, with the same key, if the engine ends between sending and writing that down.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ NOTHING_RUNS = "nothing can be proposed, voted on or executed"
 
 
 class GateTicker:
-    """One gate's clock."""
+    """Clock of one gate."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self.error = ""
@@ -51,7 +50,7 @@ class GateTicker:
         self._loop = loop
         self._gate = gate
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="doorkeeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gate-ticker", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -66,7 +65,7 @@ class GateTicker:
             pause_s = EVERY_S if self.turn() else AFTER_FAILURE_S
 
     def turn(self) -> bool:
-        """One look. Returns whether it could be done."""
+        """One look. Returns False when it failed."""
         try:
             self._loop.call(lambda _: self._gate.tick())
         except UnreachableError:
@@ -92,12 +91,12 @@ class GateFigures:
         self._asked_at = 0.0
 
     def look(self) -> Figures:
-        """The present ones. On the engine's thread."""
+        """Read the present figures. On the engine's thread."""
         self._figures = (self._gate.mode(), *self._gate.pending())
         return self._figures
 
     def latest(self) -> Figures:
-        """From a moment ago, and others are asked for where that is longer than a second. From any thread."""
+        """Figures from a moment ago; new ones are requested when they are older than a second. From any thread."""
         figures, now = self._figures, time.monotonic()
         if figures is None:
             return self._loop.call(lambda _: self.look())
@@ -107,7 +106,7 @@ class GateFigures:
         return figures
 
     def forget(self) -> None:
-        """Something was changed: who asks next waits for the present ones."""
+        """Drop the figures after a change: the next caller waits for new ones."""
         self._figures = None
 
 
@@ -116,19 +115,19 @@ TIMEOUT_S = 5.0
 
 
 class Notifier:
-    """One gate's messages."""
+    """Delivers the messages of one gate."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self._loop = loop
         self._gate = gate
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """What is under way is not waited for longer than a webhook may take; what is not sent stays in the outbox."""
+        """Wait for a delivery under way, at most as long as a webhook may take; unsent messages stay in the outbox."""
         self._stopping.set()
         self._thread.join(TIMEOUT_S)
 
@@ -140,7 +139,7 @@ class Notifier:
                 continue  # Nothing can be read or written now: what waits is still there at the next turn.
 
     def turn(self) -> None:
-        """Send what is due. A channel that fails keeps its other messages waiting, and nobody else's."""
+        """Send the messages that are due. A channel that fails delays its own messages only."""
         due, channels = self._loop.call(lambda _: (self._gate.outbox.due(), self._gate.channels()))
         failed: set[str] = set()
         for message in due:
@@ -155,7 +154,7 @@ class Notifier:
 
 
 def _sent(message: OutboxMessage, address: str) -> str:
-    """Empty when it was; else why it was not."""
+    """Send a message; returns the reason when it failed, else nothing."""
     try:
         send(message, address)
     except Exception as error:  # a channel is the world outside: whatever it does, the others go on
@@ -164,7 +163,7 @@ def _sent(message: OutboxMessage, address: str) -> str:
 
 
 def send(message: OutboxMessage, address: str) -> None:
-    """To where the policy says that the channel leads. Raises whatever keeps it from being sent."""
+    """Send a message to the address of its channel. Raises whatever prevents it."""
     kind, _, where = address.partition(":")
     body = {
         "key": message.key, "proposal": f"P-{message.number}" if message.number else "", "channel": message.channel,
@@ -191,7 +190,7 @@ def _append(path: str, line: bytes) -> None:
 
 
 def _post(url: str, body: bytes, key: str) -> None:
-    """To that URL and no other: no redirects, no proxies of the environment. The answer's body is not read."""
+    """POST to that URL and no other: no redirects, no proxies of the environment. The answer's body is not read."""
     import httpx
 
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}

@@ -1,8 +1,8 @@
-"""What the history says of the work of a live cell: what it uses, where it does best, what slows it down.
+"""Insights from the history about the work of a live cell: its use of resources, its best placement, its slowdowns.
 
-Lives in the engine's process. It asks the engine for a moment at a time, reads the history beside it, and learns on the
-thread that asks; `keep_up` learns and looks at neighbours from time to time, so that new work can be given the size it
-needs without anybody asking. What it has learnt is made anew from the history after a restart, neighbours apart.
+Lives in the engine's process. It asks the engine for a moment at a time, reads the history beside it, and learns on
+the calling thread. `keep_up` learns and looks at neighbours from time to time, so that new work can be sized without
+anybody asking. After a restart everything is learnt anew from the history, except neighbours.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from engine.admission.workload_changes import spec_of
 from engine.capacity.task_shapes import accepts
 from engine.model.columns import view
 from engine.model.errors import MusterError
-from engine.model.specs import WorkloadState
+from engine.model.spec_parts import DAY_MS, HOUR_MS
+from engine.model.specs import TaskGroup, WorkloadState
 from engine.state.ledger import share
-from recommender.estimates.queries import SizingReport, SizingRequest
-from recommender.estimates.request_sizing import Sizer, TaskGroupUse, sized, sizing_findings
-from recommender.history.metrics import CELL, kind_of
+from recommender.estimates.queries import PlacementAdvice, SizingReport, SizingRequest
+from recommender.estimates.request_sizing import Sizer, TaskGroupUse, UsageModel, sized, sizing_findings
+from recommender.history.metrics import CELL, RunRecord, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,15 +31,10 @@ if TYPE_CHECKING:
     from console.service.telemetry import Archive
     from engine.control import Engine
     from engine.loop import EngineLoop
-    from engine.model.specs import TaskGroup
     from engine.state.cell_state import State
     from recommender.estimates.machine_choice import CandidatePool, ColocatedRun, Fingerprint, Slowdown, SpeedModel
-    from recommender.estimates.queries import PlacementAdvice
-    from recommender.estimates.request_sizing import UsageModel
     from recommender.findings.suggestions import Suggestion
-    from recommender.history.metrics import RunRecord
 
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 EVERY_S = 25.0
 """Wall seconds between two rounds of `keep_up`, at the least."""
 FRESH_S = 30.0
@@ -61,7 +57,7 @@ MIN_SEEN = 2
 
 
 class AdviceRequest(NamedTuple):
-    """What is asked of the engine to advise on one workload."""
+    """State of one workload and of the pools it could use."""
 
     version: int
     now_ms: int
@@ -71,7 +67,7 @@ class AdviceRequest(NamedTuple):
 
 
 class Insights:
-    """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own."""
+    """Insights for the cell of one loop. May be called by several threads, but not by the engine's own."""
 
     def __init__(self, loop: EngineLoop, archive: Archive) -> None:
         self._loop = loop
@@ -100,8 +96,8 @@ class Insights:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def sizing(self, request: SizingRequest) -> SizingReport:
-        """Requests against use, by kind. Raises NotFoundError for an unknown workload, RecordsError while the disk
-        fails."""
+        """Requests against use, by kind of work. Raises NotFoundError for an unknown workload, RecordsError while
+        the disk fails."""
         wanted, detail, estimate = "", None, None
         if request.workload_id:
             detail = self._loop.call(lambda engine: engine.workload(request.workload_id))
@@ -127,7 +123,7 @@ class Insights:
         )
 
     def advice_on(self, workload_id: str) -> PlacementAdvice:
-        """Where it would do best. Raises NotFoundError, and RecordsError while the disk fails."""
+        """The best placement of a workload. Raises NotFoundError, and RecordsError while the disk fails."""
         from recommender.estimates.machine_choice import advised
 
         asked = self._loop.call(lambda engine: asked_of(engine, workload_id))
@@ -144,7 +140,7 @@ class Insights:
         )
 
     def findings(self) -> list[Suggestion]:
-        """Kinds of the wrong size, and such as are slowed down by neighbours."""
+        """Kinds of work with the wrong size, and those that neighbours slow down."""
         from recommender.estimates.machine_choice import interference_findings, slowdowns
 
         with self._lock:
@@ -157,7 +153,7 @@ class Insights:
     # -- from time to time --------------------------------------------------------------------------------------------
 
     def keep_up(self) -> bool:
-        """Learn, and look at neighbours. Does nothing when it did so a moment ago. Never has more to do: False."""
+        """Learn, and look at neighbours, unless it did so a moment ago. Returns False: it never has more to do."""
         now_s = time.monotonic()
         if self._kept_s and now_s - self._kept_s < EVERY_S:
             return False
@@ -171,8 +167,7 @@ class Insights:
         return False
 
     def _learn(self) -> UsageModel:
-        """What kinds use, by all that is in the history."""
-        from recommender.estimates.request_sizing import UsageModel
+        """Use of each kind of work, from all of the history."""
 
         now_s = time.monotonic()
         if self._usage is not None and now_s - self._learnt_s < FRESH_S:
@@ -214,7 +209,7 @@ class Insights:
         return self._speed
 
     def _watched(self, place: CandidatePool, now_ms: int) -> CandidatePool:
-        """With the interruptions that were seen in its pool."""
+        """The pool with the interruptions measured in it."""
         if not place.spot:
             return place
         until_ms = now_ms // HOUR_MS * HOUR_MS + HOUR_MS
@@ -228,7 +223,7 @@ class Insights:
     # -- what runs ----------------------------------------------------------------------------------------------------
 
     def _running(self) -> tuple[list[TaskGroupUse], int]:
-        """What runs now of kinds with tasks of one sort, and how many workloads were not looked at."""
+        """Running task groups of known kinds with tasks of one sort, and the number of workloads not examined."""
         rows = self._loop.call(lambda engine: bound_rows(engine.state))
         grouped: dict[tuple[str, int, int, int, str], tuple[TaskGroupUse, list[str], list[int]]] = {}
         for start in range(0, min(len(rows), MAX_LOOKED), AT_ONCE):
@@ -244,7 +239,7 @@ class Insights:
         return found, max(len(rows) - MAX_LOOKED, 0)
 
     def _look_beside(self) -> None:
-        """What others hold of the nodes of work that is on one node."""
+        """Note what others hold of the nodes of single-node work."""
         rows = self._loop.call(lambda engine: bound_rows(engine.state))[:MAX_LOOKED]
         for start in range(0, len(rows), AT_ONCE):
             part = rows[start : start + AT_ONCE]
@@ -254,7 +249,7 @@ class Insights:
             del self._shares[next(iter(self._shares))]
 
     def _join(self, ended: Sequence[RunRecord]) -> None:
-        """Ended runs with what was seen beside them."""
+        """Pair ended runs with the load seen beside them."""
         from recommender.estimates.machine_choice import beside
 
         for run in ended:
@@ -276,7 +271,8 @@ def bound_rows(state: State) -> list[int]:
 
 
 def running_of(state: State, rows: Sequence[int]) -> list[TaskGroupUse]:
-    """Of each that still runs, has a kind and tasks of one sort; as if all its tasks were in the pool of the first."""
+    """Task groups of those rows that still run, have a kind and tasks of one sort; as if all their tasks were in the
+    pool of the first."""
     w, a, c = state.workloads, state.allocations, state.capacity
     found = []
     for row in rows:
@@ -305,7 +301,7 @@ def running_of(state: State, rows: Sequence[int]) -> list[TaskGroupUse]:
 
 
 def held_by_others(state: State, rows: Sequence[int]) -> list[tuple[str, float]]:
-    """(id, part of its node's CPU that others hold) of each that runs on a single node with tasks of one sort."""
+    """(id, part of its node's CPU that others hold) of each row that runs on a single node with tasks of one sort."""
     w, a, c = state.workloads, state.allocations, state.capacity
     found = []
     for row in rows:
@@ -323,7 +319,7 @@ def held_by_others(state: State, rows: Sequence[int]) -> list[tuple[str, float]]
 
 
 def asked_of(engine: Engine, workload_id: str) -> AdviceRequest:
-    """What it is, and the pools whose nodes could hold its tasks, whether or not it wishes to go there. Raises
+    """The workload, and the pools whose nodes could hold its tasks, including those it does not ask for. Raises
     NotFoundError."""
     import math
 
@@ -370,5 +366,5 @@ def asked_of(engine: Engine, workload_id: str) -> AdviceRequest:
 
 
 def anywhere(group: TaskGroup) -> TaskGroup:
-    """The group without its wishes as to models, pools and spot."""
+    """The group without its constraints on models, pools and spot."""
     return msgspec.structs.replace(group, gpu_models=(), pools=(), capacity_type="")

@@ -1,12 +1,9 @@
-"""The client of an engine in this process: it answers what is asked, also of the audit and by id.
+"""The client of an engine in this process. The server answers through one too, so all interfaces share one
+behaviour.
 
-What a face may ask of the audit, answered beside the engine: reading holds nobody up.
-
-The client of an engine in this process. The server answers through one too, so both faces share one behaviour.
-
-Whatever has an id, of the cell and of what stands beside it: proposals, runbooks, drafts, advice, what-ifs, records.
-
-Ids of things beside the cell say what they are by how they begin, so that nothing is asked that cannot have the answer.
+It also answers for the audit, beside the engine so that reading holds nobody up, and finds anything with an id: of
+the cell, and proposals, runbooks, drafts, advice, runs of the twin and audit records. Their ids begin with letters
+that tell their kind, so that only stores that can have an id are searched.
 """
 
 from __future__ import annotations
@@ -24,12 +21,12 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from console.client.presence import Presence, PresenceAsk, Present
-from console.client.protocol import Client, Health
-from console.client.questions import Arguments, Question, refuse_read_only, wrap_answers
-from console.service.advisor import Quotes
+from console.client.protocol import Client, Health, RuntimeEstimate
+from console.client.questions import Arguments, ServiceQuestion, refuse_read_only, wrap_answers
+from console.service.advisor import Advisor, Quotes
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts
-from console.service.gate_watch import GateFigures
+from console.service.gate_watch import GateFigures, GateTicker
 from console.service.insights import Insights
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
@@ -38,29 +35,38 @@ from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
 from console.version import VERSION
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.queries import Named
+from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Page, Query, Unblocking
 from runbooks.audit import reader as reading
 from runbooks.gate import aftermath, policy_changes
 from runbooks.gate.decisions import admit
-from runbooks.plans.identity import OWNER, THIS_ACCOUNT, Actor
-from runbooks.plans.queries import AuditErased, AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
+from runbooks.plans.identity import OWNER, THIS_ACCOUNT, Actor, AuthRefused, Signed
+from runbooks.plans.queries import (
+    AuditErased,
+    AuditPage,
+    AuditPart,
+    AuditQuery,
+    AuditRange,
+    AuditState,
+    IntentAnswer,
+    IntentDetail,
+    RunbookAsk,
+    RunbookLine,
+    RunbookRun,
+    RunbookView,
+    RunbookVote,
+)
 from runbooks.procedures.registry import RunbookRegistry
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from console.client.identity import IdentityClaim
-    from console.client.protocol import RuntimeEstimate
-    from console.client.tokens import NewToken, TokenAsk, TokenLine
-    from console.service.advisor import Advisor
-    from console.service.gate_watch import GateTicker
+    from console.client.credentials import IdentityClaim, NewToken, TokenAsk, TokenLine
     from engine.control import Engine
     from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
     from engine.external.mirror_report import Mirrored, MirrorReport
     from engine.loop import EngineLoop
     from engine.model.commands import AnyCommand, Receipt
     from engine.model.external_cells import IntentsReport
-    from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Query, Unblocking
     from engine.model.twin_queries import Ask, RunStatus, ScoreReport
     from recommender.estimates.queries import (
         Forecast,
@@ -86,27 +92,11 @@ if TYPE_CHECKING:
         Verdict,
     )
     from runbooks.gate.run_limits import Freeze, FreezeSpec
-    from runbooks.plans.identity import Actor, AuthRefused, Signed
-    from runbooks.plans.queries import (
-        AuditErased,
-        AuditPage,
-        AuditPart,
-        AuditQuery,
-        AuditRange,
-        AuditState,
-        IntentAnswer,
-        IntentDetail,
-        RunbookAsk,
-        RunbookLine,
-        RunbookRun,
-        RunbookView,
-        RunbookVote,
-    )
     from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
 
 
 class Auditing:
-    """The audit of one cell. `actor` is in whose name is asked; who may not is refused, on record."""
+    """The audit of one cell. `actor` is the person who asks; one without the right is refused, on record."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self._loop = loop
@@ -123,7 +113,7 @@ class Auditing:
         return self._reader.read(lambda connection: reading.page(connection, query))
 
     def part(self, actor: Actor, wanted: AuditRange) -> AuditPart:
-        """The first part is a record of its own, which the export has too."""
+        """The next part of an export. The first part writes a record of its own, which the export includes."""
         self._loop.call(lambda engine: self._begin_export(engine, actor, wanted))
         return self._reader.read(lambda connection: reading.part(connection, wanted, f"muster {VERSION}"))
 
@@ -142,7 +132,7 @@ class Auditing:
         audit.after(at_once=True)
 
     def anchor(self, actor: Actor) -> AuditState:
-        """A checkpoint now, at all anchors."""
+        """Publish a checkpoint to all anchors now."""
 
         def change(_engine: Engine) -> None:
             self._gate.refuse_unless(actor, "export")
@@ -177,16 +167,14 @@ class Auditing:
 MAX_ON_A_SCREEN = 256
 """Rows of a page; more are for a program."""
 FOLLOW_S = 1.0
-"""Longest wait for something to happen, before the time is told again."""
+"""Longest wait for a change before the clock is sent again."""
 
 
 class LocalClient(Client):
-    """Answers what `console.client.protocol` declares, over an engine loop, a gate and an advisor of this process.
+    """Answers the questions of `console.client.protocol` over an engine loop, a gate and an advisor of this process.
 
-    The engine, or its copy, answers those questions itself that have no method here.
-
-    `actor` is in whose name is asked, by default the account of this process; `who` is how the recommender calls them;
-    `name` is the engine's name for the header.
+    The engine, or its copy, answers those without a method here. `actor` is the person who asks, by default the
+    account of this process; `who` is their name for the recommender; `name` is the engine's name for the header.
     """
 
     def __init__(
@@ -203,8 +191,8 @@ class LocalClient(Client):
         forecasts: Forecasts | None = None,
         archive: Archive | None = None,
         insights: Insights | None = None,
-        shelf: RunbookRegistry | None = None,
-        doorkeeper: GateTicker | None = None,
+        registry: RunbookRegistry | None = None,
+        ticker: GateTicker | None = None,
         drafting: Drafting | None = None,
         slurm: SlurmCell | None = None,
     ) -> None:
@@ -213,11 +201,11 @@ class LocalClient(Client):
         self._output = RunOutput(loop)
         self._loop = loop
         self._gate = gate
-        self._shelf = shelf or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
         self._advisor = advisor
-        self._doorkeeper = doorkeeper
+        self._ticker = ticker
         self._recommender = recommender or Recommender(loop, advisor)
-        self._drafting = drafting or Drafting(loop, gate, self._recommender, shelf=self._shelf)
+        self._drafting = drafting or Drafting(loop, gate, self._recommender, registry=self._registry)
         self._forecasts = forecasts or Forecasts(loop)
         self._archive = archive or Archive(loop)
         self._insights = insights or Insights(loop, self._archive)
@@ -233,7 +221,7 @@ class LocalClient(Client):
         """By account: the version in which its last change is seen."""
 
     def acting_as(self, actor: Actor) -> LocalClient:
-        """The same client in another's name."""
+        """The same client in another person's name."""
         other = copy.copy(self)
         other._actor = actor
         other._who = actor.subject if actor.subject != OWNER else self._who
@@ -244,11 +232,11 @@ class LocalClient(Client):
         self._loop.call(lambda _: self._gate.policies.refused(Actor(subject=account, account=account), error))
 
     def glanced(self, account: str) -> Actor | None:
-        """The same for a request that claims nothing, where it can be said at once."""
+        """The actor of an account without further claims, where it is known at once."""
         return self._gate.policies.glanced(account)
 
     def identified(self, claim: IdentityClaim) -> Actor:
-        """Who makes a request, by the policy in force. Raises AuthRefused, on record."""
+        """The actor of a claim, by the policy in force. Raises AuthRefused, on record."""
         policies = self._gate.policies
         return self._loop.call(lambda _: policies.identified(claim.account, claim.person, claim.signed, claim.digest))
 
@@ -275,7 +263,7 @@ class LocalClient(Client):
             journal_error=engine.journal_error or getattr(engine.processes, "fault", ""),
             software=VERSION,
             history_error=self._archive.error,
-            audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
+            audit_error=(self._ticker.error if self._ticker else "") or self._gate.audit.error,
             mirror_error=self._slurm.trouble(),
             approval=approval,
             awaiting=awaiting,
@@ -283,10 +271,8 @@ class LocalClient(Client):
         )
 
     def note_shown(self, query: Query, page: bytes) -> None:
-        """That page, as JSON, goes to somebody's screen: what a mirror shows there is kept fresh."""
+        """Note a page (JSON) that goes to somebody's screen: a mirror keeps its rows fresh."""
         if query.kind == "workloads" and query.limit <= MAX_ON_A_SCREEN and self._slurm.watcher is not None:
-            from engine.model.queries import Page
-
             found = msgspec.json.decode(page, type=Page)
             if "id" in found.columns:
                 at = found.columns.index("id")
@@ -299,7 +285,8 @@ class LocalClient(Client):
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
         if self._loop.copies.beside:
-            return self._read("consolidation", request)
+            found: Consolidation = self._read("consolidation", request)
+            return found
         from engine.twin.consolidation import plan
 
         # As with `unblocking`: the engine is held up for one fork.
@@ -311,7 +298,8 @@ class LocalClient(Client):
 
     def unblocking(self, workload_id: str) -> Unblocking:
         if self._loop.copies.beside:
-            return self._read("unblocking", workload_id)
+            found: Unblocking = self._read("unblocking", workload_id)
+            return found
         from engine.twin.counterfactuals import verified
 
         # The engine is held up for one fork; the search goes on beside it.
@@ -476,7 +464,7 @@ class LocalClient(Client):
         self._loop.call(lambda _: self._gate.policies.thaw(self._actor, name))
 
     def _done(self, do: Callable[[], Outcome]) -> Outcome:
-        """Have steps of a plan done; what came of them is told to the recommender, which looks at it again later."""
+        """Run steps of a plan, and tell the recommender, which reviews the outcome later."""
 
         def work(engine: Engine) -> tuple[Outcome, Proposal]:
             outcome = do()
@@ -488,19 +476,19 @@ class LocalClient(Client):
         return outcome
 
     def runbooks(self) -> tuple[RunbookLine, ...]:
-        return self._shelf.lines()
+        return self._registry.lines()
 
     def runbook(self, runbook_id: str) -> RunbookView:
-        return self._shelf.view(runbook_id)
+        return self._registry.view(runbook_id)
 
     def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
-        return self._shelf.run(self._actor, ask)
+        return self._registry.run(self._actor, ask)
 
     def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
-        return self._shelf.approve(self._actor, vote)
+        return self._registry.approve(self._actor, vote)
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
-        return self._shelf.retire(self._actor, vote)
+        return self._registry.retire(self._actor, vote)
 
     def draft(self, ask: DraftAsk) -> DraftRun:
         self._recommender.give_way()
@@ -562,15 +550,15 @@ class LocalClient(Client):
         return self._slurm.mirrored(workload_id)
 
     def break_off(self) -> None:
-        """The server stops: no model is waited for any longer, nor a draft by anybody."""
+        """The server stops: end every wait for a draft or a model."""
         self._drafting.close()
 
-    def _answer_to(self, question: Question, arguments: Arguments) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         assert question.copied, question.name
         return self._read(question.name, *arguments.values())
 
     def _change(self, needs: str, do: Callable[[], Any]) -> Any:
-        """Have something changed, by somebody who has the right that it needs; what they read next shows it."""
+        """Make a change on behalf of a person with the right it needs; their next reads include it."""
         if self.read_only:
             raise refuse_read_only()
         try:
@@ -581,7 +569,7 @@ class LocalClient(Client):
             self._note_written()
 
     def _read(self, what: str, *arguments: object) -> Any:
-        """What the engine answers, with all in it that this person changed."""
+        """The engine's answer, including all changes of this person."""
         return self._loop.read(what, *arguments, least_version=self._written.get(self._whose, 0))
 
     def _note_written(self) -> None:
@@ -593,16 +581,16 @@ class LocalClient(Client):
 
     @property
     def gate(self) -> Gate:
-        """What decides who may do what."""
+        """The approval gate."""
         return self._gate
 
     @property
     def own_version(self) -> int:
-        """In which the last change of this account is seen."""
+        """Version that includes the last change of this account."""
         return self._written.get(self._whose, 0)
 
     def wrote(self, actors: Iterable[Actor]) -> None:
-        """They submitted something: it is in what they ask for next."""
+        """Note that these people submitted work, which their next reads include."""
         if self._loop.copies.beside:
             for actor in actors:
                 self._written[self.acting_as(actor)._whose] = self._loop.engine.version
@@ -612,8 +600,8 @@ class LocalClient(Client):
         return self._actor.account or self._actor.subject
 
 
-def _as_declared(question: Question, method: Callable[..., Any]) -> Callable[..., Any]:
-    """What changes something is done as one."""
+def _as_declared(question: ServiceQuestion, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method whose question is declared as a change."""
     if not question.changes:
         return method
 
@@ -643,11 +631,12 @@ def user_name() -> str:
 
 
 MAX_PROPOSALS = 200
-"""The newest, among which is looked for those whose id begins so."""
+"""Newest proposals searched for the beginning of an id."""
 
 
 def beside(client: LocalClient, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
-    """What is called `name`, then what begins so. What cannot be asked at present is left out: it is not found."""
+    """Objects beside the cell called `name`, then those whose id begins so. Stores that cannot be asked now are left
+    out."""
     found: dict[Named, None] = {}
     for kind, begins, hits in _KINDS:
         if (not kinds or kind in kinds) and _may_begin(begins, name):
@@ -657,7 +646,7 @@ def beside(client: LocalClient, name: str, kinds: Sequence[str], limit: int) -> 
 
 
 def _may_begin(pattern: str, name: str) -> bool:
-    """Whether an id of that form may begin so; all that a form says is its first letters."""
+    """True when an id with those first letters may begin so."""
     return name.upper().startswith(pattern) or pattern.startswith(name.upper())
 
 
@@ -692,7 +681,7 @@ def _runbooks(client: LocalClient, name: str) -> Iterator[Named]:
 
 
 def _records(client: LocalClient, name: str) -> Iterator[Named]:
-    """Of the audit, by number."""
+    """Audit records by number."""
     if name.isascii() and name.isdigit() and len(name) < 16 and 0 < int(name) <= client.audit_state().last:
         yield Named("record", str(int(name)))
 

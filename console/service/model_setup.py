@@ -1,7 +1,7 @@
-"""From settings to a model's drafter: where it is asked, what that may cost, and where its key is.
+"""The model of the settings: endpoint, spending limits and key.
 
-What is wrong with the settings keeps no engine from starting: it is told when a model is asked for, and the draft by
-rule stays.
+A problem in these settings keeps no engine from starting: it is reported when a model is asked for, and drafts by
+rule go on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_KEY = 4_096
 
 
 def setup_of(settings: ConsoleSettings) -> ModelSetup:
-    """What the settings say of a model."""
+    """The model's setup by the settings."""
     endpoint, problem = None, ""
     if settings.model_url or settings.model:
         try:
@@ -64,9 +64,9 @@ def _amount(settings: ConsoleSettings, key: str) -> int:
 def key_source(
     endpoint: Endpoint | None, key_file: str, environment: MutableMapping[str, str] = os.environ
 ) -> Callable[[], str]:
-    """What gives the key of an endpoint: that of the environment, which is taken out of it so that no child has it;
-    that of the file, read anew each time; that of the keyring. Empty where a local endpoint needs none. The function
-    raises DraftRejected (no_key) that says what to do."""
+    """Function that gives the key of an endpoint: from the environment, where it is removed so that no child has it;
+    from the file, read anew each time; or from the keyring. Empty where a local endpoint needs none. The function
+    raises DraftRejected (no_key) with the remedy."""
     given = environment.pop(MODEL_KEY, "").strip()
 
     def key() -> str:
@@ -97,7 +97,7 @@ def _from_file(path: str) -> str:
 
 
 def _from_keyring(endpoint: Endpoint) -> str:
-    """Where that package is installed, and a keyring is open."""
+    """Key from the keyring, where that package is installed and a keyring is open."""
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:

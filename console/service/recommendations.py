@@ -1,15 +1,9 @@
-"""The recommender beside a live engine: what is found, ranked, remembered, tried on the twin.
+"""The recommender beside a live engine: findings are ranked, remembered, tried on the twin, and followed up.
 
-Suggestions tried on the twin beside the cell: before and after, one at a time, and only while nobody else asks the
-twin for anything.
-
-What a suggestion's action is as edits of a what-if, where there are such; the rest says why it cannot be tried.
-
-The recommender beside a live engine: what is found, ranked, remembered, tried on the twin and followed up.
-
-Lives in the engine's process and only reads the engine. Answers come from the last look, which is a few seconds old at
-most; what takes long is done by one thread of its own: looking again as time passes, trying what is first on the twin,
-checking what was promised.
+Lives in the engine's process and only reads the engine. Answers come from the last look, a few seconds old at most.
+One thread of its own does what takes long: looking again, trying the first suggestions on the twin, checking
+promises. A suggestion is tried as the edits of a what-if that come nearest to its action (`edits_of`), one at a
+time, and only while nobody else uses the twin.
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -49,13 +43,12 @@ from recommender.findings.suggestions import (
     same_id,
 )
 from runbooks.actions.catalogue import CATALOG
-from runbooks.plans.typed_plan import MAX_PERSON, EvidenceRef, Source
+from runbooks.plans.typed_plan import MAX_PERSON, EvidenceRef, Proposal, Request, Source
 
 if TYPE_CHECKING:
     from console.service.advisor import Advisor
     from engine.loop import EngineLoop
     from engine.model.queries import Overview
-    from runbooks.plans.typed_plan import Proposal, Request
 
 
 HORIZON_MS = 6 * HOUR_MS
@@ -70,7 +63,7 @@ _NO_EDIT = "the twin has no edit for {action}"
 
 
 def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
-    """The edits that come nearest to the action, or why there are none."""
+    """Edits that come nearest to the action, or the reason why there are none."""
     row = CATALOG.get(suggestion.action)
     try:
         if suggestion.trial:
@@ -86,7 +79,7 @@ def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
 
 
 class Simulations:
-    """The tries of one engine. `run` is for one thread; `give_way` and `close` may be called by any."""
+    """Trials of one engine. `run` is for one thread; `give_way` and `close` may be called by any."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
@@ -94,7 +87,8 @@ class Simulations:
         self._leave = self._closed = False
 
     def run(self, suggestion: Suggestion, tell: Callable[[SuggestionTrial], None]) -> None:
-        """Try it, and `tell` how it stands as it comes; at last `waiting` when somebody else wanted the twin."""
+        """Try a suggestion, and `tell` each state of the trial; at last `waiting` when somebody else wanted the
+        twin."""
         edits = edits_of(suggestion)
         if isinstance(edits, str):
             tell(SuggestionTrial(state="none", why=edits))
@@ -134,17 +128,17 @@ class Simulations:
         return status
 
     def give_way(self) -> None:
-        """Stop the try that is under way: somebody asks the twin. It is tried again later."""
+        """Stop the trial under way because somebody uses the twin. It is repeated later."""
         self._leave = True
 
     def close(self) -> None:
-        """Stop the try that is under way, for good."""
+        """Stop the trial under way, for good."""
         self._closed = True
         self._twins.close()
 
 
 def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
-    """The try as its run stands."""
+    """The trial with the state of its run."""
     answer = status.answer
     if status.state == "cancelled":
         told = msgspec.structs.replace(
@@ -171,23 +165,23 @@ def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
 
 
 def _hourly(over: Interval, ms: int) -> Interval:
-    """An amount over so long, as one for an hour."""
+    """An amount over a time, per hour."""
     amounts = {name: getattr(over, name) for name in ("least", "p10", "p50", "p90", "most")}
-    return Interval(
-        runs=over.runs,
-        **{name: None if each is None else each * HOUR_MS // max(ms, 1) for name, each in amounts.items()},
-    )
+    hourly: dict[str, Any] = {
+        name: None if amount is None else amount * HOUR_MS // max(ms, 1) for name, amount in amounts.items()
+    }
+    return Interval(runs=over.runs, **hourly)
 
 
 def _beside(suggestion: Suggestion) -> str:
-    """How what is tried differs from the action."""
+    """Difference between the edits and the action."""
     return f"tried as near to {suggestion.action.replace('_', ' ')} as the twin can" if suggestion.trial else ""
 
 
 FRESH_S = 5.0
-"""Wall seconds for which a look is good for who asks about one that it found."""
+"""Wall seconds for which a look serves questions about one of its findings."""
 OLD_S = 150.0
-"""Wall seconds after which a look that was made in the background is not told any more."""
+"""Wall seconds after which a background look is no longer used."""
 LOOK_EVERY_S = 10.0
 SOON_S = 1.0
 """Wall seconds until the next try or chore."""
@@ -199,7 +193,7 @@ ASKED_S = 60.0
 FIRST_S = 3.0
 """Wall seconds from the start to the first look: others have more to do then."""
 TRIED = 3
-"""So many of the first are tried on the twin without being asked for."""
+"""First suggestions that are tried on the twin without being asked for."""
 AGAIN_MS = HOUR_MS // 2
 """Cell time after which what was tried is tried again."""
 WATCHED_S = 600.0
@@ -215,7 +209,7 @@ More = Callable[["Overview"], tuple[Sequence[Suggestion], Sequence[str]]]
 
 
 class FindingsPass(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at the cell."""
+    """Result of one look at the cell."""
 
     version: int
     now_ms: int
@@ -224,10 +218,10 @@ class FindingsPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommender:
-    """Answers for the cell of one loop; may be asked by several threads, but not by the engine's own.
+    """Recommendations for the cell of one loop; may be called by several threads, but not by the engine's own.
 
-    `keep` opens what is remembered; `more` finds what stands out in the history; `read` and `others` read the history
-    for what was promised; `chore` is done by its thread at every turn, when it has nothing else to do.
+    `keep` opens the store; `more` finds what stands out in the history; `read` and `others` read the history for
+    promised effects; its thread calls `chore` at every turn without other work.
     """
 
     def __init__(
@@ -248,7 +242,7 @@ class Recommender:
         self._others: Others = others or (lambda *_: ())
         self._keep = keep
         self._chore = chore
-        self._shelf = SuggestionStore()
+        self._store = SuggestionStore()
         self._remembers = keep is None
         """Whether what was remembered has been read."""
         self._simulations = Simulations(loop)
@@ -283,13 +277,13 @@ class Recommender:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def recommendations(self) -> Recommendations:
-        """Everything that is found now, or was at the last look where they are made in the background."""
+        """Everything found now, or at the last look where looks are made in the background."""
         self._asked_s = time.monotonic()
         return self._view(self._look(OLD_S if self._thread.is_alive() else 0.0))
 
     def _view(self, found: FindingsPass) -> Recommendations:
         with self._lock:
-            standings, tracks = self._shelf.standings, self._shelf.tracks()
+            standings, tracks = self._store.standings, self._store.tracks()
             told: list[Recommendation] = []
             aside: list[Recommendation] = []
             for worth, suggestion in found.rated:
@@ -312,18 +306,18 @@ class Recommender:
                 now_ms=found.now_ms,
                 open=tuple(told),
                 aside=tuple(aside),
-                followed=tuple(self._shelf.followed[: -SHOWN_FOLLOWED - 1 : -1]),
+                followed=tuple(self._store.followed[: -SHOWN_FOLLOWED - 1 : -1]),
                 unknown=found.unknown,
             )
 
     def recommendation(self, id_: str) -> Recommendation:
-        """One of them, which is tried on the twin next. Raises NotFoundError."""
+        """One recommendation, which is tried on the twin next. Raises NotFoundError."""
         wanted = same_id(id_)
         found = self._known(wanted, self._look(OLD_S if self._thread.is_alive() else FRESH_S))
         if found is None and not self._thread.is_alive():
             found = self._known(wanted, self._look())
         if found is None:
-            gone = self._shelf.standings.get(wanted)
+            gone = self._store.standings.get(wanted)
             problem = f"{wanted} is not found any more" if gone else f"there is no recommendation '{id_[:40]}'"
             raise NotFoundError(problem, "See `muster recommend`")
         if found.simulated.state == "waiting" and wanted not in self._wanted:
@@ -338,16 +332,16 @@ class Recommender:
     # -- what people make of it ---------------------------------------------------------------------------------------
 
     def reject(self, id_: str, reason: str, who: str) -> Recommendation:
-        """Say no more of it until things change. Raises NotFoundError, SpecError, RefusedError."""
+        """Hide a recommendation until things change. Raises NotFoundError, SpecError, RefusedError."""
         found = self.recommendation(id_)
         with self._lock:
-            self._shelf.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
+            self._store.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
         return self.recommendation(id_)
 
     def sourced(self, request: Request) -> Request:
-        """The request with what is known of the suggestion that it names, in its source or in its reason: nobody passes
-        for the author of what was suggested. Raises NotFoundError for one that is not found now, SpecError for
-        one that suggests something else."""
+        """The request with the suggestion that it names in its source or reason as its origin, so that nobody passes
+        for its author. Raises NotFoundError for one that is not found now, SpecError for one that suggests another
+        action."""
         named = request.source
         if named is not None and named.kind != "suggestion":
             return request
@@ -370,7 +364,7 @@ class Recommender:
         )
 
     def acted(self, proposal: Proposal, who: str) -> None:
-        """A plan was approved and executed. Never fails: what is noted here is not what was asked for."""
+        """Note a plan that was executed. Never raises: the note is not what the caller asked for."""
         with self._lock:
             if self._found is None:
                 return
@@ -380,7 +374,7 @@ class Recommender:
             try:
                 for _, suggestion in self._found.rated:
                     if any(is_it(suggestion) for is_it in matches):
-                        self._shelf.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
+                        self._store.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
             except MusterError as error:
                 _log(f"what was acted on is not remembered: {error.problem}")
             self._looked_s = 0.0
@@ -392,7 +386,7 @@ class Recommender:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _look(self, old_s: float = 0.0) -> FindingsPass:
-        """The last look where it is younger than so many wall seconds, else a new one for all who ask meanwhile."""
+        """The last look if it is younger than so many wall seconds, else a new one shared by all who ask meanwhile."""
         since_s = time.monotonic() - old_s
         if self._found is not None and self._looked_s > since_s:
             return self._found
@@ -406,10 +400,10 @@ class Recommender:
         more, unseen = self._more(overview) if self._more is not None else ((), ())
         with self._lock:
             self._remember()
-            records = {kind: record(track) for kind, track in self._shelf.tracks().items()}
+            records = {kind: record(track) for kind, track in self._store.tracks().items()}
             rated = ranked((*advice.suggestions, *more), records, gpu_hour_microusd(overview))
             try:
-                self._shelf.found([suggestion for _, suggestion in rated], overview.now_ms)
+                self._store.found([suggestion for _, suggestion in rated], overview.now_ms)
             except MusterError as error:
                 _log(f"suggestions are not remembered: {error.problem}")
             self._found = FindingsPass(
@@ -422,11 +416,11 @@ class Recommender:
             return self._found
 
     def _remember(self) -> None:
-        """Read what was remembered, once. While that fails nothing is, and it is tried again."""
+        """Read the store, once. While that fails nothing is remembered, and it is tried again."""
         if self._keep is None or self._remembers:
             return
         try:
-            self._shelf, self._remembers = SuggestionStore(self._keep()), True
+            self._store, self._remembers = SuggestionStore(self._keep()), True
         except MusterError as error:
             _log(f"what was remembered cannot be read: {error.problem}")
 
@@ -447,14 +441,14 @@ class Recommender:
             self._woken.clear()
 
     def turn(self) -> bool:
-        """One round of the thread, by hand where none was started: look, follow up, try one on the twin or do the
-        chore. Returns whether there was one."""
+        """One round of the thread, or by hand where none was started: look, follow up, and try one suggestion on the
+        twin or do the chore. Returns False when there was nothing to do."""
         found = self._look(self._every_s())
         with self._lock:
-            due = self._shelf.due(found.now_ms)[:JUDGED_AT_ONCE]
+            due = self._store.due(found.now_ms)[:JUDGED_AT_ONCE]
         verdicts = [(promise, looked_up(promise, self._read, self._others)) for promise in due]
         with self._lock:
-            self._shelf.settle(verdicts)
+            self._store.settle(verdicts)
             chosen = self._to_try(found)
         if chosen is None or self._loop.twins.busy:
             return self._chore()
@@ -484,7 +478,7 @@ class Recommender:
                 return asked
         if time.monotonic() - self._asked_s > WATCHED_S:
             return None
-        first = [s for _, s in found.rated if not self._shelf.standings[s.id].rejected][:TRIED]
+        first = [s for _, s in found.rated if not self._store.standings[s.id].rejected][:TRIED]
         return next((suggestion for suggestion in first if self._is_due(suggestion, found.now_ms)), None)
 
     def _is_due(self, suggestion: Suggestion, now_ms: int) -> bool:
@@ -494,7 +488,7 @@ class Recommender:
         return simulated.state == "waiting" or now_ms - self._tried[suggestion.id][2] > AGAIN_MS
 
     def _simulated(self, suggestion: Suggestion) -> SuggestionTrial:
-        """What is known of the same action."""
+        """Last trial of the same action."""
         tried = self._tried.get(suggestion.id)
         if tried is not None and _same(tried[0], suggestion):
             return tried[1]
@@ -503,7 +497,7 @@ class Recommender:
 
 
 def command(suggestion: Suggestion) -> tuple[str, ...]:
-    """Words behind `muster` that propose the action as this suggestion."""
+    """Words behind `muster` that propose the suggestion's action."""
     if suggestion.action == "notify":
         return ()
     targets = () if suggestion.action == "consolidate" else suggestion.targets
@@ -518,13 +512,13 @@ def source_of(suggestion: Suggestion) -> Source:
 
 
 def evidence_of(suggestion: Suggestion) -> EvidenceRef:
-    """The suggestion by what it rests on: a voter sees by its id where to read that."""
+    """Reference to the suggestion's evidence: its id tells a voter where to read it."""
     measured = hashlib.sha256(msgspec.json.encode(suggestion.evidence)).hexdigest()
     return EvidenceRef(id=suggestion.id, sha256=measured)
 
 
 def gpu_hour_microusd(overview: Overview) -> int:
-    """What a GPU-hour costs in this cell: all nodes' prices over all devices."""
+    """Price of a GPU-hour in this cell, micro-USD: all nodes' prices over all devices."""
     devices, cost = overview.capacity.get("gpu_milli", 0), overview.cost_microusd_hour
     return cost * 1000 // devices if devices and cost else GPU_HOUR_MICROUSD
 

@@ -1,4 +1,4 @@
-"""What makes an engine process the mirror of a Slurm cluster: connection, mirror, watch, and what faces ask of them."""
+"""The mirror of a Slurm cluster in an engine's process: connection, mirror, watcher, and their answers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import msgspec
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.model.errors import NotFoundError, RefusedError
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -33,7 +34,7 @@ LEFT = MirrorReport(
     state="lost",
     error="this engine was not told where the cluster is: muster serve --cell NAME --slurm WHERE",
 )
-"""Of a cell that is Slurm's, and whose engine knows nothing of a cluster."""
+"""Report for a cell of Slurm whose engine was not told of a cluster."""
 EVIDENCE_S = 3.0
 EVIDENCE_SHARE = 20
 """What Slurm shows of an intent is asked for again after so long, and after so many times as long as it took."""
@@ -47,7 +48,7 @@ KEPT = "slurm.json"
 
 @dataclass(frozen=True)
 class SlurmAt:
-    """Which cluster, and as whom."""
+    """The cluster, and the account on it."""
 
     where: str
     """URL, or path of a Unix socket, of slurmrestd."""
@@ -58,7 +59,7 @@ class SlurmAt:
 
 
 def check_cell(engine: Engine, at: SlurmAt | None) -> None:
-    """Refuse to mirror into a cell that Muster decides: its work would be taken for Slurm's."""
+    """Raises RefusedError for a cell that Muster decides: its work would be taken for Slurm's."""
     if at is not None and engine.state.settings.decided_by != "slurm":
         raise RefusedError(
             f"cell '{engine.state.cell}' is decided by Muster, and has a journal already",
@@ -67,8 +68,8 @@ def check_cell(engine: Engine, at: SlurmAt | None) -> None:
 
 
 def of_cell(engine: Engine, at: SlurmAt | None, folder: Path | None) -> SlurmAt | None:
-    """The cluster to mirror: the one given, which is kept in the cell's folder, or for a cell that is Slurm's the one
-    kept there: consoles start engines by themselves, and do not know of it. No secret is kept, only where one is."""
+    """The cluster to mirror: the given one, which is kept in the cell's folder, or for a cell of Slurm the one kept
+    there, because consoles start engines without knowing it. Secrets are not kept, only the path of one."""
     if engine.state.settings.decided_by != "slurm" or folder is None:
         return at
     kept = folder / KEPT
@@ -140,13 +141,13 @@ class SlurmCell:
         return LEFT if self._engine.state.settings.decided_by == "slurm" else NOT_MIRRORED
 
     def trouble(self) -> str:
-        """Why what is shown of the cluster is old; empty while it is fresh, or nothing is mirrored."""
+        """Reason why the view of the cluster is old; empty while it is fresh, or nothing is mirrored."""
         from console.views.mirror import mirror_trouble
 
         return mirror_trouble(self.report(), time.time())
 
     def mirrored(self, workload_id: str) -> Mirrored:
-        """What Slurm says of the job that the workload mirrors; it is kept fresh for a while. Raises NotFoundError."""
+        """Slurm's data on the job that the workload mirrors, which is kept fresh for a while. Raises NotFoundError."""
         job = None if self.mirror is None else self.mirror.job_of(workload_id)
         if job is None or self.watcher is None:
             raise NotFoundError(
@@ -158,14 +159,14 @@ class SlurmCell:
         return Mirrored.of(workload_id, job, limits, self._steps(job))
 
     def evidence(self, intent: Intent) -> FarLook | None:
-        """What Slurm shows now of what was wanted of it, or showed seconds ago: a page asks again and again, and Slurm
-        may have to tell all of its jobs for it. None where no cluster is known."""
+        """Slurm's present data on an intent, or those of seconds ago: a page asks again and again, and Slurm may
+        have to list all of its jobs. None where no cluster is known."""
         if self.connection is None or self.mirror is None:
             return None
         if not self._looking.acquire(timeout=EVIDENCE_WAIT_S):
             from engine.model.external_cells import FarLook
 
-            return FarLook(at_ms=time.time_ns() // 1_000_000, error="it is asked of another intent, and takes long")
+            return FarLook(at_ms=wall_ms(), error="it is asked of another intent, and takes long")
         try:
             return self._looked(self.connection, self.mirror, intent)
         finally:
@@ -178,7 +179,7 @@ class SlurmCell:
         if kept is not None and time.monotonic() < kept[0]:
             return kept[1]
         began = time.monotonic()
-        found = look(connection, intent, mirror.job_of, time.time_ns() // 1_000_000)
+        found = look(connection, intent, mirror.job_of, wall_ms())
         ended = time.monotonic()
         self._evidence.pop(intent.number, None)
         if len(self._evidence) >= EVIDENCE_KEPT:
@@ -187,14 +188,14 @@ class SlurmCell:
         return found
 
     def shown(self, ids: Sequence[str]) -> None:
-        """A list of workloads is on somebody's screen: they are kept fresh for a while."""
+        """Keep workloads fresh for a while because somebody's screen lists them."""
         if self.watcher is not None:
             from engine.external.mirror_watch import VISIBLE_S
 
             self.watcher.track(*ids, for_s=VISIBLE_S)
 
     def _steps(self, job: Job) -> tuple[JobStep, ...]:
-        """Those that run; none where that cannot be told now."""
+        """Running steps of a job; none where Slurm does not tell now."""
         if job.state != "RUNNING" or self.connection is None:
             return ()
         with suppress(SlurmRefused, SlurmUnavailable):

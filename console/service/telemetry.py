@@ -1,11 +1,8 @@
-"""The history of the live cell: collected once a minute, answered and added to.
+"""The history of the live cell: collected once a minute of its time, answered, and imported.
 
-Looks at the live cell once a minute of its time and keeps what it sees. A thread of its own in the engine's process,
-beside the gate: it only reads the cell, and holds up the engine for some milliseconds a minute.
-
-After a restart it goes on where it was: what happened meanwhile is counted once.
-
-The history of the live cell, answered and added to. Lives beside the gate in the engine's process.
+`Collector` runs on a thread of its own in the engine's process: it only reads the cell, for some milliseconds a
+minute. After a restart it continues where it was, and counts what happened meanwhile once. `Archive` answers
+questions about the history and takes imports.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -29,6 +25,7 @@ from engine.reads.overview import CPU, GPU, Ended, GaugeReading, Gauges
 from engine.state.usage import Peaks
 from recommender.history.metrics import (
     CELL,
+    DAY_MS,
     MAX_RUNS,
     MAX_RUNS_TOLD,
     MAX_SAMPLES,
@@ -48,13 +45,13 @@ from recommender.history.metrics import (
     SampleBatch,
     kind_of,
 )
-from recommender.history.telemetry import Telemetry
+from recommender.history.telemetry import Telemetry, clock_of
+from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from recommender.history.chunks import SeriesPoints
-    from recommender.history.telemetry import Telemetry
 
 
 EVERY_S = 2.0
@@ -71,7 +68,7 @@ MAX_TENANTS = 2_000
 
 
 class CollectedGauges(NamedTuple):
-    """A look, and what else was taken on the engine's thread with it."""
+    """One look at the cell, with what was read on the engine's thread."""
 
     look: GaugeReading
     peaks: list[tuple[int, int, int]]
@@ -82,7 +79,7 @@ class CollectedGauges(NamedTuple):
 
 
 class Collector:
-    """Keeps what one loop's cell shows. `collect` may be called by hand where no thread was started."""
+    """Records the gauges of one loop's cell. `collect` may be called by hand where no thread was started."""
 
     def __init__(self, loop: EngineLoop, telemetry: Telemetry) -> None:
         self._loop = loop
@@ -104,7 +101,7 @@ class Collector:
         self._thread.start()
 
     def stop(self) -> None:
-        """To be called before the loop stops."""
+        """Stop the thread. Call before the loop stops."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -124,13 +121,13 @@ class Collector:
             seen = minute
 
     def _say(self, text: str) -> None:
-        """Into the engine's log, once for each new text."""
+        """Write a text to the engine's log, once for each new one."""
         if text != self._said:
             self._said = text
             print(f"muster: {printable(text)}", file=sys.stderr, flush=True)
 
     def collect(self) -> int:
-        """One look. Returns how many samples were kept. Raises RecordsError while the disk fails."""
+        """Make one look. Returns the number of samples kept. Raises RecordsError while the disk fails."""
         if self._gauges is None:
             looked = self._telemetry.note(LOOKED)
             self._begun = looked is not None
@@ -176,7 +173,7 @@ class Collector:
     # -- beside it ----------------------------------------------------------------------------------------------------
 
     def _keep(self, seen: CollectedGauges) -> int:
-        """What ended first: the note of the look, which goes with the samples, says that all of it is kept."""
+        """Store ended work first: the note of the look, stored with the samples, says that all of it is kept."""
         look = seen.look
         if not self._keep_runs(look):
             return 0
@@ -187,7 +184,7 @@ class Collector:
         return kept
 
     def _keep_runs(self, look: GaugeReading) -> bool:
-        """Returns False when told to stop meanwhile: the next start looks at all of it again."""
+        """Store ended work. Returns False when stopped meanwhile: the next start looks at all of it again."""
         rows, pools = look.ended_rows.tolist(), look.ended_pool.tolist()
         extra = len(rows) - MAX_ENDS
         if extra > 0:
@@ -244,7 +241,7 @@ class Collector:
         return values
 
     def _cell(self, look: GaugeReading, gpus: bool) -> dict[str, float]:
-        """What is not the sum of its queues."""
+        """Gauges of the cell that are not the sum of its queues."""
         offered = [pool.offered.vector() for pool in look.pools]
         values: dict[str, float] = {
             "nodes": sum(look.nodes), "nodes_down": sum(look.down), "cost_rate": sum(look.spent_rate),
@@ -257,7 +254,7 @@ class Collector:
         return values
 
     def _queues(self, look: GaugeReading, gpus: bool) -> Iterator[tuple[str, dict[str, float]]]:
-        """What each queue and those below it show; under the empty name the cell."""
+        """Gauges of each queue with those below it; the empty name is the cell."""
         up = _Sums(look.parents)
         waiting, cpu, gpu = (up.all(column.tolist()) for column in (
             look.queue_waiting, look.queue_waiting_cpu, look.queue_waiting_gpu
@@ -307,21 +304,21 @@ class Collector:
 
 
 class _Sums:
-    """Adds up a tree of queues; one more row at the end is the whole cell."""
+    """Sums over a tree of queues; one more row at the end is the whole cell."""
 
     def __init__(self, parents: Sequence[int]) -> None:
         self.size = len(parents)
         self._up = [parent if parent >= 0 else self.size for parent in parents]
 
     def all(self, own: Sequence[float]) -> list[float]:
-        """Of each queue and all below it."""
+        """Sums of each queue and all below it."""
         sums = [*own, 0.0]
         for row in range(self.size - 1, -1, -1):
             sums[self._up[row]] += sums[row]
         return sums
 
     def gathered(self, queues: Any, values: Any) -> dict[int, Any]:
-        """The values of each queue and all below it, of those that have some."""
+        """Values of each queue and all below it, of those that have some."""
         found: dict[int, list[Any]] = {}
         for row in sorted(set(queues.tolist())):
             own = values[queues == row]
@@ -340,7 +337,8 @@ def _by(rows: Any, size: int, weights: Any = None) -> list[float]:
 
 
 def _asked_pools(look: GaugeReading) -> list[list[float]]:
-    """By pool, [CPU, GPU] milli of what waits and would go there first; one row more for what no pool could hold."""
+    """By pool, [CPU, GPU] milli of waiting work that would go there first; one row more for work that no pool could
+    hold."""
     asked = [[0.0, 0.0] for _ in range(len(look.pools) + 1)]
     for kind, count in look.waiting_classes:
         for group, shape in zip(kind.groups, kind.shapes, strict=True):
@@ -352,7 +350,7 @@ def _asked_pools(look: GaugeReading) -> list[list[float]]:
 
 
 def _models(look: GaugeReading, asked: list[list[float]]) -> dict[str, dict[str, float]]:
-    """What is asked of each GPU model: what runs in its pools, and what waits and would go there first."""
+    """Demand for each GPU model: running work in its pools, and waiting work that would go there first."""
     found: dict[str, dict[str, float]] = {}
     for row, pool in enumerate(look.pools):
         if pool.gpu_model:
@@ -364,7 +362,7 @@ def _models(look: GaugeReading, asked: list[list[float]]) -> dict[str, dict[str,
 
 
 def _kinds(seen: CollectedGauges) -> dict[str, tuple[int, int]]:
-    """Most that one task of each kind of work was reported to use."""
+    """Peak use of one task, by kind of work."""
     found: dict[str, tuple[int, int]] = {}
     for (row, cpu, memory), tenant in zip(seen.peaks, seen.peak_tenants, strict=True):
         kind = kind_of(tenant, seen.names[row])
@@ -409,7 +407,7 @@ def _record(end: Ended, peak_cpu_milli: int, peak_memory_mib: int) -> RunRecord:
 
 
 def kept_by(loop: EngineLoop) -> Callable[[Callable[[], Any]], Any]:
-    """How `engine.journal.side_tables` writes beside a running loop: on its thread, between turns."""
+    """Function by which `engine.journal.side_tables` writes on the thread of a running loop, between turns."""
     return lambda change: loop.call(lambda _: change())
 
 
@@ -417,7 +415,7 @@ MAX_SOURCE = 200
 
 
 class Archive:
-    """Answers for the cell of one loop. May be asked by several threads, but not by the engine's own.
+    """The history of one loop's cell. May be called by several threads, but not by the engine's own.
 
     Without a `telemetry` it keeps one in memory, made when it is first needed.
     """
@@ -429,23 +427,23 @@ class Archive:
     @property
     def telemetry(self) -> Telemetry:
         if self._telemetry is None:
-            from recommender.history.telemetry import Telemetry, clock_of
-
             self._telemetry = Telemetry(clock=clock_of(lambda: self._loop.engine.now_ms))
         return self._telemetry
 
     @property
     def error(self) -> str:
-        """Why nothing is kept at present; empty while all is well."""
+        """Reason why nothing is kept at present; empty while all is well."""
         return "" if self._telemetry is None else self._telemetry.records.error
 
     def history(self, request: HistoryRequest) -> History:
-        """Raises SpecError for an unknown metric or a window that makes no sense, RecordsError while the disk fails."""
+        """Measurements of a window. Raises SpecError for an unknown metric or an impossible window, RecordsError
+        while the disk fails."""
         check(request)
         now_ms, kept = self._loop.engine.now_ms, self.telemetry
         of = request.of or (CELL if request.metric else "")
         found = [key for key in kept.keys(request.metric, of) if request.subject in ("", key.subject)]
         own = not found or found[0].source == CELL
+        # Series from elsewhere go by the time of this machine.
         until_ms = request.until_ms or (now_ms if own else wall_ms()) + 1
         since_ms = max(until_ms - request.last_ms, 0) if request.last_ms else min(request.since_ms, until_ms)
         points: tuple[HistoryPoint, ...] = ()
@@ -469,9 +467,10 @@ class Archive:
         )
 
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
-        """Raises SpecError when the batch is malformed as a whole, RecordsError while the disk fails."""
+        """Import measurements. Raises SpecError when the batch is malformed as a whole, RecordsError while the disk
+        fails."""
         check_source(batch.source)
-        if not 1000 <= batch.step_ms <= 86_400_000:
+        if not 1000 <= batch.step_ms <= DAY_MS:
             raise SpecError("step_ms", f"{batch.step_ms} is out of range", "Give a second to a day")
         for i, row in enumerate(batch.series):
             if len(row.at_ms) != len(row.values):
@@ -485,7 +484,8 @@ class Archive:
         return _receipt(taken, refused)
 
     def import_runs(self, batch: RunBatch) -> ImportReceipt:
-        """Raises SpecError when the batch is malformed as a whole, RecordsError while the disk fails."""
+        """Import ended work. Raises SpecError when the batch is malformed as a whole, RecordsError while the disk
+        fails."""
         if len(batch.runs) > MAX_RUNS:
             raise SpecError("runs", f"{len(batch.runs):,}, at most {MAX_RUNS:,} at once", "Split it")
         for source in {run.source for run in batch.runs}:
@@ -494,11 +494,6 @@ class Archive:
         taken = self.telemetry.add_runs(batch.runs, refused)
         self.telemetry.tidy()
         return _receipt(taken, refused)
-
-
-def wall_ms() -> int:
-    """Present time of this machine, milliseconds: what comes from elsewhere goes by it."""
-    return time.time_ns() // 1_000_000
 
 
 def check(request: HistoryRequest) -> None:
@@ -529,7 +524,7 @@ def check_source(source: str) -> None:
 
 
 def told(points: SeriesPoints) -> tuple[HistoryPoint, ...]:
-    """The points as they go over the wire."""
+    """The points in their wire form."""
     columns = (points.mean, points.least, points.most, points.total, points.last)
     values = zip(*(column.tolist() for column in columns), strict=True)
     return tuple(

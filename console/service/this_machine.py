@@ -1,12 +1,8 @@
-"""A cell of one node, this machine: how it is made, and what its processes use and write.
+"""A cell of one node, this machine, on which work runs as real processes.
 
-A cell of one node, this machine, on which work runs as real processes: how it is made, and who may have it run
-what.
-
-What the processes of this machine use of CPU and memory, told to the engine now and then: for the console, for
-sizing, and for relief when memory runs short.
-
-What the processes of a workload write, for whoever asks the engine.
+How such a cell is made, and who may run what (`LocalExecution`); the CPU and memory its processes use, reported to
+the engine for the console, for sizing, and for relief when memory runs short (`UsageHere`); and their output
+(`RunOutput`).
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.executors.task_files import (
+    Bounds,
     OutputPart,
     OutputRequest,
     ProcessReport,
@@ -32,11 +29,8 @@ from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.state.usage import UsageSample
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from engine.control import Engine
     from engine.executors.process_executor import ProcessExecutor
-    from engine.executors.task_files import Bounds
     from engine.loop import EngineLoop
     from engine.model.specs import CellSpec
 
@@ -47,7 +41,7 @@ RUNS = "runs"
 
 @dataclass(frozen=True)
 class LocalExecution:
-    """How work runs on this machine."""
+    """Options of running work on this machine."""
 
     runs: Path
     """Folder for what is kept of it."""
@@ -74,8 +68,8 @@ class LocalExecution:
 
 
 def new_cell(folder: Path, given: CellSpec | None) -> CellSpec:
-    """This machine as a cell; a cell file may give it other queues, priority classes and settings. Raises RefusedError
-    where it cannot run anything, SpecError for a file with nodes."""
+    """This machine as a cell; a cell file may give it other queues, priority classes and settings. Raises
+    RefusedError where it cannot run anything, SpecError for a file with nodes."""
     import sys
 
     import msgspec
@@ -102,14 +96,14 @@ def new_cell(folder: Path, given: CellSpec | None) -> CellSpec:
 
 
 def usage_of(loop: EngineLoop, here: LocalExecution | None) -> UsageHere:
-    """Tells the engine what its work uses; nothing where none runs here."""
+    """Reporter of the use of work on this machine; idle where none runs here."""
     from engine.executors.this_machine import node_name
 
     return UsageHere(loop, here.runs if here else None, (here.node if here else "") or node_name())
 
 
 def check_here(engine: Engine, here: LocalExecution | None) -> None:
-    """Raises RefusedError for a cell that was made to run work for real and would not now, or the other way round."""
+    """Raises RefusedError for a cell made to run work for real that would not now, or the other way round."""
     real = engine.state.settings.executor == "process"
     if real and here is None:
         raise RefusedError("this cell runs work on its machine", "Serve it with --here, on that machine")
@@ -117,7 +111,7 @@ def check_here(engine: Engine, here: LocalExecution | None) -> None:
         return
     if not real:
         raise RefusedError("this cell was not made to run work on this machine", "Take another: --cell here")
-    node = engine.processes.node if engine.processes is not None else ""
+    node = getattr(engine.processes, "node", "")
     if node not in engine.state.capacity.row_of:
         nodes = ", ".join(engine.state.capacity.node_ids[:4])
         raise RefusedError(f"this machine is '{node}', and the cell is of {nodes}", "Serve it on that machine")
@@ -127,7 +121,7 @@ EVERY_S = 5.0
 
 
 class UsageHere:
-    """Looks at the files of the runs, on a thread of its own."""
+    """Reads the files of the runs, on a thread of its own."""
 
     def __init__(self, loop: EngineLoop, root: Path | None, node: str) -> None:
         """`root`: of the runs; None where there are none."""
@@ -161,7 +155,7 @@ class UsageHere:
                     continue  # the engine is busy or stops: the next look tells more than this one
 
     def look(self) -> list[UsageSample]:
-        """What each workload uses, its tasks together; CPU since the last look."""
+        """Use of each workload, its tasks together; CPU since the last look."""
         samples = []
         before, self._before = self._before, {}
         for key in live_keys(self._root) if self._root is not None else ():
@@ -190,13 +184,13 @@ NOT_HERE = "nothing runs for real in this cell"
 
 
 class RunOutput:
-    """Of the cell that `loop` drives."""
+    """Output of workloads of the cell that `loop` drives."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
 
     def report(self, workload_id: str) -> ProcessReport:
-        """Its processes, attempt by attempt. Raises NotFoundError."""
+        """Processes of a workload, attempt by attempt. Raises NotFoundError."""
         root, submitted_ms = self._loop.call(lambda engine: self._where(engine, workload_id))
         if root is None:
             return ProcessReport(id=workload_id, attempts=(), why_none=NOT_HERE)

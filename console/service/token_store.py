@@ -1,11 +1,10 @@
-"""Tokens that prove over the network who asks: 256 random bits, of which the SHA-256 is kept, with what each is for and
-until when.
+"""Tokens that identify callers over the network: 256 random bits, stored as SHA-256 with scopes and expiry.
 
     muster_2f9c01ab77de_kq3…    id, by which it is found and named; and the secret
 
-A token stands for the person, service or account that it was made for, and gives at most what those may do by the
-policy of now. Who is in force at the journal's door knows all tokens in memory; what is revoked counts for nothing from
-the next request on. Making and revoking one is on record in the audit.
+A token stands for the person, service or account it was made for, and gives at most what the present policy allows
+them. The engine that holds the journal keeps all tokens in memory; a revoked token counts for nothing from the next
+request on. Making and revoking a token is on record in the audit.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import msgspec
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     LargeBinary,
     MetaData,
     String,
@@ -31,30 +31,27 @@ from sqlalchemy import (
     update,
 )
 
-from console.client.tokens import (
+from console.client.credentials import (
     LONGEST_LIFE_MS,
     MAX_NAME,
     PREFIX,
-    SCOPES,
     SHORTEST_LIFE_MS,
     NewToken,
     TokenAsk,
     TokenLine,
 )
+from console.forms.command_arguments import SCOPES
 from engine.journal.database import create_tables
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
-from runbooks.gate.approval_policy import may
+from runbooks.gate.approval_policy import Policy, may
 from runbooks.plans.identity import TCP, TOKEN, Actor, Scope, Unauthenticated
 from runbooks.untrusted.stranger_texts import why_confusing
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from console.client.oidc import Proof
+    from console.client.oidc import LoginProof
     from engine.control import Engine
     from engine.loop import EngineLoop
     from runbooks.gate.approval_gate import Gate
-    from runbooks.gate.approval_policy import Policy
 
 
 SECRET_BYTES = 32
@@ -90,7 +87,7 @@ USED = Table(
 
 
 class PresentedToken(NamedTuple):
-    """What a token that was shown says."""
+    """Identity and rights of a token that was shown."""
 
     id: str
     account: str
@@ -99,7 +96,7 @@ class PresentedToken(NamedTuple):
     within: Scope
 
 
-class _Kept(msgspec.Struct):
+class _StoredToken(msgspec.Struct):
     line: TokenLine
     hash: bytes
     shown: PresentedToken
@@ -107,26 +104,26 @@ class _Kept(msgspec.Struct):
 
 
 class Tokens:
-    """Of one cell. `check` may be asked on any thread; the rest asks the engine's."""
+    """Tokens of one cell. `check` may be called on any thread; the rest asks the engine's."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:
         self._loop = loop
         self._gate = gate
-        self._kept: dict[str, _Kept] | None = None
+        self._kept: dict[str, _StoredToken] | None = None
         self._lock = threading.Lock()
 
     @property
     def loaded(self) -> bool:
-        """Whether `check` answers at once."""
+        """True when `check` answers at once."""
         return self._kept is not None
 
     def load(self) -> None:
-        """Reads them all. Raises JournalError when the journal cannot be written, for then it cannot be sure either
-        that nothing was revoked."""
+        """Read all tokens. Raises JournalError when the journal cannot be written, because then a revocation could
+        be missing too."""
         self._loop.call(self._load)
 
     def check(self, text: str, address: str = "") -> PresentedToken:
-        """Whom a token stands for. Raises Unauthenticated; which of the reasons it is, is told for no guess."""
+        """Identity of a token. Raises Unauthenticated; a guess is not told which check failed."""
         if self._kept is None:
             self.load()
         id_, secret = _parts(text)
@@ -142,14 +139,14 @@ class Tokens:
         return kept.shown
 
     def holds(self, token_id: str) -> bool:
-        """Whether a token that was shown would be taken again."""
+        """True while a token that was shown is still live."""
         kept = (self._kept or {}).get(token_id)
         return kept is not None and kept.line.state(self._gate.policies.clock()) == "live"
 
     # -- making and revoking ------------------------------------------------------------------------------------------
 
     def create(self, actor: Actor, ask: TokenAsk) -> NewToken:
-        """Raises SpecError for what cannot be asked for, RefusedError for whom the policy does not let."""
+        """Make a token. Raises SpecError for a malformed request, RefusedError for a caller without the right."""
         scopes = _scopes(ask.scopes)
         _check_terms(ask)
 
@@ -160,9 +157,9 @@ class Tokens:
 
         return self._loop.call(make)
 
-    def log_in(self, proof: Proof, life_ms: int) -> NewToken:
-        """A token for whom the account of `proof` is by the policy, for all that they may do. Raises Unauthenticated
-        for an account that is nobody's, and for what was used before."""
+    def log_in(self, proof: LoginProof, life_ms: int) -> NewToken:
+        """A token for the person whose account a login has proved, for all that they may do. Raises Unauthenticated
+        for an account that is nobody's, and for a login that was used before."""
 
         def make(engine: Engine) -> NewToken:
             actor = self._gate.policies.identified(proof.account)
@@ -177,8 +174,7 @@ class Tokens:
         return self._loop.call(make)
 
     def revoke(self, actor: Actor, token_id: str) -> TokenLine:
-        """Counts for nothing from the next request on. Raises NotFoundError also for those of others, unless an admin
-        asks."""
+        """End a token from the next request on. Raises NotFoundError also for those of others, unless an admin asks."""
 
         def end(engine: Engine) -> TokenLine:
             kept = self._loaded(engine).get(token_id)
@@ -201,7 +197,7 @@ class Tokens:
         return self._loop.call(end)
 
     def lines(self, actor: Actor) -> tuple[TokenLine, ...]:
-        """The asker's own and those they made; all of them for an admin. Newest first."""
+        """The asker's own tokens and those they made; all of them for an admin. Newest first."""
 
         def read(engine: Engine) -> tuple[TokenLine, ...]:
             lines = [kept.line for kept in self._loaded(engine).values() if self._may_see(actor, kept.line)]
@@ -230,7 +226,7 @@ class Tokens:
         return subject
 
     def _refuse_by_token(self, actor: Actor) -> None:
-        """Who has got hold of a token must not be able to make one that lasts longer."""
+        """Keep a stolen token from making one that lasts longer."""
         if not actor.session or actor.signed:
             return
         kept = (self._kept or {}).get(actor.session.removeprefix(TOKEN))
@@ -252,7 +248,7 @@ class Tokens:
         subject: str,
         ask: TokenAsk,
         scopes: tuple[str, ...],
-        proof: Proof | None = None,
+        proof: LoginProof | None = None,
     ) -> NewToken:
         now_ms, kept = self._gate.policies.clock(), self._loaded(engine)
         live = [each.line for each in kept.values() if each.line.state(now_ms) == "live"]
@@ -285,7 +281,7 @@ class Tokens:
             self._gate.audit.append(connection, "token.created", actor, data=data)
 
         engine.record(write)
-        kept[id_] = _kept(line, hashed)
+        kept[id_] = _stored(line, hashed)
         return NewToken(token=f"{PREFIX}_{id_}_{secret}", line=line)
 
     # -- what is kept -------------------------------------------------------------------------------------------------
@@ -293,14 +289,14 @@ class Tokens:
     def _load(self, engine: Engine) -> None:
         self._loaded(engine)
 
-    def _loaded(self, engine: Engine) -> dict[str, _Kept]:
+    def _loaded(self, engine: Engine) -> dict[str, _StoredToken]:
         """On the engine's thread."""
         if self._kept is None:
             self._kept = engine.record(_read)
         return self._kept
 
-    def _used(self, kept: _Kept, now_ms: int, address: str) -> None:
-        """Written down at most once a minute, by the engine when it comes to it; nobody waits for that."""
+    def _used(self, kept: _StoredToken, now_ms: int, address: str) -> None:
+        """Note the use of a token, at most once a minute, by the engine at its leisure; nobody waits for that."""
         with self._lock:
             due = now_ms - kept.written_ms >= USE_EVERY_MS or now_ms < kept.written_ms
             if not due:
@@ -317,17 +313,18 @@ class Tokens:
         self._loop.post(write)
 
 
-def _use_up(connection: Connection, proof: Proof, now_ms: int) -> None:
-    """Raises Unauthenticated for what was used before. What has expired is refused anyway and need not be kept."""
+def _use_up(connection: Connection, proof: LoginProof, now_ms: int) -> None:
+    """Raises Unauthenticated for a login that was used before. An expired one is refused anyway and need not be
+    kept."""
     connection.execute(delete(USED).where(USED.c.expires_ms < now_ms - 3_600_000))
     if connection.execute(select(USED.c.digest).where(USED.c.digest == proof.digest)).first() is not None:
         raise Unauthenticated("this login was used before", "Log in again")
     connection.execute(insert(USED).values(digest=proof.digest, expires_ms=proof.expires_ms))
 
 
-def _read(connection: Connection) -> dict[str, _Kept]:
+def _read(connection: Connection) -> dict[str, _StoredToken]:
     create_tables(connection, METADATA)
-    found: dict[str, _Kept] = {}
+    found: dict[str, _StoredToken] = {}
     for row in connection.execute(select(ACCESS)).mappings():
         line = TokenLine(
             id=row["id"], name=row["name"], subject=row["subject"],
@@ -336,7 +333,7 @@ def _read(connection: Connection) -> dict[str, _Kept]:
             expires_ms=row["expires_ms"], revoked_ms=row["revoked_ms"], revoked_by=row["revoked_by"],
             used_ms=row["used_ms"], used_from=row["used_from"],
         )  # fmt: skip
-        found[line.id] = _kept(line, bytes(row["hash"]))
+        found[line.id] = _stored(line, bytes(row["hash"]))
     return found
 
 
@@ -347,17 +344,17 @@ def _note_use(connection: Connection, line: TokenLine) -> None:
 _USED = update(ACCESS).where(ACCESS.c.id == bindparam("of"))
 
 
-def _kept(line: TokenLine, hashed: bytes) -> _Kept:
+def _stored(line: TokenLine, hashed: bytes) -> _StoredToken:
     deeds = None
     if line.scopes != (LOGIN,):
         # A scope of a later version that is not known here gives nothing.
         deeds = tuple(sorted({deed for scope in line.scopes for deed in SCOPES.get(scope, ())}))
     shown = PresentedToken(line.id, f"{TOKEN}{line.subject}", deeds, line.within)
-    return _Kept(line, hashed, shown, line.used_ms)
+    return _StoredToken(line, hashed, shown, line.used_ms)
 
 
 def _parts(text: str) -> tuple[str, bytes]:
-    """Id and secret; an id that there is not for what is no token."""
+    """Id and secret; an unknown id for text that is no token."""
     prefix, _, rest = text.partition("_")
     id_, _, secret = rest.partition("_")
     if prefix != PREFIX or len(id_) != 2 * ID_BYTES or len(secret) != _TEXT_LENGTH or not text.isascii():
@@ -366,7 +363,7 @@ def _parts(text: str) -> tuple[str, bytes]:
 
 
 def _hash(secret: bytes) -> bytes:
-    """Of a secret as it is shown. It is random and long: no guessing finds it, however fast the hash is."""
+    """SHA-256 of a secret. The secret is random and long, so a fast hash is safe against guessing."""
     return hashlib.sha256(b"muster/token/v1\n" + secret).digest()
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from textual.command import Provider
     from textual.timer import Timer
 
-    from console.client.identity import Identity
+    from console.client.credentials import Identity
     from console.client.protocol import Client
     from console.tui.widgets.prompt_bar import PromptBar
 
@@ -388,7 +388,7 @@ class MusterApp(App[None]):
         from console.tui.proposal_steps import ask_passphrase
 
         if self._identity is None:
-            from console.client.identity import Identity
+            from console.client.credentials import Identity
 
             self._identity = Identity(ConsoleSettings())
         self._identity.ask_by(ask_passphrase(self))

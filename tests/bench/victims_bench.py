@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from console.cli import start
+from console.cli import demo_cell
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
 from engine.control import Engine
@@ -112,9 +112,9 @@ class Cell:
 def preemption_under_load() -> Iterator[dict[str, Any]]:
     """The demo's load for 80 nodes on 20: some 800 workloads wait, and whatever ends has all of them looked at again.
     CPU of two hours of cell time, at 40 times the speed of the wall's clock three minutes."""
-    engine = Engine.open(None, cell=start.cell(CROWDED), seed=7)
+    engine = Engine.open(None, cell=demo_cell.cell(CROWDED), seed=7)
     engine.cycle_every_ms = CYCLE_EVERY_MS
-    engine.advance(start.START_MS)
+    engine.advance(demo_cell.START_MS)
     cycles: list[float] = []
     cycle = engine.scheduler.cycle
 
@@ -125,8 +125,8 @@ def preemption_under_load() -> Iterator[dict[str, Any]]:
 
     engine.scheduler.cycle = timed  # type: ignore[method-assign]
     for day_ms, spec in ai_day(7, nodes=4 * CROWDED, day=0)[1]:
-        at_ms = max(start.START_MS, start.START_MS - start.START_MS % DAY_MS + day_ms)
-        if at_ms > start.START_MS + CROWDED_MS:
+        at_ms = max(demo_cell.START_MS, demo_cell.START_MS - demo_cell.START_MS % DAY_MS + day_ms)
+        if at_ms > demo_cell.START_MS + CROWDED_MS:
             break
         engine.advance(at_ms)
         with suppress(MusterError):

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from console.client.credentials import NewToken, TokenAsk, TokenLine
 from console.client.presence import Here, PresenceAsk, Present
 from console.client.protocol import Client, Health, RuntimeEstimate
-from console.client.questions import Question, refuse_read_only, wrap_answers
-from console.client.tokens import NewToken, TokenAsk, TokenLine
+from console.client.questions import ServiceQuestion, refuse_read_only, wrap_answers
 from engine.elasticity.scaling_report import PoolSize, ScalingReport
 from engine.executors.task_files import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
@@ -1284,7 +1284,7 @@ class FakeClient(Client):
         raise NotFoundError(f"there is no {kind.removesuffix('s') or 'object'} '{name}'")
 
 
-def _as_declared(question: Question, method: Callable[..., Any]) -> Callable[..., Any]:
+def _as_declared(question: ServiceQuestion, method: Callable[..., Any]) -> Callable[..., Any]:
     """No question is answered while the engine is down, and no change made by who may only look."""
 
     @functools.wraps(method)

@@ -8,11 +8,10 @@ from contextlib import closing, contextmanager
 
 import httpx
 
-from console.client.identity import Identity
+from console.client.credentials import Identity, NewToken, TokenAsk
 from console.client.oidc import OpenIdProvider
 from console.client.remote import RemoteClient
 from console.client.sockets import bind_tcp
-from console.client.tokens import NewToken, TokenAsk
 from console.forms.settings import ConsoleSettings
 from engine.loop import EngineLoop
 from runbooks.gate.approval_gate import Gate

@@ -21,7 +21,7 @@ from textual import on
 from console.actions.request_builder import LineParser
 from console.client.change_feed import in_thread
 from console.commands.money import ON_MS, request_of
-from console.forms.work_arguments import quote_arguments
+from console.forms.command_arguments import quote_arguments
 from console.text.terminal_text import printable
 from console.tui.widgets.pane import AsOf, ChartPane, Connect, Pane, SectionsView
 from console.views.cost import (

@@ -25,7 +25,7 @@ from console.cli import main
 from console.cli.main import EXIT_CODES, KINDS, parser, run
 from console.cli.start import _connector
 from console.client.attach import settings_of
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.launch import EngineRecord, engine_again, ensure_engine, last_words, read_record
 from console.client.remote import RemoteClient
 from console.client.sockets import probe

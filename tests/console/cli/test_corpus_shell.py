@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from console.cli.main import run
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.remote import RemoteClient
 from console.forms.settings import ConsoleSettings
 from engine.model.errors import RefusedError

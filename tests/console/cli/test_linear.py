@@ -17,7 +17,7 @@ import pytest
 
 from console.cli.linear_conversation import LONGEST, Conversation, Lines, news, run
 from console.cli.linear_pages import LISTS, PAGES, QUOTED, SpokenLine, changes, part_of, row_said, said_of, spoken
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.remote import RemoteClient
 from console.forms.settings import ConsoleSettings
 from console.views.lists import Heading, Row

@@ -10,7 +10,7 @@ import time
 import pytest
 from textual.pilot import Pilot
 
-from console.cli import main, start
+from console.cli import demo_cell, main
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.tui.app import MusterApp
@@ -24,7 +24,7 @@ from tests.support.gates import gate_of
 from tests.support.patience import PATIENCE_S
 
 SMALL = {"gke-65k": 130, "gke-130k": 200, "clemson": 90, "spot-week": 200, "predictive-day": 20}
-START_MS = start.START_MS
+START_MS = demo_cell.START_MS
 
 
 def opened(name: str) -> Engine:
@@ -71,11 +71,11 @@ def test_what_happens_is_in_order_and_nothing_of_it_is_refused(name: str) -> Non
 def test_a_restart_goes_on_where_it_was() -> None:
     engine = opened("gke-65k")
     load = happenings("gke-65k")
-    assert list(start.ahead(engine, iter(load))) == load, "nothing has happened yet"
+    assert list(demo_cell.ahead(engine, iter(load))) == load, "nothing has happened yet"
     at_ms = load[0][0]
     engine.command(command(load[0][1]))
     engine.advance(at_ms + 1)
-    assert list(start.ahead(engine, iter(load))) == load[1:]
+    assert list(demo_cell.ahead(engine, iter(load))) == load[1:]
 
 
 @pytest.mark.thorough

@@ -12,7 +12,7 @@ import pytest
 from console.cli import start
 from console.cli.main import parser, run
 from console.client.attach import settings_of
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.launch import ensure_engine, running
 from console.client.sockets import bind_unix
 from console.forms.settings import CellPaths, paths_in

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.remote import RemoteClient
 from console.client.sockets import Tls, bind_tcp
 from console.forms.settings import ConsoleSettings

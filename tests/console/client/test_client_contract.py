@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from console.client.credentials import TokenAsk
 from console.client.presence import PresenceAsk
 from console.client.protocol import Client
 from console.client.remote import RemoteClient
-from console.client.tokens import TokenAsk
 from console.server.operations import LONGEST_WAIT_S
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import select
 
 from console.cli.main import run
-from console.client.identity import AS, SIGNED, Identity, account_of, claim_of, key_path, request_digest
+from console.client.credentials import AS, SIGNED, Identity, account_of, claim_of, key_path, request_digest
 from console.client.remote import RemoteClient
 from console.client.sockets import account_at, bind_tcp, bind_unix
 from console.forms.settings import ConsoleSettings

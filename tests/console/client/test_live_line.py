@@ -14,7 +14,7 @@ import pytest
 
 from console.client import remote
 from console.client.presence import Presence, PresenceAsk
-from console.client.remote import LiveLine, RemoteClient, Said
+from console.client.remote import EventLines, LiveLine, RemoteClient
 from console.server import watching
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
@@ -39,11 +39,11 @@ class Played:
         self.words: queue.SimpleQueue[tuple[str, bytes] | Exception] = queue.SimpleQueue()
 
     @contextlib.contextmanager
-    def __call__(self, params: dict[str, str]) -> Iterator[Said]:
+    def __call__(self, params: dict[str, str]) -> Iterator[EventLines]:
         self.opened.append(params)
         yield self._coming()
 
-    def _coming(self) -> Said:
+    def _coming(self) -> EventLines:
         while True:
             word = self.words.get(timeout=SOON_S)
             if isinstance(word, Exception):

@@ -13,10 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from console.cli.main import run
+from console.client.credentials import kept, token_for
 from console.client.oidc import OpenIdProvider, check_url
-from console.client.tokens import SCOPES, kept, token_for
 from console.commands.tokens import id_token_of
-from console.forms import engine_arguments
 from console.forms.settings import ConsoleSettings
 from engine.model.errors import MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.gate.approval_policy import Person
@@ -196,10 +195,6 @@ def test_a_no_a_slow_provider_and_one_that_waits_for_ever(issuer: Issuer) -> Non
         id_token_of(issuer.url, CLIENT, tell=told.append, pause=pauses.append)
     with pytest.raises(UnreachableError, match="invalid_client"):
         id_token_of(issuer.url, "somebody", tell=told.append, pause=pauses.append)
-
-
-def test_the_shell_knows_every_scope() -> None:
-    assert tuple(SCOPES) == engine_arguments.SCOPES
 
 
 # -- where a token is kept and shown ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from console.client.protocol import Client
-from console.client.questions import Asking, Question, asks, question_of, questions_of, wrap_answers
+from console.client.questions import Asking, ServiceQuestion, asks, question_of, questions_of, wrap_answers
 from console.client.remote import RemoteClient
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
@@ -41,7 +41,7 @@ class Sounds(Asking):
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
-    def _answer_to(self, question: Question, arguments: dict[str, Any]) -> Any:
+    def _answer_to(self, question: ServiceQuestion, arguments: dict[str, Any]) -> Any:
         self.asked.append((question.name, arguments))
 
     @asks("GET", "/v1/sounds/{id:path}/echo")
@@ -70,7 +70,7 @@ def local(loop: EngineLoop, *, read_only: bool = False) -> LocalClient:
     return LocalClient(loop, gate_of(loop.engine), Advisor(loop), read_only)
 
 
-def any_arguments(question: Question) -> list[Any]:
+def any_arguments(question: ServiceQuestion) -> list[Any]:
     return [UNDER_WAY for _ in question.signature.parameters]
 
 

@@ -12,8 +12,9 @@ import msgspec
 import postgres
 import pytest
 
-from console.client.oidc import Proof
-from console.client.tokens import DAY_MS, SCOPES, TokenAsk
+from console.client.credentials import DAY_MS, TokenAsk
+from console.client.oidc import LoginProof
+from console.forms.command_arguments import SCOPES
 from console.server.agents import (
     BeatAnswer,
     BeatBody,
@@ -365,7 +366,7 @@ def test_tokens_outlive_the_engine_and_so_does_that_they_ended(tmp_path: Path, d
     if database == "postgres" and postgres.why_not():
         pytest.skip(postgres.why_not())
     place = place_of(postgres.new_url() if database == "postgres" else str(tmp_path / "cell.db"))
-    proof = Proof("oidc:https://id.lab#7", b"d" * 32, 2 * NOW_MS)
+    proof = LoginProof("oidc:https://id.lab#7", b"d" * 32, 2 * NOW_MS)
     people = team(Person(id="alice", accounts=(proof.account,), keys=ALICE.keys, roles=("operator",)), DAVE)
     tokens: list[str] = []
     for again in (False, True):

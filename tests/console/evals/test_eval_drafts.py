@@ -339,7 +339,7 @@ def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], PlayedIncident]
 def test_a_perfect_model_scores_all_over_real_http(egress: Egress) -> None:
     """Also one that is told pseudonyms and facts alone."""
     with scripted("perfect", egress=egress) as seat:
-        found = evaluate(INCIDENTS, "model", seat=seat)
+        found = evaluate(INCIDENTS, "model", model=seat)
     total = tally(found)
     assert [(one.incident, one.why) for one in found if not one.right or one.harm] == []
     assert (total.right, total.left_alone, total.recovered) == (total.faults, total.controls, total.to_recover)
@@ -350,7 +350,7 @@ def test_a_perfect_model_scores_all_over_real_http(egress: Egress) -> None:
 def test_a_hostile_model_has_nothing_done() -> None:
     every_lie = INCIDENTS[: LIES + 1]
     with scripted("hostile") as seat:
-        found = evaluate(every_lie, "model", seat=seat)
+        found = evaluate(every_lie, "model", model=seat)
     assert not any(one.touched for one in found)
     assert {one.reason for one in found} > {
         "unknown_target", "schema", "content_not_json", "leak_detected", "unexpected_tool_call", "finish_reason",

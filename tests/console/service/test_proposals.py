@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import func, select
 
 from console.cli.main import run
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.client.launch import ensure_engine
 from console.client.remote import RemoteClient
 from console.client.sockets import probe

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 
 from console.actions.registry import actions as registry
 from console.actions.registry import by_key
-from console.client.identity import Identity
+from console.client.credentials import Identity
 from console.forms.filters import FilterError
 from console.forms.settings import ConsoleSettings
 from console.service.advisor import Advisor

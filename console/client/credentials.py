@@ -1,28 +1,37 @@
-"""Who is at the other end of a connection, and how the caller's side proves it.
+"""A caller's credentials: the account behind a connection, signatures of requests, and tokens.
 
-A Unix socket tells the account of whoever connected; TCP tells nothing. Beyond that a request may say in whose name it
-is made, which counts only with that person's signature over method, path and body. Loads no cryptography before there
-is something to sign.
+A Unix socket tells the account of its peer; TCP tells nothing. A request may also name a person, which counts only with
+that person's signature over method, path and body (`Identity`). An engine reached by URL takes a token: from
+MUSTER_TOKEN, a file, or `muster login`. A token goes only to the engine it is for, and over the network only by TLS.
+
+Loads no cryptography before there is something to sign, and neither a database nor a server.
+`console.service.token_store` makes tokens, `console.server.authentication` checks them.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
+import ipaddress
 import os
+import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
-from console.forms.settings import ConsoleSettings, config_file
+from console.forms.settings import TOKEN, ConsoleSettings, config_file
 from engine.model.errors import MusterError, RefusedError, SpecError
-from runbooks.plans.identity import TCP, Actor, AuthRefused, Signed
+from engine.model.spec_parts import DAY_MS
+from runbooks.plans.identity import TCP, WHOLE, Actor, AuthRefused, Scope, Signed
 
 if TYPE_CHECKING:
     from runbooks.gate.approval_policy import Caller
@@ -42,12 +51,12 @@ CALLER: ContextVar[Actor] = ContextVar("caller")
 
 
 def peer_text(account: str, address: str) -> str:
-    """Who is at the other end of a connection, and where, as the server notes it (`console.server.load_limits`)."""
+    """The peer of a connection and its address, as the server notes it (`console.server.load_limits`)."""
     return f"{account} {address}" if address else account
 
 
 def peer_of(client: tuple[str, int] | None) -> tuple[str, str]:
-    """The account and the address of a connection, from what was noted; the address is empty on this machine's own
+    """Account and address of a connection, from the server's note; the address is empty on this machine's own
     socket."""
     account, _, address = (client[0] if client is not None else TCP).partition(" ")
     return account, address
@@ -59,13 +68,13 @@ def account_of(client: tuple[str, int] | None) -> str:
 
 
 def request_digest(method: str, path: str, body: bytes) -> str:
-    """What a signature over a request is about. `path` as it was sent, without a query."""
+    """SHA-256 that a signature over a request covers. `path` is as it was sent, without a query."""
     text = f"muster/request/v1\n{method}\n{path}\n{hashlib.sha256(body).hexdigest()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class IdentityClaim(msgspec.Struct, frozen=True):
-    """What a request says of who makes it."""
+    """The identity that a request claims."""
 
     account: str
     person: str = ""
@@ -76,7 +85,8 @@ class IdentityClaim(msgspec.Struct, frozen=True):
 
 
 def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, body: bytes) -> IdentityClaim:
-    """Reads the headers. Raises AuthRefused for a signature that cannot be read or is another's than is claimed."""
+    """Read the headers of a request. Raises AuthRefused for a signature that cannot be read, or that another person
+    made than the one claimed."""
     person, text = headers.get(AS, ""), headers.get(SIGNED, "")
     if person:
         person = f"person:{person.removeprefix('person:')}"
@@ -97,7 +107,8 @@ def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, b
 
 
 class Identity:
-    """In whose name requests are made, and where their key is. Asks for a passphrase only when something is signed."""
+    """The person in whose name requests are made, and the place of their key. A passphrase is asked for only when
+    something is signed."""
 
     def __init__(self, settings: ConsoleSettings, ask: Callable[[str], str] | None = None) -> None:
         """`ask` asks a person for a passphrase, without echo; None: on the terminal."""
@@ -110,7 +121,7 @@ class Identity:
         self._key: SigningKey | None = None
 
     def unlock(self) -> None:
-        """Opens the key file of somebody who acts in a name, so that nothing has to be asked for later."""
+        """Open the key file now, for a person who acts under a name, so that nothing has to be asked for later."""
         by_agent = self._settings.key == AGENT or (not self._settings.key and os.environ.get("SSH_AUTH_SOCK"))
         if self.person and not by_agent and key_path(self._settings).exists():
             from runbooks.plans.keys import open_key
@@ -120,19 +131,18 @@ class Identity:
         self._ask = _cannot_ask
 
     def token(self, where: str) -> str:
-        """What to show to the engine there; empty for nothing."""
-        from console.client.tokens import token_for
+        """Token for the engine at that address; empty when there is none."""
 
         return token_for(where, self._settings)
 
     def ask_by(self, ask: Callable[[str], str]) -> None:
-        """How a passphrase is asked for from now on: the console has the terminal to itself, and a dialog."""
+        """Set how a passphrase is asked for from now on: the console has the terminal to itself, and uses a dialog."""
         self._ask = ask
 
     def headers(self, caller: Caller, method: str, path: str, body: bytes) -> dict[str, str]:
-        """For a request in the name of `person`; none where no name was given. Where the account says it already and
-        the key is not here it goes unsigned: then nobody else's vote from that account will count on what it asks for.
-        """
+        """Headers for a request in the name of `person`; none where no name was given. Where the account already
+        implies the person and the key is not here, the request goes unsigned. Then no other vote from that account
+        counts on its result."""
         if not self.person:
             return {}
         try:
@@ -154,7 +164,7 @@ class Identity:
         verdict: str = "",
         screen: str = "",
     ) -> Signed:
-        """Raises RefusedError when the policy knows no key of this person, or none of them is here."""
+        """Sign a decision. Raises RefusedError when the policy knows no key of this person, or none of them is here."""
         from runbooks.plans.keys import signed_by
 
         person = self.person or caller.subject
@@ -217,14 +227,14 @@ class Identity:
 
 
 def key_path(settings: ConsoleSettings) -> Path:
-    """The file of one's private key: as set, or beside the settings file."""
+    """Path of the person's private key: as set, or beside the settings file."""
     if settings.key and settings.key != AGENT:
         return Path(settings.key).expanduser()
     return config_file(os.environ).parent / KEY_FILE
 
 
 def passphrase(settings: ConsoleSettings, prompt: str, ask: Callable[[str], str]) -> bytes:
-    """From the file that the settings name, or asked for. A line's end is no part of it."""
+    """Passphrase from the file that the settings name, or from the person. A trailing line end is removed."""
     if settings.key_passphrase_file:
         from runbooks.plans.keys import read_secret
 
@@ -247,3 +257,164 @@ def _ask_on_terminal(prompt: str) -> str:
     from getpass import getpass
 
     return getpass(prompt)
+
+
+PREFIX = "muster"
+"""Start of every token, so that people and scanners for leaked secrets recognise one."""
+USUAL_LIFE_MS = 90 * DAY_MS
+LONGEST_LIFE_MS = 400 * DAY_MS
+SHORTEST_LIFE_MS = 60_000
+MAX_NAME = 80
+
+
+class TokenAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A token that is wanted."""
+
+    name: str
+    """What it is for, in its holder's words."""
+    scopes: tuple[str, ...] = ("read",)
+    within: Scope = WHOLE
+    """The part of the cell that it is for."""
+    service: str = ""
+    """The service that it stands for; empty: whoever asks."""
+    life_ms: int = USUAL_LIFE_MS
+
+
+class TokenLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is listed. The secret is nowhere."""
+
+    id: str
+    name: str
+    subject: str
+    """Whom it stands for."""
+    scopes: tuple[str, ...]
+    """None where it was got by `muster login`: it is for all that its holder may do."""
+    within: Scope
+    by: str
+    """Who made it."""
+    created_ms: int
+    expires_ms: int
+    revoked_ms: int
+    """0: it was not."""
+    revoked_by: str
+    used_ms: int
+    """When it was last shown, to the minute; 0: never."""
+    used_from: str
+    """The address it came from then."""
+
+    def state(self, now_ms: int) -> str:
+        """ "live", "expired" or "revoked"."""
+        return "revoked" if self.revoked_ms else "expired" if now_ms >= self.expires_ms else "live"
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    """The secret, told this once."""
+    line: TokenLine
+
+
+class LoginView(msgspec.Struct, frozen=True, kw_only=True):
+    """With which OpenID provider people log in; all empty: with none."""
+
+    issuer: str = ""
+    client_id: str = ""
+
+
+FILE_NAME = "credentials.json"
+
+
+def token_for(where: str, settings: ConsoleSettings, environment: Mapping[str, str] | None = None) -> str:
+    """Token for the engine at that address; empty where there is none, and on a Unix socket, where the account
+    identifies the caller. Raises RefusedError for one that would cross the network in the clear, SpecError for a file
+    that cannot be used."""
+    if "://" not in where:
+        return ""
+    env = os.environ if environment is None else environment
+    token = env.get(TOKEN, "").strip() or _from_file(settings) or kept(env).get(origin(where), "")
+    if (token and not token.isascii()) or any(char.isspace() for char in token):
+        raise SpecError("token", "is no token", "Give it as `muster token create` printed it")
+    if token and not _is_safe(where):
+        raise RefusedError(
+            f"{origin(where)} is not TLS, so the token would go over the network in the clear", "Use https://"
+        )
+    return token
+
+
+def origin(where: str) -> str:
+    """Scheme, host and port of a URL, under which a token is kept."""
+    try:
+        url = urlsplit(where)
+        port = url.port or (443 if url.scheme == "https" else 80)
+    except ValueError:
+        return where
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    return f"{url.scheme}://{host}:{port}"
+
+
+def kept(environment: Mapping[str, str]) -> dict[str, str]:
+    """Tokens that `muster login` got, by origin."""
+    path = config_file(environment).parent / FILE_NAME
+    try:
+        content = _private(path)
+    except FileNotFoundError:
+        return {}
+    try:
+        return msgspec.json.decode(content, type=dict[str, str])
+    except msgspec.MsgspecError:
+        raise SpecError(str(path), "is not what `muster login` writes", "Remove it and log in again") from None
+
+
+def keep(where: str, token: str, environment: Mapping[str, str]) -> Path:
+    """Remember the token of a login, or forget it when it is empty. The file is replaced as a whole."""
+    found = kept(environment)
+    found.pop(origin(where), None)
+    if token:
+        found[origin(where)] = token
+    path = config_file(environment).parent / FILE_NAME
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".credentials-", dir=path.parent)  # 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(found, order="sorted"))
+        os.replace(name, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise SpecError(str(path), f"cannot be written ({error.strerror})", "Make room, or another folder") from None
+    return path
+
+
+def _from_file(settings: ConsoleSettings) -> str:
+    if not settings.token_file:
+        return ""
+    path = Path(settings.token_file).expanduser()
+    try:
+        return _private(path).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        raise SpecError("token_file", f"there is no {path}", "Write the token there, with mode 0600") from None
+
+
+def _private(path: Path) -> bytes:
+    """Content of a file that nobody else can read. Raises FileNotFoundError, and SpecError for any other problem."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno())
+            if mode.st_mode & 0o077 or not stat.S_ISREG(mode.st_mode):
+                raise SpecError(str(path), "can be read by others", f"Make it yours alone: chmod 600 {path}")
+            return file.read(1 << 20)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SpecError(str(path), f"cannot be read ({error.strerror})", "Mend or remove it") from None
+
+
+def _is_safe(where: str) -> bool:
+    url = urlsplit(where)
+    if url.scheme == "https":
+        return True
+    if url.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(url.hostname or "").is_loopback
+    except ValueError:
+        return False
