@@ -46,17 +46,14 @@ from console.text.terminal_text import printable, timestamp
 from console.tui.screens.draft import ask_of, is_draft_id, report_of
 from console.views.decision_needs import by_author_alone, one_key, others_needed
 from console.views.proposal import (
-    carried_sections,
-    head_section,
+    decision_sections,
     plan_sections,
     screen_digest,
     state_word,
-    step_section,
-    vote_section,
     what_next,
     why_not_mine,
-    word_sections,
 )
+from console.views.workload import status_sections
 from engine.model.errors import MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.plans.typed_plan import DIGEST_TYPED, Outcome, Proposal, Request, asks
 
@@ -144,16 +141,8 @@ class Deciding:
         """All that a voter must hear, in the order in which it is decided on."""
         proposal, caller = self._client().proposal(proposal_id), self._client().whoami()
         self._said[proposal_id] = proposal.digest
-        return said_of(
-            [
-                head_section(proposal, caller.now_ms, WIDTH),
-                *plan_sections(proposal, WIDTH),
-                *carried_sections(proposal, WIDTH),
-                vote_section(proposal, WIDTH, caller.me),
-                *step_section(proposal, WIDTH),
-                *word_sections(proposal, WIDTH),
-            ]
-        )
+        plan, standing = decision_sections(proposal, caller.now_ms, caller.me, WIDTH, None)
+        return said_of([*plan, *standing])
 
     def read_to_the_end(self, proposal_id: str) -> None:
         self._heard[proposal_id] = self._said[proposal_id]
@@ -575,14 +564,10 @@ class Conversation:
         return part_of(line, self.client)
 
     def _why(self, workload: str) -> None:
-        from console.text.plain_tables import reason_lines, unblocking_lines
-
         view = self.client().workload(workload)
-        for line in reason_lines(view):
-            self.say(line.strip())
-        if view.reasons:
-            for line in unblocking_lines(self.client().unblocking(workload)):
-                self.say(line.strip())
+        unblocking = self.client().unblocking(workload) if view.reasons else None
+        for line in said_of(status_sections(view, WIDTH, unblocking)):
+            self.say(line.text)
 
     def _follow(self) -> None:
         """Until a line comes, the input ends, or Ctrl-C."""

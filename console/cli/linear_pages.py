@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from console.text.plain_tables import overview_lines
 from console.text.terminal_text import NONE, printable, timestamp
 from console.tui.navigator import new_page
+from console.tui.screens.workload import findings_about, proposals_about
 from console.tui.widgets.list_pane import ListPane, fetch_rows
 from console.tui.widgets.pane import DetailPane
 from console.views.lists import EventLog, Heading, Row
 from console.views.proposal import GUTTER, HANG
 from console.views.sections import Line, Section
-from console.views.workload import workload_columns
+from console.views.workload import WorkloadContext, workload_columns
 from engine.model.errors import NotFoundError, SpecError
 
 if TYPE_CHECKING:
@@ -161,11 +162,24 @@ def part_of(line: str, client: Callable[[], Client]) -> Part:
         return partial(_rows, client, pane.view, _ONE.get(name, ""))
     if name == "workload":
         # Its page gathers more beside what the engine says of it at once.
-        columns = workload_columns(client().workload(argument), WIDTH)
+        columns = _workload_columns(client, argument)
         return partial(sliced, said_of([section for column in columns for section in column]))
     assert isinstance(pane, DetailPane), f"{name} is one of PAGES"
     said = said_of([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
     return partial(sliced, said)
+
+
+def _workload_columns(connect: Callable[[], Client], workload_id: str) -> Sequence[Sequence[Section]]:
+    """The page of a workload with what it looks up beside it, all of it at once."""
+    client = connect()
+    view = client.workload(workload_id)
+    context = WorkloadContext(
+        proposals=proposals_about(connect, workload_id),
+        findings=findings_about(connect, workload_id),
+        processes=client.processes(workload_id) if view.run is not None else None,
+    )
+    unblocking = client.unblocking(workload_id) if view.reasons else None
+    return workload_columns(view, WIDTH, unblocking, client.estimate(workload_id), context)
 
 
 def findings(client: Callable[[], Client]) -> list[SpokenLine]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from console.client.attach import connect
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.terminal_text import duration, printable
+from console.views.decision_needs import by_author_alone
+from console.views.sections import section_lines
 from engine.model.errors import MusterError, RefusedError, SpecError
 from runbooks.plans.typed_plan import DIGEST_TYPED
 
@@ -142,11 +144,6 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
     return client.approve(proposal.id, proposal.digest, reason, signed)
 
 
-def by_author_alone(proposal: Proposal) -> bool:
-    """Whether the votes of others are not needed."""
-    return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
-
-
 def votes(count: int) -> str:
     return "1 vote" if count == 1 else f"{count} votes"
 
@@ -221,25 +218,13 @@ def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int
 
 
 def proposal_lines(proposal: Proposal) -> list[str]:
-    """What would be done, rendered from the typed plan and its simulated effect."""
-    steps = [f"  {printable(step)}" for step in proposal.steps[:SHOWN_STEPS]]
-    if len(proposal.steps) > SHOWN_STEPS:
-        steps.append(f"  and {len(proposal.steps) - SHOWN_STEPS:,} more")
-    width = max((len(effect.label) for effect in proposal.effects), default=0)
-    effects = [
-        f"  {printable(effect.label):<{width}}  {printable(effect.before)} -> {printable(effect.after)}"
-        for effect in proposal.effects
-    ]
+    """The plan as on its page, which is what a vote and a signature are on."""
+    from console.views.proposal import carried_sections, plan_sections
+
     kept = f"{proposal.id}, digest {proposal.digest[:12]}" if proposal.revision else "not proposed"
-    return [
-        f"{printable(proposal.title)}  [{proposal.tier}, {kept}]",
-        *steps,
-        *(f"  {proposal.tier} because {printable(why)}" for why in proposal.why_tier),
-        *([f"  {printable(proposal.note)}"] if proposal.note and not proposal.revision else []),
-        *([f"effect, simulated at version {proposal.version:,}:", *effects] if effects else []),
-        f"undo: {printable(proposal.inverse)}",
-        *(f"carried: {printable(told)}" for told in proposal.carried),
-    ]
+    note = [printable(proposal.note)] if proposal.note and not proposal.revision else []
+    sections = [*plan_sections(proposal, WIDTH), *carried_sections(proposal, WIDTH)]
+    return [f"{printable(proposal.title)}  [{proposal.tier}, {kept}]", *note, "", *section_lines(sections)]
 
 
 def outcome_lines(outcome: Outcome) -> list[str]:

@@ -14,6 +14,7 @@ The commands `muster size` (what work asks for against what it uses) and `muster
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,9 @@ from console.commands.show import which_engine, write_json, write_lines
 from console.text.guarded_streams import write_over
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, cut, duration, mebibytes, milli, money, printable, wrap
-from console.views.suggestions import explanation_lines, forecast_lines, recommendation_lines
+from console.views.decision_needs import suggestion_sections
+from console.views.sections import section_lines
+from console.views.suggestions import forecast_lines, recommendation_lines, shell_line
 from console.views.what_if import dry_run_lines, eta_lines, outlook_lines, score_lines
 from engine.model.errors import RefusedError, SpecError, of_code
 from engine.model.quantities import duration_ms
@@ -178,6 +181,16 @@ def explain(arguments: argparse.Namespace) -> None:
     write_json(found) if arguments.json else write_lines(explanation_lines(found, which_engine(arguments)))
     if found.simulated.state in ("waiting", "running"):
         print("it is being tried on the twin: ask again in a moment, or with --wait", file=sys.stderr)
+
+
+def explanation_lines(found: Recommendation, which_engine: Sequence[str]) -> list[str]:
+    """The recommendation as on its page, and the commands that propose it and that try it again."""
+    lines = section_lines(suggestion_sections(found, WIDTH))
+    if found.command:
+        lines += ["", f"propose it: {shell_line(found, which_engine)}"]
+    edits = found.simulated.edits
+    lines += [f"try it: muster whatif --edit {shlex.quote(printable(edit))}" for edit in edits]
+    return lines
 
 
 def tried(client: Client, rec_id: str, patience_s: float | None) -> Recommendation:

@@ -18,7 +18,6 @@ import msgspec
 
 from console.client.attach import connect
 from console.commands.acting import STOPPED_SHORT, proposal_lines, votes
-from console.commands.proposals import section_lines
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.guarded_streams import write_over
 from console.text.plain_tables import facts
@@ -33,6 +32,7 @@ from console.views.draft import (
     standing_rows,
     thinking_spans,
 )
+from console.views.sections import section_lines
 from engine.model.errors import RefusedError, SpecError
 from engine.model.quantities import duration_ms
 from runbooks.drafts.typed_draft import (

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
+from rich.cells import cell_len
 
 from console.client.attach import connect
 from console.commands.acting import (
@@ -53,25 +54,19 @@ from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, printable, timestamp
 from console.views.decision_needs import request_of
 from console.views.proposal import (
+    LIST_HEADINGS,
     SHOWN_STATES,
     Fresh,
-    carried_sections,
-    head_section,
+    decision_sections,
     in_order,
-    list_note,
+    list_row,
     name_of,
-    plan_sections,
-    stale_section,
     state_word,
-    step_section,
-    time_left,
-    vote_section,
-    votes_word,
     waits_for_me,
     what_next,
     why_not_mine,
-    word_sections,
 )
+from console.views.sections import section_lines
 from engine.model.errors import MusterError, RefusedError, SpecError
 from runbooks.plans import typed_plan
 from runbooks.plans.checks import Check
@@ -80,7 +75,6 @@ from runbooks.untrusted.strict_formats import MAX_BYTES, YamlDocument, read
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from console.views.sections import Section
     from runbooks.gate.approval_policy import Caller, Verdict
     from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
 
@@ -196,22 +190,18 @@ def _states(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def list_lines(found: Sequence[Proposal], now_ms: int) -> list[str]:
-    """One line each, at most COLUMNS wide."""
+    """The rows of the page's list, at most COLUMNS wide; what the page has in its column of notes stands below."""
     if not found:
         return ["nothing is proposed"]
-    titles = ("ID", "STATE", "TIER", "TITLE", "AUTHOR", "VOTES", "EXPIRES IN")
-    rows = [
-        [
-            printable(each.id), state_word(each.state), each.tier, printable(each.title),
-            cut(name_of(each.plan.author.subject), 12), votes_word(each), time_left(each, now_ms)[0],
-        ]
-        for each in found
-    ]  # fmt: skip
-    others = sum(max(len(row[i]) for row in (titles, *rows)) + 2 for i in range(len(titles)) if i != 3)
+    shown = [list_row(each, now_ms) for each in found]
+    rows = [[text for text, _ in row.cells[:-1]] for row in shown]
+    titles = [heading.title for heading in LIST_HEADINGS[:-1]]
+    at = next(n for n, heading in enumerate(LIST_HEADINGS) if heading.name == "title")
+    others = sum(max(cell_len(row[i]) for row in (titles, *rows)) + 2 for i in range(len(titles)) if i != at)
     for row in rows:
-        row[3] = cut(row[3], max(12, COLUMNS - others))
-    lines = table(titles, rows, (False, False, False, False, False, True, True))
-    notes = [cut(f"{printable(each.id)}: {list_note(each)}", COLUMNS) for each in found if list_note(each)]
+        row[at] = cut(row[at], max(12, COLUMNS - others))
+    lines = table(titles, rows, [heading.right for heading in LIST_HEADINGS[:-1]])
+    notes = [cut(f"{printable(row.id)}: {row.cells[-1][0]}", COLUMNS) for row in shown if row.cells[-1][0]]
     return [*lines, *(["", *notes] if notes else [])]
 
 
@@ -230,26 +220,8 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def show_lines(proposal: Proposal, now_ms: int, me: str, fresh: Fresh | None) -> list[str]:
-    sections = [
-        head_section(proposal, now_ms, WIDTH),
-        *plan_sections(proposal, WIDTH),
-        *carried_sections(proposal, WIDTH),
-        vote_section(proposal, WIDTH, me),
-        *step_section(proposal, WIDTH),
-        *stale_section(proposal, WIDTH, fresh),
-        *word_sections(proposal, WIDTH),
-    ]
-    return section_lines(sections)
-
-
-def section_lines(sections: Sequence[Section]) -> list[str]:
-    """Headed paragraphs, as text."""
-    lines: list[str] = []
-    for section in sections:
-        note = f"  ({section.note})" if section.note else ""
-        lines += ["", f"{section.title}{note}"] if lines else [f"{section.title}{note}"]
-        lines += [("  " + "".join(text for text, _ in line.spans)).rstrip() for line in section.lines]
-    return lines
+    plan, standing = decision_sections(proposal, now_ms, me, WIDTH, fresh)
+    return section_lines([*plan, *standing])
 
 
 def _fresh(client: Client, proposal: Proposal) -> Fresh | None:

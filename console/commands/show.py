@@ -17,19 +17,18 @@ from console.text.guarded_streams import inert_json
 from console.text.plain_tables import (
     OVERVIEW_LATE,
     beneath,
-    estimate_line,
     facts,
     layout,
     linked,
     overview_lines,
     page_table,
     quantity,
-    reason_lines,
-    unblocking_lines,
-    workload_lines,
 )
 from console.text.terminal_text import LONGEST, duration, money, printable
-from console.views.mirror import job_lines
+from console.views.mirror import job_section
+from console.views.queues import queue_columns, queue_page
+from console.views.sections import Section, section_lines, text_line
+from console.views.workload import run_time_section, status_sections, workload_sections
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
@@ -45,6 +44,8 @@ WHY = (
     "promised_start_ms",
 )  # fmt: skip
 """Fields of a workload that `muster why --json` gives."""
+WIDTH = 78
+"""Of what is drawn as on a page, in cells, without the indent."""
 WINDOW = 10_000
 """Rows asked for at a time; the engine gives no more in one answer."""
 
@@ -99,8 +100,8 @@ def get(arguments: argparse.Namespace) -> None:
     if arguments.columns == "help":
         write_lines(facts([(column.name, column.help) for column in COLUMNS[kind]]))
         return
-    if arguments.id and kind in ("workloads", "nodes") and arguments.output != "csv":
-        arguments.json = arguments.json or arguments.output == "json"
+    arguments.json = arguments.json or arguments.output == "json"
+    if arguments.id and _is_page(arguments):
         _get_one(arguments)
         return
     key = "id" if kind in ("workloads", "nodes", "orders") else "name"
@@ -114,12 +115,19 @@ def get(arguments: argparse.Namespace) -> None:
         page = _all_rows(client, query, arguments.limit)
     if arguments.id and not page.rows:
         raise NotFoundError(f"there is no {kind.removesuffix('s')} '{arguments.id}'", f"See `muster get {kind}`")
-    if arguments.json or arguments.output == "json":
+    if arguments.json:
         write_json(_page_object(page))
         return
     write_lines(page_table(kind, page))
     if len(page.rows) < page.matched:
         print(f"{len(page.rows):,} of {page.matched:,} shown; --limit 0 shows all", file=sys.stderr)
+
+
+def _is_page(arguments: argparse.Namespace) -> bool:
+    """Whether one thing is shown as on its page. Columns, CSV and JSON of a queue are of its row in the list."""
+    if arguments.kind == "queues":
+        return not (arguments.json or arguments.columns or arguments.output == "csv")
+    return arguments.kind in ("workloads", "nodes") and arguments.output != "csv"
 
 
 def why(arguments: argparse.Namespace) -> None:
@@ -132,9 +140,16 @@ def why(arguments: argparse.Namespace) -> None:
         shown = {name: getattr(view, name) for name in WHY}
         write_json({**shown, "unblocking": unblocking, "estimate": likely, "mirrored": job})
         return
-    change = unblocking_lines(unblocking) if unblocking is not None else []
-    beside = [] if job is None else job_lines(job)
-    write_lines([printable(view.id), *beside, *reason_lines(view), *change, estimate_line(likely)])
+    state, *reasons = status_sections(view, WIDTH, unblocking)
+    sections = [
+        state._replace(title=printable(view.id)),
+        *([] if job is None else [job_section(job, WIDTH)]),
+        *(reasons or [Section("Why it waits", (text_line("it does not wait"),))]),
+        run_time_section(likely, WIDTH),
+    ]
+    write_lines(section_lines(sections))
+    if view.state == "queued":
+        write_lines(["", f"when it starts: muster eta {printable(view.id)}"])
 
 
 def mirrored(client: Client, workload_id: str) -> Mirrored | None:
@@ -186,9 +201,17 @@ def _get_one(arguments: argparse.Namespace) -> None:
         if arguments.kind == "nodes":
             node = client.node(arguments.id)
             write_json(node) if arguments.json else write_lines(_node_lines(node))
+        elif arguments.kind == "queues":
+            left, right = queue_columns(queue_page(client, arguments.id, client.fairness()), WIDTH)
+            write_lines([printable(arguments.id), "", *section_lines([*left, *right])])
         else:
             workload = client.workload(arguments.id)
-            write_json(workload) if arguments.json else write_lines(workload_lines(workload))
+            if arguments.json:
+                write_json(workload)
+                return
+            likely = client.estimate(arguments.id)
+            title = f"{printable(workload.id)}  {printable(workload.name)}".rstrip()
+            write_lines([title, "", *section_lines(workload_sections(workload, likely, WIDTH))])
 
 
 def _all_rows(client: Client, query: Query, limit: int) -> Page:

@@ -28,7 +28,6 @@ from rich.cells import cell_len
 
 from console.text.terminal_text import (
     LONGEST,
-    NONE,
     duration,
     mebibytes,
     milli,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
         Overview,
         Page,
         PoolOverview,
-        Reason,
         ServiceDetail,
         TopologyDetail,
         Unblocking,
@@ -126,36 +124,14 @@ def _late(view: Overview) -> list[str]:
     return [f"late      {told}{more}: starts of the last hour, of those that objectives allow"] if missed else []
 
 
-def workload_lines(view: WorkloadDetail) -> list[str]:
-    """One workload: what it is, where it is, why it waits."""
-    pairs = [
-        ("id", printable(view.id)),
-        *([("name", printable(view.name))] if view.name else []),
-        ("state", f"{view.state} for {duration(view.now_ms - view.since_ms)}, attempt {view.attempts}"),
-        ("queue", f"{printable(view.queue)}, priority {view.priority} ({printable(view.priority_class)})"),
-        ("tenant", "/".join(printable(part) for part in (view.tenant, view.team) if part) or NONE),
-        *((f"group {printable(group.name)}", _group_text(group)) for group in view.groups),
-        ("estimate", duration(view.estimate_ms) if view.estimate_ms else "unknown"),
-        ("submitted", f"{timestamp(view.submitted_ms)} UTC"),
-        *((name, printable(text)) for name, text in terms(view)),
-        *([("placed on", _placement(view))] if view.placement else []),
-    ]
-    return [*facts(pairs), *(reason_lines(view) if view.reasons else [])]
-
-
 def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
-    """What not every workload has: limits, retries, what it waits for, how it was allowed to start. Foreign text is as
-    it came."""
+    """Label and text of each property that not every workload has: limits, retries, bonds, how it was allowed to start.
+    Foreign text is as it came."""
     pairs = []
     if view.array:
         pairs.append(("array", view.array))
-    if view.deadline_ms is not None:
-        pairs.append(("deadline", f"{timestamp(view.deadline_ms)} UTC"))
     if view.retries or view.failures:
         pairs.append(("retries", f"failed {view.failures:,} times, {view.retries:,} retries allowed"))
-    for other in view.waits_for:
-        can_be = ", which cannot be any more" if other.never else ""
-        pairs.append(("after", f"{other.id} is {other.on}; it is {other.state}{can_be}"))
     if view.qos != "guaranteed":
         pairs.append(("qos", view.qos.replace("_", " ")))
     if view.service is not None:
@@ -170,20 +146,11 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
         pairs += _topology(view.topology)
     if view.flags:
         pairs.append(("started", _allowed(view)))
-    if view.cost_microusd or view.rate_microusd_hour:
-        pairs.append(("cost", _charged(view)))
     if view.spending_approved:
         pairs.append(("budget", "its spending is approved"))
     if view.making_room_for:
         pairs.append(("stopping", f"writes a checkpoint, to make room for {view.making_room_for}"))
     return pairs
-
-
-def _charged(view: WorkloadDetail) -> str:
-    told = f"{money(view.cost_microusd)} so far"
-    if view.rate_microusd_hour:
-        told += f", {money(view.rate_microusd_hour)} an hour now"
-    return told + (f"; {money(view.wasted_microusd)} of it for work that was lost" if view.wasted_microusd else "")
 
 
 def beneath(node: NodeDetail) -> list[tuple[str, str]]:
@@ -263,24 +230,6 @@ def linked(devices: int, nvlink_group: int) -> str:
 
 BOUND = "that early only if nobody else takes the room"
 """What the least time of a start assumes."""
-
-
-def reason_lines(view: WorkloadDetail) -> list[str]:
-    """Why it waits and when it may start; why not, where it does not wait."""
-    if not view.reasons:
-        return [f"it does not wait: {view.state} for {duration(view.now_ms - view.since_ms)}"]
-    place = [f"number {view.position:,} in queue {printable(view.queue)}"] if view.position else []
-    start = view.start_not_before_ms
-    bound = "" if start is None else f"in {duration(start - view.now_ms)}, at {timestamp(start)} UTC: {BOUND}"
-    lines = [line for reason in view.reasons for line in _reason(reason)]
-    promised = (
-        [f"promised start: {timestamp(view.promised_start_ms)} UTC"] if view.promised_start_ms is not None else []
-    )
-    waited = f"waiting for {duration(view.now_ms - view.since_ms)}"
-    # A promise is the same time, and nobody else takes the room.
-    starts = promised if start == view.promised_start_ms else [f"not before: {bound or 'not known'}", *promised]
-    forecast = [f"when it starts: muster eta {printable(view.id)}"] if view.state == "queued" else []
-    return [waited, *place, *lines, *starts, *forecast]
 
 
 def unblocking_lines(answer: Unblocking) -> list[str]:
@@ -369,19 +318,6 @@ def _count(states: dict[str, int], *names: str) -> str:
     return f"{sum(states.get(name, 0) for name in names):,}"
 
 
-def _group_text(group: GroupDetail) -> str:
-    asked = [
-        quantity(name, value)
-        for name in ("gpu_milli", "cpu_milli", "memory_mib", "disk_mib")
-        if (value := getattr(group, name))
-    ]
-    if group.mig:
-        asked[:1] = [f"MIG {printable(group.mig)}"]
-    limits = [f"{word} {', '.join(map(printable, values))}" for word, values in
-              (("model", group.gpu_models), ("pool", group.pools)) if values]  # fmt: skip
-    return "; ".join([f"{group.count:,} x {', '.join(asked)}", *limits, *conditions(group)])
-
-
 def conditions(group: GroupDetail) -> list[str]:
     """What the group asks of its nodes besides room, device model and pool."""
     found = [f"devices of {mebibytes(group.gpu_memory_mib)} or more"] if group.gpu_memory_mib else []
@@ -399,17 +335,6 @@ def conditions(group: GroupDetail) -> list[str]:
 
 def _condition(key: str, values: Sequence[str]) -> str:
     return key if "*" in values else f"{key}={' or '.join(values)}"
-
-
-def _placement(view: WorkloadDetail) -> str:
-    names = [printable(place.node) for place in view.placement[:4]]
-    more = f" and {view.placement_total - len(names):,} more nodes" if view.placement_total > len(names) else ""
-    return ", ".join(names) + more
-
-
-def _reason(reason: Reason) -> list[str]:
-    unblock = [f"  needs: {printable(reason.unblock)}"] if reason.unblock else []
-    return [f"{printable(reason.token)}: {printable(reason.text)}", *unblock]
 
 
 def _rests_on(likely: RuntimeEstimate) -> str:

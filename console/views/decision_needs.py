@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.text.plain_tables import change, heads, middle, table
+from console.text.plain_tables import change, heads, middle, signed_spread, table
 from console.text.terminal_text import cut, cut_name, duration, money, printable, timestamp
 from console.views.proposal import hanging, name_of, state_word, why_not_mine
 from console.views.sections import Line, Section, text_line
@@ -21,6 +21,7 @@ from console.views.suggestions import (
     action_text,
     evidence_text,
     expected_text,
+    skill_text,
     track_text,
     tried_text,
     worth_text,
@@ -30,7 +31,6 @@ from runbooks.plans.typed_plan import Plan, Proposal, Request, StepRequest
 
 if TYPE_CHECKING:
     from recommender.findings.suggestions import Recommendation
-    from runbooks.gate.approval_policy import Caller
 
 
 MAX_LISTED = 60
@@ -40,9 +40,9 @@ MAX_LISTED = 60
 def suggestion_sections(each: Recommendation, width: int) -> list[Section]:
     """All of it, for a page."""
     suggestion = each.suggestion
-    asks = "A shows the plan and asks" if each.command else "for people: nothing to propose"
+    asks = ("", "A shows the plan and asks") if each.command else ("for people: nothing to propose", "")
     sections = [
-        Section(printable(suggestion.id), tuple(_what(each, width)), asks),
+        Section(printable(suggestion.id), tuple(_what(each, width)), *asks),
         Section("Before and after", tuple(_tried(each, width)), "tried on a fork"),
         Section("Evidence", tuple(_evidence(each, width)), suggestion.kind.replace("_", " ")),
     ]
@@ -58,9 +58,12 @@ def _what(each: Recommendation, width: int) -> list[Line]:
     if suggestion.cost_delta_microusd_hour:
         delta = suggestion.cost_delta_microusd_hour
         pairs.append(("costs", f"{'+' if delta > 0 else ''}{money(delta)} an hour"))
+    if each.simulated.cost_microusd_hour is not None:
+        pairs.append(("on twin", f"{signed_spread('money', each.simulated.cost_microusd_hour)} an hour"))
     if suggestion.expected is not None:
         pairs.append(("promised", expected_text(suggestion.expected)))
     pairs.append(("so far", track_text(each.track) if each.track else "none of its kind has come due yet"))
+    pairs += [("model", skill_text(each))] if suggestion.skill else []
     if each.state != "open":
         pairs.append(("state", each.state))
     pairs += [("note", each.note)] if each.note else []
@@ -69,7 +72,7 @@ def _what(each: Recommendation, width: int) -> list[Line]:
 
 
 def _tried(each: Recommendation, width: int) -> list[Line]:
-    """What the twin says of the cell, and of what it is about; the rest is `muster explain`'s to tell."""
+    """The twin's figures of the cell, and of what the suggestion is about."""
     simulated, about = each.simulated, {each.suggestion.about, *each.suggestion.targets}
     lines = hanging("", printable(tried_text(simulated, brief=False)), width, "", "dim")
     rows = [
@@ -207,20 +210,6 @@ def new_votes(shown: Proposal, now: Proposal) -> str:
     before = {(vote.subject, vote.verdict, vote.at_ms) for vote in shown.votes}
     came = [vote for vote in now.votes if (vote.subject, vote.verdict, vote.at_ms) not in before]
     return ", ".join(f"{name_of(vote.subject)} voted {VOTED[vote.verdict]} just now" for vote in came)
-
-
-def keys_note(caller: Caller | None) -> str:
-    """What this person lacks to give a vote that must be signed; empty when nothing is known to be missing."""
-    if caller is None:
-        return ""
-    if caller.shared_with:
-        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
-        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
-    if not caller.me.startswith("person:"):
-        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
-    if not caller.keys.get(caller.me):
-        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
-    return ""
 
 
 def waiting_step(proposal: Proposal) -> str | None:

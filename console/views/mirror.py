@@ -236,6 +236,8 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
             tone = "warn" if limit.is_over else ""
             first, *rest = wrap(limit_sentence(limit), max(20, width - 11))
             lines += [fact("limit", first, tone), *(text_line("           " + part, tone) for part in rest)]
+        if job.helps:
+            lines += [Line((("→ ", "ok"), (part, "ok"))) for part in wrap(printable(job.helps), max(20, width - 2))]
         if job.reason_text and job.reason_text != job.reason:
             lines.append(fact("in full", cut(printable(job.reason_text), max(10, width - 11))))
         lines.append(fact("priority", NONE if job.priority is None else f"{job.priority:,}"))
@@ -271,18 +273,3 @@ def start_facts(job: Mirrored, estimate: StartEstimate | None, now_s: float) -> 
     if estimate is not None and estimate.start is not None:
         found.append(("twin", start(estimate.start, estimate.at_ms, estimate.horizon_ms)))
     return found
-
-
-def job_lines(job: Mirrored) -> list[str]:
-    """For `muster why`."""
-    flags = f" ({', '.join(job.flags)})" if job.flags else ""
-    lines = [printable(f"in Slurm    job {job.job_id}, {job.state}{flags}")]
-    if job.state == "PENDING":
-        meaning = f": {job.meaning}" if job.meaning else ""
-        lines.append(printable(f"reason      {job.reason or NONE}{meaning}"))
-        lines += [f"limit       {limit_sentence(limit)}" for limit in job.limits[:MAX_LIMITS]]
-        lines += [printable(f"            -> {job.helps}")] if job.helps else []
-        lines += [f"{name:<12}{text}" for name, text in start_facts(job, None, time.time())]
-    lines += [f"step        {step_text(each)}" for each in job.steps[:MAX_STEPS]]
-    lines += [printable(f"output      {job.stdout}")] if job.stdout else []
-    return lines

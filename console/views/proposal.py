@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from console.text.terminal_text import cut, duration, fit, milli, money, printable, timestamp, wrap
 from console.text.tones import state_look
@@ -17,6 +17,10 @@ from console.views.lists import Heading, Row, Span
 from console.views.sections import Line, Section, text_line
 from runbooks.plans import checks, typed_plan
 from runbooks.plans.typed_plan import Difference, Effect, EvidenceRef, Plan, Proposal, Step, StepStanding, VoteLine
+
+if TYPE_CHECKING:
+    from runbooks.gate.approval_policy import Caller
+
 
 GUTTER = "┃ "
 """Before every line that is not ours."""
@@ -158,6 +162,30 @@ def time_left(proposal: Proposal, now_ms: int) -> Span:
 
 
 # --- the plan, as it is approved
+
+
+def decision_sections(
+    proposal: Proposal,
+    now_ms: int,
+    me: str,
+    width: int,
+    fresh: Fresh | None,
+    *,
+    caller: Caller | None = None,
+    found: Sequence[Section] = (),
+) -> tuple[list[Section], list[Section]]:
+    """The plan and how it stands, in the order in which it is decided on: for the page, the shell and linear mode.
+    `caller`: tells what this console lacks to sign; `found`: the finding that the proposal follows from."""
+    plan = [head_section(proposal, now_ms, width), *plan_sections(proposal, width), *carried_sections(proposal, width)]
+    keys, nobody_named = (keys_note(caller), not caller.keys) if caller is not None else ("", False)
+    standing = [
+        vote_section(proposal, width, me, keys, nobody_named=nobody_named),
+        *step_section(proposal, width),
+        *stale_section(proposal, width, fresh),
+        *found,
+        *word_sections(proposal, width),
+    ]
+    return plan, standing
 
 
 def plan_sections(proposal: Proposal, width: int) -> list[Section]:
@@ -377,6 +405,20 @@ def vote_section(
     if nobody_named and proposal.needs and not proposal.self_approvable:
         lines += hanging("how    ", NOBODY_NAMED, width, "dim", "accent")
     return Section("Votes", tuple(lines), votes_word(proposal))
+
+
+def keys_note(caller: Caller | None) -> str:
+    """What this person lacks to give a vote that must be signed; empty when nothing is known to be missing."""
+    if caller is None:
+        return ""
+    if caller.shared_with:
+        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
+        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
+    if not caller.me.startswith("person:"):
+        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
+    if not caller.keys.get(caller.me):
+        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
+    return ""
 
 
 def why_not_mine(proposal: Proposal, me: str) -> str:

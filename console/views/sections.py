@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from console.text.terminal_text import fit, mebibytes, milli, permille, printable
+from rich.cells import cell_len
+
+from console.text.terminal_text import fit, mebibytes, milli, permille, printable, wrap
 from console.views.lists import Span, meter
 
 
@@ -21,10 +23,29 @@ class Line(NamedTuple):
     link: str = ""
 
 
+HEADING = 78
+"""Cells of a heading and its note on one line of the shell."""
+
+
 class Section(NamedTuple):
     title: str
     lines: tuple[Line, ...]
     note: str = ""
+    keys: str = ""
+    """Keys and commands of the console that go with it. A screen shows them behind the note; the shell does not."""
+
+
+def section_lines(sections: Sequence[Section]) -> list[str]:
+    """Sections as plain text for the shell: each heading with its note, then its lines, indented by two. A note that is
+    too long for the line of its heading stands below it."""
+    lines: list[str] = []
+    for section in sections:
+        head = f"{section.title}  ({section.note})" if section.note else section.title
+        below = wrap(section.note, HEADING) if cell_len(head) > HEADING else []
+        lines += [""] if lines else []
+        lines += [section.title, *(f"  {part}" for part in below)] if below else [head]
+        lines += [("  " + "".join(text for text, _ in line.spans)).rstrip() for line in section.lines]
+    return lines
 
 
 def text_line(text: str, tone: str = "", link: str = "") -> Line:

@@ -15,15 +15,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
-from console.text.plain_tables import change, heads, middle, signed_spread, table
-from console.text.terminal_text import cut, duration, fit, milli, money, permille, printable, timestamp, wrap
+from console.text.plain_tables import change, table
+from console.text.terminal_text import cut, duration, fit, milli, permille, printable, timestamp, wrap
 from console.views.sections import Line, Section, plural, text_line
 from engine.model.specs import HOUR_MS
 from recommender.estimates.queries import Forecast
 from recommender.findings.suggestions import figure
 
 if TYPE_CHECKING:
-    from engine.model.twin_queries import Figure
     from recommender.estimates.queries import Forecast, HourAhead
     from recommender.findings.suggestions import (
         Evidence,
@@ -96,7 +95,7 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     pairs += [("again", printable(each.note))] if each.note else []
     if suggestion.action != "notify":
         pairs.append(("tried", tried_text(each.simulated)))
-    pairs += [("record", track_text(each.track))] if each.track is not None else []
+    pairs += [("so far", track_text(each.track))] if each.track is not None else []
     lines = [f"{each.rank}. {suggestion.id}  worth {worth_text(each)}", *_wrapped(printable(suggestion.finding), 3)]
     lines += _pairs(pairs, 3)
     if each.command:
@@ -104,89 +103,15 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     return lines
 
 
-# --- one, whole
+# --- parts
 
 
-def explanation_lines(each: Recommendation, which_engine: Sequence[str], width: int = WIDTH) -> list[str]:
-    """A recommendation with all it rests on."""
-    suggestion = each.suggestion
-    lines = [
-        *_wrapped(printable(f"{suggestion.id}  {suggestion.finding}"), 0, width),
-        "",
-        *_pairs(
-            [
-                ("state", f"{each.state}, first found {timestamp(each.first_ms)} UTC"),
-                *([("note", printable(each.note))] if each.note else []),
-                ("do", action_text(each)),
-                ("worth", worth_text(each)),
-                *_costs(each),
-                *([("promised", expected_text(suggestion.expected))] if suggestion.expected else []),
-                ("record", track_text(each.track) if each.track else "none of its kind has come due yet"),
-                *([("model", _skill(each))] if suggestion.skill else []),
-            ],
-            0,
-            width,
-        ),
-    ]
-    if each.command:
-        lines += ["", f"propose it: {shell_line(each, which_engine)}"]
-    lines += ["", "evidence"]
-    for item in suggestion.evidence:
-        lines += _wrapped(evidence_text(item), 2, width)
-    if suggestion.thin:
-        lines.append("but")
-        for text in suggestion.thin:
-            lines += _wrapped(printable(text), 2, width)
-    lines.append("otherwise")
-    lines += _wrapped(printable(suggestion.counterfactual), 2, width)
-    lines.append("or")
-    for text in suggestion.alternatives:
-        lines += _wrapped(printable(text), 2, width)
-    if suggestion.targets:
-        lines += ["targets", *_wrapped(printable(", ".join(suggestion.targets)), 2, width)]
-    return [*lines, "", *simulated_lines(each.simulated, width)]
-
-
-def simulated_lines(simulated: SuggestionTrial, width: int = WIDTH) -> list[str]:
-    """Before and after on the twin, or why there is none."""
-    lines = _wrapped(f"on the twin: {tried_text(simulated, brief=False)}", 0, width)
-    for edit in simulated.edits:
-        lines += _wrapped(f"muster whatif --edit {shlex.quote(printable(edit))}", 2, width)
-    if simulated.figures:
-        rows = [
-            [_title(each), middle(each.unit, each.before), middle(each.unit, each.after), change(each)[0]]
-            for each in simulated.figures
-            if each.name in TOLD or (each.of == "cell" and (each.change.least, each.change.most) != (0, 0))
-        ]
-        lines += [f"  {line}" for line in table(heads(simulated.figures), rows, (False, True, True, False))]
-    return lines
-
-
-def _costs(each: Recommendation) -> list[tuple[str, str]]:
-    delta = each.suggestion.cost_delta_microusd_hour
-    tried = each.simulated.cost_microusd_hour
-    told = [("costs", f"{_signed_money(delta)} an hour")] if delta is not None else []
-    if tried is not None:
-        told.append(("on twin", f"{signed_spread('money', tried)} an hour"))
-    return told
-
-
-def _signed_money(microusd: int) -> str:
-    return f"{'+' if microusd > 0 else ''}{money(microusd)}"
-
-
-def _skill(each: Recommendation) -> str:
+def skill_text(each: Recommendation) -> str:
+    """The model of the finding and how good it has proved."""
     skill = each.suggestion.skill
     assert skill is not None
     scored = f"{skill.scored:,} scored" if skill.scored else "not scored here yet"
     return printable(f"{skill.model}: {skill.measure}: {skill.value} ({scored})")
-
-
-def _title(of: Figure) -> str:
-    return f"{of.of} {printable(of.subject)}: {of.title}" if of.subject else of.title
-
-
-# --- parts
 
 
 def worth_text(each: Recommendation) -> str:

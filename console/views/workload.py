@@ -28,7 +28,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import quoted
-from console.text.plain_tables import BOUND, conditions, terms, unblocking_lines
+from console.text.plain_tables import BOUND, conditions, estimate_line, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, money, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.lists import Span
@@ -305,10 +305,12 @@ def _stretch_line(stretch: TimelineStretch, width: int) -> Line:
     return Line(((head, ""), (cut(printable(stretch.why), max(0, width - len(head))), "dim")))
 
 
-def history_section(items: Sequence[HistoryItem], now_ms: int, width: int) -> Section:
+def history_section(
+    items: Sequence[HistoryItem], now_ms: int, width: int, most: int = SHOWN_HISTORY
+) -> Section:  # fmt: skip
     """What happened to it, the newest first."""
     lines = []
-    for item in list(reversed(items))[:SHOWN_HISTORY]:
+    for item in list(reversed(items))[:most]:
         glyph, tone = state_look(item.what)
         room = max(8, width - 33)
         lines.append(
@@ -321,8 +323,8 @@ def history_section(items: Sequence[HistoryItem], now_ms: int, width: int) -> Se
                 )
             )
         )
-    if len(items) > SHOWN_HISTORY:
-        lines.append(text_line(f"… and {len(items) - SHOWN_HISTORY:,} before", "dim"))
+    if len(items) > most:
+        lines.append(text_line(f"… and {len(items) - most:,} before", "dim"))
     ago = f"last {duration(now_ms - items[-1].at_ms)} ago" if items else ""
     return Section("History", tuple(lines) or (text_line("none recorded", "dim"),), ago)
 
@@ -347,7 +349,7 @@ def process_sections(view: WorkloadDetail, report: ProcessReport | None, width: 
     if more > 0:
         lines.append(text_line(f"… and {more:,} {plural('task', more)} more", "dim"))
     earlier = f", {len(report.attempts) - 1} before" if len(report.attempts) > 1 else ""
-    return [Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}; l shows what it writes")]
+    return [Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}", "l shows what it writes")]
 
 
 def _line(workload: str, task: TaskView, width: int) -> Line:
@@ -377,8 +379,6 @@ def task_facts(task: TaskView) -> list[str]:
     return [word for word in words if word]
 
 
-TOLD_ELSEWHERE = ("cost", "deadline", "after", "array")
-"""Terms that have a section of their own on the page."""
 MAX_COMMAND = 1_000
 """Letters of a command."""
 SHOWN_PLACES = 200
@@ -395,22 +395,48 @@ def workload_columns(
     """Left: how it stands, why it waits and what would end that, where its time and money went, what it asked for.
     Right: where it runs, what it hangs together with, what happened. What is not known yet is not there."""
     beside = beside or WorkloadContext()
+    state, *why = status_sections(view, width, unblocking)
     left = [
-        _workload_state(view),
+        state,
         *process_sections(view, beside.processes, width),
-        *_reasons(view, unblocking, width),
+        *why,
         *timeline(view.history, view.now_ms, width),
         *money_section(view, likely),
         _request(view, width),
     ]
     right = [
         _placement(view, width),
+        # Behind where it runs, which comes first on a small screen.
+        *([run_time_section(likely, width)] if likely is not None and view.state not in OVER else []),
         *dependency_sections(view, width),
         related_section(view, beside, width),
         history_section(view.history, view.now_ms, width),
         said_section(view, beside, width),
     ]
     return left, right
+
+
+def workload_sections(view: WorkloadDetail, likely: RuntimeEstimate | None, width: int) -> list[Section]:
+    """The facts of the workload itself, as its page has them, in one column: for the shell."""
+    return [
+        *status_sections(view, width),
+        *timeline(view.history, view.now_ms, width),
+        *money_section(view, likely),
+        _request(view, width),
+        _placement(view, width, SHOWN),
+        *dependency_sections(view, width),
+        history_section(view.history, view.now_ms, width, SHOWN),
+    ]
+
+
+def status_sections(view: WorkloadDetail, width: int, unblocking: Unblocking | None = None) -> list[Section]:
+    """Its state; then, where it waits, why, and what was found to end that."""
+    return [_workload_state(view), *_reasons(view, unblocking, width)]
+
+
+def run_time_section(likely: RuntimeEstimate | None, width: int) -> Section:
+    """How long it may run in all, and how far to trust that."""
+    return Section("How long it runs", tuple(map(text_line, wrap(estimate_line(likely), width))))
 
 
 def _workload_state(view: WorkloadDetail) -> Section:
@@ -472,7 +498,7 @@ def _request(view: WorkloadDetail, width: int) -> Section:
     if view.checkpoint_interval_ms:
         kept = f", {duration(view.kept_ms)} of work kept" if view.kept_ms else ""
         lines.append(fact("checkpoint", f"every {duration(view.checkpoint_interval_ms)}{kept}"))
-    lines += [fact(name, text) for name, text in terms(view) if name not in TOLD_ELSEWHERE]
+    lines += [fact(name, text) for name, text in terms(view)]
     if view.run is not None:
         lines += _run(view.run, width)
     if view.tags:
@@ -510,11 +536,11 @@ def _group(group: GroupDetail) -> str:
     return "; ".join([text, *conditions(group)])
 
 
-def _placement(view: WorkloadDetail, width: int) -> Section:
+def _placement(view: WorkloadDetail, width: int, most: int = SHOWN_PLACES) -> Section:
     if not view.placement:
         return Section("Where it runs", (text_line("nowhere now", "dim"),))
     asked_close = view.topology is not None and bool(view.topology.required or view.topology.preferred)
-    lines = list(_places(view.placement[:SHOWN_PLACES], asked_close))
+    lines = list(_places(view.placement[:most], asked_close))
     if view.placement_total > len(lines):
         lines.append(text_line(f"… and {view.placement_total - len(lines):,} nodes more", "dim"))
     tasks = sum(place.tasks for place in view.placement)

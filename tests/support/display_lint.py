@@ -68,7 +68,7 @@ def _of(tree: ast.Module, name: str, segments: bool, raw: bool) -> Iterator[tupl
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from _import(node)
         elif isinstance(node, ast.Call):
-            yield from _call(node, segments=segments, made_here=raw or name == "cli/show.py")
+            yield from _call(node, segments=segments, made_here=raw or name == "commands/show.py")
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             yield from _assign(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

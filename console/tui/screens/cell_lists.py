@@ -36,10 +36,10 @@ from console.tui.widgets.list_pane import ListPane, WordsPane
 from console.tui.widgets.pane import Connect, DetailPane
 from console.tui.widgets.window_table import WindowTable
 from console.views.lists import EVENT_HEADINGS, EventLog
-from console.views.queues import QueuePageData, fetch, queue_columns
+from console.views.queues import QueuePageData, fetch, queue_columns, queue_page
 from console.views.sections import Section
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.queries import Page, Query, QueueDetail, Term
+from engine.model.queries import Term
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -200,13 +200,6 @@ class EventsPane(WordsPane):
 
 FAIRNESS_S = 5.0
 """Wall seconds between questions for what all queues hold and deserve: that looks at everything that waits."""
-SHOWN = 8
-"""Workloads of each list."""
-MAX_LEAVES = 200
-_ROW = (
-    "name", "state", "queued", "held", "waiting", "running", "share", "past_share", "gpu_used", "gpu_nominal",
-    "cpu_used", "cpu_nominal", "memory_used", "memory_nominal", "burst",
-)  # fmt: skip
 
 
 class QueuePane(DetailPane[QueuePageData]):
@@ -234,10 +227,7 @@ class QueuePane(DetailPane[QueuePageData]):
         return (ActionTarget(self._queue, self.detail.detail.mode),) if self.detail else ()
 
     def ask(self, client: Client) -> QueuePageData:
-        detail = client.queue(self._queue)
-        page = client.query(Query(kind="queues", columns=_ROW, where=(Term("name", "=", self._queue),), limit=1))
-        row: dict[str, Any] = dict(zip(page.columns, page.rows[0], strict=True)) if page.rows else {}
-        return QueuePageData(detail, row, _waiting(client, detail), _running(client, detail))
+        return queue_page(client, self._queue)
 
     def columns(self, detail: QueuePageData, width: int) -> tuple[list[Section], list[Section]]:
         return queue_columns(detail._replace(fairness=self._fairness), width)
@@ -264,19 +254,3 @@ class QueuePane(DetailPane[QueuePageData]):
             self._asking_fairness = False
         self._fairness_at = time.monotonic()
         self._draw()
-
-
-def _of(detail: QueueDetail) -> tuple[Term, ...]:
-    return tuple(Term("queue", "=", name) for name in detail.leaves[:MAX_LEAVES])
-
-
-def _waiting(client: Client, detail: QueueDetail) -> Page:
-    columns = ("id", "wait", "reason", "gpu", "cpu")
-    where = (Term("state", "=", "queued"), *_of(detail))
-    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-wait",), limit=SHOWN))
-
-
-def _running(client: Client, detail: QueueDetail) -> Page:
-    where = (Term("state", "=", "running"), Term("state", "=", "placed"), *_of(detail))
-    columns = ("id", "run", "gpu", "cpu")
-    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-gpu", "-cpu"), limit=SHOWN))

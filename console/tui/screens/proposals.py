@@ -29,7 +29,6 @@ from console.tui.widgets.window_table import WindowTable
 from console.views.decision_needs import (
     found_lines,
     found_sections,
-    keys_note,
     press_next,
     request_of,
     suggestion_sections,
@@ -41,15 +40,9 @@ from console.views.proposal import (
     LIST_HEADINGS,
     SHOWN_STATES,
     Fresh,
-    carried_sections,
-    head_section,
+    decision_sections,
     headings,
     list_rows,
-    plan_sections,
-    stale_section,
-    step_section,
-    vote_section,
-    word_sections,
 )
 from console.views.sections import Line, Section, text_line
 from console.views.suggestions import followed_text, list_line
@@ -304,17 +297,12 @@ class ProposalPane(DetailPane[ProposalPage]):
     def columns(self, detail: ProposalPage, width: int) -> tuple[list[Section], list[Section]]:
         shown, me = detail.proposal, detail.caller.me
         now_ms = self._now_ms(detail)
-        plan = [head_section(shown, now_ms, width), *plan_sections(shown, width), *carried_sections(shown, width)]
+        plan, standing = decision_sections(
+            shown, now_ms, me, width, detail.fresh, caller=detail.caller, found=found_sections(self._found, width)
+        )
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
         self._plan_width = width
-        stands = [
-            vote_section(shown, width, me, keys_note(detail.caller), nobody_named=not detail.caller.keys),
-            *step_section(shown, width),
-            *stale_section(shown, width, detail.fresh),
-            *found_sections(self._found, width),
-            *word_sections(shown, width),
-        ]
-        return plan, stands
+        return plan, standing
 
     def _now_ms(self, detail: ProposalPage) -> int:
         """The engine's wall clock."""

@@ -24,8 +24,7 @@ from textual.strip import Strip
 
 from console.actions.registry import ActionTarget, Context
 from console.client.change_feed import in_thread
-from console.text.plain_tables import estimate_line
-from console.text.terminal_text import cut, fit, mebibytes, permille, printable, wrap
+from console.text.terminal_text import cut, fit, mebibytes, permille, printable
 from console.text.tones import drawn, tones
 from console.tui.widgets.drawing import MOVES, LeanScroll, OneLine, part
 from console.tui.widgets.list_pane import TablePane
@@ -99,10 +98,6 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             answer = self._eta.answer if self._eta is not None else None
             estimate = answer if isinstance(answer, StartEstimate) else None
             left.insert(1, job_section(self._beside.job, width, estimate))
-        if self._likely is not None and detail.state not in OVER:
-            lines = tuple(map(text_line, wrap(estimate_line(self._likely), width)))
-            # Behind where it runs, which comes first on a small screen.
-            right.insert(1, Section("How long it runs", lines))
         context = Context(self.NAME, self.TARGETS, self.targets, app.context().connected)
         right.append(action_section(list(app.actions.values()), context))
         return left, right

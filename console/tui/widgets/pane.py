@@ -393,7 +393,8 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
 
 
 def _head(section: Section, width: int) -> Line:
-    note = cut(section.note, max(0, width - cell_len(section.title) - 3))
+    beside = "; ".join(filter(None, (section.note, section.keys)))
+    note = cut(beside, max(0, width - cell_len(section.title) - 3))
     rule = width - cell_len(section.title) - cell_len(note) - 2
     return Line(((section.title, "head"), (" " + "─" * rule + " ", "rule"), (note, "dim")))
 

@@ -72,7 +72,7 @@ def test_over_a_pipe_it_says_what_the_pages_show() -> None:
     assert any(re.match(r"1\. waits: state queued, queue a, gpu 32", line) for line in said)
     assert "workload waits" in said, "the number leads to its page"
     assert said.count("workloads state:queued") == 2, "back is where one was"
-    assert "waiting for" in text
+    assert "State. " in text or "State: " in text
     assert "would start if" in text
     assert "error at 'stat': workloads have no column 'stat'" in said
     assert "Did you mean state?" in said

@@ -24,9 +24,9 @@ from console.views.cost import (
     dollars,
     group_link,
     pages,
+    quote_pages,
     use,
 )
-from console.views.cost import pages as quote_pages
 from console.views.sections import Section
 from engine.model.errors import SpecError
 from engine.model.queries import Overview
