@@ -1,17 +1,8 @@
-"""Every action a person can take: its names and keys, where it is possible, and the line or key that names it.
+"""The registry of actions: names, keys, where each is possible, and the `:` line or key that names it.
 
-What an action is: its names and keys, where it is possible, what it acts on, and what does it from the shell.
-
-Every action a person can take, one row each: footer, `?`, palette, `:` bar and bindings all read this table. Those
-that act on the cluster are declared in `runbooks.actions`.
-
-Capital letters act on the cluster, and always ask first; everything else only looks.
-
-The line of the `:` bar, read: which action it names, and what stands behind the name.
-
-Keys behind `g`: `gg` to the first row, `g` and a letter to a page, `gu` to the page before.
-
-The prefix waits as long as it takes; Esc, or a key that leads nowhere, ends it.
+Footer, help, palette, `:` bar and key bindings read this table. Actions on the cluster are declared in
+`runbooks.actions`; they have capital letters and always ask first. `g` is a prefix: `gg` goes to the first row, `g`
+and a letter to a page, `gu` to the page before. The prefix waits until Esc or a key that leads nowhere.
 """
 
 from __future__ import annotations

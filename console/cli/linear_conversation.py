@@ -1,16 +1,8 @@
-"""`muster --linear`: the console as a conversation, line by line, and deciding in it.
+"""`muster --linear`: the console as a conversation, line by line, for screen readers, terminals and pipes.
 
-Lines of a person or a pipe, as they come.
-
-Deciding in the console's line mode: the same gate, and the same guards, as on the screen.
-
-A plan is voted on once it was said to its end, by the beginning of its digest where the policy wants that, and signed
-where votes are. The default answer is no.
-
-`muster --linear`: the console as a conversation, line by line, for screen readers and any terminal or pipe.
-
-What is said is what the pages show. No line moves the cursor, nothing is drawn, and a long answer waits to be asked for
-more.
+It reads the pages out. No line moves the cursor, nothing is drawn, and a long answer waits for `next`. Decisions pass
+the same gate and guards as on the screen: a plan is voted on after it was read to its end, by the first characters of
+its digest where the policy asks for them, and signed where votes are. The default answer is no.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""What there is to be read in the line mode, as it is said: one fact a line, in words.
+"""Pages, lists and news as spoken lines: one fact a line, in words.
 
-Pages as they are said: one fact a line, in words, for a screen reader. No Textual in here.
-
-The same sections and rows as on the screen. What only lends shape there is left out: bars, rules, glyphs beside their
-words. Columns become "name: value, value".
-
-What there is to be read in the console's line mode: pages, lists, news; each as lines.
+Sections and rows are those of the screen. Bars, rules and glyphs beside their words are left out. Columns become
+"name: value, value".
 """
 
 from __future__ import annotations

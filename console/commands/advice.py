@@ -1,14 +1,7 @@
-"""The commands that ask the twin and the recommender: `whatif`, `eta`, `recommend`, `forecast`, `size`.
+"""Commands of the twin and the recommender: `whatif`, `eta`, `recommend`, `explain`, `forecast`, `size`, `advise`.
 
-The commands that ask the twin: `muster whatif`, `muster eta`, and `muster submit --dry-run`. Nothing is changed.
-
-The run goes on in the engine's place; here it is waited for. Progress goes to standard error, and only to a terminal;
-an interrupt stops the run.
-
-The commands of the recommender: `muster recommend`, `muster explain` and `muster forecast`. They propose nothing by
-themselves: the command shown with a recommendation does, and acts only when a person agrees.
-
-The commands `muster size` (what work asks for against what it uses) and `muster advise` (where it would do best).
+None of them changes the cell. A run of the twin goes on in the engine's process while the command waits; an interrupt
+stops it. Progress goes to standard error, to terminals only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The commands of the audit: `muster audit show`, `verify`, `export`, `redact`, `anchor`, `key`.
+"""Commands of the audit: `muster audit show`, `verify`, `export`, `redact`, `anchor`, `key`.
 
-`verify` reads files itself, as `runbooks/audit/verify.py` does alone: it needs no engine, and asks none what is true.
+`verify` reads files by itself, as `runbooks/audit/verify.py` does alone, and needs no engine.
 """
 
 from __future__ import annotations

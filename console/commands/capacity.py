@@ -1,11 +1,4 @@
-"""The commands about who holds what: `muster fairness`, `scaling`, `fragmentation`, `consolidate`.
-
-The command `muster fairness`: what each queue holds, deserves, borrows and lends, and who went first and why.
-
-The command `muster scaling`, and what is typed to change how pools grow and shrink.
-
-The commands `muster fragmentation` and `muster consolidate`: what free GPU is of no use, and which moves help.
-"""
+"""Commands about capacity: `muster fairness`, `scaling`, `fragmentation`, `consolidate`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The commands of drafts: `muster draft`, `handover`, `incident`, `drafts` and `model`. None of them changes the cell.
+"""Commands of drafts: `muster draft`, `handover`, `incident`, `drafts` and `model`. None of them changes the cell.
 
-The draft by rule is written as soon as it is there, the model's after it, or why there is none. An interrupt stops the
-model alone. Standard output is what was drafted, standard error how it goes.
+The rules' draft is written first, then the model's or the reason why there is none. An interrupt stops the model only.
+Drafts go to standard output, progress to standard error.
 """
 
 from __future__ import annotations

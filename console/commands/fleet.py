@@ -1,8 +1,6 @@
-"""The commands behind `muster fleet`, and the file in which people write a fleet.
+"""Commands behind `muster fleet`, and the fleet file.
 
-The commands behind `muster fleet`.
-
-The file of a fleet, written by people, turned into its spec. What is wrong is told with its place in the file.
+Errors in a fleet file name file, line and field.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""What has happened and what was measured: `muster events`, `muster history`, `muster import`.
-
-The commands `muster history` and `muster import`: what was measured and what has run, by window, and what others
-know of it brought in.
-
-`muster events`: what happened, and what happens, one line each.
-"""
+"""Commands about the past: `muster events`, `muster history`, `muster import`."""
 
 from __future__ import annotations
 

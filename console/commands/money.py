@@ -1,11 +1,7 @@
-"""The commands about money: `muster cost`, `showback`, `budgets`, `spot`.
+"""Commands about money: `muster cost`, `showback`, `budgets`, `spot`.
 
-The command `muster cost`: when work would start, how long it takes and what it costs, by option. Nothing is
-submitted.
-
-The commands about money: `showback`, who was charged what, and `budgets`, what is left.
-
-The command `muster spot`: what finished work has cost, how much of the money was of use, and what machines do.
+`cost` prices work by option and submits nothing. `showback` lists charges, `budgets` remaining money, `spot` the
+goodput of finished work and the behaviour of machines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""`muster policy`, `muster operator`, `muster freeze`: who may do what, who they are, and when nothing runs.
+"""Commands of the approval policy: `muster policy`, `muster operator`, `muster freeze`.
 
-What changes the policy is put to the vote as a whole new version; nothing here changes a person, a key or a limit by
-itself.
+A change of the policy is put to the vote as a whole new version. No command changes a person, a key or a limit alone.
 """
 
 from __future__ import annotations

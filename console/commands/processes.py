@@ -1,9 +1,4 @@
-"""Work of this machine as processes: `muster run`, `muster logs` and `muster processes`.
-
-`muster run -- COMMAND`: a command line as a workload of this machine.
-
-`muster logs` and `muster processes`: what runs on this machine for a workload, and what it writes.
-"""
+"""Commands of work on this machine: `muster run`, `muster logs` and `muster processes`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""The commands of proposals, and the file in which a plan of several steps is proposed.
+"""Commands of proposals: propose, show, vote, execute, pause, roll back, review; and the plan file.
 
-The commands of proposals: put to the vote, shown, voted on, carried out, paused, taken back, reviewed.
-
-Whatever is decided on is shown first, rendered from the typed plan, and a vote names the digest of exactly that.
-
-A plan of several steps as a file: strict YAML into a request. What cannot be asked for cannot be written: tiers,
-votes and expiry are not in it.
+A decision is on a plan that was shown first, drawn from its typed form, and a vote names its digest. A plan file is
+strict YAML for several steps. Tiers, votes and expiry cannot be written into it.
 
     reason: rack 4 gets new power
     limits: {nodes: 2}

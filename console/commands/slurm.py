@@ -1,10 +1,4 @@
-"""The commands of a cell for which Slurm decides: `muster mirror` and `muster intents`.
-
-The command `muster mirror`: how the mirror of a Slurm cluster does, and what it leaves out.
-
-The command `muster intents`: what is under way to the scheduler that decides, what came of it, and what a person
-says of what is in doubt.
-"""
+"""Commands of a cell for which Slurm decides: `muster mirror` and `muster intents`."""
 
 from __future__ import annotations
 

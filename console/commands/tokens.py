@@ -1,9 +1,7 @@
-"""The commands about who asks: `muster token`, `muster login`, `muster logout`.
+"""Commands of authentication: `muster token`, `muster login`, `muster logout`.
 
-`muster token`: tokens are made, listed and revoked.
-
-`muster login`: says who one is with the OpenID provider of an engine, by its device flow (RFC 8628): the provider
-shows its page in any browser, on any machine; nothing is typed here, and no port is opened.
+`login` uses the device flow of the engine's OpenID provider (RFC 8628). The provider shows its page in any browser, on
+any machine; nothing is typed here, and no port is opened.
 """
 
 from __future__ import annotations

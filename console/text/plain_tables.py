@@ -1,18 +1,9 @@
 """Plain text for pipes and incident notes: aligned tables, figures of the twin, and rows as CSV, TSV and JSON.
 
-Plain text for pipes and incident notes: aligned tables and the overview. Foreign text passes `printable`.
-
-Figures of the twin in words, for shell and screens. Loads nothing of Textual: the shell answers at once.
-
-A figure is its median over the runs, with p10 and p90 behind it where they differ. A change is called better or worse
-only where p10 and p90 of the differences agree; otherwise the runs do not tell. Of too few runs for quantiles it is the
-least and the most, and no change is called either.
-
-Rows as data for other programs: CSV, TSV and JSON, the same from the console and from the shell.
-
-In CSV and TSV quantities are in units that a spreadsheet adds up (GPU, CPU, MiB, seconds, USD, percent), times ISO 8601
-in UTC; JSON has the engine's own integers. A text that a spreadsheet would take for a formula gets an apostrophe in
-front, and what could act on a terminal is an escape.
+Foreign text passes `printable`. A figure is its median over the runs, with p10 and p90 where they differ. A change is
+called better or worse only where p10 and p90 of the differences agree. Too few runs for quantiles give least and most,
+and no verdict. CSV and TSV have units that a spreadsheet adds up (GPU, CPU, MiB, seconds, USD, percent) and times in
+ISO 8601 UTC; JSON has the engine's own integers. Text that looks like a formula gets an apostrophe in front.
 """
 
 from __future__ import annotations
@@ -154,7 +145,7 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
 
 
 def beneath(node: NodeDetail) -> list[tuple[str, str]]:
-    """What a node really has, where requests may come to something else, and what is known to be in use of it."""
+    """Real capacity of an overcommitted node, and its known use."""
     pairs = []
     if node.overcommit or node.physical != node.allocatable:
         for name, title in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
@@ -209,7 +200,7 @@ def _allowed(view: WorkloadDetail) -> str:
 
 
 def layout(instances: Sequence[MigInstance]) -> str:
-    """How a device is partitioned: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
+    """Partition of a device: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
     parts = []
     for profile in dict.fromkeys(instance.profile for instance in instances):
         used = [instance.used for instance in instances if instance.profile == profile]
@@ -221,7 +212,7 @@ def layout(instances: Sequence[MigInstance]) -> str:
 
 
 def linked(devices: int, nvlink_group: int) -> str:
-    """Which devices of a node are linked: "0-3, 4-7"; nothing where all are."""
+    """Linked devices of a node: "0-3, 4-7"; empty where all are."""
     if not nvlink_group or nvlink_group >= devices:
         return ""
     firsts = range(0, devices, nvlink_group)
@@ -229,11 +220,11 @@ def linked(devices: int, nvlink_group: int) -> str:
 
 
 BOUND = "that early only if nobody else takes the room"
-"""What the least time of a start assumes."""
+"""Assumption of the earliest start."""
 
 
 def unblocking_lines(answer: Unblocking) -> list[str]:
-    """What would let it start, as it was tried; or that nothing was found, and what was tried."""
+    """The change that lets it start, as tried on a fork; or that none was found, and the changes that were tried."""
     where = f"on a fork at v{answer.version:,}"
     if answer.found is not None:
         return [f"would start if: {printable(answer.found.text)} (verified {where})"]
@@ -243,7 +234,7 @@ def unblocking_lines(answer: Unblocking) -> list[str]:
 
 
 def estimate_line(likely: RuntimeEstimate | None) -> str:
-    """How long it may run in all and how far to trust that, or that there is too little to go by."""
+    """Estimate of its whole run time and its reliability, or that there is too little to go by."""
     if likely is None:
         return "too few finished runs of work like it to say how long it may run"
     spread = " .. ".join(
@@ -319,7 +310,7 @@ def _count(states: dict[str, int], *names: str) -> str:
 
 
 def conditions(group: GroupDetail) -> list[str]:
-    """What the group asks of its nodes besides room, device model and pool."""
+    """Conditions of a group on its nodes besides room, device model and pool."""
     found = [f"devices of {mebibytes(group.gpu_memory_mib)} or more"] if group.gpu_memory_mib else []
     for word, labels in (("label", group.node_labels), ("not label", group.avoid_labels)):
         found += [f"{word} {printable(_condition(key, values))}" for key, values in sorted(labels.items())]
@@ -391,7 +382,7 @@ def heads(figures: Sequence[Figure]) -> tuple[str, str, str, str]:
 
 
 def signed_spread(unit: str, over: Interval) -> str:
-    """The same of a change."""
+    """The spread of a change, with signs."""
     return _spread(over, lambda value: signed(unit, value))
 
 
@@ -421,7 +412,7 @@ def signed(unit: str, value: int) -> str:
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a formula of a spreadsheet begins with, in both widths."""
+"""First characters of a spreadsheet formula, in both widths."""
 PART = LONGEST // 10  # an escape takes up to ten characters
 _UNITS = {"memory": "mib", "disk": "mib", "duration": "s", "permille": "percent", "money": "usd"}
 _SCALES = {"cpu": 1_000, "gpu": 1_000, "duration": 1_000, "permille": 10, "money": 1_000_000}
@@ -435,7 +426,7 @@ def pasteable(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """One line of any length in which whatever could act on a terminal is an escape."""
+    """A line of any length in which whatever could act on a terminal is an escape."""
     if len(text) <= PART:
         return visible(text)
     return "".join(visible(text[at : at + PART]) for at in range(0, len(text), PART))
@@ -492,5 +483,5 @@ def tsv_text(rows: Iterable[Sequence[str]]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """One line of JSON, in ASCII."""
+    """A line of JSON, in ASCII."""
     return json.dumps(value, separators=(",", ":"))

@@ -1,10 +1,6 @@
-"""What the actions that only look do, what a line of a bar does, and what opens whatever has an id.
+"""Handlers of the actions that only look, of lines typed into a bar, and of ids.
 
-Whatever has an id is opened by it, from anywhere: one question to the engine; of several, the person chooses.
-
-What actions do that are neither a page nor a page's own affair: each is a function of a module of its own.
-
-What the actions that only look do, and what a line of the `:` or `/` bar does.
+An id opens its object from any page with one question to the engine. A person chooses where several objects match.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ _LIKE_AN_ID = re.compile(r"[0-9/_.:-]")
 
 
 def looks_like_an_id(word: str) -> bool:
-    """Whether a word that is no command may be meant as an id rather than be a slip of the fingers."""
+    """True for a word that is no command and may be an id rather than a typing error."""
     return _LIKE_AN_ID.search(word) is not None
 
 
@@ -83,7 +79,7 @@ def go_to(app: MusterApp, hit: Named) -> None:
 
 
 def told(app: MusterApp, name: str) -> None:
-    """The same for a page or a key: what comes of it is told."""
+    """Open what has that id, on a worker, and report an error."""
 
     async def do() -> None:
         try:
@@ -130,7 +126,7 @@ NARROWED = ("forecast", "topology", "cost", "settings", "proposals", "audit", "b
 ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
 """Pages whose chosen one a draft may be about."""
 READ_FIRST = ("approve", "break_glass")
-"""What is done with a proposal once its page was read to the end of the plan."""
+"""Actions on a proposal that need its page read to the end of the plan."""
 DECISIONS = (
     *READ_FIRST, "execute", "pause", "go_on", "accept", "say_go", "roll_back", "withdraw", "ask_again",
 )  # fmt: skip
@@ -328,7 +324,7 @@ class Navigation:
     # --- drafts
 
     def output_chosen(self) -> None:
-        """What the selected workload writes; where none is, begin the line that asks for one."""
+        """Open the output of the selected workload, or begin the line that asks for one."""
         pane = self._app.navigator.current
         if pane is not None and len(pane.targets) == 1:
             self._app.navigator.drill("output", pane.targets[0].id)
@@ -336,7 +332,7 @@ class Navigation:
             self._app.bars.open_command("output ")
 
     def draft_chosen(self) -> None:
-        """Of what is selected; where nothing is, begin the line that asks a question."""
+        """Draft for the selection, or begin the line that asks a question."""
         from runbooks.drafts.typed_draft import DraftAsk
 
         pane = self._app.navigator.current

@@ -1,2 +1,2 @@
-"""What a page, the shell, linear mode and the browser draw of a thing. Imports text and the typed answers; no Textual.
-Start at `sections`."""
+"""View models: one drawing of each thing for page, shell, linear mode and browser. Imports text and the typed answers.
+No Textual. Start at `sections`."""

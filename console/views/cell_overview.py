@@ -1,11 +1,6 @@
-"""The overview as sections: is it fine, what it costs, what is coming, and what has just happened.
+"""The overview as sections: state of the cell, cost, forecast, and recent events.
 
-What it costs, and what is coming: sections of the overview. No Textual in here.
-
-Who waits longest, which nodes are lost and what has just happened: the third column of the overview, where there is
-room for one. No Textual in here.
-
-The overview as sections: is it fine, and if not, what now. No Textual in here.
+The third column is for wide screens: longest waits, lost nodes, recent events.
 """
 
 from __future__ import annotations
@@ -176,7 +171,7 @@ def _capacity(view: Overview, name: str) -> int:
 
 
 MAX_WAITING, MAX_OUT = 12, 8
-"""Asked for."""
+"""Rows that are asked for."""
 MIN_EVENTS = 3
 _WAITING = ("id", "queue", "gpu", "cpu", "wait", "reason")
 _QUEUED = parse_filter("workloads", "state:queued")
@@ -205,7 +200,7 @@ class LostNode(NamedTuple):
 
 
 class RecentColumn(NamedTuple):
-    """What the third column tells besides what has just happened."""
+    """Data of the third column besides recent events."""
 
     waiting: tuple[LongestWait, ...] = ()
     queued: int = 0
@@ -296,7 +291,7 @@ def _event(each: Change, width: int) -> Line:
 
 
 class SlowReadings(NamedTuple):
-    """What is asked for on a slower beat, because it takes longer to find. None: it is not known yet."""
+    """Readings on a slower interval, because they take longer. None: not known yet."""
 
     budgets: tuple[BudgetLine, ...] | None = None
     forecast: Forecast | None = None
@@ -304,11 +299,11 @@ class SlowReadings(NamedTuple):
     """Until a node that is ordered now takes work, where nodes can be ordered."""
     advice: tuple[Recommendation, ...] | None = None
     why_not: str = ""
-    """Why what is not known could not be had."""
+    """Reason why a reading could not be had."""
 
 
 class OverviewData(NamedTuple):
-    """What the overview shows."""
+    """Data of the overview."""
 
     view: Overview
     queues: tuple[QueueRow, ...] = ()
@@ -411,7 +406,7 @@ def all_findings(glance: OverviewData, beside: SlowReadings) -> list[OverviewFin
 
 
 def unknown(beside: SlowReadings) -> str:
-    """What may be found that was not looked for yet."""
+    """Readings that were not looked at yet."""
     parts = (("budgets", beside.budgets), ("suggestions", beside.advice))
     return " and ".join(name for name, known in parts if known is None)
 

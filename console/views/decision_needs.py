@@ -1,10 +1,7 @@
-"""What a person decides by: what a suggestion would do and rests on, and what a proposal needs from them now.
+"""Facts a person decides by: a suggestion with its evidence, and the open needs of a proposal.
 
-A suggestion in the order in which it is decided on: what would be done and what for, what the twin says, what it was
-measured on, what speaks against it. No Textual in here.
-
-What a proposal needs from a person now: how a yes is given, whose else, and the key to press next; and the request
-that asks for the same again. No Textual in here.
+A suggestion is shown in the order of a decision: action and purpose, the twin's before and after, evidence,
+objections. For a proposal: who else must vote, which key is next, and the request that asks for the same again.
 """
 
 from __future__ import annotations
@@ -102,7 +99,7 @@ def _evidence(each: Recommendation, width: int) -> list[Line]:
 
 
 def found_sections(each: Recommendation | None, width: int) -> list[Section]:
-    """What a proposal follows from, beside the evidence that is attached to its plan."""
+    """The finding a proposal follows from, beside the evidence attached to its plan."""
     if each is None:
         return []
     return [Section("Found by the recommender", tuple(found_lines(each, width)), each.suggestion.id)]
@@ -126,12 +123,12 @@ VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}
 
 
 def one_key(proposal: Proposal) -> bool:
-    """Whether `y` is a yes: not where the tier or the policy asks for the digest."""
+    """True where `y` approves. The tier or the policy may want the digest instead."""
     return proposal.typed == "key" and proposal.tier in ("T0", "T1")
 
 
 def by_author_alone(proposal: Proposal) -> bool:
-    """Whether the votes of others are not needed."""
+    """True where no votes of others are needed."""
     return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
 
 
@@ -142,7 +139,7 @@ def others_needed(proposal: Proposal) -> str:
 
 
 def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_for_word: bool, unverified: bool) -> str:
-    """What to do about it now, for the title line: the key, or for whom or what it waits."""
+    """The key to press next, or the reason for waiting, for the title line."""
     state = proposal.state
     if state == "awaiting":
         if why_not_mine(proposal, me):
@@ -173,7 +170,7 @@ def votes_missing(proposal: Proposal) -> str:
 
 
 def progress(proposal: Proposal, now_ms: int) -> str:
-    """How far what runs is: "step 2 of 3, drain: 4m 10s of at most 20m". `now_ms` is the engine's wall clock."""
+    """Progress of a running plan: "step 2 of 3, drain: 4m 10s of at most 20m". `now_ms` is the engine's wall clock."""
     steps = list(zip(proposal.plan.steps, proposal.standing, strict=False))
     for number, (step, standing) in enumerate(steps, 1):
         if standing.state in ("verified", "rolled_back"):
@@ -187,7 +184,7 @@ def progress(proposal: Proposal, now_ms: int) -> str:
 
 
 def what_moved(shown: Proposal, now: Proposal, good_in: Sequence[str]) -> str:
-    """Why an answer to what was shown would come too late: who did what, and when. Empty while it would not."""
+    """Reason why an answer to the plan shown would come too late: who did what, and when. Empty while it would not."""
     if now.digest != shown.digest:
         return f"{printable(now.id)} is another plan now, revision {now.revision}: look at that one"
     if now.state in good_in:
@@ -230,7 +227,7 @@ def unverified(proposal: Proposal) -> bool:
 
 
 def request_of(proposal: Proposal) -> Request:
-    """The same asked for again. Ways back are left to the catalogue, which makes them from what is found now."""
+    """The request of a proposal, to ask for it again. The catalogue makes new ways back from the present state."""
     plan: Plan = proposal.plan
     if plan.rolls_back:
         return Request(rolls_back=plan.rolls_back, reason=proposal.reason, start=plan.start)

@@ -49,7 +49,7 @@ def subjects(intent: IntentView) -> str:
 
 
 def said(intent: IntentView) -> str:
-    """What came of it, as far as that is known."""
+    """Known result of an intent."""
     parts = [f"job {intent.job}"] if intent.job else []
     parts += [f"carried {intent.tries + 1} times"] if intent.tries else []
     parts += [printable(intent.text)] if intent.text else []
@@ -215,7 +215,7 @@ def _undone(detail: IntentDetail) -> str:
 
 
 def answer_text(detail: IntentDetail, outcome: str) -> str:
-    """What a yes means."""
+    """Meaning of a yes."""
     name = printable(detail.view.id)
     if outcome == "retry":
         return f"{name} is given to Slurm once more. If it ran unseen, it runs twice."

@@ -33,7 +33,7 @@ _WHOSE = {"all": "together", "user": "of one user", "account": "of one account"}
 
 
 def amount(limit: Limit, value: int) -> str:
-    """So much of what is limited, with its unit."""
+    """An amount of a limited resource, with its unit."""
     if limit.over == "mem":
         return f"{mebibytes(value)} of memory"
     if limit.over == TIME:
@@ -67,7 +67,7 @@ def _bare(limit: Limit, value: int) -> str:
 
 
 def limit_lines(limits: Sequence[Limit], width: int) -> Iterator[Line]:
-    """One line for each, those that are used up first."""
+    """A line per limit, exhausted ones first."""
     for limit in sorted(limits, key=lambda each: (-(each.used / each.most) if each.most else 0, each.of)):
         full = limit.scope != "job" and limit.used >= limit.most
         yield Line(((cut(limit_sentence(limit), width), "warn" if full else ""),))
@@ -91,16 +91,16 @@ TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
 GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
 LATE_S = 8.0
 MAX_STEPS = 6
-"""Of a job that are shown."""
+"""Steps of a job that are shown."""
 MAX_LIMITS = 3
-"""That a job is shown to wait for."""
+"""Limits of a job that are shown."""
 ABILITIES = {
     "submit": "submit", "update_job": "change jobs", "cancel": "cancel", "requeue": "requeue",
     "update_node": "drain, resume and power nodes", "update_partition": "state of partitions",
     "reservation_write": "make reservations", "job_states": "states alone", "shares": "fair shares",
     "history": "accounting", "topology": "switches",
 }  # fmt: skip
-"""What may be lacking, in an operator's words."""
+"""Abilities a connection may lack, in an operator's words."""
 
 
 def mirror_columns(
@@ -138,13 +138,13 @@ def _acting(report: MirrorReport) -> str:
 
 
 def is_late(report: MirrorReport, now_s: float) -> bool:
-    """Whether an answer has been awaited for longer than it usually takes. slurmrestd itself waits for a slurmctld that
-    is down for half a minute."""
+    """True where an answer is awaited for longer than usual. slurmrestd waits half a minute for a slurmctld that is
+    down."""
     return report.state == "following" and now_s - report.looked_s > max(LATE_S, 2 * report.every_s)
 
 
 def mirror_trouble(report: MirrorReport, now_s: float) -> str:
-    """Why what is shown of the cluster is old; empty while it follows, or has yet to begin."""
+    """Reason why the mirror is behind; empty while it follows or has yet to begin."""
     if report.state == "lost":
         of = f"data of {timestamp(round(report.looked_s * 1000), date=False)}" if report.looked_s else ""
         said = "Slurm does not answer" if report.where else ""
@@ -206,7 +206,7 @@ def _lack_texts(report: MirrorReport) -> list[str]:
 
 
 def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
-    """The same for the shell."""
+    """The mirror as lines for the shell."""
     if report.state == "none":
         return [NOBODY]
     state = f"{report.state}{': ' + printable(report.error) if report.error else ''}"
@@ -226,7 +226,7 @@ def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
 
 
 def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None) -> Section:
-    """What Slurm says of the job, and when it would start: by Slurm's plan, and beside it by the twin."""
+    """Slurm's view of a job, and its start by Slurm's plan and by the twin."""
     flags = f" ({', '.join(job.flags)})" if job.flags else ""
     lines = [fact("job", printable(f"{job.job_id}, {job.state}{flags}"))]
     if job.state == "PENDING":

@@ -1,10 +1,6 @@
-"""The nodes of the cell: the map of them by zone, block and rack, and one node as sections.
+"""The nodes of the cell: the topology map, and one node as sections.
 
-The map of the cell: what a tile shows, where tiles stand, what is told of the one under the cursor. No Textual here.
-
-A tile has a sign for what it is coloured by, so that the map reads without colour; the cursor is a pair of brackets.
-
-One node as sections: what it has, what is free on it and on each device, what is bound to it. No Textual in here.
+A tile of the map has a sign for its value, so that the map reads without colour. Brackets mark the cursor.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ SMALL, WIDE = 3, 22
 
 
 class TileLook(NamedTuple):
-    """What a tile shows for one colouring."""
+    """Sign, tone and text of a tile for one colouring."""
 
     sign: str
     number: str
@@ -119,7 +115,7 @@ def legend(colouring: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MapRow:
-    """One line of the map: a head, or tiles from `first` on."""
+    """A line of the map: a head, or tiles from `first` on."""
 
     head: str = ""
     first: int = 0
@@ -173,7 +169,7 @@ def _arranged(tiles: Sequence[HeatTile], level: HeatLevel, width: int, tile_widt
 
 
 def head_of(tile: HeatTile, level: HeatLevel) -> str:
-    """Where tiles of this level stand: the domains around them."""
+    """The domains around tiles of this level."""
     around = LEVELS[: LEVELS.index(level)]
     names = [f"{each} {printable(getattr(tile, each)) or NONE}" for each in around]
     return " › ".join(names)
@@ -182,7 +178,7 @@ def head_of(tile: HeatTile, level: HeatLevel) -> str:
 def drawn_row(
     row: MapRow, layout: MapLayout, tiles: Sequence[HeatTile], spots: Sequence[TileLook], cursor: int, width: int
 ) -> list[Span]:
-    """One line of the map as spans; those of one tone together."""
+    """A line of the map as spans; neighbours of one tone share a span."""
     if not row.count:
         return [(cut(row.head, width), "dim")]
     spans: list[Span] = []
@@ -205,7 +201,7 @@ def drawn_row(
 
 
 def short_name(tile: HeatTile, width: int) -> str:
-    """What tells a tile from its neighbours: without the name of the domain they are all in, and rather its end."""
+    """Name of a tile without the name of its domain; long names keep their end."""
     name = printable(tile.name) or NONE
     around = next((printable(each) for each in (tile.rack, tile.block, tile.zone) if each and each != tile.name), "")
     if around and name.startswith(around) and name.removeprefix(around).strip("-_./ "):
@@ -219,7 +215,7 @@ def short_name(tile: HeatTile, width: int) -> str:
 
 
 def facts(tile: HeatTile, shown: HeatMap, colouring: str, acts_on: str, width: int) -> list[Section]:
-    """What is known of the tile under the cursor, and what can be done with it."""
+    """Facts of the tile under the cursor, and its possible actions."""
     kind = shown.level
     name = printable(tile.name) or f"no {kind} known"
     states = ", ".join(f"{count:,} {printable(state)}" for state, count in tile.states.items())
@@ -268,7 +264,7 @@ def nodes_filter(tile: HeatTile, level: HeatLevel) -> str:
 
 
 class View(NamedTuple):
-    """What of the cell is looked at. As text: what stands behind `:topology`."""
+    """Part of the cell in view, level and colouring. As text: the argument of `:topology`."""
 
     level: HeatLevel | None = None
     """None: as close as the whole cell has room for."""
@@ -288,7 +284,7 @@ class View(NamedTuple):
 
 
 def read_view(words: str) -> View:
-    """What was typed behind `:topology`. Raises SpecError naming the word."""
+    """Read the argument of `:topology`. Raises SpecError naming the word."""
     view = View()
     for word in words.split():
         name, colon, value = word.partition(":")

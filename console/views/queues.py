@@ -1,9 +1,6 @@
-"""Queues: their list as a tree of cohorts, and one queue as sections.
+"""Queues: the list as a tree of cohorts, and one queue as sections.
 
-One queue as sections: its quota, who borrows from whom, its burst, its objective, who waits and why, what runs. No
-Textual in here.
-
-The list of queues as a tree: every queue below its cohort, cohorts foldable, quota as a bar. No Textual in here.
+A queue's page has quota, borrowing, burst, objective, waiting and running work, and the last decisions of fairness.
 """
 
 from __future__ import annotations
@@ -67,15 +64,15 @@ _FACTS = (
 
 
 class QueuePageData(NamedTuple):
-    """What the page of a queue shows."""
+    """Data of the page of a queue."""
 
     detail: QueueDetail
     row: dict[str, Any]
-    """Its line in the list of queues."""
+    """Its row in the list of queues."""
     waiting: Page
     running: Page
     fairness: FairnessReport | None = None
-    """Asked for on a slower beat."""
+    """Report on a slower interval."""
 
     @property
     def version(self) -> int:

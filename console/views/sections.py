@@ -1,10 +1,7 @@
-"""What pages of sections are made of: headed lines, links, and amounts as parts of bars.
+"""Sections: headed lines of which a page consists, with links and bars.
 
-What pages of sections are made of. No Textual in here.
-
-A page is sections of lines. A line may carry a link: the command that the `:` bar would take to go there.
-
-Amounts as parts of a bar. Every part has a sign of its own, so that it reads without colour. No Textual in here.
+A link is the line that the `:` bar would take to go there. `section_lines` gives the same sections as plain text to
+the shell. Every part of a bar has its own sign, so that it reads without colour.
 """
 
 from __future__ import annotations
@@ -136,8 +133,7 @@ def _shared(amounts: Sequence[int], width: int) -> list[int]:
 
 
 def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst: int = 0) -> list[tuple[BarPart, int]]:
-    """What a queue holds beside what it may: its own, borrowed, in a burst, lent to others, idle. Without a quota: what
-    it uses."""
+    """Parts of a queue's use and quota: own, borrowed, burst, lent, idle. Without a quota, its use."""
     if nominal is None:
         return [(USED, used)]
     burst = min(burst, borrowed)
@@ -153,7 +149,7 @@ def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst:
 
 
 def legend(parts: Sequence[BarPart]) -> list[Span]:
-    """What the signs mean."""
+    """The meaning of the signs."""
     spans: list[Span] = []
     for part in parts:
         spans += [(part.sign, part.tone), (f" {part.word}  ", "dim")]

@@ -1,11 +1,6 @@
-"""Recommendations and forecasts in words: for the shell as lines, for screens as sections.
+"""Recommendations and forecasts in words, for shell and screen.
 
-Recommendations and forecasts in words: for the shell as lines, for screens as the same lines. No Textual in here.
-
-The forecast page as sections: what was and what comes as one chart, what that means for what there is, and what can
-be done. No Textual in here.
-
-Values are in thousandths of the unit that people read, so that charts count in integers.
+Charts count in integers: values are thousandths of the unit shown.
 """
 
 from __future__ import annotations
@@ -46,15 +41,15 @@ SHOWN_LINES = 20
 MIN_OPEN = 2
 BAR = 22
 FULL, LIKELY, MAYBE = "█", "▓", "░"
-"""Up to p10, up to p50, up to p90."""
+"""Signs up to p10, up to p50, up to p90."""
 
 
 # --- the list
 
 
 def recommendation_lines(view: Recommendations, which_engine: Sequence[str], *, every: bool = False) -> list[str]:
-    """What is open, with what it rests on in a line or two: every one, or those that fit on a screen. `which_engine`
-    are the flags that a command needs to reach the same engine."""
+    """Open recommendations with their grounds in a line or two: all, or those that fit on a screen. `which_engine` are
+    flags that make a command reach the same engine."""
     lines: list[str] = []
     shown = 0
     for each in view.open:
@@ -115,7 +110,7 @@ def skill_text(each: Recommendation) -> str:
 
 
 def worth_text(each: Recommendation) -> str:
-    """What it is ranked by: GPU-hours a day."""
+    """Rank value: GPU-hours a day."""
     return f"{each.worth_gpu_milli_h / 1000:,.1f} GPU-hours a day{', thin evidence' if each.suggestion.thin else ''}"
 
 
@@ -145,7 +140,7 @@ def expected_text(expected: Expected) -> str:
 
 
 def track_text(track: Track) -> str:
-    """What came of its kind."""
+    """Record of suggestions of this kind."""
     judged = track.acted - track.unknown
     told = []
     if judged:
@@ -172,7 +167,7 @@ def followed_text(followed: Followed) -> str:
 
 
 def tried_text(simulated: SuggestionTrial, *, brief: bool = True) -> str:
-    """How the try on the twin stands."""
+    """State and result of the trial on the twin."""
     if simulated.state == "none":
         return f"not tried: {printable(simulated.why)}"
     if simulated.state == "failed":
@@ -224,7 +219,7 @@ def forecast_lines(view: Forecast, width: int = WIDTH) -> list[str]:
 
 
 def forecast_head(view: Forecast, width: int = WIDTH) -> list[str]:
-    """What is foretold, from what, and what weakens it."""
+    """Subject of a forecast, its basis, and its weaknesses."""
     unit, scale = shown_unit(view)
     of = printable(f"{view.of} {view.subject}".strip())
     missing = f", {view.missing_hours:,} missing" if view.missing_hours else ""
@@ -286,7 +281,7 @@ def shown_unit(view: Forecast) -> tuple[str, float]:
 
 
 def list_line(each: Recommendation, width: int) -> str:
-    """One recommendation on one line of a screen."""
+    """A recommendation in one line of a screen."""
     rank = f"{each.rank:>2}" if each.rank else " -"
     worth = f"{each.worth_gpu_milli_h / 1000:>8,.1f}"
     return cut(f"{rank}  {each.suggestion.id}  {worth}  {printable(each.suggestion.finding)}", width)
@@ -295,17 +290,17 @@ def list_line(each: Recommendation, width: int) -> str:
 ONE = 1000
 """Thousandths in one."""
 FAR = 3
-"""What there is is drawn where it is at most so many times as much as what is asked for."""
+"""Capacity is drawn up to this multiple of the demand."""
 TOO_SHORT = "too short"
 """Basis of a forecast that is none."""
 UNITS = {"micro-USD/h": ("USD/h", 1_000_000)}
 
 
 class CapacityStep(NamedTuple):
-    """How the subject gets more: a pool by nodes, a queue by quota."""
+    """Unit by which the subject grows: a node of a pool, or a unit of a queue's quota."""
 
     each: int
-    """Of one node, or of one unit of the quota, in thousandths of the chart's unit."""
+    """Size of one node, or of one unit of the quota, in thousandths of the chart's unit."""
     have: int
     """Nodes there are, or units of the quota."""
     most: int | None = None
@@ -315,7 +310,7 @@ class CapacityStep(NamedTuple):
 
 
 class ForecastPageData(NamedTuple):
-    """What is there before there is a forecast, and what is asked for."""
+    """Data that are there before the forecast, and the query."""
 
     version: int
     now_ms: int
@@ -327,9 +322,9 @@ class ForecastPageData(NamedTuple):
     past: tuple[tuple[int, int | None], ...]
     """(begin of an hour, mean), oldest first."""
     there_is: int | None
-    """What the subject has: capacity, or quota."""
+    """Capacity or quota of the subject."""
     what: str
-    """What that is, in a word."""
+    """A word for it."""
     boot_ms: tuple[int, int] | None
     """Median and 95th percentile of the time that new nodes take."""
     sizing: CapacityStep | None
@@ -443,7 +438,7 @@ def _legend(
 
 
 class CapacityShortfall(NamedTuple):
-    """Where the forecast rises above what there is."""
+    """Hours in which the forecast exceeds the capacity."""
 
     first_ms: int
     peak_ms: int
@@ -526,7 +521,7 @@ def ways(known: ForecastPageData, short: CapacityShortfall, width: int, *, read_
 
 
 def held(found: Forecast, width: int) -> list[Section]:
-    """What it rests on, how far such forecasts were right, and every hour."""
+    """Basis of the forecast, accuracy of such forecasts, and every hour."""
     rests = Section("Rests on", tuple(text_line(line) for line in forecast_head(found, width)), found.basis)
     skill = tuple(text_line(part) for line in forecast_skill(found) for part in _prose(line, width))
     hours = Section("Hours ahead", tuple(text_line(line) for line in bars(found, width)), found.metric)

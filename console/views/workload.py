@@ -1,19 +1,7 @@
-"""One workload as sections: its state and why, its life over time, its money, processes and lines they wrote.
+"""One workload as sections: state, reasons, timeline, cost, request, placement, relations, processes, and its output.
 
-What lies beside a workload: its money and its deadline, what it waits for and who for it, its array, proposals and
-findings about it, what was said of it. No Textual in here.
-
-The life of a workload as a bar over time and a line per state. No Textual in here.
-
-Each state has a sign of its own, so that the bar reads without colour.
-
-Processes of this machine in words. No Textual in here.
-
-One workload as sections: its state, why it waits and what would end that, where it runs, what happened to it.
-
-No Textual in here.
-
-What programs write, as lines that may be drawn: bytes of any kind come in, in any pieces.
+Each state has its own sign in the timeline, which therefore reads without colour. Output of programs arrives as bytes
+in any pieces and becomes lines that are safe to draw.
 """
 
 from __future__ import annotations
@@ -49,7 +37,7 @@ OVER = ("finished", "failed", "cancelled")
 
 
 class WorkloadContext(NamedTuple):
-    """What was asked for besides the workload itself; None: not known yet."""
+    """Answers to the questions besides the workload itself; None: not known yet."""
 
     siblings: tuple[str, ...] | None = None
     """States of members of its array, itself among them: of the first thousand."""
@@ -59,17 +47,17 @@ class WorkloadContext(NamedTuple):
     findings: tuple[tuple[str, str], ...] | None = None
     """(id, what is found) of those about it."""
     job: Mirrored | None = None
-    """What the scheduler says of it that decides, where that is not Muster."""
+    """The deciding scheduler's view of it, where that is not Muster."""
     outside: bool = False
-    """Whether another scheduler decides, whether or not it still knows this job."""
+    """True where another scheduler decides, even if it no longer knows this job."""
     processes: ProcessReport | None = None
-    """What runs for it on this machine."""
+    """Its processes on this machine."""
     said: tuple[Change, ...] = ()
-    """What happened to it since this console looks, newest first."""
+    """Events of it since this console looks, newest first."""
 
 
 def money_section(view: WorkloadDetail, likely: RuntimeEstimate | None) -> list[Section]:
-    """What it has cost, costs now and may come to; whether it makes its deadline."""
+    """Cost so far, per hour and in the end, and the odds of the deadline."""
     lines = []
     if view.cost_microusd or view.rate_microusd_hour:
         rate = f", {money(view.rate_microusd_hour)} an hour now" if view.rate_microusd_hour else ""
@@ -148,7 +136,7 @@ def _more(count: int) -> list[Line]:
 
 
 def related_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
-    """Where to go from here."""
+    """Links to related lists, proposals and findings."""
     room = max(8, width - 12)
     queue, tenant, array = (cut(printable(name), room) for name in (view.queue, view.tenant, view.array))
     lines = [Line((("queue      ", "dim"), (queue, "link")), _listed("queue", view.queue))]
@@ -183,7 +171,7 @@ def _states(beside: WorkloadContext) -> str:
 
 
 def said_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
-    """What was told of it as it happened; and that there is no more."""
+    """Recent events of the workload; and that there is no more."""
     lines = [
         Line(
             (
@@ -203,7 +191,7 @@ def said_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> S
 
 
 def action_section(available: Sequence[Action], context: Context) -> Section:
-    """What can be done with it, and what not and why."""
+    """Actions on it; impossible ones with the reason."""
     lines = []
     for action in available:
         if action.mutates and action.targets == "workload" and context.screen in action.screens:
@@ -239,7 +227,7 @@ class TimelineStretch(NamedTuple):
     begin_ms: int
     end_ms: int
     why: str
-    """What is said of how it began."""
+    """Detail of the transition that began it."""
 
 
 def stretches(history: Sequence[HistoryItem], now_ms: int) -> list[TimelineStretch]:
@@ -275,7 +263,7 @@ def bar(found: Sequence[TimelineStretch], width: int) -> tuple[Span, ...]:
 
 
 def timeline(history: Sequence[HistoryItem], now_ms: int, width: int) -> list[Section]:
-    """Where its time went."""
+    """Time spent in each state."""
     found = stretches(history, now_ms)
     if not found:
         return []
@@ -308,7 +296,7 @@ def _stretch_line(stretch: TimelineStretch, width: int) -> Line:
 def history_section(
     items: Sequence[HistoryItem], now_ms: int, width: int, most: int = SHOWN_HISTORY
 ) -> Section:  # fmt: skip
-    """What happened to it, the newest first."""
+    """Transitions, newest first."""
     lines = []
     for item in list(reversed(items))[:most]:
         glyph, tone = state_look(item.what)
@@ -360,12 +348,12 @@ def _line(workload: str, task: TaskView, width: int) -> Line:
 
 
 def task_line(task: TaskView) -> str:
-    """One task in a line."""
+    """A task in a line."""
     return " · ".join([f"{printable(task.name):<10}", f"{task.phase:<8}", *task_facts(task)])
 
 
 def task_facts(task: TaskView) -> list[str]:
-    """What is known of it besides its name and phase."""
+    """Facts of a task besides its name and phase."""
     ran = duration(task.ended_ms - task.started_ms) if task.ended_ms else ""
     words = (
         printable(task.ended),
@@ -430,12 +418,12 @@ def workload_sections(view: WorkloadDetail, likely: RuntimeEstimate | None, widt
 
 
 def status_sections(view: WorkloadDetail, width: int, unblocking: Unblocking | None = None) -> list[Section]:
-    """Its state; then, where it waits, why, and what was found to end that."""
+    """State of the workload; where it waits also the reasons, and a change that was found to end that."""
     return [_workload_state(view), *_reasons(view, unblocking, width)]
 
 
 def run_time_section(likely: RuntimeEstimate | None, width: int) -> Section:
-    """How long it may run in all, and how far to trust that."""
+    """Estimate of its whole run time, and its reliability."""
     return Section("How long it runs", tuple(map(text_line, wrap(estimate_line(likely), width))))
 
 

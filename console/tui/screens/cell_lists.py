@@ -1,23 +1,8 @@
-"""The pages that list the cell: workloads, queues, nodes, pools, orders, reservations, events; and one queue.
+"""Pages that list objects of the cell, and the page of one queue.
 
-All workloads. Enter opens one.
-
-All queues as a tree: what waits in each, whether it may start, and how much it uses, borrows and lends. Filtered or
-sorted it is a flat list. Enter opens a queue, `x` folds a cohort.
-
-All nodes. Enter opens one.
-
-All pools: how large, what boots and is on order, what they cost. Enter shows a pool's nodes.
-
-All orders of machines, and what has come of them.
-
-Nodes that are kept for later.
-
-What happens in the cell, newest first, as it happens. Enter opens the workload or node an event is about.
-
-While the first line is in view it follows; scrolled away from, it stays where it is read and tells how many are new.
-
-One queue: its quota and who borrows from whom, its objective, what waits in it and why, what runs.
+Lists: workloads, queues, nodes, pools, orders, reservations, events. Enter opens the object under the cursor. The list
+of queues is a tree; a filter or a sort order makes it flat, and `x` folds a cohort. Events follow the newest while the
+first line is in view, and otherwise stay in place and count new ones.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What is to come: demand of the hours ahead, and what if, before and after edits that the twin runs.
+"""Pages of the future: the forecast of demand, and what-if runs of the twin.
 
-Demand of the past and of the hours ahead. The past is there at once; the forecast is made beside the page.
-
-What if: edits are put together, the twin runs ahead with and without them, and before and after are compared.
-
-Runs are kept by the engine's process; the edits that are being put together are this page's own.
+The forecast page shows the past at once and the forecast when it is ready. The what-if page collects edits, has the
+twin run with and without them, and compares both. The engine's process keeps the runs; edits belong to the page.
 """
 
 from __future__ import annotations
@@ -43,14 +40,14 @@ if TYPE_CHECKING:
 HOURS = 48
 PAST_HOURS = 48
 SHOWN = ("demand_gpu", "demand_cpu", "demand_nodes", "used_gpu", "used_cpu", "waiting", "running", "cost_rate", "price")
-"""What can be chosen on the page; others are asked for by name."""
+"""Subjects to choose from on the page; others are asked for by name."""
 MAX_QUEUES = 100
 AGAIN_S = 5.0
 """Hours pass slowly: what happens in the cell has this page ask no more often."""
 
 
 class ForecastPageQuery(NamedTuple):
-    """What stands behind `:forecast`."""
+    """Argument of `:forecast`."""
 
     subject: str = ""
     metric: str = ""
@@ -302,7 +299,7 @@ def _boot_ms(client: Client, pool: PoolOverview | None) -> tuple[int, int] | Non
 
 
 LOOK_S = 0.5
-"""How often a run that goes on is looked at."""
+"""Interval of looks at a run that goes on."""
 
 
 class WhatIfRuns(NamedTuple):
@@ -340,7 +337,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
 
     @property
     def as_of(self) -> AsOf | None:
-        """Of when the cell was forked."""
+        """Moment at which the cell was forked."""
         shown = self.detail.shown if self.detail else None
         return None if shown is None else AsOf(shown.version, shown.at_ms)
 
@@ -395,7 +392,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
     # --- putting together
 
     def add(self, edit: AnyEdit) -> None:
-        """One more edit."""
+        """Add an edit."""
         self.edits.append(edit)
         self._draw()
 

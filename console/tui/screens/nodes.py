@@ -1,11 +1,7 @@
-"""The nodes of the cell: the map of them with its tiles, and the page of one node.
+"""Pages of nodes: the topology map, and one node.
 
-A map of tiles with a cursor, drawn with Textual's Line API: its cost is that of the lines in view.
-
-The cell as a map: zones, blocks, racks, nodes. Enter goes closer, `z` or Esc back out, `m` colours it by something
-else. What acts on a domain acts on its nodes, by id.
-
-One node: what it has, what is free on it and on each device, and the workloads bound to it.
+The map shows zones, blocks, racks or nodes as tiles with a cursor. Enter zooms in, `z` or Esc zooms out, `m` changes
+the colouring. An action on a domain acts on its nodes, by id. Only lines in view are drawn.
 """
 
 from __future__ import annotations
@@ -385,7 +381,7 @@ class TopologyPane(DetailPane[HeatMap]):
         return tuple((level, getattr(tile, level)) for level in levels)
 
     def zoom_out(self) -> None:
-        """One level back, to the tile that was zoomed into."""
+        """Go back one level, to the tile that was zoomed into."""
         if self._out:
             view, tile = self._out.pop()
             self._look_at(view._replace(colouring=self._view.colouring), tile)
@@ -427,7 +423,7 @@ class TopologyPane(DetailPane[HeatMap]):
     # --- acting
 
     def acted_on(self, action: Action, context: Context) -> tuple[ActionTarget, ...]:
-        """Of a domain those that the action is possible for: nobody has chosen the others."""
+        """Nodes of a domain for which the action is possible."""
         if len(context.targets) < 2:
             return context.targets
         return tuple(

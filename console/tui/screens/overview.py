@@ -44,7 +44,7 @@ class OverviewPane(DetailPane[OverviewData]):
 
     @property
     def TAILS(self) -> bool:  # type: ignore[override]
-        """What has just happened is told where there is a third column."""
+        """True where there is a third column, which shows recent events."""
         return self.app.size.width >= VERY_WIDE
 
     def ask(self, client: Client) -> OverviewData:

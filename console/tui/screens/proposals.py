@@ -1,13 +1,8 @@
-"""What might be done and what is proposed: recommendations, the list of proposals, and each of them.
+"""Pages of recommendations and proposals.
 
-All proposals, what needs a person first. Enter opens one.
-
-One proposal: the page on which it is approved. The plan first, from the typed plan alone; then who has voted, how
-far it is, what has changed since; and what people wrote, framed.
-
-A vote for it is taken once the end of the plan has been on the screen.
-
-What stands out and what might be done: the list, and one of them with all it rests on.
+The list of proposals begins with those that need a person. The page of a proposal shows the plan from its typed form,
+then votes, progress, changes since, and the words of people in a frame. A vote is taken after the end of the plan has
+been on the screen. The page of recommendations lists them and explains the one under the cursor.
 """
 
 from __future__ import annotations
@@ -60,12 +55,12 @@ if TYPE_CHECKING:
 
 
 ASK_S = 2.0
-"""How often it is asked anew what nothing else tells: votes change no state of the cell."""
+"""Interval of questions for votes, which change no state of the cell."""
 DRAW_S = 1.0
 SHARE = 20
 """An answer that took so long is asked for again after so many times that: the engine answers between its turns."""
 OVER_S = 30.0
-"""How often those that are over are asked for."""
+"""Interval of questions for finished proposals."""
 MAX_OPEN, MAX_OVER = 64, 8
 """Proposals that are listed: under way, and of each state in which they are over."""
 OVER = tuple(sorted(typed_plan.ENDED - set(SHOWN_STATES)))
@@ -151,10 +146,9 @@ class ProposalsPane(WordsPane):
 
 
 PROPOSAL_REFRESH_S = 1.0
-"""How often it is asked anew what nothing else tells, as long as something can become of it: votes change no state of
-the cell."""
+"""Interval of questions for votes on an open proposal; they change no state of the cell."""
 SELDOM_S = 5.0
-"""The same for what is over."""
+"""Interval for a finished proposal."""
 IS_SUGGESTION = re.compile("R-[a-z2-7]{5}")
 
 
@@ -164,7 +158,7 @@ class ProposalPage(NamedTuple):
     at: float
     """Monotonic clock when that was answered."""
     fresh: Fresh | None
-    """What a stale one would do now."""
+    """A stale proposal, as it would be now."""
 
 
 class ProposalPane(DetailPane[ProposalPage]):
@@ -208,7 +202,7 @@ class ProposalPane(DetailPane[ProposalPage]):
 
     @property
     def note(self) -> str:
-        """What to press next, or for what it waits."""
+        """The key to press next, or the reason for waiting."""
         if self.detail is None:
             return ""
         shown = self.detail.proposal
@@ -243,7 +237,7 @@ class ProposalPane(DetailPane[ProposalPage]):
 
     @property
     def plan_width(self) -> int:
-        """Of the plan as it was read."""
+        """Width at which the plan was read."""
         return self._plan_width
 
     def refuse_unread(self) -> None:
@@ -387,7 +381,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
-        """What it could be proposed as; a suggestion is no object of the cell."""
+        """The chosen suggestion as a target of actions, though it is no object of the cell."""
         chosen = self.chosen()
         if chosen is None:
             return ()

@@ -1,10 +1,7 @@
-"""One workload, why it waits and where it runs, and what its tasks write as a log that follows.
+"""Pages of one workload, and of the output of its tasks.
 
-One workload: its state, why it waits and what would end that, where it runs, what happened to it.
-
-Lines of a log, the newest at the bottom. Draws with the Line API, so that it costs what is in view.
-
-What a task of a workload has written on this machine, and goes on writing: the newest at the bottom.
+The page of a workload asks for what is slow (unblocking change, estimates, proposals, findings) after the first paint.
+The output page follows the end of a log and draws only the lines in view.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ SAID = 12
 MAX_SIBLINGS = 1_000
 MAX_PROPOSALS = 64
 LOOK_S = 0.5
-"""How long the engine may hold the question how far a run of the twin is."""
+"""Longest time the engine may hold a question for a run's progress."""
 OVER = ("finished", "failed", "cancelled")
 
 
@@ -103,7 +100,7 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         return left, right
 
     def told_before(self) -> list[Section]:
-        """What the list told of it from which it was opened."""
+        """The row of the list from which it was opened."""
         stack = cast("MusterApp", self.app).navigator.stack
         below = stack[-2] if len(stack) > 1 else None
         row = below.table.row_with(self._workload_id) if isinstance(below, TablePane) else None
@@ -227,7 +224,7 @@ def findings_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str],
 
 
 MAX_LINES = 20_000
-"""Held at once: of more the oldest go, and come back when they are scrolled to."""
+"""Lines in memory. Older ones are dropped, and read again on scrolling up."""
 
 
 class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
@@ -261,13 +258,13 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
         self._tones: dict[str, Style] = {}
 
     def show(self, lines: Sequence[str], open_line: str = "") -> None:
-        """These instead."""
+        """Replace all lines."""
         self.lines = list(lines)
         self._open_line = open_line
         self._settle()
 
     def add(self, lines: Sequence[str], open_line: str) -> int:
-        """These behind the others; `open_line` is not ended yet. Returns how many of the oldest had to go."""
+        """Append lines; `open_line` has not ended. Returns the number of oldest lines dropped."""
         self.lines += lines
         self._open_line = open_line
         gone = max(0, len(self.lines) - MAX_LINES)
@@ -277,7 +274,7 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
         return gone
 
     def put_before(self, lines: Sequence[str]) -> None:
-        """These above the others, which stay where they are read."""
+        """Prepend lines. The lines in view stay in place."""
         self.lines[:0] = lines
         self._settle(len(lines))
 
@@ -348,11 +345,11 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
 FIRST = 256 << 10
 """Bytes of the end that are shown first, and that are read at once when somebody goes further back."""
 WAIT_S = 10.0
-"""Of one question for more."""
+"""Longest time of one question for more output."""
 PAUSE_S = 0.3
 """Between two looks where more may come: what is written in it is drawn at once."""
 AGAIN_S = 2.0
-"""Before the next try where there was nothing, or nobody."""
+"""Pause before the next try without new output or without an engine."""
 
 
 class OutputPane(Pane):
@@ -409,7 +406,7 @@ class OutputPane(Pane):
         self.run_worker(self._follow(), exclusive=True, group="follow")
 
     def next_task(self) -> None:
-        """That of the next member of the gang, or of the attempt before once all were seen."""
+        """Go to the next member of the gang, or to the attempt before once all were seen."""
         attempts = self._report.attempts if self._report is not None else ()
         here = next((each for each in attempts if self._part and each.attempt == self._part.attempt), None)
         if here is None or self._part is None:

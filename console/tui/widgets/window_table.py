@@ -30,10 +30,10 @@ Fetch = Callable[[int, int], Window]
 
 
 class TablePosition(NamedTuple):
-    """Where in a table a person is."""
+    """Place of a person in a table."""
 
     index: int = 0
-    """Of the row under the cursor."""
+    """Index of the row under the cursor."""
     id: str = ""
     top: int = 0
     """Index of the first row in view."""
@@ -166,17 +166,17 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     @property
     def headings(self) -> tuple[Heading, ...]:
-        """Of the rows that are asked for."""
+        """Columns of the rows that are asked for."""
         return self._next[0]
 
     @property
     def fetch(self) -> Fetch | None:
-        """What gives the rows that are shown."""
+        """The function that gives the rows."""
         return self._fetch
 
     @property
     def matched(self) -> int:
-        """How many rows there are; -1 before the first answer."""
+        """Number of rows; -1 before the first answer."""
         return self._rows.matched
 
     @property
