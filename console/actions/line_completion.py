@@ -94,7 +94,7 @@ class CompletionRequest(NamedTuple):
 
     begun: str
     kinds: tuple[str, ...] = ()
-    """Of `engine.model.queries.Named`; empty: all."""
+    """Kinds of `engine.model.queries.Named`; empty: all."""
     before: str = ""
     files: bool = False
 
@@ -178,7 +178,7 @@ def _ids(action: Action, argument: str, word: str, first: bool) -> CompletionReq
 
 
 def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -> CompletionRequest | None:
-    """What an argument of an action names: the one whose flag stands before it, else what stands by its place."""
+    """Meaning of an argument of an action: by the flag before it, else by its place."""
     known = typed_arguments(action)
     flag = next((each for each in known if before and each.name == before[-1]), None)
     if flag is None and (first or action.past):
@@ -188,7 +188,7 @@ def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -
 
 
 def _listed(word: str, kinds: tuple[str, ...]) -> CompletionRequest:
-    """Of `a,b`, the last."""
+    """Last item of `a,b`."""
     before, comma, begun = word.rpartition(",")
     return CompletionRequest(begun, kinds, before + comma)
 

@@ -84,11 +84,11 @@ class Lines:
         return line.decode(errors="replace").strip()
 
     def waiting(self) -> bool:
-        """Whether a line, a part of one, or the end is there already."""
+        """True where a line, a part of one, or the end of input is there."""
         return bool(self._kept) or bool(select.select([self._descriptor], [], [], 0)[0])
 
     def forget(self) -> None:
-        """At a terminal: what was typed before it was asked for is no answer."""
+        """Drop what was typed at a terminal before the question: it is no answer."""
         if self.at_terminal:
             import termios
 
@@ -105,11 +105,11 @@ DECISIONS = ("approve", "reject", "execute", "pause", "withdraw", "roll_back")
 MIN_REASON = 3
 """Characters of a reason."""
 WIDTH = 100
-"""Of the plan whose text is hashed for a signature, in cells."""
+"""Cells of the plan whose text is hashed for a signature."""
 
 
 class Deciding:
-    """What one person has heard of plans, and what they answer."""
+    """Decisions of one person, and the plans that were read to them."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ AT_ONCE = 20
 """Lines that are said before one is asked whether to go on."""
 DRAFTED = ("draft", "handover", "incident")
 FOLLOW_S = 1.0
-"""Longest wait for something to happen before the person's keys are looked at again."""
+"""Longest wait for news before the person's input is looked at again."""
 OWN = {
     "next": "what comes next of the answer",
     "previous": "what came before",
@@ -289,18 +289,18 @@ OWN = {
     "help": "this",
     "quit": "leave; Ctrl-D does too",
 }
-"""What can be said besides the commands of the `:` bar."""
+"""Commands of linear mode besides those of the `:` bar."""
 
 
 @dataclass(frozen=True)
 class PagedText:
-    """What is being read: a part of it at a time."""
+    """An answer that is read out in parts."""
 
     line: str
     part: Part
     start: int = 0
     lines: tuple[SpokenLine, ...] = ()
-    """Those that were said last."""
+    """The lines that were read out last."""
     total: int = 0
 
     @property
@@ -330,7 +330,7 @@ def run(
 
 
 class Conversation:
-    """One person, one engine, one place at a time."""
+    """A conversation of one person with one engine."""
 
     def __init__(
         self, connect: Callable[[], Client], identity: Identity, hears: Lines, says: IO[str], *, read_only: bool
@@ -352,13 +352,13 @@ class Conversation:
         print(printable(text), file=self._says, flush=True)
 
     def ask(self, question: str) -> str:
-        """What a person answers, empty at the end of the input. What was typed before the question does not count."""
+        """Ask, and return the answer; empty at the end of input. Text typed before the question does not count."""
         self._hears.forget()
         print(printable(question), file=self._says, end=" " if self._hears.at_terminal else "\n", flush=True)
         return self._hears.line() or ""
 
     def turn(self) -> None:
-        """One line of the person, and its answer."""
+        """Read one line of the person and answer it."""
         if self._hears.at_terminal:
             print("muster> ", file=self._says, end="", flush=True)
         line: str | None = ""
@@ -411,7 +411,7 @@ class Conversation:
             self._tell(error)
 
     def _tell_news(self) -> None:
-        """What has happened since the last answer, in one line: the worst first, by name."""
+        """Say in one line what has happened since the last answer, the worst first, by name."""
         if self.left:
             return
         found = self.client().changes(self._seen, 0.0)

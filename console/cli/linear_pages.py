@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 QUOTED = "quoted: "
-"""Before what somebody else wrote: on the screen it stands behind a gutter."""
+"""Prefix of untrusted text, in place of the gutter."""
 FACTS = 7
-"""Of a row; its page has the rest."""
+"""Columns of a row that are read out; its page has the rest."""
 
 _SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff]+")
 """Rules, bars, charts."""
 _GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▸▾☐☑■□▲▼◆★☆]")
-"""What always stands beside its word."""
+"""Glyphs that always stand beside their word."""
 _WORDS = {
     "·": ", ",
     "›": ", ",
@@ -54,7 +54,7 @@ _GAP = re.compile(r"\s{2,}")
 
 
 class SpokenLine(NamedTuple):
-    """One line, and the command that tells more of it."""
+    """A line, and the command that leads to more of it."""
 
     text: str
     link: str = ""
@@ -72,7 +72,7 @@ def said_of(sections: Sequence[Section]) -> list[SpokenLine]:
 
 
 def _facts(lines: Sequence[Line]) -> list[SpokenLine]:
-    """What a line goes on with below joins it."""
+    """Spoken lines of a section; a continuation joins its line."""
     facts: list[SpokenLine] = []
     for line in lines:
         text = "".join(part for part, _ in line.spans)
@@ -117,7 +117,7 @@ def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLin
 
 
 def changes(before: Sequence[SpokenLine], now: Sequence[SpokenLine]) -> list[SpokenLine]:
-    """What a page says now that it did not say before, and the reverse."""
+    """Lines a page has now and did not have before, and lines that are gone."""
     was, is_now = {line.text for line in before}, {line.text for line in now}
     new = [line for line in now if line.text not in was]
     gone = [SpokenLine(f"no more: {line.text}") for line in before if line.text not in is_now]
@@ -127,7 +127,7 @@ def changes(before: Sequence[SpokenLine], now: Sequence[SpokenLine]) -> list[Spo
 WIDTH = 160
 """For which pages are laid out, in cells: wide enough that little of a line is cut."""
 LAST_BYTES, LAST_LINES = 64 << 10, 40
-"""Of what a task has written, so much is told: its end."""
+"""Size of the end of a task's output that is read out."""
 NAMED = 3
 """Things that are named of each kind of news."""
 WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining", "cordoned")
@@ -145,7 +145,7 @@ Part = Callable[[int, int], tuple[list[SpokenLine], int]]
 
 
 def part_of(line: str, client: Callable[[], Client]) -> Part:
-    """What a page has to say, for the `:` line that leads to it. Raises MusterError, FilterError."""
+    """The spoken page that a `:` line leads to. Raises MusterError, FilterError."""
     name, _, argument = line.partition(" ")
     if name == "overview":
         return partial(sliced, overview(client))
@@ -179,14 +179,14 @@ def _workload_columns(connect: Callable[[], Client], workload_id: str) -> Sequen
 
 
 def findings(client: Callable[[], Client]) -> list[SpokenLine]:
-    """What needs somebody: the first section of the overview."""
+    """Findings that need somebody: the first section of the overview."""
     pane = cast("DetailPane[object]", new_page("overview", "", client, EventLog()))
     left, right = pane.columns(pane.ask(client()), WIDTH)
     return said_of([*left, *right][:1])
 
 
 def overview(client: Callable[[], Client]) -> list[SpokenLine]:
-    """What needs somebody, and the cell in a few lines. The tables of the page are lists of their own."""
+    """Findings, and the cell in a few lines. The tables of the page are lists of their own."""
     told = [SpokenLine(spoken(printable(line))) for line in overview_lines(client().overview())]
     return [*findings(client), SpokenLine("The cell."), *told]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHOWN_STEPS = 40
 WIDTH = 78
-"""Of what is shown before a vote, in characters."""
+"""Cells of a plan that is shown before a vote."""
 STOPPED_SHORT = 4
 """Exit code of what was begun and is not done."""
 _FLAGS = (
@@ -59,8 +59,7 @@ def submit(arguments: argparse.Namespace) -> None:
 
 
 def in_this_folder(client: Client, workloads: tuple[WorkloadSpec, ...]) -> tuple[WorkloadSpec, ...]:
-    """Where Slurm runs it, work that names no folder begins in the one it is submitted from, and leaves its output
-    there, as with sbatch."""
+    """Give work without a folder the current one where Slurm runs it, as sbatch does."""
     import os
 
     import msgspec
@@ -110,7 +109,7 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def propose_and_do(arguments: argparse.Namespace, client: Client, request: Request) -> int:
-    """The same with what is to be proposed; `--dry-run` shows it alone."""
+    """Propose a request, confirm it, and carry it out; `--dry-run` only shows it."""
     if arguments.dry_run:
         shown = client.preview(request)
         write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
@@ -207,8 +206,8 @@ def go_on(client: Client, outcome: Outcome) -> str:
 
 
 def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int:
-    """What a deed has led to, and what comes `then`: ids to standard output, the rest beside it. The exit code: 4 where
-    it was begun and stopped short."""
+    """Print the outcome of an action and the next command: ids to standard output, the rest to standard error. Returns
+    exit code 4 where it began and stopped short."""
     if arguments.json:
         write_json(outcome)
     else:

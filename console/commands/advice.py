@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 WAIT_S = 10.0
-"""Longest wait for news of a run at a time."""
+"""Longest wait of one question for news of a run."""
 
 
 def whatif(arguments: argparse.Namespace) -> None:
@@ -65,7 +65,7 @@ def whatif(arguments: argparse.Namespace) -> None:
 
 
 def eta(arguments: argparse.Namespace) -> None:
-    """When a workload starts; or how well such estimates have held."""
+    """Print the start of a workload, or the accuracy of such estimates."""
     if arguments.score == bool(arguments.id):
         raise SpecError("", "give the id of a workload, or --score", "See `muster eta --help`")
     with closing(connect(arguments)) as client:
@@ -107,7 +107,7 @@ def ended(client: Client, ask: Ask, *, quiet: bool) -> Answer:
 
 
 def _tell_progress(status: RunStatus | None) -> None:
-    """One line that is written over; None takes it away."""
+    """Write progress over the last such line; None removes it."""
     if not sys.stderr.isatty():
         return
     text = "" if status is None else f"running ahead … {status.progress_permille / 10:.0f}%"
@@ -115,7 +115,7 @@ def _tell_progress(status: RunStatus | None) -> None:
 
 
 def ahead(arguments: argparse.Namespace) -> dict[str, Any]:
-    """How far, how often and with what to run ahead, as far as it was said. Raises SpecError naming the flag."""
+    """Horizon, seeds and arrivals of a run, as far as they were given. Raises SpecError naming the flag."""
     given = {"seed": arguments.seed, "arrivals": arguments.arrivals, "horizon_ms": horizon_ms(arguments.horizon)}
     if arguments.seeds is None:
         return given
@@ -137,7 +137,7 @@ def horizon_ms(text: str) -> int:
 
 
 def _workloads_of(name: str, client: Client) -> tuple[WorkloadSpec, ...]:
-    """What `submit FILE` in an edit adds."""
+    """Workloads of `submit FILE` in an edit."""
     from console.forms.fields import clock_of
     from console.forms.work_files import read_workloads
 
@@ -150,7 +150,7 @@ LOOK_S = 0.1
 
 
 def recommend(arguments: argparse.Namespace) -> None:
-    """What stands out, and what might be done about it; or, with --reject, no more of one of them."""
+    """List recommendations; with --reject, set one aside."""
     with closing(connect(arguments)) as client:
         if arguments.reject:
             rejected = client.reject_recommendation(arguments.reject, arguments.reason)
@@ -168,7 +168,7 @@ def recommend(arguments: argparse.Namespace) -> None:
 
 
 def explain(arguments: argparse.Namespace) -> None:
-    """One recommendation with its evidence, what else could be done, and before and after on the twin."""
+    """Print a recommendation with evidence, alternatives, and before and after on the twin."""
     with closing(connect(arguments)) as client:
         found = tried(client, arguments.id, None if arguments.wait else PATIENCE_S)
     write_json(found) if arguments.json else write_lines(explanation_lines(found, which_engine(arguments)))
@@ -209,7 +209,7 @@ KIND = 18
 """Cells of a kind's name."""
 POOL = 18
 MAX_KINDS = 8
-"""Shown where not all is asked for: a screen."""
+"""Kinds shown without --all: a screen."""
 
 
 def size(arguments: argparse.Namespace) -> None:
@@ -251,7 +251,7 @@ def size_lines(report: SizingReport, *, every: bool = False) -> list[str]:
 
 
 def estimate_text(use: UseEstimate) -> str:
-    """What one task will use."""
+    """Expected use of one task."""
     grounds = {
         "kind": f"{use.runs:,} runs of its kind",
         "tenant": f"what part of its requests its tenant's work used, {use.runs:,} runs",
@@ -350,5 +350,5 @@ def option_row(option: PlacementOption) -> list[str]:
 
 
 def percent(ppm: int) -> str:
-    """What is not nothing never reads 0 %."""
+    """Parts per million as percent. A share above nothing never reads 0%."""
     return "<1%" if 0 < ppm < 10_000 else f"{ppm / 10_000:.0f}%"

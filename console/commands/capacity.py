@@ -133,7 +133,7 @@ TITLES = ("POOL", "READY", "BOOTING", "ORDERED", "OTHER", "ASKED", "WANTED", "LE
 
 
 def scaling(arguments: argparse.Namespace) -> None:
-    """How large each pool is and should be, and what the autoscaler goes by."""
+    """Print present and wanted sizes of pools, and the inputs of the autoscaler."""
     with closing(connect(arguments)) as client:
         report = client.scaling()
     write_json(report) if arguments.json else write_lines(lines(report))
@@ -171,7 +171,7 @@ _MOVE_TITLES = ("MOVE", "QUEUE", "SIZE", "WORK LOST", "FROM", "TO")
 
 
 def fragmentation(arguments: argparse.Namespace) -> None:
-    """How much of the free GPU the live mix of work could not use, by pool and by kind of task."""
+    """Print the free GPU that live work could not use, by pool and by kind of task."""
     with closing(connect(arguments)) as client:
         report = client.fragmentation()
     write_json(report) if arguments.json else write_lines(fragmentation_lines(report))
@@ -229,7 +229,7 @@ def _task(kind: ShapeFragmentation) -> str:
 
 
 def _statements(report: FragmentationReport) -> list[str]:
-    """Of what waits and cannot use all that is free, in a sentence each."""
+    """A sentence for each waiting workload that cannot use all that is free."""
     blocked = [kind for kind in report.shapes if kind.waiting and kind.fits < kind.fits_in_one_piece]
     lines = [
         f"free {quantity('gpu_milli', kind.free_milli)}, usable for tasks of {quantity('gpu_milli', kind.gpu_milli)}: "
@@ -275,7 +275,7 @@ def consolidate(arguments: argparse.Namespace) -> None:
 
 
 def is_wanted(answer: Consolidation) -> bool:
-    """Whether there is a plan that is worth what it costs."""
+    """True where a plan is worth its cost."""
     return answer.found is not None and answer.found.worth_it
 
 

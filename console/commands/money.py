@@ -48,7 +48,7 @@ SHELL_WIDTH = 78
 """Cells of a quote, without its indent."""
 MINUTE_MS = 60_000
 ON_MS = 20_000
-"""Of running ahead, once the quick answer is there and somebody looks on."""
+"""Time of running ahead after the quick answer, while somebody looks on."""
 TONIGHT_MS = 22 * HOUR_MS
 """After the cell's midnight (UTC)."""
 
@@ -268,7 +268,7 @@ def showback_lines(report: Showback) -> list[str]:
 
 
 def budgets(arguments: argparse.Namespace) -> None:
-    """What is spent, how fast, and when it will be gone."""
+    """Print spending, its rate, and the end of each budget."""
     with closing(connect(arguments)) as client:
         report = client.budgets()
     write_json(report) if arguments.json else write_lines(budget_lines(report))

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS = 80
-"""Of a terminal that a list must fit."""
+"""Terminal width that a list must fit."""
 MAX_LISTED = 200
 _PROPOSAL = re.compile(r"P-[0-9]{1,11}")
 
@@ -85,7 +85,7 @@ _PROPOSAL = re.compile(r"P-[0-9]{1,11}")
 
 
 def propose(arguments: argparse.Namespace) -> None:
-    """Its id to standard output; what was put to the vote, and whose votes it needs, beside it."""
+    """Propose: the id goes to standard output, the plan and its missing votes to standard error."""
     with closing(connect(arguments)) as client:
         request = _asked(arguments, client)
         if arguments.dry_run:
@@ -98,7 +98,7 @@ def propose(arguments: argparse.Namespace) -> None:
 
 
 def revise(arguments: argparse.Namespace) -> None:
-    """Without a file: the same again, for the cell as it is now."""
+    """Revise a proposal; without a file, for the cell as it is now."""
     with closing(connect(arguments)) as client:
         request = read_plan(arguments.file) if arguments.file else request_of(client.proposal(arguments.id))
         made = client.revise(arguments.id, request)
@@ -145,7 +145,7 @@ def _put(arguments: argparse.Namespace, made: Proposal, now_ms: int) -> None:
 
 
 def proposals(arguments: argparse.Namespace) -> None:
-    """What needs a person first; those that are over only when asked for."""
+    """List the proposals that need a person; finished ones on request."""
     states = _states(arguments)
     with closing(connect(arguments)) as client:
         me = client.whoami()
@@ -170,7 +170,7 @@ def proposals(arguments: argparse.Namespace) -> None:
 
 
 def _roles(client: Client, me: Caller) -> frozenset[str]:
-    """Of whoever asks: those of the person that they say they are, else those of their account."""
+    """Roles of the caller: of the person they claim to be, else of their account."""
     person = next((line for line in client.policy().people if f"person:{line[0]}" == me.me), None)
     return frozenset(me.roles if person is None else person[1].replace(",", " ").split())
 
@@ -221,7 +221,7 @@ def show_lines(proposal: Proposal, now_ms: int, me: str, fresh: Fresh | None) ->
 
 
 def _fresh(client: Client, proposal: Proposal) -> Fresh | None:
-    """What proposing a stale plan again would show."""
+    """The stale proposal as it would be if proposed again."""
     if not proposal.stale:
         return None
     try:
@@ -318,7 +318,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Of a proposal, or the action of that name on workloads."""
+    """Resume a proposal, or workloads by the action of that name."""
     if len(arguments.ids) == 1 and _PROPOSAL.fullmatch(arguments.ids[0]):
         return _do(arguments, lambda client: client.resume(arguments.ids[0], arguments.accept))
     if arguments.accept:
@@ -474,7 +474,7 @@ def _remedy(problem: str, at: tuple[str | int, ...]) -> str:
 
 
 def _step(document: YamlDocument, at: tuple[str | int, ...], step: Any) -> Any:
-    """With what belongs to the act apart from what belongs to the step."""
+    """A step with the fields of its act set apart."""
     if not isinstance(step, dict):
         return step
     _known(document, at, step, STEP)

@@ -45,7 +45,7 @@ WHY = (
 )  # fmt: skip
 """Fields of a workload that `muster why --json` gives."""
 WIDTH = 78
-"""Of what is drawn as on a page, in cells, without the indent."""
+"""Cells of the sections of a page in the shell, without the indent."""
 WINDOW = 10_000
 """Rows asked for at a time; the engine gives no more in one answer."""
 
@@ -70,7 +70,7 @@ def overview(arguments: argparse.Namespace) -> None:
 
 
 def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
-    """How fast money goes, and where that leads by the end of each budget's window; the worst first. At most a line."""
+    """Spending rate of the worst budgets, and their forecast at the end of the window. At most a line."""
 
     def course(line: BudgetLine) -> int:
         return line.forecast_microusd * 100 // max(1, line.spec.limit_microusd)
@@ -86,7 +86,7 @@ def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
 
 
 def pending_lines(health: Health) -> list[str]:
-    """What waits for people; nothing where nothing does."""
+    """Proposals that wait for votes or got stuck; empty without any."""
     lines = []
     if health.awaiting:
         lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposals")
@@ -124,7 +124,7 @@ def get(arguments: argparse.Namespace) -> None:
 
 
 def _is_page(arguments: argparse.Namespace) -> bool:
-    """Whether one thing is shown as on its page. Columns, CSV and JSON of a queue are of its row in the list."""
+    """True where one thing is shown as on its page. Columns, CSV and JSON of a queue are of its row in the list."""
     if arguments.kind == "queues":
         return not (arguments.json or arguments.columns or arguments.output == "csv")
     return arguments.kind in ("workloads", "nodes") and arguments.output != "csv"
@@ -153,7 +153,7 @@ def why(arguments: argparse.Namespace) -> None:
 
 
 def mirrored(client: Client, workload_id: str) -> Mirrored | None:
-    """What another scheduler says of the workload; None where Muster decides, or nothing is said."""
+    """The other scheduler's view of the workload; None where Muster decides, or it is not known there."""
     try:
         return client.mirrored(workload_id)
     except NotFoundError:
@@ -161,12 +161,12 @@ def mirrored(client: Client, workload_id: str) -> Mirrored | None:
 
 
 def write_json(value: Any) -> None:
-    """One JSON value and a line end on standard output. What could act on a terminal is in the escapes of JSON."""
+    """Write one JSON value and a line end to standard output. Control characters are JSON escapes."""
     sys.stdout.write(inert_json(msgspec.json.encode(value).decode()) + "\n")
 
 
 def write_text(text: str) -> None:
-    """What `console.text.plain_tables` made: in it nothing can act on a terminal."""
+    """Write text of `console.text.plain_tables`, which cannot act on a terminal."""
     write_lines(text.splitlines())
 
 
@@ -176,12 +176,12 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def tell_lines(lines: Iterable[str]) -> None:
-    """The same beside the data, on standard error."""
+    """Write lines to standard error, guarded in the same way."""
     sys.stderr.writelines(f"{_line(line)}\n" for line in lines)
 
 
 def _line(text: str) -> str:
-    """Of any length: it may be a script, or a list of ids."""
+    """A safe line of any length, such as a script or a list of ids."""
     part = LONGEST // 10  # an escape takes up to ten characters
     return "".join(printable(text[at : at + part]) for at in range(0, len(text), part))
 
@@ -215,7 +215,7 @@ def _get_one(arguments: argparse.Namespace) -> None:
 
 
 def _all_rows(client: Client, query: Query, limit: int) -> Page:
-    """Up to `limit` rows (0: all) of one answer after another."""
+    """Up to `limit` rows (0: all), window after window."""
     page = client.query(msgspec.structs.replace(query, limit=min(limit or WINDOW, WINDOW)))
     while page.rows and len(page.rows) < min(limit or page.matched, page.matched):
         left = (limit or page.matched) - len(page.rows)

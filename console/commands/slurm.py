@@ -73,7 +73,7 @@ def retry(arguments: argparse.Namespace) -> int:
 
 
 def again(detail: IntentDetail, reason: str) -> Request:
-    """What has the same done once more. Raises RefusedError for one that does not wait for a person."""
+    """Try an intent once more. Raises RefusedError for one that does not wait for a person."""
     from engine.model.errors import RefusedError
     from runbooks.plans.typed_plan import Request, StepRequest
 

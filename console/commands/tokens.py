@@ -124,7 +124,7 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 LONGEST_S = 1_800.0
 """However long the provider would wait."""
 SLOWER_S = 5.0
-"""What a provider that says slow_down is asked less often by (RFC 8628, 3.5)."""
+"""Added pause after a provider's slow_down (RFC 8628, 3.5)."""
 
 
 def login(arguments: argparse.Namespace) -> None:

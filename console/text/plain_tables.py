@@ -176,7 +176,7 @@ def _tags(bond: Affinity) -> str:
 
 
 def _topology(view: TopologyDetail) -> list[tuple[str, str]]:
-    """What closeness it asks for, and how it lies in the network."""
+    """Requested closeness of a workload, and its place in the network."""
     asked = [f"one {_level(view.required)} required"] if view.required else []
     asked += [f"one {_level(view.preferred)} preferred"] if view.preferred else []
     pairs = [("topology", ", ".join(asked))] if asked else []

@@ -265,7 +265,7 @@ class RefreshThrottle:
 
     @property
     def _covered(self) -> bool:
-        """What lies over the page would be drawn anew with it, and is what is read."""
+        """True while a dialog lies over the page: drawing the page would draw it too."""
         return len(self._app.screen_stack) > 1
 
     def _rested(self) -> None:

@@ -187,7 +187,7 @@ class ConfirmDialog(AskingDialog):
         self.call_after_refresh(self._look_for_end)
 
     def _behind(self, width: int) -> list[Section]:
-        """What stands behind the plan: what led to it, who else must vote, what people wrote."""
+        """Sections behind the plan: its origin, missing votes, and words of people."""
         found = [Section("Found", tuple(self._found(width)), "by the recommender")] if self._found is not None else []
         if not by_author_alone(self._proposal):
             needs = hanging("vote  ", others_needed(self._proposal), width, "dim", "warn")
@@ -333,7 +333,7 @@ class DecideDialog(AskingDialog):
 
     @on(PlanView.LaidOut)
     def _look_for_end(self) -> None:
-        """Where it does not fit, it is read on to its end before a yes."""
+        """Note that the end of the plan was on the screen, which a yes needs."""
         body = self._body
         laid_out = body.size.height and body.virtual_size.height
         self._reached = self._reached or bool(laid_out and body.scroll_offset.y >= body.max_scroll_y)

@@ -167,7 +167,7 @@ class Bars:
         return complete(page, text, cursor)
 
     def _command_candidates(self, line: str, cursor: int) -> list[str]:
-        """What is known at once. What is to be asked for besides is noted for when the fingers rest."""
+        """Completions known at once. A question to the engine is noted for a pause in typing."""
         from console.actions.line_completion import complete_line
         from console.tui.navigator import names
 
@@ -303,7 +303,7 @@ def _looked_up(app: MusterApp, wanted: CompletionRequest | WantedValue) -> list[
 
 
 def _place(text: str, error: SpecError) -> tuple[int, int]:
-    """Where in a line it is wrong: what the error points at, or the word that it quotes, or all behind the name."""
+    """Position of an error in a line: as the error gives it, or the word that it quotes, or all behind the name."""
     lead = len(text) - len(text.lstrip())
     head, space, argument = text[lead:].partition(" ")
     at = lead + len(head) + len(space) + len(argument) - len(argument.lstrip())

@@ -477,7 +477,7 @@ class Navigation:
         self._do_command(parse_command(line, available) if known is None else page_command(known, available))
 
     def _do_command(self, command: ParsedCommand, *, drill: bool = False) -> None:
-        """With `drill` it came from the page, and Back returns there. Raises SpecError."""
+        """Carry out a command. With `drill` it came from the page, and Back returns there. Raises SpecError."""
         action, argument = command.action, command.argument
         if action.id in DEEDS:
             self._do_deed(action, argument)

@@ -428,7 +428,7 @@ def forget(app: MusterApp, argument: str) -> None:
 
 
 def _free_name(app: MusterApp, line: str) -> str:
-    """One to begin with: the page, and a number where that is taken or a command."""
+    """A first name for a bookmark: the page, with a number where that is taken or a command."""
     taken = {*kept(app.session), *(each for action in app.actions.values() for each in action.commands)}
     stem = re.sub(r"[^\w-]+", "-", line.split()[0] if line else "view")
     return next(name for name in (f"{stem}-{number}" for number in range(1, MOST + 2)) if name not in taken)

@@ -109,7 +109,7 @@ def _part_of_page(page: Page, columns: Sequence[Column], key: str) -> PageRows:
 
 
 def _part_of_rows(fetch: Fetch, names: Sequence[str], offset: int, limit: int) -> PageRows:
-    """Of a page whose rows are made by the console: its cells as they read."""
+    """Data of a page whose rows the console makes: the text of its cells."""
     window = fetch(offset, limit)
     cells = [[harmless(text) for text, _ in row.cells] for row in window.rows]
     return PageRows(
@@ -551,8 +551,7 @@ class Export:
         self._foot(file)
 
     def _continues(self, part: PageRows, expected: int) -> Overlap:
-        """Where in a window, which begins a little before, what is not written yet begins: behind the last written row
-        that is still listed."""
+        """Index in an overlapping window of the first row not written yet: behind the last written row still listed."""
         known = {name: at for at, name in enumerate(part.ids[: 2 * OVERLAP])}
         for name in reversed(self._last):
             if name in known:

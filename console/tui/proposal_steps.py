@@ -324,7 +324,7 @@ def done_now(proposal: Proposal, width: int) -> list[Line]:
 
 
 async def _vote_signature(app: MusterApp, proposal: Proposal, width: int) -> Signed | None:
-    """Where the policy wants one, and where nothing else proves whose the vote is."""
+    """The signature of a vote, where the policy wants one or nothing else proves whose the vote is."""
     must_sign = proposal.signed or (await in_thread(lambda: app.client().whoami())).proved_by_key
     return await _signature(app, proposal, "vote", width) if must_sign else None
 

@@ -141,7 +141,7 @@ def ahead(view: Overview, beside: SlowReadings, width: int, height: int) -> Sect
 
 
 def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
-    """Whether what is ready will do, in a line."""
+    """Verdict on the ready capacity, in a line."""
     if forecast.basis == TOO_SHORT:
         known = f"{forecast.known_hours} {plural('hour', forecast.known_hours)}"
         return Line(((cut(f"cannot tell yet: drawn is the range of {known}", width), "dim"),), "forecast")
@@ -166,7 +166,7 @@ def _key(boot_ms: int) -> str:
 
 
 def _capacity(view: Overview, name: str) -> int:
-    """Of the nodes that take work, those that boot among them."""
+    """Capacity of schedulable and booting nodes."""
     return sum(pool.capacity.get(name, 0) * (pool.ready + pool.booting) // max(1, pool.nodes) for pool in view.pools)
 
 
@@ -447,7 +447,7 @@ def fleet(view: Overview, width: int, resources: int = 4) -> Section:
 
 
 def _beside(view: Overview, width: int) -> list[Line]:
-    """What cuts across the parts: machines that may be taken back, and room that lies in the wrong pieces."""
+    """Facts across the parts: spot nodes, and fragmented free room."""
     spot = sum(pool.nodes for pool in view.pools if pool.spot)
     told = [f"{spot:,} spot {plural('node', spot)}"] if spot else []
     if view.fragmentation_ppm:
@@ -456,7 +456,7 @@ def _beside(view: Overview, width: int) -> list[Line]:
 
 
 def _fleet_parts(view: Overview, main: str) -> list[tuple[BarPart, int]]:
-    """What the fleet's capacity is doing. Parts add up to all of it."""
+    """Parts of the fleet's capacity by use. They add up to all of it."""
     used = view.used.get(main, 0)
     borrowed = min(view.borrowed.get(main, 0), used)
     burst = min(view.in_burst.get(main, 0), borrowed)
@@ -470,7 +470,7 @@ def _fleet_parts(view: Overview, main: str) -> list[tuple[BarPart, int]]:
 
 
 def _rest(free: int, unready: Sequence[int]) -> list[tuple[BarPart, int]]:
-    """What is not used, by why not: idle is what could be."""
+    """Unused capacity by reason: idle is the part that could be used."""
     parts = []
     for part, amount in zip((DOWN, BOOTING, OUT), unready, strict=False):
         amount = min(amount, free)

@@ -248,7 +248,7 @@ def _budget(budget: BudgetLine, now_ms: int, width: int) -> list[Line]:
 
 
 def _gone(budget: BudgetLine, now_ms: int) -> str:
-    """How fast it goes, when it will be gone, and what then."""
+    """Spending rate of a budget, the time it lasts, and the effect of its end."""
     ends = f"window ends {timestamp(budget.window_end_ms)[5:16]} UTC"
     rate = f"{money(budget.rate_microusd_hour)}/h"
     waiting = f", {budget.waiting:,} {plural('workload', budget.waiting)} of it wait" if budget.waiting else ""
@@ -416,7 +416,7 @@ def _rows(
     values: Sequence[DrawnEstimate],
     width: int,
 ) -> list[Line]:
-    """One scale for all: from 0 to the most that is known."""
+    """Options on one scale, from 0 to the largest known value."""
     top = max((value for each in values for value in each[:3] if value is not None), default=1)
     words = max(cell_len(each.words) for each in values)
     name = min(max(cell_len(title) for _, title in rows), max(10, width // 3))

@@ -202,7 +202,7 @@ def draft_columns(
 
 
 def _of_rule(run: DraftRun, width: int, ways: NextSteps) -> tuple[list[Section], list[Section]]:
-    """What it says is to be done; and why."""
+    """Steps of the rules' draft, and its reasons."""
     if run.rule is None:
         if run.rule_state == "failed":
             lines = hanging("✗ ", printable(run.rule_why) or "it failed", width, "bad")
@@ -213,7 +213,7 @@ def _of_rule(run: DraftRun, width: int, ways: NextSteps) -> tuple[list[Section],
 
 
 def _choice_section(draft: Draft, draft_id: str, width: int, ways: NextSteps) -> list[Section]:
-    """What the question may be about, numbered; each line leads to the draft for it."""
+    """Possible subjects of the question, numbered; each line leads to the draft for it."""
     if not draft.choices:
         return []
     lines: list[Line] = []

@@ -1,9 +1,4 @@
-"""What is not as it should be, and who waits, how fairly and why: sections that lead to where it is worked on.
-
-What is not as it should be, most urgent first, and where each thing is worked on. No Textual in here.
-
-Who waits, how fairly, why, and who starts too late: sections of the overview. No Textual in here.
-"""
+"""Findings and waiting work as sections of the overview, most urgent first, each with a link to its page."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""What is wanted of an outside scheduler in words: the list of intents, and one of them with what came of it.
+"""Intents to an external scheduler as sections: the list, and one of them with its history and the possible answers.
 
-What is wanted of an outside scheduler in words: what is under way, what came of it. No Textual in here. Texts of the
-other scheduler's are untrusted, and pass `printable`.
-
-One intent to an outside scheduler in words: what was wanted, by whom, what was said of it when, what that scheduler
-shows now, and what a person can do. No Textual in here. Names and texts of the other scheduler's are untrusted.
+Names and texts of the other scheduler are untrusted and pass `printable`.
 """
 
 from __future__ import annotations

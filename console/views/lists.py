@@ -1,10 +1,6 @@
-"""View models of the lists and of the tail of events: what is asked, how a row reads, which columns come first.
+"""View models of lists, and the tail of events: query, columns, rows, and the filter on events.
 
-View models of the lists: what is asked, how a row reads, which columns come first. No Textual in here.
-
-A cell is text and a tone (see `console.text.tones`); every text has passed `printable`.
-
-The tail of events: the last changes seen, and which of them a filter lets through. No Textual in here.
+A cell is a text that has passed `printable`, and a tone (see `console.text.tones`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The mirror of a Slurm cluster in words: how it follows, what it costs Slurm, its limits and fair share.
+"""The mirror of a Slurm cluster as sections: freshness, cost to Slurm, omissions, limits, fair share, and one job.
 
-Limits of a Slurm cluster's QOS and accounts, and their fair share, in words. No Textual in here.
-
-The mirror of a Slurm cluster in words: how it follows, what it costs Slurm, what it leaves out; and one job of it
-beside what Muster makes of it. No Textual in here. All texts of Slurm's are untrusted, and pass `printable`.
+All texts of Slurm are untrusted and pass `printable`.
 """
 
 from __future__ import annotations

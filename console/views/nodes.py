@@ -74,7 +74,7 @@ def _heat(share: int) -> str:
 
 
 def _fragmentation(tile: HeatTile) -> TileLook:
-    """Of the free GPU what is on nodes that are partly used."""
+    """Free GPU on partly used nodes."""
     if not tile.gpu_milli:
         return TileLook("-", "no GPU", "faint")
     if not tile.gpu_free_milli:
@@ -92,7 +92,7 @@ def _health(tile: HeatTile) -> TileLook:
 
 
 def _price(tile: HeatTile, dearest: int) -> TileLook:
-    """Of one node on average, beside the dearest of the cell."""
+    """Mean price of a node, beside the dearest of the cell."""
     each = tile.price_microusd_hour // max(1, tile.nodes)
     if not each:
         return TileLook("·", "no price", "faint")
@@ -332,7 +332,7 @@ def _node_state(view: NodeDetail, width: int) -> Section:
 
 
 def _places(view: NodeDetail, width: int) -> list[Line]:
-    """Where it is in the network, widest level first."""
+    """Its place in the network, widest level first."""
     named = [(level, getattr(view, level)) for level in TREE_LEVELS[:-1]]
     text = " › ".join(f"{level} {cut_name(printable(name), MAX_OF_A_NAME)}" for level, name in named if name) or NONE
     return [fact("" if n else "topology", part) for n, part in enumerate(wrap(text, max(12, width - 11)))]
@@ -344,12 +344,12 @@ def _node_capacity(view: NodeDetail, width: int) -> Section:
 
 
 def _beneath(view: NodeDetail) -> list[Line]:
-    """What there really is, and what is known to be in use of it."""
+    """Real capacity of an overcommitted node, and its known use."""
     return [fact(title, text) for title, text in beneath(view)]
 
 
 def _devices(view: NodeDetail, width: int) -> list[Section]:
-    """How much of each device is free, or how it is partitioned, and which are linked with each other."""
+    """Free share or partition of each device, and links between devices."""
     if not view.devices:
         return []
     lines = []

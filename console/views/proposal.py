@@ -251,7 +251,7 @@ def touched(plan: Plan) -> list[str]:
 
 
 def _conditions(proposal: Proposal, width: int) -> list[Section]:
-    """Of plans that say more than one act alone: what is checked, who says go, what follows a failure."""
+    """Checks, confirmations and failure handling of each step. Left out for a plan that is one act without any."""
     steps = proposal.plan.steps
     if len(steps) == 1 and not steps[0].pre and not steps[0].verify and steps[0].confirm == "none":
         return []
@@ -554,7 +554,7 @@ def what_next(proposal: Proposal) -> str:
 
 
 def _word_wanted(proposal: Proposal) -> str:
-    """How to say go to the step that waits for that; empty where it is something else that it waits for."""
+    """The command that lets a waiting step go on; empty where it waits for something else."""
     if any(each.state in ("failed", "inconclusive") for each in proposal.standing):
         return f"Although that was not verified: muster resume {proposal.id} --accept; or muster rollback {proposal.id}"
     waiting = next((each.id for each in proposal.standing if each.state == "waiting"), "")

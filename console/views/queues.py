@@ -227,7 +227,7 @@ def _amounts(
 
 
 def _limits(spec: QueueSpec | FlavorQuota, name: str, width: int) -> list[Line]:
-    """What it may borrow and must lend, where that is limited."""
+    """Borrowing and lending limits."""
     told = []
     if name in spec.borrowing_limit:
         told.append(f"may borrow {quantity(name, spec.borrowing_limit[name])}")
@@ -277,7 +277,7 @@ def _words(name: str) -> str:
 
 
 def _neighbours(known: QueuePageData, vertex: VertexReport, width: int) -> Section:
-    """Who borrows and who lends in its cohort."""
+    """Borrowers and lenders of its cohort."""
     assert known.fairness is not None
     near = [each for each in known.fairness.queues if each.parent == vertex.parent and each.parent]
     lines: list[Line] = []

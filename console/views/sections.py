@@ -117,7 +117,7 @@ def bar(amounts: Amounts, width: int) -> list[Span]:
 
 
 def _shared(amounts: Sequence[int], width: int) -> list[int]:
-    """So many cells for each: in proportion, at least one each while they last."""
+    """Cells for each amount: in proportion, at least one each while they last."""
     total = sum(amounts)
     if not total or width < 1:
         return [0] * len(amounts)

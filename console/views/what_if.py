@@ -139,7 +139,7 @@ def _figure_row(figure: Figure) -> list[str]:
 
 
 def _subject(figure: Figure) -> str:
-    """What the figure is of, in front of its title."""
+    """Subject of a figure, in front of its title."""
     if figure.of == "cell":
         return ""
     return f"{figure.of} {printable(figure.subject)}: " if figure.subject else f"no {figure.of}: "

@@ -150,7 +150,7 @@ class EventsPane(WordsPane):
 
     @property
     def _tail(self) -> str:
-        """Whether it follows what happens."""
+        """Words for the title: following, or how many events are new."""
         if self.frozen is None and self.table.at_top:
             return "newest first, following"
         new = self._log.newer_than(self._seen, self._terms)

@@ -263,7 +263,7 @@ def known(client: Client, asked: ForecastPageQuery) -> ForecastPageData:
 
 
 def _usual(overview: Overview, pool: PoolOverview | None) -> str:
-    """What the engine foretells when no metric is named."""
+    """Default metric of a subject."""
     capacity = overview.capacity if pool is None else pool.capacity
     return "demand_gpu" if capacity.get("gpu_milli") else "demand_cpu"
 
@@ -271,7 +271,7 @@ def _usual(overview: Overview, pool: PoolOverview | None) -> str:
 def _there_is(
     client: Client, overview: Overview, pool: PoolOverview | None, of: str, name: str, metric: str
 ) -> tuple[int | None, str, CapacityStep | None]:
-    """What the subject has of what is measured, in thousandths; what that is; how it gets more."""
+    """Capacity of the subject in thousandths, a word for it, and its unit of growth."""
     resource = {"gpu": "gpu_milli", "cpu": "cpu_milli"}.get(metric.rpartition("_")[2], "")
     if metric not in ("demand_nodes", "demand_gpu", "demand_cpu", "used_gpu", "used_cpu"):
         return None, "", None
@@ -292,7 +292,7 @@ def _there_is(
 
 
 def _boot_ms(client: Client, pool: PoolOverview | None) -> tuple[int, int] | None:
-    """Of the pool, or of the slowest there is."""
+    """Boot time of the pool, or of the slowest pool."""
     sizes = client.scaling().pools
     times = [each.scaling.boot_ms for each in sizes if each.scaling and (pool is None or each.pool == pool.name)]
     return max(times, key=lambda both: both[1], default=None)
@@ -378,7 +378,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
             self.post_message(self.Failed(error))
 
     def _far(self, run: RunStatus) -> str:
-        """How far a run is, for how long still, and how it is stopped."""
+        """Progress of a run, its time left, and the key that stops it."""
         if run.id != self._paced:
             self._paced, self._pace = run.id, TimeLeft()
         left_s = self._pace.step("run", run.progress_permille, 1000).left_s

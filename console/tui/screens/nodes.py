@@ -376,7 +376,7 @@ class TopologyPane(DetailPane[HeatMap]):
             self._look_at(self._view._replace(level=closer, within=self._way(tile, shown)), "")
 
     def _way(self, tile: HeatTile, shown: HeatMap) -> Known:
-        """Where the tile is, down to itself; a node is found without it."""
+        """Path of the tile in the topology, itself included; a node is found without it."""
         levels = LEVELS[: min(LEVELS.index(shown.level) + 1, len(LEVELS) - 1)]
         return tuple((level, getattr(tile, level)) for level in levels)
 
@@ -442,7 +442,7 @@ class TopologyPane(DetailPane[HeatMap]):
         self.run_worker(self._ask_nodes(), exclusive=True, group="nodes")
 
     async def _ask_nodes(self) -> None:
-        """Who would be acted on: the nodes of the tile, each by its id and state."""
+        """Ask for the nodes of the tile, by id and state: the targets of an action."""
         tile, shown, here = self.map.tile, self.detail, self._here
         if tile is None or shown is None:
             return

@@ -146,7 +146,7 @@ def settle_undone(app: MusterApp, argument: str) -> None:
 
 
 def _chosen(app: MusterApp, argument: str) -> int:
-    """What was typed, or what is under the cursor. Raises SpecError, RefusedError."""
+    """The intent that was typed, or the one under the cursor. Raises SpecError, RefusedError."""
     import argparse
 
     name = argument.strip() or next((target.id for target in app.navigator.current.targets), "")

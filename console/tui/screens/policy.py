@@ -176,7 +176,7 @@ async def _asked(
     app: MusterApp, sections: Callable[[int], list[Section]], deed: str, ending: Ending, *, digest: str = "",
     least: int | None = None,
 ) -> str | None:  # fmt: skip
-    """What was written; None: no."""
+    """The text that was written; None for no."""
     from console.tui.decision_dialogs import DecideDialog
 
     dialog = DecideDialog(sections, deed, ending, digest=digest, least_reason=least, clock=app.clock)
@@ -503,7 +503,7 @@ class RunbookPane(DetailPane[RunbookView]):
         return left, right
 
     def _look_for_ends(self) -> None:
-        """Of each column the last line, laid out as it is now, is or was on the screen."""
+        """Note that the last line of each column was on the screen."""
         before = list(self._unread)
         for at, view in enumerate((self._left, self._right)):
             seen = view.size.height and view.scroll_offset.y + view.size.height >= self._lengths[at]
@@ -521,7 +521,7 @@ class RunbookPane(DetailPane[RunbookView]):
                 self.run_worker(self._try(), group="try", exclusive=True)
 
     async def _try(self) -> None:
-        """Whether it applies now, by what its inputs are when nobody gives them."""
+        """Try the runbook with its default inputs: does it apply now?"""
         ask = RunbookAsk(id=self._runbook_id, dry_run=True)
         try:
             self._tried = await in_thread(lambda: self.connect().run_runbook(ask))

@@ -128,7 +128,7 @@ class ProposalsPane(WordsPane):
         return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, self._caller.now_ms)
 
     def _ask(self, now: float) -> None:
-        """Those that are over in small portions, and seldom."""
+        """Ask for proposals; finished ones in small portions, and seldom."""
         client = self.connect()
         under_way = client.proposals(SHOWN_STATES, MAX_OPEN)
         gone = {each.id for each in self._found if each.state in SHOWN_STATES} - {each.id for each in under_way}
@@ -271,7 +271,7 @@ class ProposalPane(DetailPane[ProposalPage]):
         return ProposalPage(shown, caller, self._clock(), fresh)
 
     async def _ask_found(self, rec_id: str) -> None:
-        """What it follows from, where that still stands: asked for once, beside the page, which does not wait."""
+        """Ask once for the finding it follows from, on a worker."""
         self._asked_found = True
         try:
             self._found = await in_thread(lambda: self.connect().recommendation(rec_id))
@@ -280,7 +280,7 @@ class ProposalPane(DetailPane[ProposalPage]):
         self._draw()
 
     def _proposed_now(self, client: Client, shown: Proposal) -> Fresh:
-        """What proposing it again would show: looked at, never done in its place."""
+        """Preview of the proposal as it would be now. Nothing is proposed."""
         try:
             return Fresh(client.preview(request_of(shown)))
         except RefusedError as error:
@@ -363,7 +363,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
     @property
     def _alone(self) -> bool:
-        """Where there is one column, the explanation takes the place of the list."""
+        """True where there is one column, in which the explanation takes the place of the list."""
         return bool(self._shown) and not self._right.display
 
     def clear_one(self) -> bool:
@@ -500,7 +500,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
     @on(SectionsView.Moved)
     def _moved(self) -> None:
-        """What is explained follows the cursor."""
+        """Explain the suggestion under the cursor."""
         if self._left.has_focus and not self._alone and self._right.display:
             self._shown = self._left.link.removeprefix(LINK)
             self._draw()

@@ -148,8 +148,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         return eta_section(run.answer, width)
 
     async def _look_beside(self, array: str) -> None:
-        """Its array, and what proposals and findings say of it: asked for once in each of its states, one after the
-        other, so that the page waits for none of them."""
+        """Ask for its array, processes, job, proposals and findings, one after the other. Asked once in each state of
+        the workload; the page does not wait."""
         if array:
             with suppress(MusterError):
                 page = await in_thread(partial(_siblings, self.connect, array))
@@ -173,8 +173,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         self._draw()
 
     async def _search(self, reasons: tuple[Reason, ...]) -> None:
-        """What would let it start takes a while to find: the page is shown without it first. Whatever keeps the engine
-        from answering, the page itself meets too and tells."""
+        """Ask for the change that would let it start, which takes a while. Errors are left to the page's own
+        question."""
         with suppress(MusterError):
             found = await in_thread(lambda: self.connect().unblocking(self._workload_id))
             if reasons is self._searched:
@@ -182,15 +182,15 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
                 self._draw()
 
     async def _estimate(self) -> None:
-        """What has been learnt of work like it. Nothing is shown where that cannot be asked."""
+        """Ask for the estimate of its run time. Errors show nothing."""
         with suppress(MusterError):
             self._likely = await in_thread(lambda: self.connect().estimate(self._workload_id))
             self._draw()
 
 
 def _mirrored(connect: Connect, workload_id: str) -> Mirrored | None:
-    """Its job in the scheduler that decides; None where that has forgotten it. Raises NotFoundError where there is no
-    such scheduler."""
+    """Its job in the deciding scheduler; None where that has forgotten it. Raises NotFoundError where there is no such
+    scheduler."""
     client = connect()
     try:
         return client.mirrored(workload_id)
@@ -435,7 +435,7 @@ class OutputPane(Pane):
             await _sleep(pause)
 
     async def _read_on(self) -> None:
-        """What is new. Raises MusterError."""
+        """Read new output. Raises MusterError."""
         before = self._part
         if before is None:
             request = OutputRequest(
@@ -483,7 +483,7 @@ class OutputPane(Pane):
         self._head.show([part(f"  {task_line(shown)}" if shown is not None else "", tone), part(more, "accent")])
 
     def _say(self, error: MusterError) -> None:
-        """Nothing to show. While the engine is away the banner says so."""
+        """Say that there is nothing to show. While the engine is away the banner says so."""
         if self._part is None and not isinstance(error, UnreachableError):
             self._view.empty = str(error)
             self._view.show(())

@@ -194,7 +194,7 @@ def _key(kind: Kind) -> str:
 
 
 def _session(app: Any) -> SessionState:
-    """That of the app; one that ends with the process where it has none."""
+    """Session of the app, or one that ends with the process."""
     if getattr(app, "session", None) is None:
         from console.forms.session_state import SessionState
 

@@ -503,7 +503,7 @@ class DetailPane(Pane, Generic[D]):
             self.run_worker(self._ask())
 
     async def _ask(self) -> None:
-        """One question at a time; what changed meanwhile is asked for once more."""
+        """Ask until nothing has changed meanwhile, one question at a time."""
         try:
             while self._again and self.is_attached:
                 self._again = False
@@ -517,7 +517,7 @@ class DetailPane(Pane, Generic[D]):
             self._asking = False
 
     def _refused(self, error: MusterError) -> None:
-        """What was read before stays. While the engine is away the banner says so, not the page."""
+        """Report an error. Data that were read before stay; while the engine is away the banner says so."""
         if self.detail is None and not isinstance(error, UnreachableError):
             self._left.show([Section(self.crumb, (text_line(str(error), "bad"),))])
         self.post_message(self.Failed(error))
