@@ -19,7 +19,7 @@ from console.tui.navigator import new_page
 from console.tui.screens.workload import findings_about, proposals_about
 from console.tui.widgets.list_pane import ListPane, fetch_rows
 from console.tui.widgets.pane import DetailPane
-from console.views.lists import EventLog, Heading, Row
+from console.views.lists import EVENT_TONES, EventLog, Heading, Row
 from console.views.proposal import GUTTER, HANG
 from console.views.sections import Line, Section
 from console.views.workload import WorkloadContext, workload_columns
@@ -130,7 +130,7 @@ LAST_BYTES, LAST_LINES = 64 << 10, 40
 """Size of the end of a task's output that is read out."""
 NAMED = 3
 """Things that are named of each kind of news."""
-WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining", "cordoned")
+WORST = tuple(what for what, tone in EVENT_TONES.items() if tone in ("bad", "warn"))
 """News that come first."""
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",

@@ -78,7 +78,7 @@ def go_to(app: MusterApp, hit: Named) -> None:
         point_at(hit.id)
 
 
-def told(app: MusterApp, name: str) -> None:
+def open_beside(app: MusterApp, name: str) -> None:
     """Open what has that id, on a worker, and report an error."""
 
     async def do() -> None:
@@ -245,7 +245,7 @@ class Navigation:
             self._app.navigator.current.look_again()
 
     def tell(self, deed: Callable[[], Awaitable[str]]) -> None:
-        """Do it beside the page, tell what came of it, and look again."""
+        """Do it on a worker, report the result, and ask for the page again."""
 
         async def do() -> None:
             try:
@@ -290,7 +290,7 @@ class Navigation:
     def act_on(self) -> None:
         """Propose what the chosen recommendation says; the person decides on the plan."""
         pane = cast("RecommendationsPane", self._app.navigator.current)
-        self._told(lambda: pane.act(self._app))
+        self.tell(lambda: pane.act(self._app))
 
     def reject_chosen(self) -> None:
         if self._app.context().screen == "recommendations":
@@ -424,7 +424,7 @@ class Navigation:
             pane.refuse_unread()
             return cast("str", await do(self._app, shown, pane.plan_width))
 
-        self._told(decided)
+        self.tell(decided)
 
     # --- runbooks
 
@@ -434,7 +434,7 @@ class Navigation:
 
         target = next(iter(self._app.context().targets), None)
         if target is not None:
-            self._told(lambda: ask_inputs(self._app, target.id))
+            self.tell(lambda: ask_inputs(self._app, target.id))
 
     def _run_typed(self, line: str) -> None:
         """Raises SpecError."""
@@ -445,21 +445,7 @@ class Navigation:
             name, inputs = request_words(line)
         except ValueError as error:
             raise SpecError("", str(error), "Write :run ID node=n1") from None
-        self._told(lambda: run(self._app, name, inputs))
-
-    def _told(self, deed: Callable[[], Awaitable[str]]) -> None:
-        """Do it beside the page and tell what came of it."""
-
-        async def do() -> None:
-            try:
-                told = await deed()
-            except MusterError as error:
-                self._app.report(error)
-            else:
-                self._app.say(told)
-            self.refresh()
-
-        self._app.run_worker(do(), exclusive=True, group="propose")
+        self.tell(lambda: run(self._app, name, inputs))
 
     def follow(self, line: str) -> None:
         """Go where a line leads, on top of this page. What is wrong with it is told, also that it would do more."""
@@ -492,7 +478,7 @@ class Navigation:
         elif action.mutates:
             self._act(action, tuple(argument.split()))
         elif action.id == "open":
-            told(self._app, argument)
+            open_beside(self._app, argument)
         elif action.id in ONE or (action.id in NARROWED and argument):
             self._app.navigator.drill(cast("ScreenName", action.id), argument)
         elif action.id in DECISIONS and action.id != "reject":
@@ -526,7 +512,7 @@ class Navigation:
             shell = action.shell_line((line,))
             return await finish(self._app, action, lambda: propose(self._app.client(), name, arguments), shell)
 
-        self._told(proposed)
+        self.tell(proposed)
 
     def _add_edit(self, text: str) -> None:
         """To the what-ifs, with one more edit. Raises SpecError before anything has moved."""

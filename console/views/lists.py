@@ -286,11 +286,14 @@ EVENT_HEADINGS = (
     Heading("subject", "SUBJECT", most=40),
     Heading("detail", "DETAIL", most=200),
 )
+RETURNED = "requeued"
+"""The word for work that goes back to its queue: of events, transitions and restarts."""
 EVENT_TONES = {
-    "failed": "bad", "down": "bad", "cancelled": "warn", "requeued": "warn", "held": "warn", "draining": "warn",
-    "cordoned": "warn", "drained": "warn", "finished": "ok", "running": "ok", "started": "ok", "placed": "info",
-    "suspended": "warn", "resumed": "info", "suspect": "warn", "swapped": "warn",
+    "down": "bad", "failed": "bad", "suspect": "warn", RETURNED: "warn", "cancelled": "warn", "held": "warn",
+    "draining": "warn", "cordoned": "warn", "drained": "warn", "suspended": "warn", "swapped": "warn",
+    "finished": "ok", "running": "ok", "started": "ok", "placed": "info", "resumed": "info",
 }  # fmt: skip
+"""Tones of events, the worst first."""
 
 
 class EventLog:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from console.text.terminal_text import NONE, cut, duration, mebibytes, printable, timestamp, wrap
+from console.views.lists import RETURNED
 from console.views.sections import Line, Section, fact, plural, text_line
 from console.views.what_if import start
 from engine.external.mirror_report import Mirrored, MirrorReport
@@ -92,12 +93,11 @@ MAX_STEPS = 6
 MAX_LIMITS = 3
 """Limits of a job that are shown."""
 ABILITIES = {
-    "submit": "submit", "update_job": "change jobs", "cancel": "cancel", "requeue": "requeue",
-    "update_node": "drain, resume and power nodes", "update_partition": "state of partitions",
-    "reservation_write": "make reservations", "job_states": "states alone", "shares": "fair shares",
+    "update_job": "change jobs", "update_node": "drain, resume and power nodes",
+    "update_partition": "state of partitions", "reservation_write": "make reservations", "job_states": "states alone", "shares": "fair shares",
     "history": "accounting", "topology": "switches",
 }  # fmt: skip
-"""Abilities a connection may lack, in an operator's words."""
+"""Abilities a connection may lack, in an operator's words where the ability's own name does not do."""
 
 
 def mirror_columns(
@@ -247,7 +247,7 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     if len(job.steps) > MAX_STEPS:
         lines.append(text_line(f"           and {len(job.steps) - MAX_STEPS:,} more steps", "dim"))
     if job.restarts:
-        lines.append(fact("requeued", f"{job.restarts:,} times"))
+        lines.append(fact(RETURNED, f"{job.restarts:,} times"))
     if job.stdout:
         lines.append(fact("output", cut(printable(job.stdout), max(10, width - 11))))
     return Section("In Slurm", tuple(lines))

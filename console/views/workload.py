@@ -19,7 +19,7 @@ from console.forms.filters import quoted
 from console.text.plain_tables import BOUND, conditions, estimate_line, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, money, printable, timestamp, wrap
 from console.text.tones import state_look
-from console.views.lists import Span
+from console.views.lists import RETURNED, Span
 from console.views.sections import Line, Section, fact, plural, text_line
 from engine.executors.task_files import ProcessReport, TaskView
 from engine.model.queries import Change, GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
@@ -211,7 +211,7 @@ SIGNS = {
 }  # fmt: skip
 _BEGINS = {
     "submitted": "queued", "held": "held", "released": "queued", "placed": "placed", "running": "running",
-    "finished": "finished", "failed": "failed", "cancelled": "cancelled", "requeued": "queued",
+    "finished": "finished", "failed": "failed", "cancelled": "cancelled", RETURNED: "queued",
     "suspended": "suspended", "resumed": "queued", "waiting": "waiting", "woke": "queued",
     "checkpointing": "checkpointing",
 }  # fmt: skip
