@@ -94,8 +94,8 @@ MAX_LIMITS = 3
 """Limits of a job that are shown."""
 ABILITIES = {
     "update_job": "change jobs", "update_node": "drain, resume and power nodes",
-    "update_partition": "state of partitions", "reservation_write": "make reservations", "job_states": "states alone", "shares": "fair shares",
-    "history": "accounting", "topology": "switches",
+    "update_partition": "state of partitions", "reservation_write": "make reservations", "job_states": "states alone",
+    "shares": "fair shares", "history": "accounting", "topology": "switches",
 }  # fmt: skip
 """Abilities a connection may lack, in an operator's words where the ability's own name does not do."""
 
