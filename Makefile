@@ -28,10 +28,11 @@ test-thorough: $(STAMP)  ## all but the ones marked slow
 	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 # The tests that keep something: what an engine in memory decides is the same wherever its cell is kept.
+find_test = $(or $(wildcard tests/console/*/test_$(1).py tests/console/*/*/test_$(1).py),$(error no test_$(1).py))
 ON_POSTGRES = tests/runbooks tests/recommender \
-  $(shell grep -l -e 'Engine.open.path' -e 'Engine.open.tmp_path' -e ' Records.' tests/engine/*.py) \
-  $(addprefix tests/console/test_,agents.py api.py audit.py client_contract.py flows.py identity.py kept_where.py \
-  presence.py proposals.py server.py telemetry.py tokens.py)
+  $(shell grep -rl --include='*.py' -e 'Engine.open.path' -e 'Engine.open.tmp_path' -e ' Records.' tests/engine) \
+  $(foreach name,agents api audit client_contract flows identity kept_where presence proposals server telemetry tokens, \
+  $(call find_test,$(name)))
 
 test-postgres: $(STAMP)  ## what `make test` runs and keeps something, on a PostgreSQL server of its own
 	$(BIN)/python -m pytest --database postgres -m "not slow and not thorough" -n auto --dist loadfile $(ON_POSTGRES)

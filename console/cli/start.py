@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import heapq
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,12 +41,8 @@ from console.forms.settings import (
 )
 from console.service.this_machine import RUNS, new_cell
 from console.text.terminal_text import printable
-from engine.control import Engine
-from engine.model.commands import AnyCommand
-from engine.model.errors import NotFoundError, RefusedError, SpecError, UnreachableError
-from engine.model.spec_parts import MICROUSD
-from engine.model.specs import BudgetSpec, CellSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from engine.traces.demand_series import DAY_MS, HOUR_MS, MINUTE_MS, ai_cell, ai_day
+from engine.model.errors import RefusedError, SpecError, UnreachableError
+from engine.model.specs import CellSpec
 
 if TYPE_CHECKING:
     from console.actions.registry import ScreenName
@@ -314,17 +308,19 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "settings": settings,
     }
     if arguments.demo:
+        from console.cli import demo_cell
+
         seed = arguments.seed
         if arguments.scenario:
             return _playing(arguments, shared)
-        speed = SPEED if arguments.speed is None else arguments.speed
+        speed = demo_cell.SPEED if arguments.speed is None else arguments.speed
         check_speed(speed, "--speed")
         return ServeOptions(
             **shared,
             speed=speed,
-            start_ms=START_MS,
-            cell=demo_cell(arguments.nodes or NODES),
-            feed=lambda engine: feed(engine, seed),
+            start_ms=demo_cell.START_MS,
+            cell=demo_cell.cell(arguments.nodes or demo_cell.NODES),
+            feed=lambda engine: demo_cell.feed(engine, seed),
         )
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
@@ -379,7 +375,6 @@ def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
 
 def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
     """A new cell that another scheduler decides: all in it comes from there. A cell file may give its settings."""
-    import msgspec
 
     from engine.model.specs import CellSpec
 
@@ -452,6 +447,7 @@ def _retention(settings: ConsoleSettings) -> Retention:
 
 def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> ServeOptions:
     """A scenario instead of the demo's days."""
+    from console.cli import demo_cell
     from console.server.engine_process import ServeOptions
     from engine.scenarios.live_scenarios import scenario
 
@@ -462,9 +458,9 @@ def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> ServeOpti
     return ServeOptions(
         **shared,
         speed=speed,
-        start_ms=START_MS,
-        cell=played.cell(nodes, START_MS),
-        feed=lambda engine: ahead(engine, played.feed(nodes, arguments.seed, START_MS)),
+        start_ms=demo_cell.START_MS,
+        cell=played.cell(nodes, demo_cell.START_MS),
+        feed=lambda engine: demo_cell.ahead(engine, played.feed(nodes, arguments.seed, demo_cell.START_MS)),
     )
 
 
@@ -498,105 +494,3 @@ def _written_pid(paths: CellPaths) -> int:
     if record is None:
         raise UnreachableError("the engine's process id is not known", f"Look for it with `ps`; see {paths.log}")
     return record.process.pid
-
-
-Happening = tuple[int, WorkloadSpec | AnyCommand]
-"""(cell ms, workload to submit or what is commanded)"""
-NODES = 400
-SPEED = 60.0
-"""A day passes in 24 minutes: something happens every second, and nothing too fast to follow."""
-_FIRST_MIDNIGHT_MS = 1_776_038_400_000
-"""2026-04-13 00:00 UTC: the generator's first day."""
-START_MS = _FIRST_MIDNIGHT_MS + 9 * HOUR_MS + 30 * MINUTE_MS
-"""Cell time at which a demo begins: when people come to work, so that queues form while somebody watches."""
-
-LABS, AGENTS, ROBOTICS = "labs", "labs/agents", "labs/robotics"
-_AGENT_NODE = Resources(gpu_milli=8000, cpu_milli=176_000, memory_mib=1600 * 1024)
-_OBJECTIVES = {
-    "product": {"start_within_ms": 5 * MINUTE_MS, "objective_permille": 990},
-    "research/vision": {"start_within_ms": 60 * MINUTE_MS, "objective_permille": 900},
-    "platform/ci": {"start_within_ms": 15 * MINUTE_MS},
-}
-_NODE_DAYS = {"research": 310 * MICROUSD, "product": 150 * MICROUSD}
-"""Queue -> what it may spend in a day for each node of the cell."""
-_AGENT_RUNS = (("agent-rl-32b", 6 * HOUR_MS), ("agent-rl-8b", 4 * HOUR_MS))
-"""What the new team submits every morning, in this order: the first is all that its own quota holds."""
-
-
-def demo_cell(nodes: int = NODES) -> CellSpec:
-    """The generated cell, and a department of two teams: one has begun and may borrow nothing, the other has not."""
-    generated = ai_cell(nodes)
-    gpus = _AGENT_NODE.gpu_milli * _gang(nodes)
-    cpus = 2 * _AGENT_NODE.cpu_milli * _gang(nodes)
-    labs = (
-        QueueSpec(name=LABS),
-        QueueSpec(
-            name=AGENTS, parent=LABS, nominal={"gpu_milli": gpus, "cpu_milli": cpus}, borrowing_limit={"gpu_milli": 0}
-        ),
-        QueueSpec(name=ROBOTICS, parent=LABS, nominal={"gpu_milli": 2 * gpus, "cpu_milli": cpus}),
-    )
-    queues = tuple(msgspec.structs.replace(queue, **_OBJECTIVES.get(queue.name, {})) for queue in generated.queues)
-    budgets = tuple(
-        BudgetSpec(name=queue, scope="queue", of=queue, limit_microusd=per_node * nodes, window_ms=DAY_MS)
-        for queue, per_node in _NODE_DAYS.items()
-    )
-    return msgspec.structs.replace(generated, queues=(*queues, *labs), budgets=budgets)
-
-
-def feed(engine: Engine, seed: int) -> Iterator[Happening]:
-    """What comes from the engine's present time on, day after day, for the nodes the engine has."""
-    overview = engine.overview()
-    nodes = sum(pool.nodes for pool in overview.pools)
-    after_ms = _until(engine)
-    days = _days(seed, nodes, after_ms)
-    if not _has_labs(engine):
-        return ahead(engine, days)
-    return ahead(engine, heapq.merge(days, _mornings(nodes, after_ms), key=lambda happening: happening[0]))
-
-
-def _has_labs(engine: Engine) -> bool:
-    """Not a cell that was begun before there was such a team, or another one."""
-    try:
-        engine.queue(AGENTS)
-    except NotFoundError:
-        return False
-    return True
-
-
-def ahead(engine: Engine, happenings: Iterator[Happening]) -> Iterator[Happening]:
-    """Of a load that goes by cell time, what has not happened to the engine yet."""
-    after_ms = _until(engine)
-    return (happening for happening in happenings if happening[0] > after_ms)
-
-
-def _until(engine: Engine) -> int:
-    """What comes at this very moment has been submitted already, unless nothing has."""
-    return engine.now_ms if any(engine.overview().states.values()) else engine.now_ms - 1
-
-
-def _days(seed: int, nodes: int, after_ms: int) -> Iterator[Happening]:
-    for day in count(max(0, after_ms - _FIRST_MIDNIGHT_MS) // DAY_MS):
-        midnight = _FIRST_MIDNIGHT_MS + day * DAY_MS
-        for offset_ms, spec in ai_day(seed, nodes=nodes, day=day)[1]:
-            # What is there when the first day begins is there when the demo does.
-            yield (START_MS if day == 0 and offset_ms == 0 else midnight + offset_ms), spec
-
-
-def _mornings(nodes: int, after_ms: int) -> Iterator[Happening]:
-    """What the team of AGENTS submits, at the same time every day."""
-    for day in count(max(0, after_ms - START_MS) // DAY_MS):
-        for number, (name, run_ms) in enumerate(_AGENT_RUNS, 1):
-            yield (
-                START_MS + day * DAY_MS,
-                WorkloadSpec(
-                    id=f"agents-{day * len(_AGENT_RUNS) + number:04d}", name=name, queue=AGENTS, tenant="lumen",
-                    team="agents", tags={"kind": "training"}, priority_class="normal",
-                    groups=(TaskGroup(count=_gang(nodes), request=_AGENT_NODE, gpu_models=("H100",)),),
-                    estimate_ms=run_ms, checkpoint_interval_ms=30 * MINUTE_MS, simulated_runtime_ms=run_ms,
-                ),
-            )  # fmt: skip
-
-
-def _gang(nodes: int) -> int:
-    """Whole nodes that one of their trainings takes."""
-    return max(1, nodes // 100)

@@ -226,8 +226,8 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a value that is made another",
         "runbooks/models/answer_checks",
-        "for match in _JOINED.finditer(text)]",
-        "for match in ()]",
+        "for match in _JOINED.finditer(text)\n",
+        "for match in ()\n",
         PROSE,
     ),
     Mutant(

@@ -198,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what has expired is voted on",
         "runbooks/gate/approval_gate",
-        *never("if row.state in proposal_states.OPEN and now_ms >= row.expires_ms:"),
+        *never("if row.state in typed_plan.OPEN and now_ms >= row.expires_ms:"),
         ("gate",),
     ),
     Mutant(
@@ -357,14 +357,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what is approved does not count against limits",
         "runbooks/gate/proposal_status",
-        '(*proposal_states.LIVE, "approved")',
+        '(*typed_plan.LIVE, "approved")',
         "tuple(proposal_states.LIVE)",
         ("gate_rules",),
     ),
     Mutant(
         "the tighter limits of the plan's policy are forgotten",
         "runbooks/gate/proposal_status",
-        "most = limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)",
+        "most = run_limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)",
         "pass",
         ("gate_rules",),
     ),

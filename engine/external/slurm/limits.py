@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from engine.external.slurm.records import Association, Job, Qos, SlurmPartition
 from engine.model.queries import Reason
 from engine.model.specs import WorkloadState
-from engine.state.cell_state import State
 
 MAX_USERS = 4
 """Of those who use a limit so many are named, the largest first."""
@@ -43,6 +42,9 @@ _CODE = re.compile(
     r"(?P<by>QOS|Assoc)(?P<what>Grp|Max)(?P<over>CPU|Cpu|Memory|Mem|Node|GRES|Gres|Billing|SubmitJob|Submit|Jobs?|"
     r"WallDuration|Wall|License|BB|Energy)(?P<rest>.*)"
 )
+
+if TYPE_CHECKING:
+    from engine.state.cell_state import State
 
 
 def is_limit(reason: str) -> bool:

@@ -23,12 +23,13 @@ from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import SpecError
 from runbooks.actions.catalogue import CATALOG
+from runbooks.actions.declaration import INPUT_TYPES
 from runbooks.gate.approval_policy import Person
 from runbooks.plans import keys
 from runbooks.plans.checks import MEANINGS
 from runbooks.plans.identity import OWNER
 from runbooks.plans.queries import RunbookLine, RunbookView
-from runbooks.procedures.program import HEADINGS, INPUT_TYPES, LIBRARY
+from runbooks.procedures.program import HEADINGS, LIBRARY
 from tests.support.gates import gate_of
 from tests.support.people import team
 from tests.support.runbook_texts import SOUND, but

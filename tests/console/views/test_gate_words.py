@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from console.cli.start import AGENTS, cell, feed
+from console.cli import demo_cell
+from console.cli.demo_cell import AGENTS, feed
 from console.tui.page_data import markdown, quoted_text
 from console.views.decision_needs import new_votes, press_next, what_moved
 from console.views.policy import policy_columns, review_sections
@@ -80,7 +81,7 @@ def test_reviews_that_wait_come_before_those_that_were_looked_at() -> None:
 
 @pytest.mark.parametrize("nodes", [20, pytest.param(400, marks=pytest.mark.thorough)])
 def test_the_demo_has_a_team_that_waits_for_quota_beside_one_that_uses_none(nodes: int) -> None:
-    engine = Engine.open(None, cell=cell(nodes), seed=1)
+    engine = Engine.open(None, cell=demo_cell.cell(nodes), seed=1)
     for at_ms, what in feed(engine, 1):
         if isinstance(what, WorkloadSpec) and what.queue == AGENTS:
             engine.advance(at_ms)

@@ -13,7 +13,7 @@ from engine.control import Engine
 from engine.model.commands import Cordon, SetBudgets
 from engine.model.errors import SpecError
 from engine.model.specs import BudgetSpec
-from runbooks.plans.check_readings import READINGS
+from runbooks.plans.check_readings import READINGS, evaluate
 from runbooks.plans.checks import (
     MEANINGS,
     OPERATORS,
@@ -22,7 +22,6 @@ from runbooks.plans.checks import (
     allowed,
     check_well_formed,
     domain,
-    evaluate,
     holds,
     vacuous,
     within,

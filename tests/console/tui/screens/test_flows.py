@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from console.cli.start import AGENTS, feed
-from console.cli.start import cell as demo_cell
+from console.cli import demo_cell
+from console.cli.demo_cell import AGENTS, feed
 from console.client.remote import RemoteClient
 from console.client.sockets import bind_unix
 from console.forms.settings import ConsoleSettings
@@ -84,7 +84,7 @@ async def test_from_the_overview_to_why_a_gang_waits_and_what_would_let_it_start
 @contextmanager
 def labs() -> Iterator[LocalClient]:
     """The demo's cell at 10:10, with nothing but what its new team has submitted; one person."""
-    engine = Engine.open(None, cell=demo_cell(40), seed=1)
+    engine = Engine.open(None, cell=demo_cell.cell(40), seed=1)
     start_ms = 0
     for at_ms, what in feed(engine, 1):
         if isinstance(what, WorkloadSpec) and what.queue == AGENTS:
