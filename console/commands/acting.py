@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from console.client.attach import connect
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.terminal_text import duration, printable
-from console.views.decision_needs import by_author_alone
-from console.views.sections import section_lines
 from engine.model.errors import MusterError, RefusedError, SpecError
 from runbooks.plans.typed_plan import DIGEST_TYPED
 
@@ -117,12 +115,14 @@ def propose_and_do(arguments: argparse.Namespace, client: Client, request: Reque
     proposal = client.propose(request)
     tell_lines(proposal_lines(proposal))
     outcome = carry_out(arguments, client, proposal)
-    return told(arguments, outcome, go_on(client, outcome))
+    return print_outcome(arguments, outcome, go_on(client, outcome))
 
 
 def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal) -> Outcome:
     """Have it approved by whoever asks, and done. What they do not want after all is withdrawn. Raises RefusedError
     where the policy wants others: then it waits for their votes."""
+    from console.views.decision_needs import by_author_alone
+
     if not by_author_alone(proposal):
         left_ms = proposal.expires_ms - client.whoami().now_ms
         raise RefusedError(
@@ -205,7 +205,7 @@ def go_on(client: Client, outcome: Outcome) -> str:
         return ""
 
 
-def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int:
+def print_outcome(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int:
     """Print the outcome of an action and the next command: ids to standard output, the rest to standard error. Returns
     exit code 4 where it began and stopped short."""
     if arguments.json:
@@ -219,6 +219,7 @@ def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int
 def proposal_lines(proposal: Proposal) -> list[str]:
     """The plan as on its page, which is what a vote and a signature are on."""
     from console.views.proposal import carried_sections, plan_sections
+    from console.views.sections import section_lines
 
     kept = f"{proposal.id}, digest {proposal.digest[:12]}" if proposal.revision else "not proposed"
     note = [printable(proposal.note)] if proposal.note and not proposal.revision else []

@@ -39,10 +39,10 @@ from console.commands.acting import (
     ask_for_yes,
     at_terminal,
     go_on,
+    print_outcome,
     proposal_lines,
     propose_and_do,
     signature,
-    told,
     why_yes,
 )
 from console.commands.show import tell_lines, write_json, write_lines
@@ -246,7 +246,7 @@ def approve(arguments: argparse.Namespace) -> int:
         signed = signature(arguments, client, proposal, "vote", "approve") if must_sign else None
         outcome = client.approve(proposal.id, proposal.digest, comment, signed)
         then = go_on(client, outcome)
-    return told(arguments, outcome, then)
+    return print_outcome(arguments, outcome, then)
 
 
 def reject(arguments: argparse.Namespace) -> None:
@@ -272,7 +272,7 @@ def break_glass(arguments: argparse.Namespace) -> int:
         signed = signature(arguments, client, proposal, "breakglass", "approve") if proposal.signed else None
         outcome = client.break_glass(proposal.id, proposal.digest, arguments.reason, signed)
     _say(["the glass was broken: another person must close the review, see muster reviews"])
-    return told(arguments, outcome)
+    return print_outcome(arguments, outcome)
 
 
 def _shown(arguments: argparse.Namespace, client: Client) -> Proposal:
@@ -345,14 +345,14 @@ def rollback(arguments: argparse.Namespace) -> int:
             ask_for_yes(shown, "Add --yes to do what is shown")
         outcome = client.rollback(arguments.id, why_yes(shown, arguments.reason))
         then = go_on(client, outcome)
-    return told(arguments, outcome, then)
+    return print_outcome(arguments, outcome, then)
 
 
 def _do(arguments: argparse.Namespace, deed: Callable[[Client], Outcome]) -> int:
     with closing(connect(arguments)) as client:
         outcome = deed(client)
         then = go_on(client, outcome)
-    return told(arguments, outcome, then)
+    return print_outcome(arguments, outcome, then)
 
 
 def pause(arguments: argparse.Namespace) -> None:

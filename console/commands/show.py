@@ -25,10 +25,6 @@ from console.text.plain_tables import (
     quantity,
 )
 from console.text.terminal_text import LONGEST, duration, money, printable
-from console.views.mirror import job_section
-from console.views.queues import queue_columns, queue_page
-from console.views.sections import Section, section_lines, text_line
-from console.views.workload import run_time_section, status_sections, workload_sections
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
@@ -131,6 +127,10 @@ def _is_page(arguments: argparse.Namespace) -> bool:
 
 
 def why(arguments: argparse.Namespace) -> None:
+    from console.views.mirror import job_section
+    from console.views.sections import Section, section_lines, text_line
+    from console.views.workload import run_time_section, status_sections
+
     with closing(connect(arguments)) as client:
         view = client.workload(arguments.id)
         likely = client.estimate(arguments.id)
@@ -202,16 +202,28 @@ def _get_one(arguments: argparse.Namespace) -> None:
             node = client.node(arguments.id)
             write_json(node) if arguments.json else write_lines(_node_lines(node))
         elif arguments.kind == "queues":
-            left, right = queue_columns(queue_page(client, arguments.id, client.fairness()), WIDTH)
-            write_lines([printable(arguments.id), "", *section_lines([*left, *right])])
+            write_lines(_queue_lines(client, arguments.id))
+        elif arguments.json:
+            write_json(client.workload(arguments.id))
         else:
-            workload = client.workload(arguments.id)
-            if arguments.json:
-                write_json(workload)
-                return
-            likely = client.estimate(arguments.id)
-            title = f"{printable(workload.id)}  {printable(workload.name)}".rstrip()
-            write_lines([title, "", *section_lines(workload_sections(workload, likely, WIDTH))])
+            write_lines(_workload_lines(client, arguments.id))
+
+
+def _queue_lines(client: Client, name: str) -> list[str]:
+    from console.views.queues import queue_columns, queue_page
+    from console.views.sections import section_lines
+
+    left, right = queue_columns(queue_page(client, name, client.fairness()), WIDTH)
+    return [printable(name), "", *section_lines([*left, *right])]
+
+
+def _workload_lines(client: Client, workload_id: str) -> list[str]:
+    from console.views.sections import section_lines
+    from console.views.workload import workload_sections
+
+    view, likely = client.workload(workload_id), client.estimate(workload_id)
+    title = f"{printable(view.id)}  {printable(view.name)}".rstrip()
+    return [title, "", *section_lines(workload_sections(view, likely, WIDTH))]
 
 
 def _all_rows(client: Client, query: Query, limit: int) -> Page:
