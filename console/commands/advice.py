@@ -19,9 +19,9 @@ from console.commands.show import which_engine, write_json, write_lines
 from console.text.guarded_streams import write_over
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, cut, duration, mebibytes, milli, money, printable, wrap
-from console.views.decision_needs import suggestion_sections
+from console.views.forecast import forecast_lines
 from console.views.sections import section_lines
-from console.views.suggestions import forecast_lines, recommendation_lines, shell_line
+from console.views.suggestions import recommendation_lines, shell_line, suggestion_sections
 from console.views.what_if import dry_run_lines, eta_lines, outlook_lines, score_lines
 from engine.model.errors import RefusedError, SpecError, of_code
 from engine.model.quantities import duration_ms

@@ -127,7 +127,7 @@ def _is_page(arguments: argparse.Namespace) -> bool:
 
 
 def why(arguments: argparse.Namespace) -> None:
-    from console.views.mirror import job_section
+    from console.views.external_scheduler import job_section
     from console.views.sections import Section, section_lines, text_line
     from console.views.workload import run_time_section, status_sections
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.client.attach import connect
 from console.commands.show import tell_lines, write_json, write_lines
-from console.views.mirror import mirror_lines
+from console.views.external_scheduler import mirror_lines
 from engine.model.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def mirror(arguments: argparse.Namespace) -> int:
 
 def intents(arguments: argparse.Namespace) -> int:
     """1 where a person has to look at one."""
-    from console.views.intents import intent_lines
+    from console.views.external_scheduler import intent_lines
 
     with closing(connect(arguments)) as client:
         report = client.intents(arguments.limit)
@@ -43,7 +43,7 @@ def intents(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """1 where it waits for a person."""
-    from console.views.intents import detail_lines
+    from console.views.external_scheduler import detail_lines
 
     with closing(connect(arguments)) as client:
         detail = client.intent(arguments.number)
@@ -88,7 +88,7 @@ def again(detail: IntentDetail, reason: str) -> Request:
 def _answer(arguments: argparse.Namespace, outcome: Any) -> int:
     """Show what is known, ask, and say it."""
     from console.commands.acting import approved_or_refused
-    from console.views.intents import answer_text, detail_lines
+    from console.views.external_scheduler import answer_text, detail_lines
     from runbooks.plans.queries import IntentAnswer
 
     with closing(connect(arguments)) as client:

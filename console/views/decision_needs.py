@@ -1,122 +1,17 @@
-"""Facts a person decides by: a suggestion with its evidence, and the open needs of a proposal.
-
-A suggestion is shown in the order of a decision: action and purpose, the twin's before and after, evidence,
-objections. For a proposal: who else must vote, which key is next, and the request that asks for the same again.
-"""
+"""Open needs of a proposal: who else must vote, which key is next, what has changed, and the request to ask again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.text.plain_tables import change, heads, middle, signed_spread, table
-from console.text.terminal_text import cut, cut_name, duration, money, printable, timestamp
-from console.views.proposal import hanging, name_of, state_word, why_not_mine
-from console.views.sections import Line, Section, text_line
-from console.views.suggestions import (
-    TOLD,
-    action_text,
-    evidence_text,
-    expected_text,
-    skill_text,
-    track_text,
-    tried_text,
-    worth_text,
-)
+from console.text.terminal_text import duration, printable, timestamp
+from console.views.proposal import name_of, state_word, why_not_mine
 from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Plan, Proposal, Request, StepRequest
 
 if TYPE_CHECKING:
-    from recommender.findings.suggestions import Recommendation
-
-
-MAX_LISTED = 60
-"""Characters of targets in a line; the plan lists them all."""
-
-
-def suggestion_sections(each: Recommendation, width: int) -> list[Section]:
-    """All of it, for a page."""
-    suggestion = each.suggestion
-    asks = ("", "A shows the plan and asks") if each.command else ("for people: nothing to propose", "")
-    sections = [
-        Section(printable(suggestion.id), tuple(_what(each, width)), *asks),
-        Section("Before and after", tuple(_tried(each, width)), "tried on a fork"),
-        Section("Evidence", tuple(_evidence(each, width)), suggestion.kind.replace("_", " ")),
-    ]
-    other = [line for text in suggestion.alternatives for line in hanging("or  ", printable(text), width)]
-    other += hanging("    ", printable(suggestion.counterfactual), width, "", "dim")
-    return [*sections, Section("Otherwise", tuple(other))]
-
-
-def _what(each: Recommendation, width: int) -> list[Line]:
-    suggestion = each.suggestion
-    lines = hanging("", printable(suggestion.finding), width, "", "strong")
-    pairs = [("do", action_text(each)), ("worth", worth_text(each))]
-    if suggestion.cost_delta_microusd_hour:
-        delta = suggestion.cost_delta_microusd_hour
-        pairs.append(("costs", f"{'+' if delta > 0 else ''}{money(delta)} an hour"))
-    if each.simulated.cost_microusd_hour is not None:
-        pairs.append(("on twin", f"{signed_spread('money', each.simulated.cost_microusd_hour)} an hour"))
-    if suggestion.expected is not None:
-        pairs.append(("promised", expected_text(suggestion.expected)))
-    pairs.append(("so far", track_text(each.track) if each.track else "none of its kind has come due yet"))
-    pairs += [("model", skill_text(each))] if suggestion.skill else []
-    if each.state != "open":
-        pairs.append(("state", each.state))
-    pairs += [("note", each.note)] if each.note else []
-    pairs.append(("found", f"{timestamp(each.first_ms)} UTC"))
-    return lines + [line for name, text in pairs for line in hanging(f"{name:<10}", printable(text), width)]
-
-
-def _tried(each: Recommendation, width: int) -> list[Line]:
-    """The twin's figures of the cell, and of what the suggestion is about."""
-    simulated, about = each.simulated, {each.suggestion.about, *each.suggestion.targets}
-    lines = hanging("", printable(tried_text(simulated, brief=False)), width, "", "dim")
-    rows = [
-        [cut_name(printable(f"{one.subject}: {one.title}" if one.subject else one.title), width // 3),
-         middle(one.unit, one.before), middle(one.unit, one.after), change(one)[0]]
-        for one in simulated.figures
-        if (one.name in TOLD and not one.subject) or one.subject in about
-    ]  # fmt: skip
-    if rows:
-        head, *body = table(heads(simulated.figures), rows, (False, True, True, False))
-        lines += [text_line(cut(head, width), "header"), *(text_line(cut(line, width)) for line in body)]
-    return lines
-
-
-def _evidence(each: Recommendation, width: int) -> list[Line]:
-    suggestion = each.suggestion
-    lines = [line for item in suggestion.evidence for line in hanging("· ", evidence_text(item), width)]
-    lines += [line for text in suggestion.thin for line in hanging("but ", printable(text), width, "warn")]
-    if suggestion.targets:
-        named = ", ".join(map(printable, suggestion.targets))
-        lines += hanging(f"{len(suggestion.targets):,} target{'s' if suggestion.targets[1:] else ''}  ",
-                         cut(named, MAX_LISTED), width)  # fmt: skip
-    return lines
-
-
-# --- beside a proposal
-
-
-def found_sections(each: Recommendation | None, width: int) -> list[Section]:
-    """The finding a proposal follows from, beside the evidence attached to its plan."""
-    if each is None:
-        return []
-    return [Section("Found by the recommender", tuple(found_lines(each, width)), each.suggestion.id)]
-
-
-def found_lines(each: Recommendation, width: int, left_out: Sequence[str] = ()) -> list[Line]:
-    """The finding, what it was measured on, what speaks against it, and what doing nothing means. `left_out`: targets
-    that have ended since."""
-    suggestion = each.suggestion
-    told = [("finding", suggestion.finding), *(("evidence", evidence_text(item)) for item in suggestion.evidence)]
-    told += [("but", text) for text in suggestion.thin]
-    told += [("promised", expected_text(suggestion.expected))] if suggestion.expected else []
-    told += [("otherwise", text) for text in suggestion.alternatives[-1:]]
-    if left_out:
-        named = cut(", ".join(map(printable, left_out)), MAX_LISTED)
-        told.append(("left out", f"{len(left_out):,} that ended since it was found: {named}"))
-    return [line for label, text in told for line in hanging(f"{label:<11}", printable(text), width)]
+    pass
 
 
 VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}

@@ -17,9 +17,9 @@ from console.client.change_feed import in_thread
 from console.text.progress_line import TimeLeft
 from console.text.terminal_text import cut, duration, fit, printable, wrap
 from console.tui.widgets.pane import AsOf, ChartPane, Connect, DetailPane, SectionsView
+from console.views.forecast import ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
 from console.views.lists import meter
 from console.views.sections import Line, Section, text_line
-from console.views.suggestions import ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
 from console.views.what_if import outlook_sections, rests_on, run_line
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.queries import Query

@@ -21,8 +21,14 @@ from console.forms.gate_arguments import intent_number
 from console.forms.settings import load
 from console.text.terminal_text import printable, wrap
 from console.tui.widgets.pane import AsOf, Connect, DetailPane
-from console.views.intents import answer_text, detail_columns, intent_columns, standing, title_of
-from console.views.mirror import mirror_columns
+from console.views.external_scheduler import (
+    answer_text,
+    detail_columns,
+    intent_columns,
+    mirror_columns,
+    standing,
+    title_of,
+)
 from console.views.sections import Section, plural, text_line
 from engine.external.mirror_report import MirrorReport
 from engine.model.errors import MusterError, NotFoundError, NotSentError, RefusedError, SpecError

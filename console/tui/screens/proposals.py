@@ -22,11 +22,8 @@ from console.tui.widgets.list_pane import WordsPane
 from console.tui.widgets.pane import AsOf, Connect, DetailPane, SectionsView
 from console.tui.widgets.window_table import WindowTable
 from console.views.decision_needs import (
-    found_lines,
-    found_sections,
     press_next,
     request_of,
-    suggestion_sections,
     unverified,
     waiting_step,
 )
@@ -40,7 +37,13 @@ from console.views.proposal import (
     list_rows,
 )
 from console.views.sections import Line, Section, text_line
-from console.views.suggestions import followed_text, list_line
+from console.views.suggestions import (
+    followed_text,
+    found_lines,
+    found_sections,
+    list_line,
+    suggestion_sections,
+)
 from engine.model.errors import MusterError, RefusedError
 from engine.model.queries import Query, Term
 from recommender.findings.suggestions import MAX_TARGETS, Recommendation, Recommendations, Suggestion

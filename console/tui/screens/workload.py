@@ -26,7 +26,7 @@ from console.text.tones import drawn, tones
 from console.tui.widgets.drawing import MOVES, LeanScroll, OneLine, part
 from console.tui.widgets.list_pane import TablePane
 from console.tui.widgets.pane import Connect, DetailPane, Pane
-from console.views.mirror import job_section
+from console.views.external_scheduler import job_section
 from console.views.sections import Line, Section, plural, text_line
 from console.views.what_if import eta_section
 from console.views.workload import LogLines, WorkloadContext, action_section, as_left, task_line, workload_columns

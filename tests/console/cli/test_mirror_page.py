@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.views.mirror import job_section, mirror_columns, mirror_lines
+from console.views.external_scheduler import job_section, mirror_columns, mirror_lines
 from console.views.sections import Section
 from engine.external.mirror_report import NOT_MIRRORED, LeftOut, Mirrored, MirrorReport
 from engine.external.slurm.records import Job

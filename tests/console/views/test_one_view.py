@@ -16,10 +16,10 @@ from console.commands.advice import explanation_lines
 from console.commands.money import quote_lines, request_of
 from console.commands.proposals import show_lines
 from console.views.cost import compared, quote_pages
-from console.views.decision_needs import suggestion_sections
 from console.views.proposal import decision_sections
 from console.views.queues import queue_columns, queue_page
 from console.views.sections import Section, section_lines
+from console.views.suggestions import suggestion_sections
 from console.views.workload import status_sections, workload_columns, workload_sections
 from tests.console import fake_gate
 from tests.console.fake_client import NOW_MS, FakeClient
