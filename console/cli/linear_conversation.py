@@ -22,16 +22,16 @@ from console.actions.registry import Action, actions, parse_command
 from console.cli.linear_pages import (
     LISTS,
     PAGES,
-    Part,
+    PageReader,
     SpokenLine,
     changes,
-    event_said,
     findings,
     news,
     page_of,
-    part_of,
-    said_of,
+    page_reader,
     sliced,
+    spoken_event,
+    spoken_sections,
 )
 from console.forms.filters import FilterError
 from console.text.terminal_text import printable, timestamp
@@ -108,7 +108,7 @@ WIDTH = 100
 """Cells of the plan whose text is hashed for a signature."""
 
 
-class Deciding:
+class LinearDecisions:
     """Decisions of one person, and the plans that were read to them."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Deciding:
         proposal, caller = self._client().proposal(proposal_id), self._client().whoami()
         self._said[proposal_id] = proposal.digest
         plan, standing = decision_sections(proposal, caller.now_ms, caller.me, WIDTH, None)
-        return said_of([*plan, *standing])
+        return spoken_sections([*plan, *standing])
 
     def read_to_the_end(self, proposal_id: str) -> None:
         self._heard[proposal_id] = self._said[proposal_id]
@@ -153,7 +153,7 @@ class Deciding:
             request = asks(cast("ActionName", action.id), tuple(argument.split()))
         else:
             raise SpecError("", f"{action.commands[0]} needs an id", f"Say {action.commands[0]} ID")
-        for line in said_of(plan_sections(client.preview(request), WIDTH)):
+        for line in spoken_sections(plan_sections(client.preview(request), WIDTH)):
             self._say(line.text)
         self._put_to_vote(request)
 
@@ -233,7 +233,7 @@ class Deciding:
         request = Request(rolls_back=proposal.id, reason=reason)
         now = self._client().preview(request)
         self._say(f"{now.title}, {now.tier} now")
-        for line in said_of(plan_sections(now, WIDTH)):
+        for line in spoken_sections(plan_sections(now, WIDTH)):
             self._say(line.text)
         reason = reason or self._ask("Why?")
         if len(reason) < MIN_REASON:
@@ -297,7 +297,7 @@ class PagedText:
     """An answer that is read out in parts."""
 
     line: str
-    part: Part
+    part: PageReader
     start: int = 0
     lines: tuple[SpokenLine, ...] = ()
     """The lines that were read out last."""
@@ -344,7 +344,7 @@ class Conversation:
         self._tells_news = True
         self._answer: PagedText | None = None
         self._before: list[PagedText] = []
-        self._deciding = Deciding(self.client, identity, self.say, self.ask)
+        self._deciding = LinearDecisions(self.client, identity, self.say, self.ask)
 
     # --- hearing and saying
 
@@ -545,7 +545,7 @@ class Conversation:
         answer = self._present()
         self.say(f"{answer.line}, lines {answer.start + 1:,} to {answer.end:,} of {answer.total:,}")
 
-    def _parts(self, line: str) -> Part:
+    def _parts(self, line: str) -> PageReader:
         name, _, argument = line.partition(" ")
         if name == "findings":
             return partial(sliced, findings(self.client))
@@ -553,12 +553,12 @@ class Conversation:
             return partial(sliced, self._help())
         if name == "proposal":
             return partial(sliced, self._deciding.shown(argument))
-        return part_of(line, self.client)
+        return page_reader(line, self.client)
 
     def _why(self, workload: str) -> None:
         view = self.client().workload(workload)
         unblocking = self.client().unblocking(workload) if view.reasons else None
-        for line in said_of(status_sections(view, WIDTH, unblocking)):
+        for line in spoken_sections(status_sections(view, WIDTH, unblocking)):
             self.say(line.text)
 
     def _follow(self) -> None:
@@ -568,7 +568,7 @@ class Conversation:
             found = self.client().changes(self._seen, FOLLOW_S)
             self._seen = found.version
             for change in found.items:
-                self.say(event_said(change))
+                self.say(spoken_event(change))
         if self._hears.at_terminal:
             self._hears.line()
 

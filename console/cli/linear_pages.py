@@ -60,7 +60,7 @@ class SpokenLine(NamedTuple):
     link: str = ""
 
 
-def said_of(sections: Sequence[Section]) -> list[SpokenLine]:
+def spoken_sections(sections: Sequence[Section]) -> list[SpokenLine]:
     """Each section by its title, then its facts; one without facts is left out."""
     said: list[SpokenLine] = []
     for section in sections:
@@ -105,7 +105,7 @@ def _tidy(part: str) -> str:
     return re.sub(r"\s+,", ",", " ".join(part.split())).strip(", ")
 
 
-def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLine:
+def spoken_row(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLine:
     """A row of a table: what it is, then its most important columns by name. What is nothing is left out."""
     texts = [spoken(text) if index else printable(text) for index, (text, _) in enumerate(row.cells)]
     named = [
@@ -140,11 +140,11 @@ LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "order
 _ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
 """The page of one of them."""
 
-Part = Callable[[int, int], tuple[list[SpokenLine], int]]
+PageReader = Callable[[int, int], tuple[list[SpokenLine], int]]
 """Offset and limit -> lines, and how many there are in all."""
 
 
-def part_of(line: str, client: Callable[[], Client]) -> Part:
+def page_reader(line: str, client: Callable[[], Client]) -> PageReader:
     """The spoken page that a `:` line leads to. Raises MusterError, FilterError."""
     name, _, argument = line.partition(" ")
     if name == "overview":
@@ -159,9 +159,9 @@ def part_of(line: str, client: Callable[[], Client]) -> Part:
     if name == "workload":
         # Its page gathers more beside what the engine says of it at once.
         columns = _workload_columns(client, argument)
-        return partial(sliced, said_of([section for column in columns for section in column]))
+        return partial(sliced, spoken_sections([section for column in columns for section in column]))
     assert isinstance(pane, DetailPane), f"{name} is one of PAGES"
-    said = said_of([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
+    said = spoken_sections([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
     return partial(sliced, said)
 
 
@@ -182,7 +182,7 @@ def findings(client: Callable[[], Client]) -> list[SpokenLine]:
     """Findings that need somebody: the first section of the overview."""
     pane = cast("DetailPane[object]", new_page("overview", "", client, EventLog()))
     left, right = pane.columns(pane.ask(client()), WIDTH)
-    return said_of([*left, *right][:1])
+    return spoken_sections([*left, *right][:1])
 
 
 def overview(client: Callable[[], Client]) -> list[SpokenLine]:
@@ -224,7 +224,7 @@ def _rows(
     client: Callable[[], Client], view: ListView, page: str, start: int, limit: int
 ) -> tuple[list[SpokenLine], int]:  # fmt: skip
     window = fetch_rows(client, view, start, limit)
-    said = [row_said(row, view.headings, f"{page} {row.id}" if page else "") for row in window.rows]
+    said = [spoken_row(row, view.headings, f"{page} {row.id}" if page else "") for row in window.rows]
     return said, window.matched
 
 
@@ -242,7 +242,7 @@ def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
         from console.views.policy import HEADINGS, row_of
 
         rows, headings = [row_of(line) for line in client.runbooks()], HEADINGS
-    said = [row_said(row, headings, f"{_ONE[name]} {row.id}") for row in rows]
+    said = [spoken_row(row, headings, f"{_ONE[name]} {row.id}") for row in rows]
     return [line for line in said if all(word in line.text.lower() for word in words.lower().split())]
 
 
@@ -270,6 +270,6 @@ def news(items: Sequence[Change]) -> str:
     return "; ".join([*worst, *([rest] if rest else [])])
 
 
-def event_said(change: Change) -> str:
+def spoken_event(change: Change) -> str:
     detail = f", {change.detail}" if change.detail else ""
     return f"{timestamp(change.at_ms, date=False)} {change.what}: {change.subject}{detail}"

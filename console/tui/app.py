@@ -328,8 +328,8 @@ class MusterApp(App[None]):
         """Say what went wrong; the page stays."""
         self.notify(printable(str(error)), severity="error", markup=False, timeout=8)
 
-    @on(Pane.Failed)
-    def _page_failed(self, event: Pane.Failed) -> None:
+    @on(Pane.AskFailed)
+    def _page_failed(self, event: Pane.AskFailed) -> None:
         """Once for what is refused again and again: a page asks every second."""
         told, now = str(event.error), self.clock()
         again = told == self._refused[0] and now - self._refused[1] < AGAIN_S
@@ -431,7 +431,7 @@ class MusterApp(App[None]):
     def on_prompt_bar_accepted(self, event: PromptBar.Accepted) -> None:
         self.bars.accepted(event.text)
 
-    def on_prompt_bar_cancelled(self) -> None:
+    def on_prompt_bar_bar_cancelled(self) -> None:
         self.bars.cancelled()
 
     # --- the end

@@ -32,7 +32,7 @@ WIDTH = 80
 SHOWN_IDS = 5
 SHOWN_FIGURES = 3
 """Figures of a try that a list shows; the explanation has all."""
-TOLD = ("wait_mean", "waiting", "evictions", "cost")
+ALWAYS_SHOWN = ("wait_mean", "waiting", "evictions", "cost")
 """Figures that are told also where nothing changes."""
 SHOWN_LINES = 20
 """Lines of the list where not all is asked for: with the rest, about a screen."""
@@ -260,7 +260,7 @@ def _tried(each: Recommendation, width: int) -> list[Line]:
         [cut_name(printable(f"{one.subject}: {one.title}" if one.subject else one.title), width // 3),
          middle(one.unit, one.before), middle(one.unit, one.after), change(one)[0]]
         for one in simulated.figures
-        if (one.name in TOLD and not one.subject) or one.subject in about
+        if (one.name in ALWAYS_SHOWN and not one.subject) or one.subject in about
     ]  # fmt: skip
     if rows:
         head, *body = table(heads(simulated.figures), rows, (False, True, True, False))

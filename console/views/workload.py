@@ -52,7 +52,7 @@ class WorkloadContext(NamedTuple):
     """True where another scheduler decides, even if it no longer knows this job."""
     processes: ProcessReport | None = None
     """Its processes on this machine."""
-    said: tuple[Change, ...] = ()
+    events: tuple[Change, ...] = ()
     """Events of it since this console looks, newest first."""
 
 
@@ -170,7 +170,7 @@ def _states(beside: WorkloadContext) -> str:
     return f"  {beside.siblings_total:,} {plural('member', beside.siblings_total)}: {counts}{first}"
 
 
-def said_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
+def events_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
     """Recent events of the workload; and that there is no more."""
     lines = [
         Line(
@@ -180,14 +180,14 @@ def said_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> S
                 (cut(printable(item.detail), max(8, width - 28)), "dim"),
             )
         )
-        for item in beside.said[:SHOWN]
+        for item in beside.events[:SHOWN]
     ]
     if beside.job is not None or beside.outside:
         path = f": {printable(beside.job.stdout)}" if beside.job is not None and beside.job.stdout else ""
         lines.append(text_line(cut(f"Slurm runs it: what it writes is on the cluster{path}", max(8, width)), "dim"))
     elif view.run is None:
         lines.append(text_line("this cell's executor is simulated: it writes no log of its own", "dim"))
-    return Section("Said of it", tuple(lines), "since this console looks" if beside.said else "")
+    return Section("Said of it", tuple(lines), "since this console looks" if beside.events else "")
 
 
 def action_section(available: Sequence[Action], context: Context) -> Section:
@@ -399,7 +399,7 @@ def workload_columns(
         *dependency_sections(view, width),
         related_section(view, beside, width),
         history_section(view.history, view.now_ms, width),
-        said_section(view, beside, width),
+        events_section(view, beside, width),
     ]
     return left, right
 

@@ -139,7 +139,7 @@ class EventsPane(WordsPane):
             self.filter(self.argument)
         except FilterError as error:
             self.filter("")
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
 
     @property
     def note(self) -> str:
@@ -234,7 +234,7 @@ class QueuePane(DetailPane[QueuePageData]):
         except UnreachableError:
             return  # asked again with the next reload
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         finally:
             self._asking_fairness = False
         self._fairness_at = time.monotonic()

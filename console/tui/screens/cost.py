@@ -176,7 +176,7 @@ class CostPane(ChartPane[Spending]):
                 self._draw()
         except MusterError as error:
             self._stopped = True
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         finally:
             if by == self._asked.by:
                 self._filling = None
@@ -327,7 +327,7 @@ class QuotePane(ChartPane[QuoteResult]):
             self._further = str(error)
             if self.detail is None:
                 self._chart.show(asking(self._words, self._further, max(20, self.size.width - 4)))
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         self._stand_still()
 
     def _request(self, client: Client) -> QuoteRequest:

@@ -104,7 +104,7 @@ class DraftPane(DetailPane[DraftPage]):
         try:
             await self.stop()
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
 
     async def stop(self) -> None:
         """Have the model think no further. Raises MusterError."""

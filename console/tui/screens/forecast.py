@@ -375,7 +375,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         try:
             await self.stop()
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
 
     def _far(self, run: RunStatus) -> str:
         """Progress of a run, its time left, and the key that stops it."""

@@ -71,10 +71,10 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("enter", "choose", show=False),
     ]
 
-    class Moved(Message):
+    class CursorMoved(Message):
         """The cursor is on another tile, or the tile under it has changed."""
 
-    class Chosen(Message):
+    class TileChosen(Message):
         """Enter, or a click on the tile under the cursor."""
 
     class Beyond(Message):
@@ -111,7 +111,7 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
             same = min(self.cursor, max(0, len(tiles) - 1)) if level == self._level else 0
         self.tiles, self._spots, self._level, self.cursor = tiles, spots, level, same
         self._arrange()
-        self.post_message(self.Moved())
+        self.post_message(self.CursorMoved())
 
     def _arrange(self) -> None:
         """Find places for the tiles at this size."""
@@ -162,7 +162,7 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
             self._refresh_tile(old)
             self._refresh_tile(tile)
             self._reveal()
-            self.post_message(self.Moved())
+            self.post_message(self.CursorMoved())
 
     def _refresh_tile(self, tile: int) -> None:
         if tile < len(self._layout.line_of):
@@ -205,7 +205,7 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
 
     def action_choose(self) -> None:
         if self.tile is not None:
-            self.post_message(self.Chosen())
+            self.post_message(self.TileChosen())
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
@@ -347,14 +347,14 @@ class TopologyPane(DetailPane[HeatMap]):
         if self.detail is None:
             self.map.told = str(error)
             self.map.refresh()
-        self.post_message(self.Failed(error))
+        self.post_message(self.AskFailed(error))
 
     def land(self) -> None:
         self.screen.set_focus(self.map)
 
     # --- moving
 
-    @on(TileMap.Moved)
+    @on(TileMap.CursorMoved)
     def _moved(self) -> None:
         if self._acted_of != self._here:
             self._acts_on = "asks for its nodes …"
@@ -363,7 +363,7 @@ class TopologyPane(DetailPane[HeatMap]):
             self._rest = self.set_timer(REST_S, self._find_nodes)
         self._draw_facts()
 
-    @on(TileMap.Chosen)
+    @on(TileMap.TileChosen)
     def _chosen(self) -> None:
         tile, shown = self.map.tile, self.detail
         if tile is None or shown is None:

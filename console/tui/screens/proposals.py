@@ -501,7 +501,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
             found=lambda width: found_lines(chosen, width, over), follow=True,
         )  # fmt: skip
 
-    @on(SectionsView.Moved)
+    @on(SectionsView.LinkMoved)
     def _moved(self) -> None:
         """Explain the suggestion under the cursor."""
         if self._left.has_focus and not self._alone and self._right.display:

@@ -87,7 +87,7 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
 
     def columns(self, detail: WorkloadDetail, width: int) -> tuple[list[Section], list[Section]]:
         app = cast("MusterApp", self.app)
-        beside = self._beside._replace(said=tuple(app.events.about(detail.id, SAID)))
+        beside = self._beside._replace(events=tuple(app.events.about(detail.id, SAID)))
         left, right = workload_columns(detail, width, self._unblocking, self._likely, beside)
         if self._eta is not None:
             left.insert(1, self._eta_section(self._eta, width))
@@ -99,13 +99,13 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         right.append(action_section(list(app.actions.values()), context))
         return left, right
 
-    def told_before(self) -> list[Section]:
+    def placeholder_sections(self) -> list[Section]:
         """The row of the list from which it was opened."""
         stack = cast("MusterApp", self.app).navigator.stack
         below = stack[-2] if len(stack) > 1 else None
         row = below.table.row_with(self._workload_id) if isinstance(below, TablePane) else None
         if row is None:
-            return super().told_before()
+            return super().placeholder_sections()
         named = zip(cast("TablePane", below).table.headings, row.cells, strict=False)
         lines = [Line(((fit(heading.title.lower(), 11), "dim"), cell)) for heading, cell in named]
         return [Section(self.crumb, tuple(lines), "loading the rest …")]
@@ -508,7 +508,7 @@ class OutputPane(Pane):
             self._begin = before if before < self._begin else 0
             self._view.put_before(LogLines().take(data))
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         finally:
             self._earlier = False
 

@@ -132,7 +132,7 @@ class TablePane(Pane):
 
     @on(WindowTable.LoadFailed)
     def _load_failed(self, event: WindowTable.LoadFailed) -> None:
-        self.post_message(self.Failed(event.error))
+        self.post_message(self.AskFailed(event.error))
 
 
 class WordsPane(TablePane):
@@ -310,7 +310,7 @@ class ListPane(TablePane):
     @on(WindowTable.TooMany)
     def _too_many(self) -> None:
         error = RefusedError(f"one plan takes at most {MOST:,} {self.KIND}", "Narrow the filter, or act in portions")
-        self.post_message(self.Failed(error))
+        self.post_message(self.AskFailed(error))
 
     @on(WindowTable.Loaded)
     def _check_marks(self) -> None:

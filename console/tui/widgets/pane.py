@@ -86,7 +86,7 @@ class Pane(Covered, Vertical):
             super().__init__()
             self.line = line
 
-    class Failed(Message):
+    class AskFailed(Message):
         """The engine refused what this page asked."""
 
         def __init__(self, error: MusterError) -> None:
@@ -194,7 +194,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.link = link
 
-    class Moved(Message):
+    class LinkMoved(Message):
         """The person went to another link."""
 
     class Neighbour(Message):
@@ -347,7 +347,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
         old, self._cursor = self._cursor, target
         self._refresh_line(old)
         self._refresh_line(target)
-        self.post_message(self.Moved())
+        self.post_message(self.LinkMoved())
         if target < top:
             self.scroll_to(y=max(0, target - 2), animate=False)
         elif target >= top + height:
@@ -454,10 +454,10 @@ class DetailPane(Pane, Generic[D]):
                 yield self._third
 
     def on_mount(self) -> None:
-        self._left.show(self.told_before())
+        self._left.show(self.placeholder_sections())
         self.reload()
 
-    def told_before(self) -> list[Section]:
+    def placeholder_sections(self) -> list[Section]:
         """Sections that are shown until the details have come."""
         return [loading(self.crumb)]
 
@@ -520,7 +520,7 @@ class DetailPane(Pane, Generic[D]):
         """Report an error. Data that were read before stay; while the engine is away the banner says so."""
         if self.detail is None and not isinstance(error, UnreachableError):
             self._left.show([Section(self.crumb, (text_line(str(error), "bad"),))])
-        self.post_message(self.Failed(error))
+        self.post_message(self.AskFailed(error))
 
     def on_resize(self) -> None:
         self._right.display = self.ALWAYS_TWO or self.size.width >= self.TWO_FROM

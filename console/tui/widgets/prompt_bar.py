@@ -65,7 +65,7 @@ class PromptBar(Vertical):
             super().__init__()
             self.text = text
 
-    class Cancelled(Message):
+    class BarCancelled(Message):
         """Esc: as if nothing had been typed."""
 
     class Ready(Message):
@@ -218,7 +218,7 @@ class PromptBar(Vertical):
         self.post_message(self.Accepted(event.value))
 
     def action_cancel(self) -> None:
-        self.post_message(self.Cancelled())
+        self.post_message(self.BarCancelled())
 
     def complete(self, step: int) -> None:
         """Put the next candidate in place of the word under the cursor; where the engine is still asked, the first of

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from console.cli.linear_pages import SpokenLine, said_of
+from console.cli.linear_pages import SpokenLine, spoken_sections
 from console.cli.main import parser
 from console.commands.advice import explanation_lines
 from console.commands.money import quote_lines, request_of
@@ -44,25 +44,25 @@ def workload() -> Drawn:
     left, right = workload_columns(view, WIDTH, None, likely)
     page = [section for section in (*left, *right) if section.title not in BESIDE | {"How long it runs"}]
     assert status_sections(view, WIDTH)[0] == page[0], "`why` begins as the page does"
-    return Drawn(page, section_lines(workload_sections(view, likely, WIDTH)), said_of(page))
+    return Drawn(page, section_lines(workload_sections(view, likely, WIDTH)), spoken_sections(page))
 
 
 def queue() -> Drawn:
     client = FakeClient(200)
     left, right = queue_columns(queue_page(client, "batch", client.fairness()), WIDTH)
-    return Drawn([*left, *right], section_lines([*left, *right]), said_of([*left, *right]))
+    return Drawn([*left, *right], section_lines([*left, *right]), spoken_sections([*left, *right]))
 
 
 def proposal() -> Drawn:
     shown = fake_gate.proposal(votes=fake_gate.voted())
     plan, standing = decision_sections(shown, NOW_MS, "person:bob", WIDTH, None)
-    return Drawn([*plan, *standing], show_lines(shown, NOW_MS, "person:bob", None), said_of([*plan, *standing]))
+    return Drawn([*plan, *standing], show_lines(shown, NOW_MS, "person:bob", None), spoken_sections([*plan, *standing]))
 
 
 def suggestion() -> Drawn:
     found = FakeClient().recommendations().open[0]
     page = suggestion_sections(found, WIDTH)
-    return Drawn(page, explanation_lines(found, []), said_of(page))
+    return Drawn(page, explanation_lines(found, []), spoken_sections(page))
 
 
 def quote() -> Drawn:
@@ -71,7 +71,7 @@ def quote() -> Drawn:
     found = client.quote(request)
     left, right = quote_pages(found, "", WIDTH)
     page = [*compared(found, request, WIDTH), *left, *right]
-    return Drawn(page, quote_lines(found, request), said_of(page))
+    return Drawn(page, quote_lines(found, request), spoken_sections(page))
 
 
 @pytest.mark.parametrize("draw", [workload, queue, proposal, suggestion, quote])
@@ -93,6 +93,6 @@ def test_facts_of_the_page_stand_in_the_shell_and_in_linear_mode(draw: Callable[
 
 def test_keys_of_the_console_are_for_its_screens_alone() -> None:
     section = Section("Quota", queue().page[0].lines[:1], "a note", "press q")
-    told = "\n".join([*section_lines([section]), *(line.text for line in said_of([section]))])
+    told = "\n".join([*section_lines([section]), *(line.text for line in spoken_sections([section]))])
     assert "a note" in told
     assert "press q" not in told
