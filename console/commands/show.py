@@ -16,15 +16,11 @@ from console.forms.filters import FilterError, ViewLine, parse_columns, parse_so
 from console.text.guarded_streams import inert_json
 from console.text.plain_tables import (
     OVERVIEW_LATE,
-    beneath,
     facts,
-    layout,
-    linked,
     overview_lines,
     page_table,
-    quantity,
 )
-from console.text.terminal_text import LONGEST, duration, money, printable
+from console.text.terminal_text import LONGEST, money, printable
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
@@ -209,6 +205,14 @@ def _get_one(arguments: argparse.Namespace) -> None:
             write_lines(_workload_lines(client, arguments.id))
 
 
+def _node_lines(node: NodeDetail) -> list[str]:
+    from console.views.nodes import node_columns
+    from console.views.sections import section_lines
+
+    left, right = node_columns(node, WIDTH, None)
+    return [printable(node.id), "", *section_lines([*left, *right])]
+
+
 def _queue_lines(client: Client, name: str) -> list[str]:
     from console.views.queues import queue_columns, queue_page
     from console.views.sections import section_lines
@@ -283,27 +287,3 @@ def _view(kind: Kind, arguments: argparse.Namespace) -> ViewLine:
     except FilterError as error:
         raise SpecError(where, error.short, error.remedy) from None
     return replace(told, columns=columns or DEFAULT_COLUMNS[kind], sort=sort or ())
-
-
-def _node_lines(node: NodeDetail) -> list[str]:
-    place = " / ".join(printable(part) for part in (node.region, node.zone, node.block, node.rack, node.nvlink) if part)
-    free = ", ".join(
-        f"{quantity(name, node.free.get(name, 0))} of {quantity(name, most)}"
-        for name, most in node.capacity.items()
-        if most
-    )
-    pairs = [
-        ("id", printable(node.id)),
-        ("state", f"{node.state} for {duration(node.now_ms - node.since_ms)}"),
-        ("pool", " ".join(printable(part) for part in (node.pool, node.gpu_model) if part)),
-        ("place", place or "unknown"),
-        *(("label", printable(f"{key}={value}")) for key, value in sorted(node.labels.items())),
-        *(("taint", printable(taint)) for taint in node.taints),
-        ("free", free or "nothing"),
-        *beneath(node),
-        *([("nvlink", f"among devices {links}")] if (links := linked(len(node.devices), node.nvlink_group)) else []),
-        *([("mig", f"{', '.join(map(printable, node.profiles))}")] if node.profiles else []),
-        *((f"gpu {index}", layout(instances)) for index, instances in enumerate(node.instances) if instances),
-        *(("work", f"{printable(workload)} ({tasks:,} tasks)") for workload, tasks in node.workloads),
-    ]
-    return facts(pairs)

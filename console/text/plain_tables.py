@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from console.client.protocol import RuntimeEstimate
     from engine.model.queries import (
         GroupDetail,
-        MigInstance,
-        NodeDetail,
         Overview,
         Page,
         PoolOverview,
@@ -144,21 +142,6 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
     return pairs
 
 
-def beneath(node: NodeDetail) -> list[tuple[str, str]]:
-    """Real capacity of an overcommitted node, and its known use."""
-    pairs = []
-    if node.overcommit or node.physical != node.allocatable:
-        for name, title in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
-            over = f", requests up to {permille(node.overcommit[name])} of that" if name in node.overcommit else ""
-            there = f"{quantity(name, node.physical[name])} physical, {quantity(name, node.allocatable[name])} for work"
-            pairs.append((title, there + over))
-    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
-        if name in node.in_use:
-            share = node.in_use[name] * 1000 // max(node.physical[name], 1)
-            pairs.append((title, f"{quantity(name, node.in_use[name])}, {permille(share)} of what there is"))
-    return pairs
-
-
 def _service(service: ServiceDetail, there: int) -> str:
     busy = "unknown" if service.use_permille is None else permille(service.use_permille)
     return (
@@ -197,26 +180,6 @@ def _allowed(view: WorkloadDetail) -> str:
         left = view.burst_ends_ms - view.now_ms if view.burst_ends_ms is not None else 0
         text += f"; the burst lasts {duration(left)} yet" if left > 0 else "; the burst is over, it may be stopped"
     return text
-
-
-def layout(instances: Sequence[MigInstance]) -> str:
-    """Partition of a device: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
-    parts = []
-    for profile in dict.fromkeys(instance.profile for instance in instances):
-        used = [instance.used for instance in instances if instance.profile == profile]
-        if len(used) == 1:
-            parts.append(f"{printable(profile)} {'in use' if used[0] else 'free'}")
-        else:
-            parts.append(f"{printable(profile)} {sum(used)} of {len(used)} in use")
-    return ", ".join(parts)
-
-
-def linked(devices: int, nvlink_group: int) -> str:
-    """Linked devices of a node: "0-3, 4-7"; empty where all are."""
-    if not nvlink_group or nvlink_group >= devices:
-        return ""
-    firsts = range(0, devices, nvlink_group)
-    return ", ".join(f"{at}-{at + nvlink_group - 1}" if nvlink_group > 1 else f"{at}" for at in firsts)
 
 
 BOUND = "that early only if nobody else takes the room"

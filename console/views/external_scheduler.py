@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from console.text.terminal_text import NONE, cut, duration, mebibytes, printable, timestamp, wrap
 from console.views.lists import RETURNED
 from console.views.proposal import hanging, name_of
-from console.views.sections import Line, Section, fact, plural, text_line
+from console.views.sections import Line, Section, fact, plural, section_lines, text_line
 from console.views.what_if import start
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.external.slurm.limits import JOBS, SUBMITTED, TIME, Limit
@@ -92,6 +92,8 @@ def share_lines(shares: Sequence[Share], width: int) -> Iterator[Line]:
 
 MIRROR_TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
 MIRROR_GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
+WIDTH = 100
+"""Cells of the sections in the shell."""
 LATE_S = 8.0
 MAX_STEPS = 6
 """Steps of a job that are shown."""
@@ -208,20 +210,9 @@ def _lack_texts(report: MirrorReport) -> list[str]:
 
 
 def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
-    """The mirror as lines for the shell."""
-    if report.state == "none":
-        return [NOBODY]
-    state = f"{report.state}{': ' + printable(report.error) if report.error else ''}"
-    acting = [("acting", _acting(report))] if report.trouble else []
-    facts = [("state", state), *acting, *standing_facts(report, now_s), *cost_facts(report)]
-    lines = [f"{name:<12}{text}" for name, text in facts]
-    for each in report.left_out:
-        some = f" ({', '.join(map(printable, each.examples))})" if each.examples else ""
-        lines.append(f"not mirrored: {printable(each.text)}, {each.count:,} times{some}")
-    lines += [f"limit: {limit_sentence(each)}" for each in report.limits]
-    lines += [f"share: {line.spans[0][0]}{line.spans[1][0]}" for line in share_lines(report.shares, 100)]
-    lines += [f"not to be had: {text}" for text in _lack_texts(report)]
-    return lines
+    """The mirror's sections as text for the shell."""
+    left, right = mirror_columns(report, WIDTH, lambda: now_s)
+    return section_lines([*left, *right])
 
 
 # -- one job ----------------------------------------------------------------------------------------------------------
@@ -363,8 +354,6 @@ def _lines(intents: list[IntentView], now_ms: int, width: int) -> list[Line]:
     return lines
 
 
-WIDTH = 100
-"""For which it is laid out in the shell, in cells."""
 DOUBT = "in doubt"
 SHOWS = {
     "done": ("so it is done, as Slurm shows it", "ok"),
@@ -379,12 +368,9 @@ def detail_columns(detail: IntentDetail, width: int) -> tuple[list[Section], lis
 
 
 def detail_lines(detail: IntentDetail) -> list[str]:
-    """For the shell."""
+    """The sections of an intent as text for the shell."""
     left, right = detail_columns(detail, WIDTH)
-    lines: list[str] = []
-    for section in (*left, *right):
-        lines += [section.title, *("  " + "".join(text for text, _ in line.spans).rstrip() for line in section.lines)]
-    return lines
+    return section_lines([*left, *right])
 
 
 def title_of(view: IntentView) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from console.forms.filters import quoted
-from console.text.plain_tables import beneath, layout, linked
+from console.text.plain_tables import quantity as amount
 from console.text.terminal_text import (
     NONE,
     cut,
@@ -32,7 +32,7 @@ from console.views.cell_overview import short_money
 from console.views.lists import Span, meter
 from console.views.sections import Line, Section, fact, fact_bars, plural, quantity, text_line
 from engine.model.errors import SpecError
-from engine.model.queries import HeatLevel, HeatMap, HeatTile, NodeDetail
+from engine.model.queries import HeatLevel, HeatMap, HeatTile, MigInstance, NodeDetail
 from engine.model.specs import LEVELS as TREE_LEVELS
 
 LEVELS: tuple[HeatLevel, ...] = ("zone", "block", "rack", "node")
@@ -302,18 +302,20 @@ def read_view(words: str) -> View:
     return view
 
 
-def node_columns(view: NodeDetail, width: int) -> tuple[list[Section], list[Section]]:
-    """Left: state, capacity, devices. Right: what is bound here."""
-    return [_node_state(view, width), _node_capacity(view, width), *_devices(view, width)], [_node_work(view, width)]
+def node_columns(
+    view: NodeDetail, width: int, most_labels: int | None = 6
+) -> tuple[list[Section], list[Section]]:  # fmt: skip
+    """Left: state, capacity, devices. Right: the work bound here. `most_labels`: of labels, and of taints; None: all."""
+    return [_node_state(view, width, most_labels), _node_capacity(view, width), *_devices(view, width)], [
+        _node_work(view, width)
+    ]
 
 
-MAX_LABELS = 6
-"""Labels, and taints, of a node that are shown."""
 MAX_OF_A_NAME = 40
 """Cells of the name of one place among several."""
 
 
-def _node_state(view: NodeDetail, width: int) -> Section:
+def _node_state(view: NodeDetail, width: int, most_labels: int | None) -> Section:
     glyph, tone = state_look(view.state)
     since = f"for {duration(view.now_ms - view.since_ms)}, since {timestamp(view.since_ms)} UTC"
     lines = [
@@ -326,8 +328,8 @@ def _node_state(view: NodeDetail, width: int) -> Section:
     if view.rack:
         rack = printable(view.rack)
         lines.append(Line((("rack       ", "dim"), (rack, "link")), f"nodes rack:{quoted(rack)}"))
-    lines += [fact("label", printable(f"{key}={value}")) for key, value in sorted(view.labels.items())[:MAX_LABELS]]
-    lines += [fact("taint", printable(taint)) for taint in view.taints[:MAX_LABELS]]
+    lines += [fact("label", printable(f"{key}={value}")) for key, value in sorted(view.labels.items())[:most_labels]]
+    lines += [fact("taint", printable(taint)) for taint in view.taints[:most_labels]]
     return Section("State", tuple(lines))
 
 
@@ -340,12 +342,10 @@ def _places(view: NodeDetail, width: int) -> list[Line]:
 
 def _node_capacity(view: NodeDetail, width: int) -> Section:
     used = {name: total - view.free.get(name, 0) for name, total in view.capacity.items()}
-    return Section("Allocated", (*fact_bars(view.capacity, used, width), *_beneath(view)))
-
-
-def _beneath(view: NodeDetail) -> list[Line]:
-    """Real capacity of an overcommitted node, and its known use."""
-    return [fact(title, text) for title, text in beneath(view)]
+    return Section(
+        "Allocated",
+        (*fact_bars(view.capacity, used, width), *(fact(title, text) for title, text in physical_facts(view))),
+    )
 
 
 def _devices(view: NodeDetail, width: int) -> list[Section]:
@@ -359,7 +359,7 @@ def _devices(view: NodeDetail, width: int) -> list[Section]:
         word = "free" if not used else "in use" if not free else f"{milli(free)} free"
         if instances:
             used = sum(instance.used for instance in instances) * 1000 // len(instances)
-            word = layout(instances)
+            word = _partition(instances)
         bar = min(24, max(6, width - 20)) if not instances else 7
         start = ((f"gpu {index:<3}", "dim"), (_link(index, len(view.devices), view.nvlink_group), "faint"))
         first, *rest = wrap(word, max(8, width - 10 - bar))
@@ -368,13 +368,48 @@ def _devices(view: NodeDetail, width: int) -> list[Section]:
     if view.profiles:
         lines += [fact("" if n else "MIG", part, "dim") for n, part in
                   enumerate(wrap(" ".join(map(printable, view.profiles)), max(12, width - 11)))]  # fmt: skip
-    links = linked(len(view.devices), view.nvlink_group)
+    links = _linked(len(view.devices), view.nvlink_group)
     return [Section("Devices", tuple(lines), printable(view.gpu_model) + (f" · NVLink {links}" if links else ""))]
+
+
+def physical_facts(node: NodeDetail) -> list[tuple[str, str]]:
+    """Real capacity of an overcommitted node, and its known use."""
+    pairs = []
+    if node.overcommit or node.physical != node.allocatable:
+        for name, title in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
+            over = f", requests up to {permille(node.overcommit[name])} of that" if name in node.overcommit else ""
+            there = f"{amount(name, node.physical[name])} physical, {amount(name, node.allocatable[name])} for work"
+            pairs.append((title, there + over))
+    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
+        if name in node.in_use:
+            share = node.in_use[name] * 1000 // max(node.physical[name], 1)
+            pairs.append((title, f"{amount(name, node.in_use[name])}, {permille(share)} of what there is"))
+    return pairs
+
+
+def _partition(instances: Sequence[MigInstance]) -> str:
+    """Partition of a device: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
+    parts = []
+    for profile in dict.fromkeys(instance.profile for instance in instances):
+        used = [instance.used for instance in instances if instance.profile == profile]
+        if len(used) == 1:
+            parts.append(f"{printable(profile)} {'in use' if used[0] else 'free'}")
+        else:
+            parts.append(f"{printable(profile)} {sum(used)} of {len(used)} in use")
+    return ", ".join(parts)
+
+
+def _linked(devices: int, nvlink_group: int) -> str:
+    """Linked devices of a node: "0-3, 4-7"; empty where all are."""
+    if not nvlink_group or nvlink_group >= devices:
+        return ""
+    firsts = range(0, devices, nvlink_group)
+    return ", ".join(f"{at}-{at + nvlink_group - 1}" if nvlink_group > 1 else f"{at}" for at in firsts)
 
 
 def _link(index: int, devices: int, group: int) -> str:
     """Left edge that holds devices together which are linked; none where all are."""
-    if not linked(devices, group):
+    if not _linked(devices, group):
         return ""
     at = index % group
     return "  " if group == 1 else "┌ " if not at else "└ " if at == group - 1 else "│ "

@@ -49,7 +49,7 @@ def test_a_cluster_that_is_lost_is_said_with_the_age_of_what_is_shown() -> None:
     assert "nobody answers" in told
     assert "5m" in told
     assert "\x1b" not in told
-    assert mirror_lines(lost, NOW_S)[0].startswith("state       lost: nobody answers")
+    assert any("nobody answers" in line for line in mirror_lines(lost, NOW_S))
 
 
 def test_why_nothing_is_carried_to_the_cluster_is_said() -> None:
@@ -59,13 +59,13 @@ def test_why_nothing_is_carried_to_the_cluster_is_said() -> None:
     told = text_of(mirror_columns(held_up, 118, lambda: NOW_S)[0])
     assert "nothing can be carried there: the token has" in told
     lines = mirror_lines(held_up, NOW_S)
-    assert any(line.startswith("acting      nothing can be carried there: the token has") for line in lines)
+    assert any("nothing can be carried there: the token has" in line for line in lines)
     assert "\x1b" not in told + "".join(lines)
 
 
 def test_a_cell_of_its_own_says_how_to_mirror_one() -> None:
     assert "muster serve" in text_of(mirror_columns(NOT_MIRRORED, 60)[0])
-    assert mirror_lines(NOT_MIRRORED, NOW_S)[0].startswith("This cell mirrors no other scheduler")
+    assert "This cell mirrors no other scheduler" in mirror_lines(NOT_MIRRORED, NOW_S)[1]
 
 
 def test_a_job_that_waits_has_slurms_plan_beside_the_twins() -> None:
