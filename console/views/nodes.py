@@ -305,7 +305,7 @@ def read_view(words: str) -> View:
 def node_columns(
     view: NodeDetail, width: int, most_labels: int | None = 6
 ) -> tuple[list[Section], list[Section]]:  # fmt: skip
-    """Left: state, capacity, devices. Right: the work bound here. `most_labels`: of labels, and of taints; None: all."""
+    """Left: state, capacity, devices. Right: bound work. `most_labels`: of labels, and of taints; None: all."""
     return [_node_state(view, width, most_labels), _node_capacity(view, width), *_devices(view, width)], [
         _node_work(view, width)
     ]
