@@ -1,10 +1,7 @@
-"""What the word under the cursor of a `:` line could become, and the values that only the engine knows.
+"""Completion of the word under the cursor of a `:` line.
 
-Values that only the engine knows, for completion in a filter: queues, pools, tenants, racks, ids.
-
-What has an id is found by how it begins; of other columns those values are offered that the newest rows have.
-
-What the word under the cursor of a `:` line could become: known at once, or a question to the engine or the disk.
+Commands and columns are known at once; values such as queues, pools, tenants and ids are asked of the engine. Ids are
+found by prefix. Other columns offer the values of the newest rows.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class WantedValue(NamedTuple):
 
 
 def wanted_value(page: Listed, text: str, cursor: int) -> WantedValue | None:
-    """What is to be asked for at the cursor; None where no value is typed that the engine would know."""
+    """The value to ask the engine for at the cursor; None where it would know none."""
     asked = asked_value(page, text, cursor)
     if asked is None:
         return None
@@ -97,7 +94,7 @@ class CompletionRequest(NamedTuple):
 
     begun: str
     kinds: tuple[str, ...] = ()
-    """Of `engine.model.queries.Named`; empty: all."""
+    """Kinds of `engine.model.queries.Named`; empty: all."""
     before: str = ""
     files: bool = False
 
@@ -126,7 +123,7 @@ _BY_EDIT = {
 def complete_line(
     line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads", names: Sequence[str] = ()
 ) -> tuple[list[str], CompletionRequest | WantedValue | None]:
-    """What is known, and what is to be asked besides. `names` are those of bookmarks."""
+    """Known completions, and the value to ask for besides. `names` are those of bookmarks."""
     typed = line[:cursor]
     head, space, argument = typed.partition(" ")
     if not space:
@@ -181,7 +178,7 @@ def _ids(action: Action, argument: str, word: str, first: bool) -> CompletionReq
 
 
 def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -> CompletionRequest | None:
-    """What an argument of an action names: the one whose flag stands before it, else what stands by its place."""
+    """Meaning of an argument of an action: by the flag before it, else by its place."""
     known = typed_arguments(action)
     flag = next((each for each in known if before and each.name == before[-1]), None)
     if flag is None and (first or action.past):
@@ -191,7 +188,7 @@ def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -
 
 
 def _listed(word: str, kinds: tuple[str, ...]) -> CompletionRequest:
-    """Of `a,b`, the last."""
+    """Last item of `a,b`."""
     before, comma, begun = word.rpartition(",")
     return CompletionRequest(begun, kinds, before + comma)
 

@@ -1,17 +1,8 @@
-"""Every action a person can take: its names and keys, where it is possible, and the line or key that names it.
+"""The registry of actions: names, keys, where each is possible, and the `:` line or key that names it.
 
-What an action is: its names and keys, where it is possible, what it acts on, and what does it from the shell.
-
-Every action a person can take, one row each: footer, `?`, palette, `:` bar and bindings all read this table. Those
-that act on the cluster are declared in `runbooks.actions`.
-
-Capital letters act on the cluster, and always ask first; everything else only looks.
-
-The line of the `:` bar, read: which action it names, and what stands behind the name.
-
-Keys behind `g`: `gg` to the first row, `g` and a letter to a page, `gu` to the page before.
-
-The prefix waits as long as it takes; Esc, or a key that leads nowhere, ends it.
+Footer, help, palette, `:` bar and key bindings read this table. Actions on the cluster are declared in
+`runbooks.actions`; they have capital letters and always ask first. `g` is a prefix: `gg` goes to the first row, `g`
+and a letter to a page, `gu` to the page before. The prefix waits until Esc or a key that leads nowhere.
 """
 
 from __future__ import annotations
@@ -76,25 +67,25 @@ class ActionTarget:
     id: str
     state: str
     unverified: bool = False
-    """Of a proposal: its last step could not be verified."""
+    """True for a proposal whose last step could not be verified."""
     waits_for_word: bool = False
-    """Of a proposal: its next step is done once somebody says go."""
+    """True for a proposal whose next step needs a person's word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a person is and what is selected there."""
+    """Page and selection of a person."""
 
     screen: ScreenName = "overview"
     kind: TargetKind = ""
     targets: tuple[ActionTarget, ...] = ()
     connected: bool = True
     depth: int = 1
-    """How many pages Back could leave, counting this one."""
+    """Pages on the stack, this one included."""
 
 
 Why = Callable[[Context], str]
-"""Why an action is not possible here; empty when it is."""
+"""Reason why an action is impossible here; empty where it is possible."""
 
 
 def _always(_context: Context) -> str:
@@ -103,7 +94,7 @@ def _always(_context: Context) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing a person can do."""
+    """Something a person can do."""
 
     id: str
     title: str
@@ -113,15 +104,15 @@ class Action:
     """The least tier a proposal of this action can have; empty for what only looks."""
     targets: TargetKind = ""
     shell: str = ""
-    """What does the same from the shell; `{ids}` stands for the targets."""
+    """Its shell command; `{ids}` stands for the targets."""
     commands: tuple[str, ...] = ()
     """Names in the `:` bar."""
     argument: Literal["", "filter", "id", "ids", "flags", "columns", "edit", "words"] = ""
-    """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
+    """Kind of its argument in the `:` bar. `flags`: the flags of its shell command."""
     footer: bool = False
     why_not: Why = field(default=_always)
     changes: bool = False
-    """It leads to a change though it has no plan of its own: not for a session that only reads."""
+    """True where it leads to a change without a plan of its own; hidden in a read-only session."""
     fleeting: bool = False
     """In the footer only while it is possible."""
     jump: str = ""
@@ -132,7 +123,7 @@ class Action:
         return bool(self.tier)
 
     def disabled_reason(self, context: Context) -> str:
-        """Why it cannot be done now, in words for the footer, help and palette; empty when it can."""
+        """Reason why it is impossible now, for footer, help and palette; empty where it is possible."""
         if context.screen not in self.screens:
             return f"only on {', '.join(self.screens)}"
         if self.targets and not context.targets:
@@ -209,12 +200,12 @@ _QUEUES: tuple[ScreenName, ...] = ("queues", "queue")
 _PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
 _INTENTS: tuple[ScreenName, ...] = ("intents", "intent")
 _DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in ("recommendations", "draft"))
-"""Where a draft begins with what is selected, if anything is."""
+"""Pages on which a draft begins with the selection."""
 _TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
-"""Where an edit of a what-if begins, or is run."""
+"""Pages on which an edit of a what-if begins or is run."""
 
 _PAGES: Mapping[Kind, tuple[ScreenName, ...]] = {"workload": _WORK, "node": _NODES, "queue": _QUEUES}
-"""Where an action is done to what is selected."""
+"""Pages on which an action is done to the selection."""
 
 
 def _declared(action: Declared) -> Action:
@@ -466,7 +457,7 @@ ACTIONS: tuple[Action, ...] = (
 )  # fmt: skip
 
 READ_ONLY = "read-only: start without --readonly to act"
-"""Why what changes something cannot be done in a session that only reads."""
+"""Reason why a read-only session changes nothing."""
 
 _KEY_LABELS = {
     "enter": "↵", "escape": "esc", "slash": "/", "colon": ":", "question_mark": "?", "ctrl+p": "^p", "ctrl+c": "^c",
@@ -485,7 +476,7 @@ def key_label(key: str) -> str:
 
 
 def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, str]]:
-    """What the footer offers on this screen, with why not where it is not possible now."""
+    """Actions the footer offers on this screen; impossible ones with the reason."""
     return [
         (action, action.disabled_reason(context))
         for action in available
@@ -497,15 +488,15 @@ def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, 
 
 
 def by_key(available: Sequence[Action], key: str, screen: ScreenName) -> Action | None:
-    """What a key means on a screen. One key may mean different things on different screens; where it means nothing,
-    what it means elsewhere tells why not."""
+    """The action of a key on a screen. A key may mean different things on different screens. Where it means nothing
+    here, its action on another screen is returned, which can say why it is impossible."""
     meant = [action for action in available if key in action.keys]
     return next((action for action in meant if screen in action.screens), meant[0] if meant else None)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
-    """One line of the `:` bar, understood."""
+    """A line of the `:` bar: its action and argument."""
 
     action: Action
     argument: str = ""
@@ -543,7 +534,7 @@ def parse_command(line: str, available: Sequence[Action]) -> ParsedCommand:
 
 
 def kind_of(action: Action) -> ListKind:
-    """What the list lists that an action leads to."""
+    """Kind of object that the list of an action lists."""
     kinds: dict[str, ListKind] = {
         "nodes": "nodes", "queues": "queues", "pools": "pools", "orders": "orders", "reservations": "reservations",
     }  # fmt: skip
@@ -554,7 +545,7 @@ PREFIX, FIRST, BEFORE = "g", "g", "u"
 
 
 class Jump(NamedTuple):
-    """What a key behind the prefix means."""
+    """Meaning of a key behind the prefix."""
 
     kind: Literal["first", "before", "page", "nothing"]
     action: str = ""
@@ -562,7 +553,7 @@ class Jump(NamedTuple):
 
 
 class Jumps:
-    """Whether the prefix waits for its second key, and what that may be."""
+    """State of the prefix key, and its possible second keys."""
 
     def __init__(self, actions: Iterable[Action]) -> None:
         self.pages = {action.jump: action for action in actions if action.jump}

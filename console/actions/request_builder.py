@@ -30,7 +30,7 @@ class LineParser(ShellParser):
 
 
 def parse(name: str, line: str) -> argparse.Namespace:
-    """What stands behind an action's name in the `:` bar, read as the shell reads it. Raises SpecError."""
+    """Read the argument of an action's `:` line with the shell's own parser. Raises SpecError."""
     parser = LineParser(prog=f":{name}", add_help=False, allow_abbrev=False)
     action_arguments(parser, declared(name))
     try:
@@ -47,13 +47,13 @@ def propose(
 
 
 def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str = "", suggestion: str = "") -> Request:
-    """What was typed, as it is asked of the engine. `suggestion`: id of the one that it is. Raises MusterError."""
+    """The request for a typed action. `suggestion`: id of the one it follows. Raises MusterError."""
     request = _typed(client, name, arguments, reason or suggestion)
     return following(msgspec.structs.replace(request, reason=reason), suggestion)
 
 
 def following(request: Request, suggestion: str) -> Request:
-    """The same as what a suggestion of that id asks for; none where it is empty."""
+    """The request as one that follows that suggestion; unchanged for an empty id."""
     return msgspec.structs.replace(request, source=Source(kind="suggestion", id=suggestion)) if suggestion else request
 
 

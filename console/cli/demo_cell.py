@@ -18,7 +18,7 @@ from engine.model.commands import AnyCommand
 from engine.model.errors import NotFoundError
 from engine.model.spec_parts import DAY_MS, HOUR_MS, MICROUSD, MINUTE_MS
 from engine.model.specs import BudgetSpec, CellSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from engine.traces.demand_series import ai_cell, ai_day
+from engine.traces.generated_day import ai_cell, ai_day
 
 Happening = tuple[int, WorkloadSpec | AnyCommand]
 """(cell ms, workload to submit or what is commanded)"""

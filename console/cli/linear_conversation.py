@@ -1,16 +1,8 @@
-"""`muster --linear`: the console as a conversation, line by line, and deciding in it.
+"""`muster --linear`: the console as a conversation, line by line, for screen readers, terminals and pipes.
 
-Lines of a person or a pipe, as they come.
-
-Deciding in the console's line mode: the same gate, and the same guards, as on the screen.
-
-A plan is voted on once it was said to its end, by the beginning of its digest where the policy wants that, and signed
-where votes are. The default answer is no.
-
-`muster --linear`: the console as a conversation, line by line, for screen readers and any terminal or pipe.
-
-What is said is what the pages show. No line moves the cursor, nothing is drawn, and a long answer waits to be asked for
-more.
+It reads the pages out. No line moves the cursor, nothing is drawn, and a long answer waits for `next`. Decisions pass
+the same gate and guards as on the screen: a plan is voted on after it was read to its end, by the first characters of
+its digest where the policy asks for them, and signed where votes are. The default answer is no.
 """
 
 from __future__ import annotations
@@ -30,33 +22,30 @@ from console.actions.registry import Action, actions, parse_command
 from console.cli.linear_pages import (
     LISTS,
     PAGES,
-    Part,
+    PageReader,
     SpokenLine,
     changes,
-    event_said,
     findings,
     news,
     page_of,
-    part_of,
-    said_of,
+    page_reader,
     sliced,
+    spoken_event,
+    spoken_sections,
 )
 from console.forms.filters import FilterError
 from console.text.terminal_text import printable, timestamp
 from console.tui.screens.draft import ask_of, is_draft_id, report_of
 from console.views.decision_needs import by_author_alone, one_key, others_needed
 from console.views.proposal import (
-    carried_sections,
-    head_section,
+    decision_sections,
     plan_sections,
     screen_digest,
     state_word,
-    step_section,
-    vote_section,
     what_next,
     why_not_mine,
-    word_sections,
 )
+from console.views.workload import status_sections
 from engine.model.errors import MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.plans.typed_plan import DIGEST_TYPED, Outcome, Proposal, Request, asks
 
@@ -95,11 +84,11 @@ class Lines:
         return line.decode(errors="replace").strip()
 
     def waiting(self) -> bool:
-        """Whether a line, a part of one, or the end is there already."""
+        """True where a line, a part of one, or the end of input is there."""
         return bool(self._kept) or bool(select.select([self._descriptor], [], [], 0)[0])
 
     def forget(self) -> None:
-        """At a terminal: what was typed before it was asked for is no answer."""
+        """Drop what was typed at a terminal before the question: it is no answer."""
         if self.at_terminal:
             import termios
 
@@ -116,11 +105,11 @@ DECISIONS = ("approve", "reject", "execute", "pause", "withdraw", "roll_back")
 MIN_REASON = 3
 """Characters of a reason."""
 WIDTH = 100
-"""Of the plan whose text is hashed for a signature, in cells."""
+"""Cells of the plan whose text is hashed for a signature."""
 
 
-class Deciding:
-    """What one person has heard of plans, and what they answer."""
+class LinearDecisions:
+    """Decisions of one person, and the plans that were read to them."""
 
     def __init__(
         self,
@@ -144,16 +133,8 @@ class Deciding:
         """All that a voter must hear, in the order in which it is decided on."""
         proposal, caller = self._client().proposal(proposal_id), self._client().whoami()
         self._said[proposal_id] = proposal.digest
-        return said_of(
-            [
-                head_section(proposal, caller.now_ms, WIDTH),
-                *plan_sections(proposal, WIDTH),
-                *carried_sections(proposal, WIDTH),
-                vote_section(proposal, WIDTH, caller.me),
-                *step_section(proposal, WIDTH),
-                *word_sections(proposal, WIDTH),
-            ]
-        )
+        plan, standing = decision_sections(proposal, caller.now_ms, caller.me, WIDTH, None)
+        return spoken_sections([*plan, *standing])
 
     def read_to_the_end(self, proposal_id: str) -> None:
         self._heard[proposal_id] = self._said[proposal_id]
@@ -172,7 +153,7 @@ class Deciding:
             request = asks(cast("ActionName", action.id), tuple(argument.split()))
         else:
             raise SpecError("", f"{action.commands[0]} needs an id", f"Say {action.commands[0]} ID")
-        for line in said_of(plan_sections(client.preview(request), WIDTH)):
+        for line in spoken_sections(plan_sections(client.preview(request), WIDTH)):
             self._say(line.text)
         self._put_to_vote(request)
 
@@ -252,7 +233,7 @@ class Deciding:
         request = Request(rolls_back=proposal.id, reason=reason)
         now = self._client().preview(request)
         self._say(f"{now.title}, {now.tier} now")
-        for line in said_of(plan_sections(now, WIDTH)):
+        for line in spoken_sections(plan_sections(now, WIDTH)):
             self._say(line.text)
         reason = reason or self._ask("Why?")
         if len(reason) < MIN_REASON:
@@ -292,7 +273,7 @@ AT_ONCE = 20
 """Lines that are said before one is asked whether to go on."""
 DRAFTED = ("draft", "handover", "incident")
 FOLLOW_S = 1.0
-"""Longest wait for something to happen before the person's keys are looked at again."""
+"""Longest wait for news before the person's input is looked at again."""
 OWN = {
     "next": "what comes next of the answer",
     "previous": "what came before",
@@ -308,18 +289,18 @@ OWN = {
     "help": "this",
     "quit": "leave; Ctrl-D does too",
 }
-"""What can be said besides the commands of the `:` bar."""
+"""Commands of linear mode besides those of the `:` bar."""
 
 
 @dataclass(frozen=True)
 class PagedText:
-    """What is being read: a part of it at a time."""
+    """An answer that is read out in parts."""
 
     line: str
-    part: Part
+    part: PageReader
     start: int = 0
     lines: tuple[SpokenLine, ...] = ()
-    """Those that were said last."""
+    """The lines that were read out last."""
     total: int = 0
 
     @property
@@ -349,7 +330,7 @@ def run(
 
 
 class Conversation:
-    """One person, one engine, one place at a time."""
+    """A conversation of one person with one engine."""
 
     def __init__(
         self, connect: Callable[[], Client], identity: Identity, hears: Lines, says: IO[str], *, read_only: bool
@@ -363,7 +344,7 @@ class Conversation:
         self._tells_news = True
         self._answer: PagedText | None = None
         self._before: list[PagedText] = []
-        self._deciding = Deciding(self.client, identity, self.say, self.ask)
+        self._deciding = LinearDecisions(self.client, identity, self.say, self.ask)
 
     # --- hearing and saying
 
@@ -371,13 +352,13 @@ class Conversation:
         print(printable(text), file=self._says, flush=True)
 
     def ask(self, question: str) -> str:
-        """What a person answers, empty at the end of the input. What was typed before the question does not count."""
+        """Ask, and return the answer; empty at the end of input. Text typed before the question does not count."""
         self._hears.forget()
         print(printable(question), file=self._says, end=" " if self._hears.at_terminal else "\n", flush=True)
         return self._hears.line() or ""
 
     def turn(self) -> None:
-        """One line of the person, and its answer."""
+        """Read one line of the person and answer it."""
         if self._hears.at_terminal:
             print("muster> ", file=self._says, end="", flush=True)
         line: str | None = ""
@@ -430,7 +411,7 @@ class Conversation:
             self._tell(error)
 
     def _tell_news(self) -> None:
-        """What has happened since the last answer, in one line: the worst first, by name."""
+        """Say in one line what has happened since the last answer, the worst first, by name."""
         if self.left:
             return
         found = self.client().changes(self._seen, 0.0)
@@ -564,7 +545,7 @@ class Conversation:
         answer = self._present()
         self.say(f"{answer.line}, lines {answer.start + 1:,} to {answer.end:,} of {answer.total:,}")
 
-    def _parts(self, line: str) -> Part:
+    def _parts(self, line: str) -> PageReader:
         name, _, argument = line.partition(" ")
         if name == "findings":
             return partial(sliced, findings(self.client))
@@ -572,17 +553,13 @@ class Conversation:
             return partial(sliced, self._help())
         if name == "proposal":
             return partial(sliced, self._deciding.shown(argument))
-        return part_of(line, self.client)
+        return page_reader(line, self.client)
 
     def _why(self, workload: str) -> None:
-        from console.text.plain_tables import reason_lines, unblocking_lines
-
         view = self.client().workload(workload)
-        for line in reason_lines(view):
-            self.say(line.strip())
-        if view.reasons:
-            for line in unblocking_lines(self.client().unblocking(workload)):
-                self.say(line.strip())
+        unblocking = self.client().unblocking(workload) if view.reasons else None
+        for line in spoken_sections(status_sections(view, WIDTH, unblocking)):
+            self.say(line.text)
 
     def _follow(self) -> None:
         """Until a line comes, the input ends, or Ctrl-C."""
@@ -591,7 +568,7 @@ class Conversation:
             found = self.client().changes(self._seen, FOLLOW_S)
             self._seen = found.version
             for change in found.items:
-                self.say(event_said(change))
+                self.say(spoken_event(change))
         if self._hears.at_terminal:
             self._hears.line()
 

@@ -1,11 +1,7 @@
-"""What there is to be read in the line mode, as it is said: one fact a line, in words.
+"""Pages, lists and news as spoken lines: one fact a line, in words.
 
-Pages as they are said: one fact a line, in words, for a screen reader. No Textual in here.
-
-The same sections and rows as on the screen. What only lends shape there is left out: bars, rules, glyphs beside their
-words. Columns become "name: value, value".
-
-What there is to be read in the console's line mode: pages, lists, news; each as lines.
+Sections and rows are those of the screen. Bars, rules and glyphs beside their words are left out. Columns become
+"name: value, value".
 """
 
 from __future__ import annotations
@@ -20,12 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from console.text.plain_tables import overview_lines
 from console.text.terminal_text import NONE, printable, timestamp
 from console.tui.navigator import new_page
+from console.tui.screens.workload import findings_about, proposals_about
 from console.tui.widgets.list_pane import ListPane, fetch_rows
 from console.tui.widgets.pane import DetailPane
-from console.views.lists import EventLog, Heading, Row
+from console.views.lists import EVENT_TONES, EventLog, Heading, Row
 from console.views.proposal import GUTTER, HANG
 from console.views.sections import Line, Section
-from console.views.workload import workload_columns
+from console.views.workload import WorkloadContext, workload_columns
 from engine.model.errors import NotFoundError, SpecError
 
 if TYPE_CHECKING:
@@ -36,14 +33,14 @@ if TYPE_CHECKING:
 
 
 QUOTED = "quoted: "
-"""Before what somebody else wrote: on the screen it stands behind a gutter."""
+"""Prefix of untrusted text, in place of the gutter."""
 FACTS = 7
-"""Of a row; its page has the rest."""
+"""Columns of a row that are read out; its page has the rest."""
 
 _SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff]+")
 """Rules, bars, charts."""
 _GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▸▾☐☑■□▲▼◆★☆]")
-"""What always stands beside its word."""
+"""Glyphs that always stand beside their word."""
 _WORDS = {
     "·": ", ",
     "›": ", ",
@@ -57,13 +54,13 @@ _GAP = re.compile(r"\s{2,}")
 
 
 class SpokenLine(NamedTuple):
-    """One line, and the command that tells more of it."""
+    """A line, and the command that leads to more of it."""
 
     text: str
     link: str = ""
 
 
-def said_of(sections: Sequence[Section]) -> list[SpokenLine]:
+def spoken_sections(sections: Sequence[Section]) -> list[SpokenLine]:
     """Each section by its title, then its facts; one without facts is left out."""
     said: list[SpokenLine] = []
     for section in sections:
@@ -75,7 +72,7 @@ def said_of(sections: Sequence[Section]) -> list[SpokenLine]:
 
 
 def _facts(lines: Sequence[Line]) -> list[SpokenLine]:
-    """What a line goes on with below joins it."""
+    """Spoken lines of a section; a continuation joins its line."""
     facts: list[SpokenLine] = []
     for line in lines:
         text = "".join(part for part, _ in line.spans)
@@ -108,7 +105,7 @@ def _tidy(part: str) -> str:
     return re.sub(r"\s+,", ",", " ".join(part.split())).strip(", ")
 
 
-def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLine:
+def spoken_row(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLine:
     """A row of a table: what it is, then its most important columns by name. What is nothing is left out."""
     texts = [spoken(text) if index else printable(text) for index, (text, _) in enumerate(row.cells)]
     named = [
@@ -120,7 +117,7 @@ def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> SpokenLin
 
 
 def changes(before: Sequence[SpokenLine], now: Sequence[SpokenLine]) -> list[SpokenLine]:
-    """What a page says now that it did not say before, and the reverse."""
+    """Lines a page has now and did not have before, and lines that are gone."""
     was, is_now = {line.text for line in before}, {line.text for line in now}
     new = [line for line in now if line.text not in was]
     gone = [SpokenLine(f"no more: {line.text}") for line in before if line.text not in is_now]
@@ -130,10 +127,10 @@ def changes(before: Sequence[SpokenLine], now: Sequence[SpokenLine]) -> list[Spo
 WIDTH = 160
 """For which pages are laid out, in cells: wide enough that little of a line is cut."""
 LAST_BYTES, LAST_LINES = 64 << 10, 40
-"""Of what a task has written, so much is told: its end."""
+"""Size of the end of a task's output that is read out."""
 NAMED = 3
 """Things that are named of each kind of news."""
-WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining", "cordoned")
+WORST = tuple(what for what, tone in EVENT_TONES.items() if tone in ("bad", "warn"))
 """News that come first."""
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
@@ -143,12 +140,12 @@ LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "order
 _ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
 """The page of one of them."""
 
-Part = Callable[[int, int], tuple[list[SpokenLine], int]]
+PageReader = Callable[[int, int], tuple[list[SpokenLine], int]]
 """Offset and limit -> lines, and how many there are in all."""
 
 
-def part_of(line: str, client: Callable[[], Client]) -> Part:
-    """What a page has to say, for the `:` line that leads to it. Raises MusterError, FilterError."""
+def page_reader(line: str, client: Callable[[], Client]) -> PageReader:
+    """The spoken page that a `:` line leads to. Raises MusterError, FilterError."""
     name, _, argument = line.partition(" ")
     if name == "overview":
         return partial(sliced, overview(client))
@@ -161,22 +158,35 @@ def part_of(line: str, client: Callable[[], Client]) -> Part:
         return partial(_rows, client, pane.view, _ONE.get(name, ""))
     if name == "workload":
         # Its page gathers more beside what the engine says of it at once.
-        columns = workload_columns(client().workload(argument), WIDTH)
-        return partial(sliced, said_of([section for column in columns for section in column]))
+        columns = _workload_columns(client, argument)
+        return partial(sliced, spoken_sections([section for column in columns for section in column]))
     assert isinstance(pane, DetailPane), f"{name} is one of PAGES"
-    said = said_of([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
+    said = spoken_sections([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
     return partial(sliced, said)
 
 
+def _workload_columns(connect: Callable[[], Client], workload_id: str) -> Sequence[Sequence[Section]]:
+    """The page of a workload with what it looks up beside it, all of it at once."""
+    client = connect()
+    view = client.workload(workload_id)
+    context = WorkloadContext(
+        proposals=proposals_about(connect, workload_id),
+        findings=findings_about(connect, workload_id),
+        processes=client.processes(workload_id) if view.run is not None else None,
+    )
+    unblocking = client.unblocking(workload_id) if view.reasons else None
+    return workload_columns(view, WIDTH, unblocking, client.estimate(workload_id), context)
+
+
 def findings(client: Callable[[], Client]) -> list[SpokenLine]:
-    """What needs somebody: the first section of the overview."""
+    """Findings that need somebody: the first section of the overview."""
     pane = cast("DetailPane[object]", new_page("overview", "", client, EventLog()))
     left, right = pane.columns(pane.ask(client()), WIDTH)
-    return said_of([*left, *right][:1])
+    return spoken_sections([*left, *right][:1])
 
 
 def overview(client: Callable[[], Client]) -> list[SpokenLine]:
-    """What needs somebody, and the cell in a few lines. The tables of the page are lists of their own."""
+    """Findings, and the cell in a few lines. The tables of the page are lists of their own."""
     told = [SpokenLine(spoken(printable(line))) for line in overview_lines(client().overview())]
     return [*findings(client), SpokenLine("The cell."), *told]
 
@@ -214,7 +224,7 @@ def _rows(
     client: Callable[[], Client], view: ListView, page: str, start: int, limit: int
 ) -> tuple[list[SpokenLine], int]:  # fmt: skip
     window = fetch_rows(client, view, start, limit)
-    said = [row_said(row, view.headings, f"{page} {row.id}" if page else "") for row in window.rows]
+    said = [spoken_row(row, view.headings, f"{page} {row.id}" if page else "") for row in window.rows]
     return said, window.matched
 
 
@@ -232,7 +242,7 @@ def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
         from console.views.policy import HEADINGS, row_of
 
         rows, headings = [row_of(line) for line in client.runbooks()], HEADINGS
-    said = [row_said(row, headings, f"{_ONE[name]} {row.id}") for row in rows]
+    said = [spoken_row(row, headings, f"{_ONE[name]} {row.id}") for row in rows]
     return [line for line in said if all(word in line.text.lower() for word in words.lower().split())]
 
 
@@ -260,6 +270,6 @@ def news(items: Sequence[Change]) -> str:
     return "; ".join([*worst, *([rest] if rest else [])])
 
 
-def event_said(change: Change) -> str:
+def spoken_event(change: Change) -> str:
     detail = f", {change.detail}" if change.detail else ""
     return f"{timestamp(change.at_ms, date=False)} {change.what}: {change.subject}{detail}"

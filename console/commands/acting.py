@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_STEPS = 40
 WIDTH = 78
-"""Of what is shown before a vote, in characters."""
+"""Cells of a plan that is shown before a vote."""
 STOPPED_SHORT = 4
 """Exit code of what was begun and is not done."""
 _FLAGS = (
@@ -57,8 +57,7 @@ def submit(arguments: argparse.Namespace) -> None:
 
 
 def in_this_folder(client: Client, workloads: tuple[WorkloadSpec, ...]) -> tuple[WorkloadSpec, ...]:
-    """Where Slurm runs it, work that names no folder begins in the one it is submitted from, and leaves its output
-    there, as with sbatch."""
+    """Give work without a folder the current one where Slurm runs it, as sbatch does."""
     import os
 
     import msgspec
@@ -108,7 +107,7 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def propose_and_do(arguments: argparse.Namespace, client: Client, request: Request) -> int:
-    """The same with what is to be proposed; `--dry-run` shows it alone."""
+    """Propose a request, confirm it, and carry it out; `--dry-run` only shows it."""
     if arguments.dry_run:
         shown = client.preview(request)
         write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
@@ -116,12 +115,14 @@ def propose_and_do(arguments: argparse.Namespace, client: Client, request: Reque
     proposal = client.propose(request)
     tell_lines(proposal_lines(proposal))
     outcome = carry_out(arguments, client, proposal)
-    return told(arguments, outcome, go_on(client, outcome))
+    return print_outcome(arguments, outcome, go_on(client, outcome))
 
 
 def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal) -> Outcome:
     """Have it approved by whoever asks, and done. What they do not want after all is withdrawn. Raises RefusedError
     where the policy wants others: then it waits for their votes."""
+    from console.views.decision_needs import by_author_alone
+
     if not by_author_alone(proposal):
         left_ms = proposal.expires_ms - client.whoami().now_ms
         raise RefusedError(
@@ -140,11 +141,6 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
             client.cancel(proposal.id, "not confirmed")
         raise
     return client.approve(proposal.id, proposal.digest, reason, signed)
-
-
-def by_author_alone(proposal: Proposal) -> bool:
-    """Whether the votes of others are not needed."""
-    return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
 
 
 def votes(count: int) -> str:
@@ -209,9 +205,9 @@ def go_on(client: Client, outcome: Outcome) -> str:
         return ""
 
 
-def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int:
-    """What a deed has led to, and what comes `then`: ids to standard output, the rest beside it. The exit code: 4 where
-    it was begun and stopped short."""
+def print_outcome(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int:
+    """Print the outcome of an action and the next command: ids to standard output, the rest to standard error. Returns
+    exit code 4 where it began and stopped short."""
     if arguments.json:
         write_json(outcome)
     else:
@@ -221,25 +217,14 @@ def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int
 
 
 def proposal_lines(proposal: Proposal) -> list[str]:
-    """What would be done, rendered from the typed plan and its simulated effect."""
-    steps = [f"  {printable(step)}" for step in proposal.steps[:SHOWN_STEPS]]
-    if len(proposal.steps) > SHOWN_STEPS:
-        steps.append(f"  and {len(proposal.steps) - SHOWN_STEPS:,} more")
-    width = max((len(effect.label) for effect in proposal.effects), default=0)
-    effects = [
-        f"  {printable(effect.label):<{width}}  {printable(effect.before)} -> {printable(effect.after)}"
-        for effect in proposal.effects
-    ]
+    """The plan as on its page, which is what a vote and a signature are on."""
+    from console.views.proposal import carried_sections, plan_sections
+    from console.views.sections import section_lines
+
     kept = f"{proposal.id}, digest {proposal.digest[:12]}" if proposal.revision else "not proposed"
-    return [
-        f"{printable(proposal.title)}  [{proposal.tier}, {kept}]",
-        *steps,
-        *(f"  {proposal.tier} because {printable(why)}" for why in proposal.why_tier),
-        *([f"  {printable(proposal.note)}"] if proposal.note and not proposal.revision else []),
-        *([f"effect, simulated at version {proposal.version:,}:", *effects] if effects else []),
-        f"undo: {printable(proposal.inverse)}",
-        *(f"carried: {printable(told)}" for told in proposal.carried),
-    ]
+    note = [printable(proposal.note)] if proposal.note and not proposal.revision else []
+    sections = [*plan_sections(proposal, WIDTH), *carried_sections(proposal, WIDTH)]
+    return [f"{printable(proposal.title)}  [{proposal.tier}, {kept}]", *note, "", *section_lines(sections)]
 
 
 def outcome_lines(outcome: Outcome) -> list[str]:

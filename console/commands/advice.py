@@ -1,19 +1,13 @@
-"""The commands that ask the twin and the recommender: `whatif`, `eta`, `recommend`, `forecast`, `size`.
+"""Commands of the twin and the recommender: `whatif`, `eta`, `recommend`, `explain`, `forecast`, `size`, `advise`.
 
-The commands that ask the twin: `muster whatif`, `muster eta`, and `muster submit --dry-run`. Nothing is changed.
-
-The run goes on in the engine's place; here it is waited for. Progress goes to standard error, and only to a terminal;
-an interrupt stops the run.
-
-The commands of the recommender: `muster recommend`, `muster explain` and `muster forecast`. They propose nothing by
-themselves: the command shown with a recommendation does, and acts only when a person agrees.
-
-The commands `muster size` (what work asks for against what it uses) and `muster advise` (where it would do best).
+None of them changes the cell. A run of the twin goes on in the engine's process while the command waits; an interrupt
+stops it. Progress goes to standard error, to terminals only.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +19,9 @@ from console.commands.show import which_engine, write_json, write_lines
 from console.text.guarded_streams import write_over
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, cut, duration, mebibytes, milli, money, printable, wrap
-from console.views.suggestions import explanation_lines, forecast_lines, recommendation_lines
+from console.views.forecast import forecast_lines
+from console.views.sections import section_lines
+from console.views.suggestions import recommendation_lines, shell_line, suggestion_sections
 from console.views.what_if import dry_run_lines, eta_lines, outlook_lines, score_lines
 from engine.model.errors import RefusedError, SpecError, of_code
 from engine.model.quantities import duration_ms
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
 
 
 WAIT_S = 10.0
-"""Longest wait for news of a run at a time."""
+"""Longest wait of one question for news of a run."""
 
 
 def whatif(arguments: argparse.Namespace) -> None:
@@ -69,7 +65,7 @@ def whatif(arguments: argparse.Namespace) -> None:
 
 
 def eta(arguments: argparse.Namespace) -> None:
-    """When a workload starts; or how well such estimates have held."""
+    """Print the start of a workload, or the accuracy of such estimates."""
     if arguments.score == bool(arguments.id):
         raise SpecError("", "give the id of a workload, or --score", "See `muster eta --help`")
     with closing(connect(arguments)) as client:
@@ -111,7 +107,7 @@ def ended(client: Client, ask: Ask, *, quiet: bool) -> Answer:
 
 
 def _tell_progress(status: RunStatus | None) -> None:
-    """One line that is written over; None takes it away."""
+    """Write progress over the last such line; None removes it."""
     if not sys.stderr.isatty():
         return
     text = "" if status is None else f"running ahead … {status.progress_permille / 10:.0f}%"
@@ -119,7 +115,7 @@ def _tell_progress(status: RunStatus | None) -> None:
 
 
 def ahead(arguments: argparse.Namespace) -> dict[str, Any]:
-    """How far, how often and with what to run ahead, as far as it was said. Raises SpecError naming the flag."""
+    """Horizon, seeds and arrivals of a run, as far as they were given. Raises SpecError naming the flag."""
     given = {"seed": arguments.seed, "arrivals": arguments.arrivals, "horizon_ms": horizon_ms(arguments.horizon)}
     if arguments.seeds is None:
         return given
@@ -141,7 +137,7 @@ def horizon_ms(text: str) -> int:
 
 
 def _workloads_of(name: str, client: Client) -> tuple[WorkloadSpec, ...]:
-    """What `submit FILE` in an edit adds."""
+    """Workloads of `submit FILE` in an edit."""
     from console.forms.fields import clock_of
     from console.forms.work_files import read_workloads
 
@@ -154,7 +150,7 @@ LOOK_S = 0.1
 
 
 def recommend(arguments: argparse.Namespace) -> None:
-    """What stands out, and what might be done about it; or, with --reject, no more of one of them."""
+    """List recommendations; with --reject, set one aside."""
     with closing(connect(arguments)) as client:
         if arguments.reject:
             rejected = client.reject_recommendation(arguments.reject, arguments.reason)
@@ -172,12 +168,22 @@ def recommend(arguments: argparse.Namespace) -> None:
 
 
 def explain(arguments: argparse.Namespace) -> None:
-    """One recommendation with its evidence, what else could be done, and before and after on the twin."""
+    """Print a recommendation with evidence, alternatives, and before and after on the twin."""
     with closing(connect(arguments)) as client:
         found = tried(client, arguments.id, None if arguments.wait else PATIENCE_S)
     write_json(found) if arguments.json else write_lines(explanation_lines(found, which_engine(arguments)))
     if found.simulated.state in ("waiting", "running"):
         print("it is being tried on the twin: ask again in a moment, or with --wait", file=sys.stderr)
+
+
+def explanation_lines(found: Recommendation, which_engine: Sequence[str]) -> list[str]:
+    """The recommendation as on its page, and the commands that propose it and that try it again."""
+    lines = section_lines(suggestion_sections(found, WIDTH))
+    if found.command:
+        lines += ["", f"propose it: {shell_line(found, which_engine)}"]
+    edits = found.simulated.edits
+    lines += [f"try it: muster whatif --edit {shlex.quote(printable(edit))}" for edit in edits]
+    return lines
 
 
 def tried(client: Client, rec_id: str, patience_s: float | None) -> Recommendation:
@@ -203,7 +209,7 @@ KIND = 18
 """Cells of a kind's name."""
 POOL = 18
 MAX_KINDS = 8
-"""Shown where not all is asked for: a screen."""
+"""Kinds shown without --all: a screen."""
 
 
 def size(arguments: argparse.Namespace) -> None:
@@ -245,7 +251,7 @@ def size_lines(report: SizingReport, *, every: bool = False) -> list[str]:
 
 
 def estimate_text(use: UseEstimate) -> str:
-    """What one task will use."""
+    """Expected use of one task."""
     grounds = {
         "kind": f"{use.runs:,} runs of its kind",
         "tenant": f"what part of its requests its tenant's work used, {use.runs:,} runs",
@@ -344,5 +350,5 @@ def option_row(option: PlacementOption) -> list[str]:
 
 
 def percent(ppm: int) -> str:
-    """What is not nothing never reads 0 %."""
+    """Parts per million as percent. A share above nothing never reads 0%."""
     return "<1%" if 0 < ppm < 10_000 else f"{ppm / 10_000:.0f}%"

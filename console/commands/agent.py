@@ -1,6 +1,4 @@
-"""`muster agent`: tells a cell that nodes are alive, for as long as it runs. The smallest agent there can be, and an
-example of what one has to do.
-"""
+"""`muster agent`: reports that nodes are alive for as long as it runs; the smallest agent, as an example."""
 
 from __future__ import annotations
 

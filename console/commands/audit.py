@@ -1,6 +1,6 @@
-"""The commands of the audit: `muster audit show`, `verify`, `export`, `redact`, `anchor`, `key`.
+"""Commands of the audit: `muster audit show`, `verify`, `export`, `redact`, `anchor`, `key`.
 
-`verify` reads files itself, as `runbooks/audit/verify.py` does alone: it needs no engine, and asks none what is true.
+`verify` reads files by itself, as `runbooks/audit/verify.py` does alone, and needs no engine.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def page_lines(page: AuditPage) -> Iterator[str]:
 
 
 def _about(row: AuditRow) -> str:
-    """Who, which proposal and step, and what else the record says."""
+    """Actor, proposal, step, and further facts of the record."""
     words = [row.subject, row.proposal, row.step]
     shown = {name: value for name, value in row.data.items() if name not in FOR_MACHINES}
     told = {name: value for name, value in shown.items() if value not in ("", [], None)}
@@ -131,7 +131,7 @@ def record_lines(row: AuditRow) -> Iterator[str]:
 
 
 def state_lines(state: AuditState, page: AuditPage) -> Iterator[str]:
-    """How the log stands, for people."""
+    """State of the log, for people."""
     yield f"{len(page.rows):,} of {page.matched:,} such records, {page.last:,} in all"
     if page.rows and len(page.rows) < page.matched:
         yield f"those before: --before {page.rows[0].seq}"
@@ -231,7 +231,7 @@ def _know_own_note(arguments: argparse.Namespace, journal: Path | str) -> None:
 
 
 def _compare(files: list[Path | str], code: int) -> list[tuple[int, tuple[Any, ...]]]:
-    """What the journals among the files say was done, against their audits."""
+    """Effects in the journals compared with the audits among the files."""
     from runbooks.audit.witnesses import differences
 
     if code:

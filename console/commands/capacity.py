@@ -1,11 +1,4 @@
-"""The commands about who holds what: `muster fairness`, `scaling`, `fragmentation`, `consolidate`.
-
-The command `muster fairness`: what each queue holds, deserves, borrows and lends, and who went first and why.
-
-The command `muster scaling`, and what is typed to change how pools grow and shrink.
-
-The commands `muster fragmentation` and `muster consolidate`: what free GPU is of no use, and which moves help.
-"""
+"""Commands about capacity: `muster fairness`, `scaling`, `fragmentation`, `consolidate`."""
 
 from __future__ import annotations
 
@@ -140,7 +133,7 @@ TITLES = ("POOL", "READY", "BOOTING", "ORDERED", "OTHER", "ASKED", "WANTED", "LE
 
 
 def scaling(arguments: argparse.Namespace) -> None:
-    """How large each pool is and should be, and what the autoscaler goes by."""
+    """Print present and wanted sizes of pools, and the inputs of the autoscaler."""
     with closing(connect(arguments)) as client:
         report = client.scaling()
     write_json(report) if arguments.json else write_lines(lines(report))
@@ -178,7 +171,7 @@ _MOVE_TITLES = ("MOVE", "QUEUE", "SIZE", "WORK LOST", "FROM", "TO")
 
 
 def fragmentation(arguments: argparse.Namespace) -> None:
-    """How much of the free GPU the live mix of work could not use, by pool and by kind of task."""
+    """Print the free GPU that live work could not use, by pool and by kind of task."""
     with closing(connect(arguments)) as client:
         report = client.fragmentation()
     write_json(report) if arguments.json else write_lines(fragmentation_lines(report))
@@ -236,7 +229,7 @@ def _task(kind: ShapeFragmentation) -> str:
 
 
 def _statements(report: FragmentationReport) -> list[str]:
-    """Of what waits and cannot use all that is free, in a sentence each."""
+    """A sentence for each waiting workload that cannot use all that is free."""
     blocked = [kind for kind in report.shapes if kind.waiting and kind.fits < kind.fits_in_one_piece]
     lines = [
         f"free {quantity('gpu_milli', kind.free_milli)}, usable for tasks of {quantity('gpu_milli', kind.gpu_milli)}: "
@@ -282,7 +275,7 @@ def consolidate(arguments: argparse.Namespace) -> None:
 
 
 def is_wanted(answer: Consolidation) -> bool:
-    """Whether there is a plan that is worth what it costs."""
+    """True where a plan is worth its cost."""
     return answer.found is not None and answer.found.worth_it
 
 

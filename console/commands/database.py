@@ -1,9 +1,4 @@
-"""`muster database`: what is kept where, in which tables, whether it is whole, and taking it elsewhere.
-
-`muster database`: what is kept where, whether it is whole, and taking it elsewhere.
-
-Every table of a cell's database, by whoever writes it: what a copy takes along.
-"""
+"""`muster database`: location and tables of a cell's records, an integrity check, and a copy to another database."""
 
 from __future__ import annotations
 

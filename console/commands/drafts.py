@@ -1,7 +1,7 @@
-"""The commands of drafts: `muster draft`, `handover`, `incident`, `drafts` and `model`. None of them changes the cell.
+"""Commands of drafts: `muster draft`, `handover`, `incident`, `drafts` and `model`. None of them changes the cell.
 
-The draft by rule is written as soon as it is there, the model's after it, or why there is none. An interrupt stops the
-model alone. Standard output is what was drafted, standard error how it goes.
+The rules' draft is written first, then the model's or the reason why there is none. An interrupt stops the model only.
+Drafts go to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import msgspec
 
 from console.client.attach import connect
 from console.commands.acting import STOPPED_SHORT, proposal_lines, votes
-from console.commands.proposals import section_lines
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.guarded_streams import write_over
 from console.text.plain_tables import facts
@@ -33,6 +32,7 @@ from console.views.draft import (
     standing_rows,
     thinking_spans,
 )
+from console.views.sections import section_lines
 from engine.model.errors import RefusedError, SpecError
 from engine.model.quantities import duration_ms
 from runbooks.drafts.typed_draft import (
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 WIDTH = 78
 WAIT_S = 10.0
-"""Longest wait for news at a time."""
+"""Longest wait of one question for news."""
 TOLD_EVERY_S = 0.5
-"""The same where a person watches the clock of it."""
+"""Interval of progress lines while a person watches."""
 _DRAFT = re.compile(r"D-[0-9]{1,11}")
 _RUNBOOK = re.compile(r"[a-z0-9][a-z0-9-]*")
 
@@ -76,7 +76,7 @@ def incident(arguments: argparse.Namespace) -> int:
 
 
 def drafts(arguments: argparse.Namespace) -> None:
-    """Those that the engine keeps, newest first."""
+    """List the kept drafts, newest first."""
     with closing(connect(arguments)) as client:
         runs = client.draft_runs()
         now_ms = client.health().now_ms
@@ -87,7 +87,7 @@ def drafts(arguments: argparse.Namespace) -> None:
 
 
 def model(arguments: argparse.Namespace) -> None:
-    """Which model is configured, whether it can be asked, what it is told, and what it has cost."""
+    """Print the configured model, its state, the data it receives, and its cost so far."""
     with closing(connect(arguments)) as client:
         standing = client.model()
     if arguments.json:
@@ -120,7 +120,7 @@ def asked(arguments: argparse.Namespace) -> DraftAsk:
 
 
 def _typed(text: str) -> str:
-    """What was typed, with a question mark for each byte that is not UTF-8."""
+    """The typed text, with a question mark for each byte that is not UTF-8."""
     return text.strip().encode("utf-8", "replace").decode()
 
 
@@ -236,14 +236,14 @@ def _until(client: Client, run: DraftRun, done: Callable[[DraftRun], bool], *, q
 
 
 def progress(run: DraftRun) -> str:
-    """One line that is written over."""
+    """Write progress over the last such line."""
     if run.rule_state == "drafting":
         return "looking at the cell and trying it on forks …"
     return "".join(text for text, _ in thinking_spans(run, WIDTH, commands(run.id).stop))
 
 
 def rule_lines(run: DraftRun, standing: ModelStanding | None, now_ms: int) -> list[str]:
-    """What was asked, and the draft by rule. `standing`: of the model that was not asked."""
+    """The question, and the draft of the rules. `standing`: of the model that was not asked."""
     alone = msgspec.structs.replace(run, model_state="off", model=None, agreement="")
     asked_of = standing if standing is not None and standing.configured else None
     left, right = draft_columns(alone, asked_of, now_ms, WIDTH, two=False, ways=commands(run.id))
@@ -264,7 +264,7 @@ def model_lines(run: DraftRun) -> list[str]:
 
 
 def _refuse_out(arguments: argparse.Namespace) -> None:
-    """Before anything is drafted. Raises SpecError, RefusedError."""
+    """Check --out before anything is drafted. Raises SpecError, RefusedError."""
     if not arguments.out:
         return
     if not _DRAFT.fullmatch(arguments.question) and arguments.runbook is None:

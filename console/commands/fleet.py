@@ -1,8 +1,6 @@
-"""The commands behind `muster fleet`, and the file in which people write a fleet.
+"""Commands behind `muster fleet`, and the fleet file.
 
-The commands behind `muster fleet`.
-
-The file of a fleet, written by people, turned into its spec. What is wrong is told with its place in the file.
+Errors in a fleet file name file, line and field.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def _place(arguments: argparse.Namespace, fleet: str, paths: FleetPaths) -> Place:
-    """Where its journal is. Raises SpecError, also where it would begin anew beside one that it has."""
+    """Location of its journal. Raises SpecError, also where a new journal would begin beside an old one."""
     from console.client.launch import noted, refuse_file
     from engine.journal.database import SqliteFile, place_of, schema_for_fleet
 
@@ -159,7 +157,7 @@ def submit(arguments: argparse.Namespace) -> None:
 
 
 SAID = 10
-"""Of so many workloads it is said at once where they went."""
+"""Workloads whose cell is printed one by one."""
 
 
 def _tagged(spec: WorkloadSpec, arguments: argparse.Namespace) -> WorkloadSpec:

@@ -1,10 +1,4 @@
-"""What has happened and what was measured: `muster events`, `muster history`, `muster import`.
-
-The commands `muster history` and `muster import`: what was measured and what has run, by window, and what others
-know of it brought in.
-
-`muster events`: what happened, and what happens, one line each.
-"""
+"""Commands about the past: `muster events`, `muster history`, `muster import`."""
 
 from __future__ import annotations
 
@@ -58,7 +52,7 @@ PROMETHEUS = "prometheus"
 
 
 def history(arguments: argparse.Namespace) -> None:
-    """What there is, or one metric by window."""
+    """List the metrics, or print one of them by window."""
     last_ms = _span("--since", arguments.since)
     of, colon, subject = arguments.subject.partition(":")
     if of not in ("", *OFS) or (colon and not subject):
@@ -183,7 +177,7 @@ def _named(metric: str, of: str, subject: str) -> str:
 
 
 def _unit(metric: str) -> str:
-    """What the numbers of a table are of: milli and micro are for programs."""
+    """Unit of the numbers of a table. Milli and micro are for programs."""
     unit = METRICS[metric].unit
     if unit == "milli":
         return "GPUs" if metric.endswith("gpu") else "CPUs"

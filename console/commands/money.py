@@ -1,11 +1,7 @@
-"""The commands about money: `muster cost`, `showback`, `budgets`, `spot`.
+"""Commands about money: `muster cost`, `showback`, `budgets`, `spot`.
 
-The command `muster cost`: when work would start, how long it takes and what it costs, by option. Nothing is
-submitted.
-
-The commands about money: `showback`, who was charged what, and `budgets`, what is left.
-
-The command `muster spot`: what finished work has cost, how much of the money was of use, and what machines do.
+`cost` prices work by option and submits nothing. `showback` lists charges, `budgets` remaining money, `spot` the
+goodput of finished work and the behaviour of machines.
 """
 
 from __future__ import annotations
@@ -24,17 +20,15 @@ from console.client.attach import connect
 from console.commands.show import write_json, write_lines
 from console.forms.fields import moment_ms
 from console.text.plain_tables import facts, table
-from console.text.terminal_text import duration, money, printable, timestamp, wrap
+from console.text.terminal_text import duration, money, printable, timestamp
 from console.views.cost import (
     NOBODY,
     UNNAMED,
-    asked_words,
-    estimate_words,
-    option_names,
-    option_notes,
-    start_words,
+    compared,
+    quote_pages,
     thin_starts,
 )
+from console.views.sections import section_lines
 from engine.model.errors import SpecError
 from engine.model.quantities import cpu_milli, duration_ms, memory_mib, shown
 from engine.model.queries import Query
@@ -43,20 +37,20 @@ from engine.reads.cost_reports import GoodputReport, ShowbackRequest
 from recommender.estimates.queries import MAX_OFFERS, MAX_RUN_MS, MAX_WITHIN_MS, WITHIN_MS, Offer, QuoteRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from console.client.protocol import Client
     from engine.reads.cost_reports import BudgetLine, BudgetReport, Showback
     from recommender.estimates.queries import Quote
 
 
-WIDTH = 80
+SHELL_WIDTH = 78
+"""Cells of a quote, without its indent."""
 MINUTE_MS = 60_000
 ON_MS = 20_000
-"""Of running ahead, once the quick answer is there and somebody looks on."""
+"""Time of running ahead after the quick answer, while somebody looks on."""
 TONIGHT_MS = 22 * HOUR_MS
 """After the cell's midnight (UTC)."""
-_COLUMNS = ("OPTION", "", "ESTIMATE, P50 (P10..P90)")
 
 
 def cost(arguments: argparse.Namespace) -> None:
@@ -219,32 +213,9 @@ def _types_of(client: Client, model: str, gpus: int | None) -> list[str]:
 
 
 def quote_lines(found: Quote, request: QuoteRequest) -> list[str]:
-    """One block for each option: start, run and cost, then what it rests on."""
-    lines = [asked_words(found, request), ""]
-    rows: list[list[str]] = []
-    beneath: list[list[str]] = []
-    for option in found.options:
-        name, where = option_names(option)
-        rows.append([name, "start", start_words(option, found.at_ms)])
-        rows.append([where, "runs", estimate_words(option.duration_ms, duration)])
-        rows.append(["", "cost", estimate_words(option.cost_microusd, money)])
-        beneath.append(_wrapped(option_notes(option)))
-    shown_lines = table(_COLUMNS, rows, (False, False, False))
-    lines.append(shown_lines[0])
-    for n, more in enumerate(beneath):
-        lines += [*shown_lines[1 + 3 * n : 4 + 3 * n], *more, ""]
-    for title, texts in (("not tried", found.warnings), ("rests on", found.assumptions)):
-        if texts:
-            lines += [title, *_wrapped(texts)]
-    return lines
-
-
-def _wrapped(texts: Sequence[str]) -> list[str]:
-    lines = []
-    for text in texts:
-        first, *rest = wrap(printable(text), WIDTH - 4)
-        lines += [f"  {first}", *(f"    {line}" for line in rest)]
-    return lines
+    """The options as on their page: start and cost side by side, then each in words and what it rests on."""
+    left, right = quote_pages(found, "", SHELL_WIDTH)
+    return section_lines([*compared(found, request, SHELL_WIDTH), *left, *right])
 
 
 _BUDGETS = ("BUDGET", "OF", "SPENT", "LIMIT", "USED", "PER HOUR", "FORECAST", "WINDOW ENDS", "THEN", "STATE")
@@ -297,7 +268,7 @@ def showback_lines(report: Showback) -> list[str]:
 
 
 def budgets(arguments: argparse.Namespace) -> None:
-    """What is spent, how fast, and when it will be gone."""
+    """Print spending, its rate, and the end of each budget."""
     with closing(connect(arguments)) as client:
         report = client.budgets()
     write_json(report) if arguments.json else write_lines(budget_lines(report))

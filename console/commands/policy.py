@@ -1,7 +1,6 @@
-"""`muster policy`, `muster operator`, `muster freeze`: who may do what, who they are, and when nothing runs.
+"""Commands of the approval policy: `muster policy`, `muster operator`, `muster freeze`.
 
-What changes the policy is put to the vote as a whole new version; nothing here changes a person, a key or a limit by
-itself.
+A change of the policy is put to the vote as a whole new version. No command changes a person, a key or a limit alone.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def policy_lines(view: PolicyView) -> list[str]:
 
 
 def candidate_lines(candidate: Candidate, *, brief: bool = False) -> list[str]:
-    """How it stands; unless `brief`, what it changes too."""
+    """State of a candidate; unless `brief`, also its changes."""
     state = candidate.state.replace("_", " ")
     waits = f", needs {candidate.needs} more of {candidate.need}" if candidate.needs else ""
     first = f"{candidate.id} [version {candidate.revision}, digest {candidate.digest[:12]}] is {state}{waits}"
@@ -86,7 +85,7 @@ def candidate_lines(candidate: Candidate, *, brief: bool = False) -> list[str]:
 
 
 def change_lines(changes: tuple[PolicyDifference, ...]) -> list[str]:
-    """One line for each; `!` before what loosens."""
+    """A line per change; `!` marks one that loosens."""
     if not changes:
         return [f"{' ' * INDENT}changes nothing"]
     found: list[str] = []
@@ -97,7 +96,7 @@ def change_lines(changes: tuple[PolicyDifference, ...]) -> list[str]:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Whether a file may be a policy; and, where an engine runs, what it would change there."""
+    """Check a policy file; with an engine, also print its changes there."""
     text = _text_of(arguments.file)
     try:
         with closing(connect(arguments)) as client:
@@ -342,7 +341,7 @@ def freeze(arguments: argparse.Namespace) -> None:
 
 
 def freeze_spec(arguments: argparse.Namespace, now_ms: int) -> FreezeSpec:
-    """What was typed behind `freeze`. `now_ms` is the engine's wall clock. Raises SpecError."""
+    """The freeze that was typed. `now_ms` is the engine's wall clock. Raises SpecError."""
     from engine.model.quantities import duration_ms
     from runbooks.gate.run_limits import FreezeSpec, moment_ms
 
@@ -371,7 +370,7 @@ def thaw(arguments: argparse.Namespace) -> None:
 
 
 def freezes(arguments: argparse.Namespace) -> None:
-    """When plans do not run."""
+    """List the times in which no plan runs."""
     with closing(connect(arguments)) as client:
         found = client.freezes()
     _tell_freezes(arguments, found)
@@ -410,7 +409,7 @@ def _short(subject: str) -> str:
 
 
 def _text_of(file: str) -> str:
-    """Of a small text file. Raises SpecError."""
+    """Text of a small file. Raises SpecError."""
     from runbooks.untrusted.strict_formats import decoded
 
     try:

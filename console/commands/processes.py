@@ -1,9 +1,4 @@
-"""Work of this machine as processes: `muster run`, `muster logs` and `muster processes`.
-
-`muster run -- COMMAND`: a command line as a workload of this machine.
-
-`muster logs` and `muster processes`: what runs on this machine for a workload, and what it writes.
-"""
+"""Commands of work on this machine: `muster run`, `muster logs` and `muster processes`."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ if TYPE_CHECKING:
 
 
 TAKEN_ALONG = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
-"""Of the caller's environment, so that the same program is found as here. More with --env."""
+"""Variables of the caller's environment that the program gets, so that it is found as here. More with --env."""
 OVER = ("finished", "failed", "cancelled")
 WAIT_S = 20.0
 FAILED = 1
@@ -186,7 +181,7 @@ def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
 
 
 def stretches(client: Client, request: OutputRequest, *, follow: bool) -> Iterator[OutputPart]:
-    """One after the other up to what is there; `follow`: up to the end."""
+    """Parts of the output, one after the other up to the present; `follow`: up to the end."""
     wait_s = 0.0
     while True:
         part = client.output(request, wait_s)

@@ -1,11 +1,7 @@
-"""The commands of proposals, and the file in which a plan of several steps is proposed.
+"""Commands of proposals: propose, show, vote, execute, pause, roll back, review; and the plan file.
 
-The commands of proposals: put to the vote, shown, voted on, carried out, paused, taken back, reviewed.
-
-Whatever is decided on is shown first, rendered from the typed plan, and a vote names the digest of exactly that.
-
-A plan of several steps as a file: strict YAML into a request. What cannot be asked for cannot be written: tiers,
-votes and expiry are not in it.
+A decision is on a plan that was shown first, drawn from its typed form, and a vote names its digest. A plan file is
+strict YAML for several steps. Tiers, votes and expiry cannot be written into it.
 
     reason: rack 4 gets new power
     limits: {nodes: 2}
@@ -34,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgspec
+from rich.cells import cell_len
 
 from console.client.attach import connect
 from console.commands.acting import (
@@ -42,10 +39,10 @@ from console.commands.acting import (
     ask_for_yes,
     at_terminal,
     go_on,
+    print_outcome,
     proposal_lines,
     propose_and_do,
     signature,
-    told,
     why_yes,
 )
 from console.commands.show import tell_lines, write_json, write_lines
@@ -53,25 +50,19 @@ from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, printable, timestamp
 from console.views.decision_needs import request_of
 from console.views.proposal import (
+    LIST_HEADINGS,
     SHOWN_STATES,
     Fresh,
-    carried_sections,
-    head_section,
+    decision_sections,
     in_order,
-    list_note,
+    list_row,
     name_of,
-    plan_sections,
-    stale_section,
     state_word,
-    step_section,
-    time_left,
-    vote_section,
-    votes_word,
     waits_for_me,
     what_next,
     why_not_mine,
-    word_sections,
 )
+from console.views.sections import section_lines
 from engine.model.errors import MusterError, RefusedError, SpecError
 from runbooks.plans import typed_plan
 from runbooks.plans.checks import Check
@@ -80,13 +71,12 @@ from runbooks.untrusted.strict_formats import MAX_BYTES, YamlDocument, read
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from console.views.sections import Section
     from runbooks.gate.approval_policy import Caller, Verdict
     from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
 
 
 COLUMNS = 80
-"""Of a terminal that a list must fit."""
+"""Terminal width that a list must fit."""
 MAX_LISTED = 200
 _PROPOSAL = re.compile(r"P-[0-9]{1,11}")
 
@@ -95,7 +85,7 @@ _PROPOSAL = re.compile(r"P-[0-9]{1,11}")
 
 
 def propose(arguments: argparse.Namespace) -> None:
-    """Its id to standard output; what was put to the vote, and whose votes it needs, beside it."""
+    """Propose: the id goes to standard output, the plan and its missing votes to standard error."""
     with closing(connect(arguments)) as client:
         request = _asked(arguments, client)
         if arguments.dry_run:
@@ -108,7 +98,7 @@ def propose(arguments: argparse.Namespace) -> None:
 
 
 def revise(arguments: argparse.Namespace) -> None:
-    """Without a file: the same again, for the cell as it is now."""
+    """Revise a proposal; without a file, for the cell as it is now."""
     with closing(connect(arguments)) as client:
         request = read_plan(arguments.file) if arguments.file else request_of(client.proposal(arguments.id))
         made = client.revise(arguments.id, request)
@@ -155,7 +145,7 @@ def _put(arguments: argparse.Namespace, made: Proposal, now_ms: int) -> None:
 
 
 def proposals(arguments: argparse.Namespace) -> None:
-    """What needs a person first; those that are over only when asked for."""
+    """List the proposals that need a person; finished ones on request."""
     states = _states(arguments)
     with closing(connect(arguments)) as client:
         me = client.whoami()
@@ -180,7 +170,7 @@ def proposals(arguments: argparse.Namespace) -> None:
 
 
 def _roles(client: Client, me: Caller) -> frozenset[str]:
-    """Of whoever asks: those of the person that they say they are, else those of their account."""
+    """Roles of the caller: of the person they claim to be, else of their account."""
     person = next((line for line in client.policy().people if f"person:{line[0]}" == me.me), None)
     return frozenset(me.roles if person is None else person[1].replace(",", " ").split())
 
@@ -196,22 +186,18 @@ def _states(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def list_lines(found: Sequence[Proposal], now_ms: int) -> list[str]:
-    """One line each, at most COLUMNS wide."""
+    """The rows of the page's list, at most COLUMNS wide; what the page has in its column of notes stands below."""
     if not found:
         return ["nothing is proposed"]
-    titles = ("ID", "STATE", "TIER", "TITLE", "AUTHOR", "VOTES", "EXPIRES IN")
-    rows = [
-        [
-            printable(each.id), state_word(each.state), each.tier, printable(each.title),
-            cut(name_of(each.plan.author.subject), 12), votes_word(each), time_left(each, now_ms)[0],
-        ]
-        for each in found
-    ]  # fmt: skip
-    others = sum(max(len(row[i]) for row in (titles, *rows)) + 2 for i in range(len(titles)) if i != 3)
+    shown = [list_row(each, now_ms) for each in found]
+    rows = [[text for text, _ in row.cells[:-1]] for row in shown]
+    titles = [heading.title for heading in LIST_HEADINGS[:-1]]
+    at = next(n for n, heading in enumerate(LIST_HEADINGS) if heading.name == "title")
+    others = sum(max(cell_len(row[i]) for row in (titles, *rows)) + 2 for i in range(len(titles)) if i != at)
     for row in rows:
-        row[3] = cut(row[3], max(12, COLUMNS - others))
-    lines = table(titles, rows, (False, False, False, False, False, True, True))
-    notes = [cut(f"{printable(each.id)}: {list_note(each)}", COLUMNS) for each in found if list_note(each)]
+        row[at] = cut(row[at], max(12, COLUMNS - others))
+    lines = table(titles, rows, [heading.right for heading in LIST_HEADINGS[:-1]])
+    notes = [cut(f"{printable(row.id)}: {row.cells[-1][0]}", COLUMNS) for row in shown if row.cells[-1][0]]
     return [*lines, *(["", *notes] if notes else [])]
 
 
@@ -230,30 +216,12 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def show_lines(proposal: Proposal, now_ms: int, me: str, fresh: Fresh | None) -> list[str]:
-    sections = [
-        head_section(proposal, now_ms, WIDTH),
-        *plan_sections(proposal, WIDTH),
-        *carried_sections(proposal, WIDTH),
-        vote_section(proposal, WIDTH, me),
-        *step_section(proposal, WIDTH),
-        *stale_section(proposal, WIDTH, fresh),
-        *word_sections(proposal, WIDTH),
-    ]
-    return section_lines(sections)
-
-
-def section_lines(sections: Sequence[Section]) -> list[str]:
-    """Headed paragraphs, as text."""
-    lines: list[str] = []
-    for section in sections:
-        note = f"  ({section.note})" if section.note else ""
-        lines += ["", f"{section.title}{note}"] if lines else [f"{section.title}{note}"]
-        lines += [("  " + "".join(text for text, _ in line.spans)).rstrip() for line in section.lines]
-    return lines
+    plan, standing = decision_sections(proposal, now_ms, me, WIDTH, fresh)
+    return section_lines([*plan, *standing])
 
 
 def _fresh(client: Client, proposal: Proposal) -> Fresh | None:
-    """What proposing a stale plan again would show."""
+    """The stale proposal as it would be if proposed again."""
     if not proposal.stale:
         return None
     try:
@@ -278,7 +246,7 @@ def approve(arguments: argparse.Namespace) -> int:
         signed = signature(arguments, client, proposal, "vote", "approve") if must_sign else None
         outcome = client.approve(proposal.id, proposal.digest, comment, signed)
         then = go_on(client, outcome)
-    return told(arguments, outcome, then)
+    return print_outcome(arguments, outcome, then)
 
 
 def reject(arguments: argparse.Namespace) -> None:
@@ -304,7 +272,7 @@ def break_glass(arguments: argparse.Namespace) -> int:
         signed = signature(arguments, client, proposal, "breakglass", "approve") if proposal.signed else None
         outcome = client.break_glass(proposal.id, proposal.digest, arguments.reason, signed)
     _say(["the glass was broken: another person must close the review, see muster reviews"])
-    return told(arguments, outcome)
+    return print_outcome(arguments, outcome)
 
 
 def _shown(arguments: argparse.Namespace, client: Client) -> Proposal:
@@ -350,7 +318,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Of a proposal, or the action of that name on workloads."""
+    """Resume a proposal, or workloads by the action of that name."""
     if len(arguments.ids) == 1 and _PROPOSAL.fullmatch(arguments.ids[0]):
         return _do(arguments, lambda client: client.resume(arguments.ids[0], arguments.accept))
     if arguments.accept:
@@ -377,14 +345,14 @@ def rollback(arguments: argparse.Namespace) -> int:
             ask_for_yes(shown, "Add --yes to do what is shown")
         outcome = client.rollback(arguments.id, why_yes(shown, arguments.reason))
         then = go_on(client, outcome)
-    return told(arguments, outcome, then)
+    return print_outcome(arguments, outcome, then)
 
 
 def _do(arguments: argparse.Namespace, deed: Callable[[Client], Outcome]) -> int:
     with closing(connect(arguments)) as client:
         outcome = deed(client)
         then = go_on(client, outcome)
-    return told(arguments, outcome, then)
+    return print_outcome(arguments, outcome, then)
 
 
 def pause(arguments: argparse.Namespace) -> None:
@@ -506,7 +474,7 @@ def _remedy(problem: str, at: tuple[str | int, ...]) -> str:
 
 
 def _step(document: YamlDocument, at: tuple[str | int, ...], step: Any) -> Any:
-    """With what belongs to the act apart from what belongs to the step."""
+    """A step with the fields of its act set apart."""
     if not isinstance(step, dict):
         return step
     _known(document, at, step, STEP)

@@ -28,7 +28,7 @@ MAX_TITLE = 43
 FAULTY = 2
 """Exit code of a lint that found something."""
 GUTTER = "  | "
-"""Before each line of text that nobody vouches for."""
+"""Prefix of untrusted text."""
 
 
 def list_(arguments: argparse.Namespace) -> None:
@@ -38,7 +38,7 @@ def list_(arguments: argparse.Namespace) -> None:
 
 
 def list_lines(lines: tuple[RunbookLine, ...]) -> list[str]:
-    """One line each; below it why one cannot be used as it is."""
+    """A line per runbook, with the reason below one that cannot be used."""
     if not lines:
         return ["no runbooks"]
     rows = [
@@ -137,7 +137,7 @@ def problem_line(problem: FileProblem) -> str:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """What it would do now; and unless it is a dry run, propose that."""
+    """Print the effect of a runbook; without --dry-run, propose it."""
     ask = RunbookAsk(
         id=arguments.id, inputs=inputs_of(arguments.input), dry_run=arguments.dry_run, reason=arguments.reason
     )
@@ -210,7 +210,7 @@ def approve(arguments: argparse.Namespace) -> None:
 
 
 def _sha256(view: RunbookView, arguments: argparse.Namespace) -> str:
-    """Of what was shown. Without a look at it, with --yes, the person says which bytes they mean."""
+    """Hash of the version shown. With --yes, unseen, the person names the bytes they mean."""
     given: str = arguments.sha256 or ""
     if not given:
         if arguments.yes:

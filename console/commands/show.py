@@ -16,20 +16,11 @@ from console.forms.filters import FilterError, ViewLine, parse_columns, parse_so
 from console.text.guarded_streams import inert_json
 from console.text.plain_tables import (
     OVERVIEW_LATE,
-    beneath,
-    estimate_line,
     facts,
-    layout,
-    linked,
     overview_lines,
     page_table,
-    quantity,
-    reason_lines,
-    unblocking_lines,
-    workload_lines,
 )
-from console.text.terminal_text import LONGEST, duration, money, printable
-from console.views.mirror import job_lines
+from console.text.terminal_text import LONGEST, money, printable
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
@@ -45,6 +36,8 @@ WHY = (
     "promised_start_ms",
 )  # fmt: skip
 """Fields of a workload that `muster why --json` gives."""
+WIDTH = 78
+"""Cells of the sections of a page in the shell, without the indent."""
 WINDOW = 10_000
 """Rows asked for at a time; the engine gives no more in one answer."""
 
@@ -69,7 +62,7 @@ def overview(arguments: argparse.Namespace) -> None:
 
 
 def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
-    """How fast money goes, and where that leads by the end of each budget's window; the worst first. At most a line."""
+    """Spending rate of the worst budgets, and their forecast at the end of the window. At most a line."""
 
     def course(line: BudgetLine) -> int:
         return line.forecast_microusd * 100 // max(1, line.spec.limit_microusd)
@@ -85,7 +78,7 @@ def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
 
 
 def pending_lines(health: Health) -> list[str]:
-    """What waits for people; nothing where nothing does."""
+    """Proposals that wait for votes or got stuck; empty without any."""
     lines = []
     if health.awaiting:
         lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposals")
@@ -99,8 +92,8 @@ def get(arguments: argparse.Namespace) -> None:
     if arguments.columns == "help":
         write_lines(facts([(column.name, column.help) for column in COLUMNS[kind]]))
         return
-    if arguments.id and kind in ("workloads", "nodes") and arguments.output != "csv":
-        arguments.json = arguments.json or arguments.output == "json"
+    arguments.json = arguments.json or arguments.output == "json"
+    if arguments.id and _is_page(arguments):
         _get_one(arguments)
         return
     key = "id" if kind in ("workloads", "nodes", "orders") else "name"
@@ -114,7 +107,7 @@ def get(arguments: argparse.Namespace) -> None:
         page = _all_rows(client, query, arguments.limit)
     if arguments.id and not page.rows:
         raise NotFoundError(f"there is no {kind.removesuffix('s')} '{arguments.id}'", f"See `muster get {kind}`")
-    if arguments.json or arguments.output == "json":
+    if arguments.json:
         write_json(_page_object(page))
         return
     write_lines(page_table(kind, page))
@@ -122,7 +115,18 @@ def get(arguments: argparse.Namespace) -> None:
         print(f"{len(page.rows):,} of {page.matched:,} shown; --limit 0 shows all", file=sys.stderr)
 
 
+def _is_page(arguments: argparse.Namespace) -> bool:
+    """True where one thing is shown as on its page. Columns, CSV and JSON of a queue are of its row in the list."""
+    if arguments.kind == "queues":
+        return not (arguments.json or arguments.columns or arguments.output == "csv")
+    return arguments.kind in ("workloads", "nodes") and arguments.output != "csv"
+
+
 def why(arguments: argparse.Namespace) -> None:
+    from console.views.external_scheduler import job_section
+    from console.views.sections import Section, section_lines, text_line
+    from console.views.workload import run_time_section, status_sections
+
     with closing(connect(arguments)) as client:
         view = client.workload(arguments.id)
         likely = client.estimate(arguments.id)
@@ -132,13 +136,20 @@ def why(arguments: argparse.Namespace) -> None:
         shown = {name: getattr(view, name) for name in WHY}
         write_json({**shown, "unblocking": unblocking, "estimate": likely, "mirrored": job})
         return
-    change = unblocking_lines(unblocking) if unblocking is not None else []
-    beside = [] if job is None else job_lines(job)
-    write_lines([printable(view.id), *beside, *reason_lines(view), *change, estimate_line(likely)])
+    state, *reasons = status_sections(view, WIDTH, unblocking)
+    sections = [
+        state._replace(title=printable(view.id)),
+        *([] if job is None else [job_section(job, WIDTH)]),
+        *(reasons or [Section("Why it waits", (text_line("it does not wait"),))]),
+        run_time_section(likely, WIDTH),
+    ]
+    write_lines(section_lines(sections))
+    if view.state == "queued":
+        write_lines(["", f"when it starts: muster eta {printable(view.id)}"])
 
 
 def mirrored(client: Client, workload_id: str) -> Mirrored | None:
-    """What another scheduler says of the workload; None where Muster decides, or nothing is said."""
+    """The other scheduler's view of the workload; None where Muster decides, or it is not known there."""
     try:
         return client.mirrored(workload_id)
     except NotFoundError:
@@ -146,12 +157,12 @@ def mirrored(client: Client, workload_id: str) -> Mirrored | None:
 
 
 def write_json(value: Any) -> None:
-    """One JSON value and a line end on standard output. What could act on a terminal is in the escapes of JSON."""
+    """Write one JSON value and a line end to standard output. Control characters are JSON escapes."""
     sys.stdout.write(inert_json(msgspec.json.encode(value).decode()) + "\n")
 
 
 def write_text(text: str) -> None:
-    """What `console.text.plain_tables` made: in it nothing can act on a terminal."""
+    """Write text of `console.text.plain_tables`, which cannot act on a terminal."""
     write_lines(text.splitlines())
 
 
@@ -161,12 +172,12 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def tell_lines(lines: Iterable[str]) -> None:
-    """The same beside the data, on standard error."""
+    """Write lines to standard error, guarded in the same way."""
     sys.stderr.writelines(f"{_line(line)}\n" for line in lines)
 
 
 def _line(text: str) -> str:
-    """Of any length: it may be a script, or a list of ids."""
+    """A safe line of any length, such as a script or a list of ids."""
     part = LONGEST // 10  # an escape takes up to ten characters
     return "".join(printable(text[at : at + part]) for at in range(0, len(text), part))
 
@@ -186,13 +197,41 @@ def _get_one(arguments: argparse.Namespace) -> None:
         if arguments.kind == "nodes":
             node = client.node(arguments.id)
             write_json(node) if arguments.json else write_lines(_node_lines(node))
+        elif arguments.kind == "queues":
+            write_lines(_queue_lines(client, arguments.id))
+        elif arguments.json:
+            write_json(client.workload(arguments.id))
         else:
-            workload = client.workload(arguments.id)
-            write_json(workload) if arguments.json else write_lines(workload_lines(workload))
+            write_lines(_workload_lines(client, arguments.id))
+
+
+def _node_lines(node: NodeDetail) -> list[str]:
+    from console.views.nodes import node_columns
+    from console.views.sections import section_lines
+
+    left, right = node_columns(node, WIDTH, None)
+    return [printable(node.id), "", *section_lines([*left, *right])]
+
+
+def _queue_lines(client: Client, name: str) -> list[str]:
+    from console.views.queues import queue_columns, queue_page
+    from console.views.sections import section_lines
+
+    left, right = queue_columns(queue_page(client, name, client.fairness()), WIDTH)
+    return [printable(name), "", *section_lines([*left, *right])]
+
+
+def _workload_lines(client: Client, workload_id: str) -> list[str]:
+    from console.views.sections import section_lines
+    from console.views.workload import workload_sections
+
+    view, likely = client.workload(workload_id), client.estimate(workload_id)
+    title = f"{printable(view.id)}  {printable(view.name)}".rstrip()
+    return [title, "", *section_lines(workload_sections(view, likely, WIDTH))]
 
 
 def _all_rows(client: Client, query: Query, limit: int) -> Page:
-    """Up to `limit` rows (0: all) of one answer after another."""
+    """Up to `limit` rows (0: all), window after window."""
     page = client.query(msgspec.structs.replace(query, limit=min(limit or WINDOW, WINDOW)))
     while page.rows and len(page.rows) < min(limit or page.matched, page.matched):
         left = (limit or page.matched) - len(page.rows)
@@ -248,27 +287,3 @@ def _view(kind: Kind, arguments: argparse.Namespace) -> ViewLine:
     except FilterError as error:
         raise SpecError(where, error.short, error.remedy) from None
     return replace(told, columns=columns or DEFAULT_COLUMNS[kind], sort=sort or ())
-
-
-def _node_lines(node: NodeDetail) -> list[str]:
-    place = " / ".join(printable(part) for part in (node.region, node.zone, node.block, node.rack, node.nvlink) if part)
-    free = ", ".join(
-        f"{quantity(name, node.free.get(name, 0))} of {quantity(name, most)}"
-        for name, most in node.capacity.items()
-        if most
-    )
-    pairs = [
-        ("id", printable(node.id)),
-        ("state", f"{node.state} for {duration(node.now_ms - node.since_ms)}"),
-        ("pool", " ".join(printable(part) for part in (node.pool, node.gpu_model) if part)),
-        ("place", place or "unknown"),
-        *(("label", printable(f"{key}={value}")) for key, value in sorted(node.labels.items())),
-        *(("taint", printable(taint)) for taint in node.taints),
-        ("free", free or "nothing"),
-        *beneath(node),
-        *([("nvlink", f"among devices {links}")] if (links := linked(len(node.devices), node.nvlink_group)) else []),
-        *([("mig", f"{', '.join(map(printable, node.profiles))}")] if node.profiles else []),
-        *((f"gpu {index}", layout(instances)) for index, instances in enumerate(node.instances) if instances),
-        *(("work", f"{printable(workload)} ({tasks:,} tasks)") for workload, tasks in node.workloads),
-    ]
-    return facts(pairs)

@@ -1,10 +1,4 @@
-"""The commands of a cell for which Slurm decides: `muster mirror` and `muster intents`.
-
-The command `muster mirror`: how the mirror of a Slurm cluster does, and what it leaves out.
-
-The command `muster intents`: what is under way to the scheduler that decides, what came of it, and what a person
-says of what is in doubt.
-"""
+"""Commands of a cell for which Slurm decides: `muster mirror` and `muster intents`."""
 
 from __future__ import annotations
 
@@ -15,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.client.attach import connect
 from console.commands.show import tell_lines, write_json, write_lines
-from console.views.mirror import mirror_lines
+from console.views.external_scheduler import mirror_lines
 from engine.model.errors import SpecError
 
 if TYPE_CHECKING:
@@ -36,7 +30,7 @@ def mirror(arguments: argparse.Namespace) -> int:
 
 def intents(arguments: argparse.Namespace) -> int:
     """1 where a person has to look at one."""
-    from console.views.intents import intent_lines
+    from console.views.external_scheduler import intent_lines
 
     with closing(connect(arguments)) as client:
         report = client.intents(arguments.limit)
@@ -49,7 +43,7 @@ def intents(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """1 where it waits for a person."""
-    from console.views.intents import detail_lines
+    from console.views.external_scheduler import detail_lines
 
     with closing(connect(arguments)) as client:
         detail = client.intent(arguments.number)
@@ -79,7 +73,7 @@ def retry(arguments: argparse.Namespace) -> int:
 
 
 def again(detail: IntentDetail, reason: str) -> Request:
-    """What has the same done once more. Raises RefusedError for one that does not wait for a person."""
+    """Try an intent once more. Raises RefusedError for one that does not wait for a person."""
     from engine.model.errors import RefusedError
     from runbooks.plans.typed_plan import Request, StepRequest
 
@@ -94,7 +88,7 @@ def again(detail: IntentDetail, reason: str) -> Request:
 def _answer(arguments: argparse.Namespace, outcome: Any) -> int:
     """Show what is known, ask, and say it."""
     from console.commands.acting import approved_or_refused
-    from console.views.intents import answer_text, detail_lines
+    from console.views.external_scheduler import answer_text, detail_lines
     from runbooks.plans.queries import IntentAnswer
 
     with closing(connect(arguments)) as client:

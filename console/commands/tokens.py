@@ -1,9 +1,7 @@
-"""The commands about who asks: `muster token`, `muster login`, `muster logout`.
+"""Commands of authentication: `muster token`, `muster login`, `muster logout`.
 
-`muster token`: tokens are made, listed and revoked.
-
-`muster login`: says who one is with the OpenID provider of an engine, by its device flow (RFC 8628): the provider
-shows its page in any browser, on any machine; nothing is typed here, and no port is opened.
+`login` uses the device flow of the engine's OpenID provider (RFC 8628). The provider shows its page in any browser, on
+any machine; nothing is typed here, and no port is opened.
 """
 
 from __future__ import annotations
@@ -126,7 +124,7 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 LONGEST_S = 1_800.0
 """However long the provider would wait."""
 SLOWER_S = 5.0
-"""What a provider that says slow_down is asked less often by (RFC 8628, 3.5)."""
+"""Added pause after a provider's slow_down (RFC 8628, 3.5)."""
 
 
 def login(arguments: argparse.Namespace) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import uvicorn
-from engine.journal.outside_readers import StandbyResult, stand_by, wait_for
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -24,6 +23,7 @@ from starlette.responses import Response
 from console.server.operations import DEFECT, refusal
 from console.text.terminal_text import printable
 from engine.journal.database import Schema
+from engine.journal.outside_readers import StandbyResult, stand_by, wait_for
 from engine.journal.postgres_store import Lease
 from engine.model.errors import JournalTaken, MusterError, NotFoundError, SpecError
 

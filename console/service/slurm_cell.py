@@ -142,7 +142,7 @@ class SlurmCell:
 
     def trouble(self) -> str:
         """Reason why the view of the cluster is old; empty while it is fresh, or nothing is mirrored."""
-        from console.views.mirror import mirror_trouble
+        from console.views.external_scheduler import mirror_trouble
 
         return mirror_trouble(self.report(), time.time())
 

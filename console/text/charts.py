@@ -1,7 +1,7 @@
-"""Charts made of text: every one reads without colour, in any width. No Textual in here.
+"""Charts made of text: each reads without colour, at any width.
 
-Rows are counted from the lowest one, which stands for 0, to the highest, which stands for `top`; a value is drawn in
-the row that is nearest to it. What is above `top` is drawn as an arrow in the highest row. None is a gap.
+The lowest row stands for 0, the highest for `top`. A value is drawn in the nearest row, and above `top` as an arrow in
+the highest. None is a gap.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Spans = tuple["Span", ...]
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 BAND, ABOVE, LIMIT, NOW, MARK, BEYOND = "░", "▒", "═", "│", "┊", "▴"
-"""What a ribbon is made of beside its line: the band, the band above the limit, the limit, the columns of now and of
-the mark, and a value above the scale."""
+"""Signs of a ribbon besides its line: the band, the band above the limit, the limit, the columns of now and of the
+mark, and a value above the scale."""
 FILLS = "█▒░╳+o·=:"
-"""Of the parts of a stack, from the lowest on."""
+"""Signs of the parts of a stack, from the lowest on."""
 _STEPS_MS = tuple(n * 60_000 for n in (1, 5, 15, 30, 60, 180, 360, 720, 1440, 2880, 10_080, 20_160, 43_200, 129_600))
 _DAY_MS = 86_400_000
 _LABEL = 5
@@ -52,8 +52,7 @@ def graph(values: Sequence[int], height: int, top: int) -> list[str]:
 
 
 def spark(values: Values, width: int) -> str:
-    """One line that tells how values went, newest last, at most `width` cells: from ▁ for 0 to █ for the largest; a gap
-    is a space."""
+    """A line of values, newest last, at most `width` cells: ▁ is 0, █ the largest; a gap is a space."""
     if width < 1 or not values:
         return ""
     shown = spread(values, min(width, len(values)))

@@ -1,7 +1,7 @@
-"""Standard output and standard error of a command, such that nothing written there acts on a terminal.
+"""Guarded standard output and standard error: no text written there can act on a terminal.
 
-Names of strangers pass `printable` where lines are made of them. What is forgotten there, a message of a library or a
-trace of a defect meets this last door, so that also a log file can be looked at with `cat`.
+Foreign names pass `printable` where lines are made. Everything else, such as messages of libraries and tracebacks,
+passes this last door, so that a log file is safe to `cat`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def exact_output() -> IO[str]:
 
 
 def write_over(text: str) -> None:
-    """One line on standard error, over the last of this kind; nothing takes it away."""
+    """Write a line on standard error over the last one of this kind; None removes it."""
     from console.text.terminal_text import printable
 
     err = sys.stderr.within if isinstance(sys.stderr, GuardedStream) else sys.stderr

@@ -1,18 +1,9 @@
 """Plain text for pipes and incident notes: aligned tables, figures of the twin, and rows as CSV, TSV and JSON.
 
-Plain text for pipes and incident notes: aligned tables and the overview. Foreign text passes `printable`.
-
-Figures of the twin in words, for shell and screens. Loads nothing of Textual: the shell answers at once.
-
-A figure is its median over the runs, with p10 and p90 behind it where they differ. A change is called better or worse
-only where p10 and p90 of the differences agree; otherwise the runs do not tell. Of too few runs for quantiles it is the
-least and the most, and no change is called either.
-
-Rows as data for other programs: CSV, TSV and JSON, the same from the console and from the shell.
-
-In CSV and TSV quantities are in units that a spreadsheet adds up (GPU, CPU, MiB, seconds, USD, percent), times ISO 8601
-in UTC; JSON has the engine's own integers. A text that a spreadsheet would take for a formula gets an apostrophe in
-front, and what could act on a terminal is an escape.
+Foreign text passes `printable`. A figure is its median over the runs, with p10 and p90 where they differ. A change is
+called better or worse only where p10 and p90 of the differences agree. Too few runs for quantiles give least and most,
+and no verdict. CSV and TSV have units that a spreadsheet adds up (GPU, CPU, MiB, seconds, USD, percent) and times in
+ISO 8601 UTC; JSON has the engine's own integers. Text that looks like a formula gets an apostrophe in front.
 """
 
 from __future__ import annotations
@@ -28,7 +19,6 @@ from rich.cells import cell_len
 
 from console.text.terminal_text import (
     LONGEST,
-    NONE,
     duration,
     mebibytes,
     milli,
@@ -47,12 +37,9 @@ if TYPE_CHECKING:
     from console.client.protocol import RuntimeEstimate
     from engine.model.queries import (
         GroupDetail,
-        MigInstance,
-        NodeDetail,
         Overview,
         Page,
         PoolOverview,
-        Reason,
         ServiceDetail,
         TopologyDetail,
         Unblocking,
@@ -126,36 +113,14 @@ def _late(view: Overview) -> list[str]:
     return [f"late      {told}{more}: starts of the last hour, of those that objectives allow"] if missed else []
 
 
-def workload_lines(view: WorkloadDetail) -> list[str]:
-    """One workload: what it is, where it is, why it waits."""
-    pairs = [
-        ("id", printable(view.id)),
-        *([("name", printable(view.name))] if view.name else []),
-        ("state", f"{view.state} for {duration(view.now_ms - view.since_ms)}, attempt {view.attempts}"),
-        ("queue", f"{printable(view.queue)}, priority {view.priority} ({printable(view.priority_class)})"),
-        ("tenant", "/".join(printable(part) for part in (view.tenant, view.team) if part) or NONE),
-        *((f"group {printable(group.name)}", _group_text(group)) for group in view.groups),
-        ("estimate", duration(view.estimate_ms) if view.estimate_ms else "unknown"),
-        ("submitted", f"{timestamp(view.submitted_ms)} UTC"),
-        *((name, printable(text)) for name, text in terms(view)),
-        *([("placed on", _placement(view))] if view.placement else []),
-    ]
-    return [*facts(pairs), *(reason_lines(view) if view.reasons else [])]
-
-
 def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
-    """What not every workload has: limits, retries, what it waits for, how it was allowed to start. Foreign text is as
-    it came."""
+    """Label and text of each property that not every workload has: limits, retries, bonds, how it was allowed to start.
+    Foreign text is as it came."""
     pairs = []
     if view.array:
         pairs.append(("array", view.array))
-    if view.deadline_ms is not None:
-        pairs.append(("deadline", f"{timestamp(view.deadline_ms)} UTC"))
     if view.retries or view.failures:
         pairs.append(("retries", f"failed {view.failures:,} times, {view.retries:,} retries allowed"))
-    for other in view.waits_for:
-        can_be = ", which cannot be any more" if other.never else ""
-        pairs.append(("after", f"{other.id} is {other.on}; it is {other.state}{can_be}"))
     if view.qos != "guaranteed":
         pairs.append(("qos", view.qos.replace("_", " ")))
     if view.service is not None:
@@ -170,34 +135,10 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
         pairs += _topology(view.topology)
     if view.flags:
         pairs.append(("started", _allowed(view)))
-    if view.cost_microusd or view.rate_microusd_hour:
-        pairs.append(("cost", _charged(view)))
     if view.spending_approved:
         pairs.append(("budget", "its spending is approved"))
     if view.making_room_for:
         pairs.append(("stopping", f"writes a checkpoint, to make room for {view.making_room_for}"))
-    return pairs
-
-
-def _charged(view: WorkloadDetail) -> str:
-    told = f"{money(view.cost_microusd)} so far"
-    if view.rate_microusd_hour:
-        told += f", {money(view.rate_microusd_hour)} an hour now"
-    return told + (f"; {money(view.wasted_microusd)} of it for work that was lost" if view.wasted_microusd else "")
-
-
-def beneath(node: NodeDetail) -> list[tuple[str, str]]:
-    """What a node really has, where requests may come to something else, and what is known to be in use of it."""
-    pairs = []
-    if node.overcommit or node.physical != node.allocatable:
-        for name, title in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
-            over = f", requests up to {permille(node.overcommit[name])} of that" if name in node.overcommit else ""
-            there = f"{quantity(name, node.physical[name])} physical, {quantity(name, node.allocatable[name])} for work"
-            pairs.append((title, there + over))
-    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
-        if name in node.in_use:
-            share = node.in_use[name] * 1000 // max(node.physical[name], 1)
-            pairs.append((title, f"{quantity(name, node.in_use[name])}, {permille(share)} of what there is"))
     return pairs
 
 
@@ -218,7 +159,7 @@ def _tags(bond: Affinity) -> str:
 
 
 def _topology(view: TopologyDetail) -> list[tuple[str, str]]:
-    """What closeness it asks for, and how it lies in the network."""
+    """Requested closeness of a workload, and its place in the network."""
     asked = [f"one {_level(view.required)} required"] if view.required else []
     asked += [f"one {_level(view.preferred)} preferred"] if view.preferred else []
     pairs = [("topology", ", ".join(asked))] if asked else []
@@ -241,50 +182,12 @@ def _allowed(view: WorkloadDetail) -> str:
     return text
 
 
-def layout(instances: Sequence[MigInstance]) -> str:
-    """How a device is partitioned: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
-    parts = []
-    for profile in dict.fromkeys(instance.profile for instance in instances):
-        used = [instance.used for instance in instances if instance.profile == profile]
-        if len(used) == 1:
-            parts.append(f"{printable(profile)} {'in use' if used[0] else 'free'}")
-        else:
-            parts.append(f"{printable(profile)} {sum(used)} of {len(used)} in use")
-    return ", ".join(parts)
-
-
-def linked(devices: int, nvlink_group: int) -> str:
-    """Which devices of a node are linked: "0-3, 4-7"; nothing where all are."""
-    if not nvlink_group or nvlink_group >= devices:
-        return ""
-    firsts = range(0, devices, nvlink_group)
-    return ", ".join(f"{at}-{at + nvlink_group - 1}" if nvlink_group > 1 else f"{at}" for at in firsts)
-
-
 BOUND = "that early only if nobody else takes the room"
-"""What the least time of a start assumes."""
-
-
-def reason_lines(view: WorkloadDetail) -> list[str]:
-    """Why it waits and when it may start; why not, where it does not wait."""
-    if not view.reasons:
-        return [f"it does not wait: {view.state} for {duration(view.now_ms - view.since_ms)}"]
-    place = [f"number {view.position:,} in queue {printable(view.queue)}"] if view.position else []
-    start = view.start_not_before_ms
-    bound = "" if start is None else f"in {duration(start - view.now_ms)}, at {timestamp(start)} UTC: {BOUND}"
-    lines = [line for reason in view.reasons for line in _reason(reason)]
-    promised = (
-        [f"promised start: {timestamp(view.promised_start_ms)} UTC"] if view.promised_start_ms is not None else []
-    )
-    waited = f"waiting for {duration(view.now_ms - view.since_ms)}"
-    # A promise is the same time, and nobody else takes the room.
-    starts = promised if start == view.promised_start_ms else [f"not before: {bound or 'not known'}", *promised]
-    forecast = [f"when it starts: muster eta {printable(view.id)}"] if view.state == "queued" else []
-    return [waited, *place, *lines, *starts, *forecast]
+"""Assumption of the earliest start."""
 
 
 def unblocking_lines(answer: Unblocking) -> list[str]:
-    """What would let it start, as it was tried; or that nothing was found, and what was tried."""
+    """The change that lets it start, as tried on a fork; or that none was found, and the changes that were tried."""
     where = f"on a fork at v{answer.version:,}"
     if answer.found is not None:
         return [f"would start if: {printable(answer.found.text)} (verified {where})"]
@@ -294,7 +197,7 @@ def unblocking_lines(answer: Unblocking) -> list[str]:
 
 
 def estimate_line(likely: RuntimeEstimate | None) -> str:
-    """How long it may run in all and how far to trust that, or that there is too little to go by."""
+    """Estimate of its whole run time and its reliability, or that there is too little to go by."""
     if likely is None:
         return "too few finished runs of work like it to say how long it may run"
     spread = " .. ".join(
@@ -369,21 +272,8 @@ def _count(states: dict[str, int], *names: str) -> str:
     return f"{sum(states.get(name, 0) for name in names):,}"
 
 
-def _group_text(group: GroupDetail) -> str:
-    asked = [
-        quantity(name, value)
-        for name in ("gpu_milli", "cpu_milli", "memory_mib", "disk_mib")
-        if (value := getattr(group, name))
-    ]
-    if group.mig:
-        asked[:1] = [f"MIG {printable(group.mig)}"]
-    limits = [f"{word} {', '.join(map(printable, values))}" for word, values in
-              (("model", group.gpu_models), ("pool", group.pools)) if values]  # fmt: skip
-    return "; ".join([f"{group.count:,} x {', '.join(asked)}", *limits, *conditions(group)])
-
-
 def conditions(group: GroupDetail) -> list[str]:
-    """What the group asks of its nodes besides room, device model and pool."""
+    """Conditions of a group on its nodes besides room, device model and pool."""
     found = [f"devices of {mebibytes(group.gpu_memory_mib)} or more"] if group.gpu_memory_mib else []
     for word, labels in (("label", group.node_labels), ("not label", group.avoid_labels)):
         found += [f"{word} {printable(_condition(key, values))}" for key, values in sorted(labels.items())]
@@ -399,17 +289,6 @@ def conditions(group: GroupDetail) -> list[str]:
 
 def _condition(key: str, values: Sequence[str]) -> str:
     return key if "*" in values else f"{key}={' or '.join(values)}"
-
-
-def _placement(view: WorkloadDetail) -> str:
-    names = [printable(place.node) for place in view.placement[:4]]
-    more = f" and {view.placement_total - len(names):,} more nodes" if view.placement_total > len(names) else ""
-    return ", ".join(names) + more
-
-
-def _reason(reason: Reason) -> list[str]:
-    unblock = [f"  needs: {printable(reason.unblock)}"] if reason.unblock else []
-    return [f"{printable(reason.token)}: {printable(reason.text)}", *unblock]
 
 
 def _rests_on(likely: RuntimeEstimate) -> str:
@@ -466,7 +345,7 @@ def heads(figures: Sequence[Figure]) -> tuple[str, str, str, str]:
 
 
 def signed_spread(unit: str, over: Interval) -> str:
-    """The same of a change."""
+    """The spread of a change, with signs."""
     return _spread(over, lambda value: signed(unit, value))
 
 
@@ -496,7 +375,7 @@ def signed(unit: str, value: int) -> str:
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a formula of a spreadsheet begins with, in both widths."""
+"""First characters of a spreadsheet formula, in both widths."""
 PART = LONGEST // 10  # an escape takes up to ten characters
 _UNITS = {"memory": "mib", "disk": "mib", "duration": "s", "permille": "percent", "money": "usd"}
 _SCALES = {"cpu": 1_000, "gpu": 1_000, "duration": 1_000, "permille": 10, "money": 1_000_000}
@@ -510,7 +389,7 @@ def pasteable(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """One line of any length in which whatever could act on a terminal is an escape."""
+    """A line of any length in which whatever could act on a terminal is an escape."""
     if len(text) <= PART:
         return visible(text)
     return "".join(visible(text[at : at + PART]) for at in range(0, len(text), PART))
@@ -567,5 +446,5 @@ def tsv_text(rows: Iterable[Sequence[str]]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """One line of JSON, in ASCII."""
+    """A line of JSON, in ASCII."""
     return json.dumps(value, separators=(",", ":"))

@@ -1,6 +1,6 @@
-"""How far a long command is, on standard error: one line with the time left for people, JSON for programs.
+"""Progress of a long command on standard error: one line with the time left, or JSON for programs.
 
-As JSON it also ends with whoever started it: that is what its standard input is for.
+In JSON mode the command ends when its standard input closes, that is when its starter is gone.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from engine.traces.progress import listening
 
 EVERY_S = 0.2
 SURE_S = 2.0
-"""Before that the time left is a guess that nobody wants."""
+"""Time before which no time left is shown: it would be a guess."""
 
 
 class ProgressStep(msgspec.Struct, frozen=True):
-    """How far something is."""
+    """Progress of one step."""
 
     what: str
-    """What is counted, or what goes on."""
+    """The work, or the unit that is counted."""
     done: int
     of: int
     """0: not known."""
     left_s: float | None = None
-    """At this pace; None: nobody can tell."""
+    """Time left at this pace; None: not known."""
 
     @property
     def permille(self) -> int | None:
@@ -149,7 +149,7 @@ def _json(step: ProgressStep) -> None:
 
 
 def end_with_starter() -> None:
-    """When the other end of standard input is closed, whoever started this is gone: so is the result's reader."""
+    """End the process when the other end of standard input closes: its starter, who reads the result, is gone."""
 
     def wait() -> None:
         try:

@@ -1,8 +1,7 @@
-"""Text as it may reach a terminal, and quantities as people read and write them.
+"""Text that is safe for a terminal, and quantities as people read and write them.
 
-`printable` is the one function every foreign string passes before it is drawn: job names, tenants, error texts and what
-a model writes are the words of strangers, and Textual forwards raw control bytes to the terminal. `show` and
-`read_value` are the two directions of the same units.
+Every foreign string passes `printable` before it is drawn: Textual forwards raw control bytes to the terminal. `show`
+and `read_value` are the two directions of the same units.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rich.cells import cell_len
 from console.text.guarded_streams import escaped
 
 NONE = "–"
-"""How a value that does not apply is shown."""
+"""Text of a value that does not apply."""
 LONGEST = 4_096
 """No cell, sentence or dialog line is longer; what lies beyond is cut before it costs anything."""
 MAX_MARKS = 3
@@ -46,9 +45,9 @@ def printable(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """One line that hides nothing: what could act on a terminal, draws nothing or turns letters around as an escape
-    such as `\\x1b` or `\\u202e`, whitespace as spaces, and of the marks on one letter three. In NFC, at most `LONGEST`
-    characters. By itself only for a line that a person edits, where a link must stay what it is."""
+    r"""A line that hides nothing: whatever could act on a terminal, draws nothing or reorders letters becomes an escape
+    such as `\x1b` or `\u202e`, whitespace becomes spaces, and a letter keeps three marks. NFC, at most `LONGEST`
+    characters. Alone only for a line that a person edits, where a link must stay as it is."""
     if len(text) > LONGEST:
         text = text[:LONGEST]
     if (text.isascii() and text.isprintable()) or _FINE.fullmatch(text):
@@ -233,7 +232,7 @@ _TIMES = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d 
 
 
 def read_value(unit: str, text: str) -> int:
-    """What a person typed, in the unit columns are stored in. Raises ValueError saying what would be understood."""
+    """Read a typed value into the unit of the column. Raises ValueError that says which forms are understood."""
     if unit == "duration":
         return _read_duration(text)
     if unit == "time":

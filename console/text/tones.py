@@ -1,12 +1,8 @@
-"""How things look: the tones text is drawn in, a glyph and a word for every state, and the themes.
+"""Tones of text, a glyph and a word for every state, and the themes.
 
-How things look: the tones text is drawn in, and a glyph and a word for every state.
-
-View models name tones; only here do tones become the colours of a theme. No state is told by colour alone.
-
-The themes: dark, light, of high contrast, safe for the colour-blind, of sixteen colours, and without any.
-
-Contrast and what remains of the colours for the colour-blind are measured by tests/console/text/test_palettes.py.
+View models name tones; this module turns them into the colours of a theme. No state is told by colour alone. Themes:
+dark, light, high contrast, colour-blind safe, sixteen colours, and monochrome. tests/console/text/test_palettes.py
+measures their contrast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The Textual console: one frame, a stack of pages, and a line to the engine.
+"""The Textual console: one frame, a stack of pages, and a connection to the engine.
 
-It paints before it connects, keeps what it shows while the engine is away, and leaves the terminal as it found it.
+The first paint does not wait for the engine. Pages keep their data while the engine is away. On exit the terminal is
+left as it was found.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ if TYPE_CHECKING:
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 NO_COLOURS = NoColor()
 SWITCH_S = 0.001
-"""How long a thread that reads an answer may keep the one that draws waiting."""
+"""Longest time a thread that reads an answer may keep the drawing thread waiting."""
 AGAIN_S = 15.0
 """A page that is refused the same within that is not told about again."""
 NOTE_S = 1.0
-"""At most so often it is written down where the person is."""
+"""Shortest time between two writes of the person's place."""
 _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
 
 
@@ -199,7 +200,7 @@ class MusterApp(App[None]):
         self.drawing.top()
 
     def draw_now(self) -> None:
-        """What answers a key, before anything else is done."""
+        """Draw the answer to a key before anything else is done."""
         if isinstance(self.screen, PageScreen):
             self.screen.draw()
 
@@ -305,7 +306,7 @@ class MusterApp(App[None]):
             self._note_place()
 
     def context(self) -> Context:
-        """Where the person is, for the registry."""
+        """The current page, its targets and the state of the connection, for the registry."""
         pane = self.navigator.current
         if pane is None:
             return Context(connected=self.connected)
@@ -327,8 +328,8 @@ class MusterApp(App[None]):
         """Say what went wrong; the page stays."""
         self.notify(printable(str(error)), severity="error", markup=False, timeout=8)
 
-    @on(Pane.Failed)
-    def _page_failed(self, event: Pane.Failed) -> None:
+    @on(Pane.AskFailed)
+    def _page_failed(self, event: Pane.AskFailed) -> None:
         """Once for what is refused again and again: a page asks every second."""
         told, now = str(event.error), self.clock()
         again = told == self._refused[0] and now - self._refused[1] < AGAIN_S
@@ -345,7 +346,7 @@ class MusterApp(App[None]):
             self.action_act(action.id)
 
     def why_not(self, action: Action) -> str:
-        """Why an action of the registry cannot be done here and now; empty when it can."""
+        """The reason why an action of the registry is impossible now; empty where it is possible."""
         return action.disabled_reason(self.context()) if action.id in self.actions else registry.READ_ONLY
 
     def action_act(self, name: str) -> None:
@@ -384,7 +385,7 @@ class MusterApp(App[None]):
 
     @property
     def identity(self) -> Identity:
-        """What signs in this person's name, once something is to be signed; a passphrase is asked for here."""
+        """The identity that signs in this person's name. Asks for a passphrase once something is to be signed."""
         from console.tui.proposal_steps import ask_passphrase
 
         if self._identity is None:
@@ -430,7 +431,7 @@ class MusterApp(App[None]):
     def on_prompt_bar_accepted(self, event: PromptBar.Accepted) -> None:
         self.bars.accepted(event.text)
 
-    def on_prompt_bar_cancelled(self) -> None:
+    def on_prompt_bar_bar_cancelled(self) -> None:
         self.bars.cancelled()
 
     # --- the end

@@ -1,11 +1,9 @@
-"""The line to the engine: what is known of it, when a page is asked anew, and who else is here.
+"""State of the connection to the engine, presence of other consoles, and the throttle of page refreshes.
 
-What is known of the engine: the client of the moment, its health, how far the cell is, and since when it is away.
-
-Who else is here: a daemon thread tells the engine where this console is and waits for news of the others. It never
-touches a widget. Where it cannot be had nothing is said; that the engine is away is told elsewhere.
-
-When a page is asked anew: a key is answered before the cell's news.
+`ConnectionState` holds the client, its health, the cell's version, and the moment since which the engine is away.
+`PresenceReporter` is a daemon thread that reports this console's place and waits for news of other consoles. It never
+touches a widget, and it stays silent on errors: the connection state reports those. `RefreshThrottle` decides when a
+page is asked for again; keys are answered before news of the cell.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class Outage:
 
 
 class ConnectionState:
-    """One per app. Moments are those of the app's clock, which never goes back."""
+    """The client, its health and the cell's version. One per app; times are of the app's monotonic clock."""
 
     def __init__(self) -> None:
         self.client_now: Client | None = None
@@ -65,7 +63,8 @@ class ConnectionState:
         return client
 
     def connected(self, event: Connected, now: float) -> bool:
-        """Whether this is an engine that has less behind it than the one before: another journal, or an older one."""
+        """Take over a client. True where its engine has less history than the one before: another journal, or an older
+        one."""
         behind = event.health.version < self.seen.version
         if behind:
             self.seen = DataAge()
@@ -75,8 +74,8 @@ class ConnectionState:
         return behind
 
     def arrived(self, event: Arrived, now: float) -> bool:
-        """Whether the page is to be asked for anew. The first answer brings what happened before, at a version that is
-        known already."""
+        """Take in changes. True where the page must be asked for again. The first answer holds changes of a version
+        that is known already."""
         changes, seen = event.changes, self.seen
         moved = bool(changes.items) or changes.version != seen.version
         moved = moved or abs(changes.at_ms - seen.reloaded_ms) >= STALE_MS
@@ -88,7 +87,7 @@ class ConnectionState:
         return moved
 
     def lost(self, event: Lost, now: float) -> bool:
-        """Whether it was there until now."""
+        """Note that the engine does not answer. True where it answered until now."""
         self.client_now = None
         first = self.outage is None
         if self.outage is None:
@@ -109,7 +108,7 @@ class ConnectionState:
         return known[1]
 
     def age(self, pane: Pane, now: float) -> Age | None:
-        """How old what a page shows is; None where there is nothing to be old."""
+        """Age of the page's data; None where there are none."""
         as_of = pane.as_of
         if as_of is None:
             return None
@@ -140,7 +139,8 @@ class Others(Message):
 
 
 class PresenceReporter:
-    """One per console. `client` gives the client of the moment or raises; `post` tells the app."""
+    """A thread that reports this console's place. One per console. `client` gives the current client or raises; `post`
+    tells the app."""
 
     def __init__(self, client: Callable[[], Client], post: Callable[[Message], object], says: str = "") -> None:
         """`says`: in whose name one acts here, if a name was given."""
@@ -174,7 +174,7 @@ class PresenceReporter:
             self._moved.set()
 
     def words(self) -> str:
-        """Who else is on what this console is on; else how many are here."""
+        """The others on the same page or object, or else the number of consoles."""
         if not self.here:
             return ""
         from console.client.presence import told
@@ -182,7 +182,7 @@ class PresenceReporter:
         return told(self.here, self._place.thing)
 
     def words_on_this(self) -> str:
-        """Who else is on the same thing; empty when nobody is."""
+        """The others on the same object; empty where there are none."""
         return self.words() if self.together else ""
 
     @property
@@ -225,7 +225,7 @@ class PresenceReporter:
 
 
 def place_of(pane: Pane | None, *, deciding: bool) -> PresencePlace:
-    """Where a console is that shows a page."""
+    """The place of a console that shows a page, as others see it."""
     if pane is None:
         return PresencePlace()
     thing = pane.line if pane.NAME in THINGS else ""
@@ -235,11 +235,11 @@ def place_of(pane: Pane | None, *, deciding: bool) -> PresencePlace:
 REST_S = 0.15
 """While keys come quicker than that, what happens in the cell waits."""
 LONGEST_S = 1.0
-"""How long it waits at most."""
+"""Longest wait."""
 
 
 class RefreshThrottle:
-    """One per app."""
+    """Decides when the page in view is asked for again. One per app."""
 
     def __init__(self, app: MusterApp) -> None:
         self._app = app
@@ -265,7 +265,7 @@ class RefreshThrottle:
 
     @property
     def _covered(self) -> bool:
-        """What lies over the page would be drawn anew with it, and is what is read."""
+        """True while a dialog lies over the page: drawing the page would draw it too."""
         return len(self._app.screen_stack) > 1
 
     def _rested(self) -> None:

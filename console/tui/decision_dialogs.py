@@ -1,13 +1,8 @@
-"""What asks before anything is done: the plan, a line for the reason, the signature, and a person's yes.
+"""Dialogs that confirm an action: the plan, the reason, the signature, and a person's yes.
 
-What asks before anything is done: a plan, drawn from the typed proposal only, and a yes to it.
-
-Its default is No: Enter and Esc both leave things as they are. A yes counts once the dialog was painted for a moment,
-and once the end of the plan was on the screen.
-
-What lies over a proposal while a person decides on it: a line for the reason, and then the key or the digest.
-
-Enter and Esc never approve. A passphrase is asked for in a dialog of its own.
+The plan is drawn from the typed proposal only. Enter and Esc never approve. A yes counts after the dialog has been
+painted for a moment and the end of the plan has been on the screen. A reason comes first where the policy asks for
+one, then a key or the first characters of the digest. A passphrase has a dialog of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ READ_ON = part("read on to its end: pgdn, G", "warn")
 
 
 class AskingDialog(Dialog):
-    """One whose yes counts only after it could be read."""
+    """A dialog whose yes counts only after it could be read."""
 
     DECIDES = True
     """Others see that something is being decided here."""
@@ -60,7 +55,7 @@ class AskingDialog(Dialog):
         self.read_anew()
 
     def read_anew(self) -> None:
-        """What is asked differs: keys count again a moment after it is on the screen."""
+        """Note that the question differs now: keys count again a moment after it was painted."""
         self._painted_at = math.inf
         self.call_after_refresh(self._painted)
 
@@ -85,7 +80,7 @@ class DigestTyping:
         return len(self._typed) == DIGEST_TYPED
 
     def take(self, event: events.Key) -> bool:
-        """Whether the key is one of these. After a wrong one it begins anew."""
+        """Add a key. True where it is part of the expected digits; a wrong key starts again."""
         if event.key == "backspace":
             self._typed = self._typed[:-1]
         elif event.character and event.character in "0123456789abcdef":
@@ -107,7 +102,7 @@ class PlanView(SectionsView):
     """Says when it has room for other lines than before."""
 
     class LaidOut(Message):
-        """Its height may differ."""
+        """The dialog was laid out; its height may differ."""
 
     def on_resize(self) -> None:
         self.post_message(self.LaidOut())
@@ -156,7 +151,7 @@ class ConfirmDialog(AskingDialog):
 
     @property
     def alone(self) -> bool:
-        """Who asks may approve it alone."""
+        """True where the person may approve their own request."""
         return by_author_alone(self._proposal) and not self._asks_only
 
     @property
@@ -192,7 +187,7 @@ class ConfirmDialog(AskingDialog):
         self.call_after_refresh(self._look_for_end)
 
     def _behind(self, width: int) -> list[Section]:
-        """What stands behind the plan: what led to it, who else must vote, what people wrote."""
+        """Sections behind the plan: its origin, missing votes, and words of people."""
         found = [Section("Found", tuple(self._found(width)), "by the recommender")] if self._found is not None else []
         if not by_author_alone(self._proposal):
             needs = hanging("vote  ", others_needed(self._proposal), width, "dim", "warn")
@@ -240,18 +235,18 @@ class ConfirmDialog(AskingDialog):
 
 
 LOOK_S = 1.0
-"""How often it is looked whether somebody else has decided meanwhile."""
+"""Interval of checks for decisions by others."""
 Ending = Literal["reason", "key", "digest"]
-"""What ends it with a yes: Enter behind a reason (for what only stops things), `y`, or the digest's beginning."""
+"""The key that confirms: Enter after a reason (for steps that only stop something), `y`, or the digest's beginning."""
 
 
 class DialogUpdate(NamedTuple):
-    """What has become of what is asked about since it was shown."""
+    """News of the dialog's subject since it was shown."""
 
     note: str = ""
     """Worth knowing; an answer still counts."""
     over: str = ""
-    """Why no answer counts any more."""
+    """The reason why no answer counts any more; empty while one does."""
 
 
 class DecideDialog(AskingDialog):
@@ -338,7 +333,7 @@ class DecideDialog(AskingDialog):
 
     @on(PlanView.LaidOut)
     def _look_for_end(self) -> None:
-        """Where it does not fit, it is read on to its end before a yes."""
+        """Note that the end of the plan was on the screen, which a yes needs."""
         body = self._body
         laid_out = body.size.height and body.virtual_size.height
         self._reached = self._reached or bool(laid_out and body.scroll_offset.y >= body.max_scroll_y)
@@ -478,7 +473,7 @@ class PassphraseDialog(Dialog):
 
 
 class InputsDialog(Dialog):
-    """One line for each thing that is asked for; Enter goes to the next, behind the last one it is done."""
+    """A form with one line per input. Enter goes to the next line, and after the last one the form is done."""
 
     DEFAULT_CSS = """
     InputsDialog Vertical { overflow-y: auto; }
@@ -505,7 +500,7 @@ class InputsDialog(Dialog):
 
     @property
     def values(self) -> dict[str, str]:
-        """What was written; what was left empty is not in it."""
+        """The inputs that were filled in, by name."""
         given = zip(self._asked, self._inputs, strict=True)
         return {name: text for (name, _), line in given if (text := line.value.strip())}
 

@@ -1,16 +1,7 @@
-"""What lies over a page: the frame of every dialog, menu, choice, overwriting, help and palette.
+"""Frames of the dialogs that lie over a page: menu, choice, overwrite, help and command palette.
 
-What lies over a page: the frame of every dialog.
-
-A menu over the page: one line each, Enter takes the one under the cursor.
-
-One of several: what was meant by a name that several things have.
-
-Whether a file that is there may be replaced.
-
-The keys of the screen beneath, then everything else; made from the registry, searched with `/`.
-
-The command palette: every row of the registry, those that are not possible now with the reason.
+Menus and choices have one line per entry; Enter takes the entry under the cursor. Help and the palette are made from
+the registry of actions. The palette lists impossible actions too, each with its reason.
 """
 
 from __future__ import annotations
@@ -73,7 +64,7 @@ class Dialog(OverPage, DrawnOnce, ModalScreen[bool]):
             self._outage.show([part(text, "alarm")])
 
     def refuses(self, event: Key) -> bool:
-        """Whether a key would lead to a yes while there is nobody to carry it out. Reading, writing and leaving go
+        """True for a key that would confirm while there is nobody to carry it out. Reading, writing and leaving go
         on."""
         if not self.ACTS or self._outage is None or not self._outage.display:
             return False
@@ -87,7 +78,7 @@ class Dialog(OverPage, DrawnOnce, ModalScreen[bool]):
 
 
 class MenuDialog(Dialog):
-    """What is chosen here only looks, or asks again before it acts."""
+    """A menu. Its entries only look, or ask again before they act."""
 
     ACTS = False
 
@@ -99,7 +90,7 @@ class MenuDialog(Dialog):
         self._body = SectionsView()
 
     def lines(self) -> Sequence[Line]:
-        """What there is to choose from, each with a link."""
+        """The entries, each with a link."""
         raise NotImplementedError
 
     def take(self, link: str) -> None:
@@ -313,7 +304,7 @@ def help_sections(available: Sequence[Action], context: Context, width: int = 96
 
 
 def found(sections: Sequence[Section], words: str) -> list[Section]:
-    """Those lines in which every word occurs, under their headings."""
+    """Lines that contain every word, under their headings."""
     wanted = words.lower().split()
     if not wanted:
         return list(sections)

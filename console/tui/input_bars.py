@@ -1,8 +1,7 @@
-"""What is typed: the `:` and `/` bars, completed and remembered, and the order in which keys are taken.
+"""The `:` and `/` bars: completion, history, and the order in which keys are handled.
 
-The `:` and `/` bars of the console: opened at once, typed ahead, completed, remembered.
-
-The order of keys: what is typed at once after a jump, a bar or a new page goes to where it was meant for.
+A bar opens at once. Keys typed right after a jump, a bar or a new page go to the widget they were meant for, even
+before it is drawn.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LINES = "lines"
 _SECRET = re.compile(
     r"secret|token|passw|passphrase|api.?key|bearer|private key|[A-Za-z0-9+/_]{40,}|[0-9a-f]{32,}", re.IGNORECASE
 )
-"""What is not written down: it looks like something nobody is to find in a file."""
+"""Lines that look like secrets; history does not keep them."""
 
 
 def kept_lines(kept: object, line: str = "") -> list[str]:
@@ -54,7 +53,7 @@ def kept_lines(kept: object, line: str = "") -> list[str]:
 
 
 class Bars:
-    """One per app; at most one bar is open."""
+    """The `:` and `/` bars. One per app; at most one bar is open."""
 
     def __init__(self, app: MusterApp) -> None:
         self._app = app
@@ -81,8 +80,7 @@ class Bars:
         return self.bar is not None
 
     def takes(self, key: Key) -> bool:
-        """Whether a key is the bars' affair before any widget sees it: what opens one, and what is typed at once after
-        it, which would else act on the page."""
+        """True for a key that the bars handle before any widget: one that opens a bar, or text typed right after it."""
         if self.early is not None:
             if self._opening is not None and key.key == "escape":
                 self._opening.cancel()
@@ -169,7 +167,7 @@ class Bars:
         return complete(page, text, cursor)
 
     def _command_candidates(self, line: str, cursor: int) -> list[str]:
-        """What is known at once. What is to be asked for besides is noted for when the fingers rest."""
+        """Completions known at once. A question to the engine is noted for a pause in typing."""
         from console.actions.line_completion import complete_line
         from console.tui.navigator import names
 
@@ -305,7 +303,7 @@ def _looked_up(app: MusterApp, wanted: CompletionRequest | WantedValue) -> list[
 
 
 def _place(text: str, error: SpecError) -> tuple[int, int]:
-    """Where in a line it is wrong: what the error points at, or the word that it quotes, or all behind the name."""
+    """Position of an error in a line: as the error gives it, or the word that it quotes, or all behind the name."""
     lead = len(text) - len(text.lstrip())
     head, space, argument = text[lead:].partition(" ")
     at = lead + len(head) + len(space) + len(argument) - len(argument.lstrip())
@@ -361,7 +359,7 @@ class KeyQueue:
 
     @property
     def on_page(self) -> bool:
-        """Whether a key is for the page that is shown, and not text for an input on it."""
+        """True for a key that belongs to the page and not to an input on it."""
         app = self._app
         return app.screen is app.screen_stack[0] and not isinstance(app.focused, Input)
 

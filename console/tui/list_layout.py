@@ -1,9 +1,4 @@
-"""How a person arranges the list in view: its columns, order, marks, and having it stand still.
-
-Columns of a list: which are shown and in which order, and by which it is sorted.
-
-What a person does with the list in view: columns, order, marks, and having it stand still.
-"""
+"""Layout of the list in view: columns and their order, sorting, marks, and freezing."""
 
 from __future__ import annotations
 
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ColumnDialog(Dialog):
-    """One line per column, the shown ones first in their order. Nothing is changed before Enter."""
+    """Choice of columns, one line each, shown ones first in their order. Changes take effect with Enter."""
 
     DEFAULT_CSS = """
     ColumnDialog > Vertical { max-width: 76; }
@@ -120,7 +115,7 @@ class ColumnDialog(Dialog):
 
 
 class SortDialog(MenuDialog):
-    """One line per column; Enter sorts by it, `+` by it where the first is equal."""
+    """Choice of the sort order: Enter sorts by a column, `+` adds it behind the present ones."""
 
     DEFAULT_CSS = """
     SortDialog > Vertical { max-width: 72; }

@@ -1,10 +1,6 @@
-"""What the actions that only look do, what a line of a bar does, and what opens whatever has an id.
+"""Handlers of the actions that only look, of lines typed into a bar, and of ids.
 
-Whatever has an id is opened by it, from anywhere: one question to the engine; of several, the person chooses.
-
-What actions do that are neither a page nor a page's own affair: each is a function of a module of its own.
-
-What the actions that only look do, and what a line of the `:` or `/` bar does.
+An id opens its object from any page with one question to the engine. A person chooses where several objects match.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ _LIKE_AN_ID = re.compile(r"[0-9/_.:-]")
 
 
 def looks_like_an_id(word: str) -> bool:
-    """Whether a word that is no command may be meant as an id rather than be a slip of the fingers."""
+    """True for a word that is no command and may be an id rather than a typing error."""
     return _LIKE_AN_ID.search(word) is not None
 
 
@@ -82,8 +78,8 @@ def go_to(app: MusterApp, hit: Named) -> None:
         point_at(hit.id)
 
 
-def told(app: MusterApp, name: str) -> None:
-    """The same for a page or a key: what comes of it is told."""
+def open_beside(app: MusterApp, name: str) -> None:
+    """Open what has that id, on a worker, and report an error."""
 
     async def do() -> None:
         try:
@@ -130,7 +126,7 @@ NARROWED = ("forecast", "topology", "cost", "settings", "proposals", "audit", "b
 ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
 """Pages whose chosen one a draft may be about."""
 READ_FIRST = ("approve", "break_glass")
-"""What is done with a proposal once its page was read to the end of the plan."""
+"""Actions on a proposal that need its page read to the end of the plan."""
 DECISIONS = (
     *READ_FIRST, "execute", "pause", "go_on", "accept", "say_go", "roll_back", "withdraw", "ask_again",
 )  # fmt: skip
@@ -249,7 +245,7 @@ class Navigation:
             self._app.navigator.current.look_again()
 
     def tell(self, deed: Callable[[], Awaitable[str]]) -> None:
-        """Do it beside the page, tell what came of it, and look again."""
+        """Do it on a worker, report the result, and ask for the page again."""
 
         async def do() -> None:
             try:
@@ -294,7 +290,7 @@ class Navigation:
     def act_on(self) -> None:
         """Propose what the chosen recommendation says; the person decides on the plan."""
         pane = cast("RecommendationsPane", self._app.navigator.current)
-        self._told(lambda: pane.act(self._app))
+        self.tell(lambda: pane.act(self._app))
 
     def reject_chosen(self) -> None:
         if self._app.context().screen == "recommendations":
@@ -328,7 +324,7 @@ class Navigation:
     # --- drafts
 
     def output_chosen(self) -> None:
-        """What the selected workload writes; where none is, begin the line that asks for one."""
+        """Open the output of the selected workload, or begin the line that asks for one."""
         pane = self._app.navigator.current
         if pane is not None and len(pane.targets) == 1:
             self._app.navigator.drill("output", pane.targets[0].id)
@@ -336,7 +332,7 @@ class Navigation:
             self._app.bars.open_command("output ")
 
     def draft_chosen(self) -> None:
-        """Of what is selected; where nothing is, begin the line that asks a question."""
+        """Draft for the selection, or begin the line that asks a question."""
         from runbooks.drafts.typed_draft import DraftAsk
 
         pane = self._app.navigator.current
@@ -428,7 +424,7 @@ class Navigation:
             pane.refuse_unread()
             return cast("str", await do(self._app, shown, pane.plan_width))
 
-        self._told(decided)
+        self.tell(decided)
 
     # --- runbooks
 
@@ -438,7 +434,7 @@ class Navigation:
 
         target = next(iter(self._app.context().targets), None)
         if target is not None:
-            self._told(lambda: ask_inputs(self._app, target.id))
+            self.tell(lambda: ask_inputs(self._app, target.id))
 
     def _run_typed(self, line: str) -> None:
         """Raises SpecError."""
@@ -449,21 +445,7 @@ class Navigation:
             name, inputs = request_words(line)
         except ValueError as error:
             raise SpecError("", str(error), "Write :run ID node=n1") from None
-        self._told(lambda: run(self._app, name, inputs))
-
-    def _told(self, deed: Callable[[], Awaitable[str]]) -> None:
-        """Do it beside the page and tell what came of it."""
-
-        async def do() -> None:
-            try:
-                told = await deed()
-            except MusterError as error:
-                self._app.report(error)
-            else:
-                self._app.say(told)
-            self.refresh()
-
-        self._app.run_worker(do(), exclusive=True, group="propose")
+        self.tell(lambda: run(self._app, name, inputs))
 
     def follow(self, line: str) -> None:
         """Go where a line leads, on top of this page. What is wrong with it is told, also that it would do more."""
@@ -481,7 +463,7 @@ class Navigation:
         self._do_command(parse_command(line, available) if known is None else page_command(known, available))
 
     def _do_command(self, command: ParsedCommand, *, drill: bool = False) -> None:
-        """With `drill` it came from the page, and Back returns there. Raises SpecError."""
+        """Carry out a command. With `drill` it came from the page, and Back returns there. Raises SpecError."""
         action, argument = command.action, command.argument
         if action.id in DEEDS:
             self._do_deed(action, argument)
@@ -496,7 +478,7 @@ class Navigation:
         elif action.mutates:
             self._act(action, tuple(argument.split()))
         elif action.id == "open":
-            told(self._app, argument)
+            open_beside(self._app, argument)
         elif action.id in ONE or (action.id in NARROWED and argument):
             self._app.navigator.drill(cast("ScreenName", action.id), argument)
         elif action.id in DECISIONS and action.id != "reject":
@@ -530,7 +512,7 @@ class Navigation:
             shell = action.shell_line((line,))
             return await finish(self._app, action, lambda: propose(self._app.client(), name, arguments), shell)
 
-        self._told(proposed)
+        self.tell(proposed)
 
     def _add_edit(self, text: str) -> None:
         """To the what-ifs, with one more edit. Raises SpecError before anything has moved."""

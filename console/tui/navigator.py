@@ -1,18 +1,9 @@
-"""Where a person is: a stack of pages, the way they came, views with a name, and pages loaded ahead.
+"""The stack of pages, the trail of visited pages, bookmarks, and preloading of pages.
 
-Where a person is: a stack of pages over one of the roots, and the way they came.
-
-Roots are kept, so that coming back finds the same row. The way is kept as text, one trail for each view: the line of
-every page of the stack and the place on it. It is what `[` and `]` go through and what a session keeps.
-
-What is likely to be opened next is loaded while the first page is read: the first key for it is answered as quickly
-as the second. Beside the keys, and a part at a time, so that none of them waits.
-
-`:` lines that lead to a page and do nothing else: what a link, a bookmark or what others may have written can be.
-
-What acts, asks a model, writes a file or leaves the console has to be typed, or chosen by its key.
-
-Views with a name: each is one line of text, as it could be typed into the `:` bar, and so as easily passed on.
+Root pages stay mounted, so going back finds the same row. A trail is text: the `:` line of every page of the stack,
+and the place on it. `[` and `]` walk along it, and a session keeps it. Pages that are likely to be opened next are
+loaded in small parts while nobody types. Links, bookmarks and trails hold only `:` lines that lead to a page; a line
+that acts, asks a model, writes a file or quits must be typed.
 """
 
 from __future__ import annotations
@@ -53,7 +44,7 @@ Trail = tuple[PageStep, ...]
 
 
 def trail_of(value: object) -> Trail:
-    """What a session kept, as a trail. Whatever is not a page of this console ends it."""
+    """A trail from a session file. It ends at the first entry that is no page of this console."""
     steps: list[PageStep] = []
     for each in value if isinstance(value, list) else ():
         if not (isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], dict)):
@@ -65,7 +56,7 @@ def trail_of(value: object) -> Trail:
 
 
 def known(name: str) -> bool:
-    """Whether there is a page of that name."""
+    """True for the name of a page."""
     return name == "overview" or name in _PAGES
 
 
@@ -156,14 +147,14 @@ class Navigator:
         return pane
 
     def back(self) -> bool:
-        """One page up; false at a root."""
+        """Go up one page; false at a root."""
         if len(self.stack) < 2:
             return False
         self.climb(len(self.stack) - 1)
         return True
 
     def climb(self, depth: int) -> None:
-        """Up to the page that so many pages make a stack of."""
+        """Go up until the stack has that many pages."""
         if 0 < depth < len(self.stack):
             self._leave_view()
             self._cut(depth)
@@ -344,7 +335,7 @@ the first frame waits for none of them."""
 
 
 AFTER_S = 0.5
-"""When the first page has its data, as a rule."""
+"""Delay before preloading, by which the first page usually has its data."""
 BETWEEN_S = 0.02
 PARTS = (
     "console.tui.screens.cell_lists",
@@ -370,7 +361,7 @@ def _load() -> None:
 
 
 def page_command(line: str, available: Iterable[Action]) -> ParsedCommand:
-    """What the line says. Raises SpecError for one that does not lead to a page."""
+    """The command of a line that leads to a page. Raises SpecError for any other line."""
     command = parse_command(line, list(available))
     if not _leads(command):
         raise SpecError("", f"':{printable(line)[:80]}' does not lead to a page", "Type it yourself if you mean it")
@@ -437,7 +428,7 @@ def forget(app: MusterApp, argument: str) -> None:
 
 
 def _free_name(app: MusterApp, line: str) -> str:
-    """One to begin with: the page, and a number where that is taken or a command."""
+    """A first name for a bookmark: the page, with a number where that is taken or a command."""
     taken = {*kept(app.session), *(each for action in app.actions.values() for each in action.commands)}
     stem = re.sub(r"[^\w-]+", "-", line.split()[0] if line else "view")
     return next(name for name in (f"{stem}-{number}" for number in range(1, MOST + 2)) if name not in taken)

@@ -1,17 +1,9 @@
-"""A page as data: copied, exported, or written as a report.
+"""Data of a page: copied to the clipboard, exported as CSV or JSON, or written as a Markdown report.
 
-What a page lists, as data by windows: what is copied and exported is what is shown.
-
-`y`: copy what is in view, through the terminal's own clipboard (OSC 52), and what is too much for that into a file.
-
-Whatever is copied does nothing to a terminal that it is pasted into: see `console.text.plain_tables.pasteable`.
-
-`o`, `:export csv|json [PATH]`: what the page lists, all rows that match, into a file.
-
-Rows are read by windows and written as they come, so that a million of them take no more memory than ten thousand. The
-file gets its name once it is whole; it belongs to this person alone, and replaces no other unasked.
-
-A draft or a report as Markdown: into a file, or into the person's editor.
+`y` copies through the terminal's clipboard (OSC 52); longer data goes into a file. `o` and `:export` write all rows
+that match, window by window, so that memory does not grow with their number. A file gets its name once it is whole,
+is readable by its owner only, and replaces no other file unasked. Copied text cannot act on a terminal: see
+`console.text.plain_tables.pasteable`.
 """
 
 from __future__ import annotations
@@ -65,14 +57,14 @@ class PageRows(NamedTuple):
     cells: list[list[str]]
     """For a spreadsheet."""
     items: list[dict[str, Any]]
-    """The same with the engine's own values, by name of column."""
+    """The rows with the engine's own values, by name of column."""
     matched: int
     version: int
     at_ms: int
 
 
 class PageData(NamedTuple):
-    """What a page lists: its columns, and its rows by offset and limit. Reading blocks."""
+    """Rows of a page as data: its columns, and rows by offset and limit. Reading blocks."""
 
     name: str
     titles: tuple[str, ...]
@@ -80,7 +72,7 @@ class PageData(NamedTuple):
 
 
 def page_data(pane: Pane | None) -> PageData:
-    """Of the page as it is now. Raises RefusedError where nothing is listed."""
+    """Data of the page as it is now. Raises RefusedError where it lists nothing."""
     if isinstance(pane, ListPane):
         return list_data(pane.connect, pane.view.copy())
     if isinstance(pane, TablePane) and pane.table.fetch is not None:
@@ -117,7 +109,7 @@ def _part_of_page(page: Page, columns: Sequence[Column], key: str) -> PageRows:
 
 
 def _part_of_rows(fetch: Fetch, names: Sequence[str], offset: int, limit: int) -> PageRows:
-    """Of a page whose rows are made by the console: its cells as they read."""
+    """Data of a page whose rows the console makes: the text of its cells."""
     window = fetch(offset, limit)
     cells = [[harmless(text) for text, _ in row.cells] for row in window.rows]
     return PageRows(
@@ -142,25 +134,25 @@ def row_part(data: PageData, row: Row, index: int) -> PageRows:
 
 
 MAX_BYTES = 74_000
-"""Of one copy: terminals take 100,000 characters of base64. What is longer goes into a file."""
+"""Largest copy: terminals take 100,000 characters of base64. Longer data goes into a file."""
 MAX_ROWS = 1_000
 """Copied of a list at most; `:export` has no such end."""
 TMUX_S = 2.0
 
 
 class CopyChoice(NamedTuple):
-    """One line of the menu."""
+    """An entry of the copy menu."""
 
     key: str
     title: str
     sample: str
-    """What it would copy, or how much."""
+    """The text that would be copied, or its size."""
     text: Callable[[], Awaitable[str | None]]
     """None: it has opened another menu."""
 
 
 class CopyDialog(MenuDialog):
-    """What can be copied here. A letter or Enter copies; `y` again copies the first."""
+    """The copy menu. A letter or Enter copies; `y` again copies the first entry."""
 
     DEFAULT_CSS = """
     CopyDialog > Vertical { max-width: 86; }
@@ -328,7 +320,7 @@ def _json(_data: PageData, part: PageRows) -> str:
 
 
 def shell_command(app: MusterApp, pane: Pane) -> str:
-    """What does the same as this page from the shell; empty where nothing does."""
+    """The shell command that shows the same as this page; empty where there is none."""
     engine = engine_flags(app.title)
     if isinstance(pane, ListPane):
         view = pane.view
@@ -347,7 +339,7 @@ def shell_command(app: MusterApp, pane: Pane) -> str:
 
 
 def engine_flags(title: str) -> list[str]:
-    """Which engine the console is of, for a command that shall reach the same. `title` is its URL, or its cell."""
+    """Flags that make a shell command reach the same engine. `title` is its URL or its cell."""
     if "://" in title:
         return ["--connect", title]
     return [] if title == "muster" else ["--cell", title]
@@ -359,11 +351,11 @@ OVERLAP = 500
 or it is told."""
 TELL_S = 0.2
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Of a file system on which a file has one name only."""
+"""Errors of a file system without hard links."""
 
 
 def export(app: MusterApp, argument: str) -> None:
-    """Without an argument, begin the line that exports, with a name to change. Raises SpecError."""
+    """Export the page. Without an argument, begin the line that exports, with a name to change. Raises SpecError."""
     pane = app.navigator.current
     if not isinstance(pane, TablePane) or pane.table.fetch is None:
         raise SpecError("", "nothing is listed here", "Go to a list first, such as :workloads")
@@ -425,16 +417,16 @@ def _begin(app: MusterApp, pane: TablePane, form: Form, path: Path, *, replace: 
 
 
 class Overlap(NamedTuple):
-    """How a window continues what was written."""
+    """Relation of a window to the rows already written."""
 
     begin: int
     """Index of its first row that is new."""
     sure: bool
-    """Whether none was left out or comes twice."""
+    """True where no row is left out or comes twice."""
 
 
 class Export:
-    """One export, written on a thread of its own. `note` and `stop` may be called meanwhile."""
+    """An export on a thread of its own. `note` and `stop` may be called meanwhile."""
 
     def __init__(
         self,
@@ -559,8 +551,7 @@ class Export:
         self._foot(file)
 
     def _continues(self, part: PageRows, expected: int) -> Overlap:
-        """Where in a window, which begins a little before, what is not written yet begins: behind the last written row
-        that is still listed."""
+        """Index in an overlapping window of the first row not written yet: behind the last written row still listed."""
         known = {name: at for at, name in enumerate(part.ids[: 2 * OVERLAP])}
         for name in reversed(self._last):
             if name in known:
@@ -601,11 +592,11 @@ def _why(error: OSError) -> str:
 
 TITLES = {"handover": "Hand-over of the shift", "incident": "Summary of an incident"}
 _SIGNS = re.compile(r"([\\`*_\[\]<>#|~])")
-"""What Markdown or HTML would take for something else than text."""
+"""Characters with a meaning in Markdown or HTML."""
 
 
 def markdown(run: DraftRun) -> str:
-    """What the rules say, section by section; what a model says stands behind `>`, and is said to be unchecked."""
+    """A draft as Markdown: sections of the rules; text of a model stands behind `>` and is marked as unchecked."""
     asked = f"{printable(run.id)}, {timestamp(run.asked_ms)} UTC" + (f", for {printable(run.who)}" if run.who else "")
     lines = [f"# {TITLES.get(run.ask.task, 'Draft')}", "", asked, ""]
     if run.ask.question:
@@ -639,7 +630,7 @@ def _listed(heading: str, sentences: Sequence[Sentence], none: str = "") -> list
 
 
 def text_of(sentence: Sentence) -> str:
-    """With the reason where it is unsupported."""
+    """A sentence, with the reason where it is unsupported."""
     return quoted_text(
         f"{sentence.text} (unsupported: {sentence.unsupported})" if sentence.unsupported else sentence.text
     )

@@ -1,10 +1,6 @@
-"""What a person does with a proposal, step by step: asked for, confirmed, signed where needed, and done.
+"""Steps of a person with a proposal: request, confirm, sign, execute.
 
-What a person does with a proposal: asked for, confirmed, signed where that is needed, done, and told.
-
-Each deed is about the bytes that were on the screen: the digest goes with it, and the gate refuses another.
-
-From a wish to a change: the engine's plan, a person's yes to exactly that plan, and what came of it.
+Each step names the digest of the plan that was on the screen. The gate refuses any other digest.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
 
 
 LAST_WORD_S = 1.0
-"""How long the end of the console waits for a withdrawal to arrive."""
+"""Longest wait for a withdrawal to arrive while the console ends."""
 MAX_STEPS = 40
 """Lines of a rollback that are shown before it is done."""
 MIN_REASON = 3
@@ -59,9 +55,9 @@ _GOOD_IN: dict[str, tuple[str, ...]] = {
     "withdraw": (*typed_plan.OPEN, "stale"),
     "roll it back": ("verified", "failed", "paused", "rollback_failed"),
 }
-"""What is asked -> states in which a yes to it still means something; else that in which it was asked."""
+"""Step -> states in which a yes to it still counts; for other steps it is the state in which it was asked."""
 MIN_GLASS = 10
-"""Of one to break the glass; the policy may want more."""
+"""Characters of a reason to break the glass; the policy may want more."""
 WARNING = (
     "BREAK-GLASS: this carries the plan out NOW, without the votes that the policy asks for.",
     "Everybody who could have voted is told. A review of what you did stays open until another person closes it, and "
@@ -127,8 +123,8 @@ async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
 
 
 async def own_yes(app: MusterApp, proposal: Proposal, width: int) -> tuple[str, Signed | None] | None:
-    """Of who asked for it and has just confirmed it, at that width: the reason and the signature that the policy may
-    want of that too. None when they leave it after all. Raises MusterError."""
+    """Reason and signature of a person who approves their own request, which they have just confirmed at that width.
+    None where they leave it after all. Raises MusterError."""
     said: str | None = ""
     if proposal.wants_reason:
         said = await _asked(app, proposal, "carry it out", "reason", MIN_REASON)
@@ -136,7 +132,7 @@ async def own_yes(app: MusterApp, proposal: Proposal, width: int) -> tuple[str, 
 
 
 async def approve_own(app: MusterApp, proposal: Proposal, said: str, signed: Signed | None) -> str:
-    """With what `own_yes` gave. Gives what to tell. Raises MusterError."""
+    """Approve one's own proposal with the result of `own_yes`. Returns the text to show. Raises MusterError."""
     outcome = await _sent(
         proposal, "carry it out", said, lambda: app.client().approve(proposal.id, proposal.digest, said, signed)
     )
@@ -317,7 +313,7 @@ def step_lines(proposal: Proposal, most: int, width: int) -> list[Line]:
 
 
 def done_now(proposal: Proposal, width: int) -> list[Line]:
-    """What a rollback does as the cell is now: the steps, what changes, who is hit, why its tier."""
+    """Effect of a rollback on the cell as it is now: steps, changes, affected work, reasons of its tier."""
     changed = [effect for effect in proposal.effects if effect.before != effect.after]
     return [
         *step_lines(proposal, MAX_STEPS, width),
@@ -328,7 +324,7 @@ def done_now(proposal: Proposal, width: int) -> list[Line]:
 
 
 async def _vote_signature(app: MusterApp, proposal: Proposal, width: int) -> Signed | None:
-    """Where the policy wants one, and where nothing else proves whose the vote is."""
+    """The signature of a vote, where the policy wants one or nothing else proves whose the vote is."""
     must_sign = proposal.signed or (await in_thread(lambda: app.client().whoami())).proved_by_key
     return await _signature(app, proposal, "vote", width) if must_sign else None
 
@@ -362,7 +358,7 @@ def ask_passphrase(app: MusterApp) -> Callable[[str], str]:
 
 
 def told(outcome: Outcome, title: str) -> str:
-    """What a deed has led to, for the person who did it."""
+    """Result of a step, for the person who took it."""
     if outcome.waits_for:
         return f"{outcome.proposal}: your word is kept. It waits for {outcome.waits_for}"
     if outcome.state == "rolled_back":
@@ -385,6 +381,7 @@ def put_to_vote(proposal: Proposal) -> str:
 
 
 async def propose(app: MusterApp, action: Action, ids: tuple[str, ...]) -> str:
-    """What to tell the person in the end. Raises MusterError when the engine refuses or does not answer."""
+    """Propose, and return the text to show in the end. Raises MusterError where the engine refuses or does not
+    answer."""
     name = cast("ActionName", action.id)
     return await finish(app, action, lambda: app.client().propose(asks(name, ids)), action.shell_line(ids))

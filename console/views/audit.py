@@ -1,6 +1,6 @@
-"""View models of the audit: a filter, rows, one record, and how the log stands. No Textual in here.
+"""View models of the audit: the filter, rows, one record, and the state of the log.
 
-What records hold was written by many: ids, reasons of refusals, comments. All of it is data.
+Records hold ids, reasons and comments of many authors. All of it is untrusted text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORDS = ("proposal", "actor", "type", "since")
 _TYPE = re.compile(r"[a-z]{1,30}(\.[a-z_-]{1,60})?")
 _PROPOSAL = re.compile(r"P-\d{1,11}")
 _BAD = ("refused", "denied", "failed", "expired", "rejected", "stale", "breakglass")
-"""What is read twice."""
+"""Records that are worth a second look."""
 
 
 def parse_words(text: str, now_ms: int = 0) -> AuditQuery:
@@ -93,7 +93,7 @@ def row_of(record: AuditRow) -> Row:
 
 
 def about(record: AuditRow) -> str:
-    """What else it says, in one line."""
+    """Further facts of a record, in one line."""
     words = [f"step {record.step}"] if record.step else []
     words += [f"{name} {_short(value)}" for name, value in record.data.items() if name not in FOR_MACHINES]
     words += ["(text erased)" if one.text is None else f'"{one.text[:80]}"' for one in record.private]
@@ -154,7 +154,7 @@ def state_spans(state: AuditState) -> list[Span]:
 
 
 def told(reports: list[LogReport], code: int) -> list[Span]:
-    """What checking the log has found."""
+    """Result of a check of the log."""
     problems = [bad for report in reports for bad in report.problems]
     if code or problems:
         first = problems[0].what if problems else f"code {code}"

@@ -1,11 +1,6 @@
-"""The overview as sections: is it fine, what it costs, what is coming, and what has just happened.
+"""The overview as sections: state of the cell, cost, forecast, and recent events.
 
-What it costs, and what is coming: sections of the overview. No Textual in here.
-
-Who waits longest, which nodes are lost and what has just happened: the third column of the overview, where there is
-room for one. No Textual in here.
-
-The overview as sections: is it fine, and if not, what now. No Textual in here.
+The third column is for wide screens: longest waits, lost nodes, recent events.
 """
 
 from __future__ import annotations
@@ -146,7 +141,7 @@ def ahead(view: Overview, beside: SlowReadings, width: int, height: int) -> Sect
 
 
 def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
-    """Whether what is ready will do, in a line."""
+    """Verdict on the ready capacity, in a line."""
     if forecast.basis == TOO_SHORT:
         known = f"{forecast.known_hours} {plural('hour', forecast.known_hours)}"
         return Line(((cut(f"cannot tell yet: drawn is the range of {known}", width), "dim"),), "forecast")
@@ -171,12 +166,12 @@ def _key(boot_ms: int) -> str:
 
 
 def _capacity(view: Overview, name: str) -> int:
-    """Of the nodes that take work, those that boot among them."""
+    """Capacity of schedulable and booting nodes."""
     return sum(pool.capacity.get(name, 0) * (pool.ready + pool.booting) // max(1, pool.nodes) for pool in view.pools)
 
 
 MAX_WAITING, MAX_OUT = 12, 8
-"""Asked for."""
+"""Rows that are asked for."""
 MIN_EVENTS = 3
 _WAITING = ("id", "queue", "gpu", "cpu", "wait", "reason")
 _QUEUED = parse_filter("workloads", "state:queued")
@@ -205,7 +200,7 @@ class LostNode(NamedTuple):
 
 
 class RecentColumn(NamedTuple):
-    """What the third column tells besides what has just happened."""
+    """Data of the third column besides recent events."""
 
     waiting: tuple[LongestWait, ...] = ()
     queued: int = 0
@@ -296,7 +291,7 @@ def _event(each: Change, width: int) -> Line:
 
 
 class SlowReadings(NamedTuple):
-    """What is asked for on a slower beat, because it takes longer to find. None: it is not known yet."""
+    """Readings on a slower interval, because they take longer. None: not known yet."""
 
     budgets: tuple[BudgetLine, ...] | None = None
     forecast: Forecast | None = None
@@ -304,11 +299,11 @@ class SlowReadings(NamedTuple):
     """Until a node that is ordered now takes work, where nodes can be ordered."""
     advice: tuple[Recommendation, ...] | None = None
     why_not: str = ""
-    """Why what is not known could not be had."""
+    """Reason why a reading could not be had."""
 
 
 class OverviewData(NamedTuple):
-    """What the overview shows."""
+    """Data of the overview."""
 
     view: Overview
     queues: tuple[QueueRow, ...] = ()
@@ -411,7 +406,7 @@ def all_findings(glance: OverviewData, beside: SlowReadings) -> list[OverviewFin
 
 
 def unknown(beside: SlowReadings) -> str:
-    """What may be found that was not looked for yet."""
+    """Readings that were not looked at yet."""
     parts = (("budgets", beside.budgets), ("suggestions", beside.advice))
     return " and ".join(name for name, known in parts if known is None)
 
@@ -452,7 +447,7 @@ def fleet(view: Overview, width: int, resources: int = 4) -> Section:
 
 
 def _beside(view: Overview, width: int) -> list[Line]:
-    """What cuts across the parts: machines that may be taken back, and room that lies in the wrong pieces."""
+    """Facts across the parts: spot nodes, and fragmented free room."""
     spot = sum(pool.nodes for pool in view.pools if pool.spot)
     told = [f"{spot:,} spot {plural('node', spot)}"] if spot else []
     if view.fragmentation_ppm:
@@ -461,7 +456,7 @@ def _beside(view: Overview, width: int) -> list[Line]:
 
 
 def _fleet_parts(view: Overview, main: str) -> list[tuple[BarPart, int]]:
-    """What the fleet's capacity is doing. Parts add up to all of it."""
+    """Parts of the fleet's capacity by use. They add up to all of it."""
     used = view.used.get(main, 0)
     borrowed = min(view.borrowed.get(main, 0), used)
     burst = min(view.in_burst.get(main, 0), borrowed)
@@ -475,7 +470,7 @@ def _fleet_parts(view: Overview, main: str) -> list[tuple[BarPart, int]]:
 
 
 def _rest(free: int, unready: Sequence[int]) -> list[tuple[BarPart, int]]:
-    """What is not used, by why not: idle is what could be."""
+    """Unused capacity by reason: idle is the part that could be used."""
     parts = []
     for part, amount in zip((DOWN, BOOTING, OUT), unready, strict=False):
         amount = min(amount, free)

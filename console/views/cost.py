@@ -1,10 +1,6 @@
-"""Money as sections: what is spent and what budgets have left, and what work would cost by option.
+"""Money as sections: spending, budgets and goodput; and the price of work by option.
 
-The cost page as sections: what is spent by the hour and by the day, what budgets have left, what was of use, and
-what machines cost. No Textual in here. Money is micro-USD.
-
-What work would cost, as sections: the options side by side, each with when it starts and what it costs as a range.
-No Textual in here.
+Amounts are micro-USD. An option of a quote has a start and a cost, each as p10, p50 and p90 or as single runs.
 """
 
 from __future__ import annotations
@@ -54,30 +50,30 @@ if TYPE_CHECKING:
 
 UNNAMED = "(none)"
 NOBODY = {"idle": "(idle)", "downtime": "(engine down)"}
-"""What lines of a showback are called that are of no group."""
+"""Names of charges that belong to no group."""
 GROUPS = 5
 """Groups with a part of their own in the chart; the others share one."""
 _TONES = ("bar", "accent", "info", "ok", "warn", "", "dim", "dim")
-"""Of the parts of a column: the groups, the others, idle, downtime."""
+"""Tones of the parts of a column: groups, others, idle, downtime."""
 BUDGET_LINE = "set-budget NAME --queue QUEUE --limit 500 --window 30d"
 QUOTE_LINE = "cost nodes=4 gpus=8 hours=6"
 
 
 class CostPageQuery(NamedTuple):
-    """What stands behind `:cost` when no work is priced."""
+    """Argument of `:cost` without work to price."""
 
     by: str = "tenant"
     days: int = 14
 
 
 class Spending(NamedTuple):
-    """What the page shows, besides the days that are over."""
+    """Data of the page, except charges of past days."""
 
     overview: Overview
     budgets: BudgetReport
     goodput: GoodputReport
     window: Showback
-    """Of all days that are shown."""
+    """Charges of all days shown."""
     rates: tuple[tuple[int, int | None], ...]
     """(begin of an hour, mean cost of all nodes by the hour)."""
     prices: Mapping[str, tuple[int | None, ...]]
@@ -85,7 +81,7 @@ class Spending(NamedTuple):
 
 
 class Day(NamedTuple):
-    """What was charged on one day: by group, and for nobody."""
+    """Charges of one day, by group and for nobody."""
 
     groups: Mapping[str, int]
     idle: int
@@ -164,7 +160,7 @@ def _parts(day: Day, names: Sequence[str]) -> list[int]:
 
 
 def hours_chart(detail: Spending, width: int, rows: int) -> Section:
-    """What all nodes cost by the hour, as it was measured."""
+    """Measured cost of all nodes by the hour."""
     first = next((index for index, (_, rate) in enumerate(detail.rates) if rate is not None), None)
     if first is None:
         return Section("Cost per hour", (text_line("nothing was measured yet", "dim"),))
@@ -181,7 +177,7 @@ def hours_chart(detail: Spending, width: int, rows: int) -> Section:
 
 
 def unpriced(width: int) -> tuple[Line, ...]:
-    """Instead of a chart of nothing: that no node has a price, and where one is set."""
+    """Lines in place of an empty chart: no node has a price, and where to set one."""
     told = (
         ("nothing is priced: no pool has a price, so nothing is charged and no budget fills", ""),
         (":set-price POOL 12.5 sets what a node of a pool costs by the hour, in dollars, from now on", "dim"),
@@ -252,7 +248,7 @@ def _budget(budget: BudgetLine, now_ms: int, width: int) -> list[Line]:
 
 
 def _gone(budget: BudgetLine, now_ms: int) -> str:
-    """How fast it goes, when it will be gone, and what then."""
+    """Spending rate of a budget, the time it lasts, and the effect of its end."""
     ends = f"window ends {timestamp(budget.window_end_ms)[5:16]} UTC"
     rate = f"{money(budget.rate_microusd_hour)}/h"
     waiting = f", {budget.waiting:,} {plural('workload', budget.waiting)} of it wait" if budget.waiting else ""
@@ -266,7 +262,7 @@ def _gone(budget: BudgetLine, now_ms: int) -> str:
 
 
 def use(report: GoodputReport, width: int) -> Section:
-    """What of all that was paid was of use, since the cell began."""
+    """Use of all money paid since the cell began: useful, wasted, idle, down."""
     cost = report.cost_microusd
     if not cost:
         return Section("Of use", (text_line("nothing was paid yet", "dim"),))
@@ -296,7 +292,7 @@ def use(report: GoodputReport, width: int) -> Section:
 
 
 def charged(report: Showback, width: int) -> Section:
-    """Who was charged what in the window; Enter shows their work."""
+    """Charges by group in the window, each with a link to its work."""
     lines = []
     name_width = min(24, max(10, width - 30))
     for line in report.lines:
@@ -325,7 +321,7 @@ def group_link(by: str, name: str) -> str:
 
 
 def machines(detail: Spending, width: int) -> Section:
-    """What a node of each pool costs by the hour, how that went, and how often providers take spot nodes back."""
+    """Price of a node of each pool, its trend, and the rate of spot interruptions."""
     by_pool = {pool.pool: pool for pool in detail.goodput.pools}
     lines = []
     name_width = min(16, max(8, width - 40))
@@ -420,7 +416,7 @@ def _rows(
     values: Sequence[DrawnEstimate],
     width: int,
 ) -> list[Line]:
-    """One scale for all: from 0 to the most that is known."""
+    """Options on one scale, from 0 to the largest known value."""
     top = max((value for each in values for value in each[:3] if value is not None), default=1)
     words = max(cell_len(each.words) for each in values)
     name = min(max(cell_len(title) for _, title in rows), max(10, width // 3))
@@ -477,12 +473,12 @@ def asking(words: str, said: str, width: int) -> list[Section]:
 
 
 def thin_starts(found: Quote) -> bool:
-    """Whether the start of an option of the cell is not known, or from too few runs for quantiles."""
+    """True where the start of an option is not known, or from too few runs for quantiles."""
     return any(option.seeds and option.start_ms.p50 is None for option in found.options)
 
 
 def asked_words(found: Quote, request: QuoteRequest) -> str:
-    """What is asked for, and when."""
+    """Work that is priced, and the time of the question."""
     devices = "" if request.gpus == 0 else f"{'all' if request.gpus is None else request.gpus} "
     of = f" with {devices}{printable(request.model) or 'GPU'}" if request.model or request.gpus else ""
     run = found.run_time
@@ -492,7 +488,7 @@ def asked_words(found: Quote, request: QuoteRequest) -> str:
 
 
 def option_names(option: QuoteOption) -> tuple[str, str]:
-    """What the option is called, and where it is."""
+    """Name of an option, and its place."""
     when = {"now": "now", "later": f"at {timestamp(option.asked_start_ms)[5:16]}"}.get(option.label, option.label)
     kind = f"{when}, spot" if option.spot else when
     place = printable(option.pool or option.machine_type)
@@ -502,7 +498,7 @@ def option_names(option: QuoteOption) -> tuple[str, str]:
 
 
 def start_words(option: QuoteOption, now_ms: int) -> str:
-    """When it starts, from now; where no run reached its start, how far ahead they looked."""
+    """Start of an option from now; without a start, the time that was looked ahead."""
 
     def text(at_ms: int) -> str:
         return "now" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
@@ -542,7 +538,7 @@ def estimate_words(
 
 
 def option_notes(option: QuoteOption) -> list[str]:
-    """What it costs an hour, odds, why not at once, and what else there is to say."""
+    """Hourly cost, odds of interruption, reason for waiting, and other notes of an option."""
     chance = ""
     if 0 < option.started < option.seeds:
         chance = f"starts within {duration(option.looked_ms)} in {option.started:,} of {option.seeds:,} runs"

@@ -1,134 +1,29 @@
-"""What a person decides by: what a suggestion would do and rests on, and what a proposal needs from them now.
-
-A suggestion in the order in which it is decided on: what would be done and what for, what the twin says, what it was
-measured on, what speaks against it. No Textual in here.
-
-What a proposal needs from a person now: how a yes is given, whose else, and the key to press next; and the request
-that asks for the same again. No Textual in here.
-"""
+"""Open needs of a proposal: who else must vote, which key is next, what has changed, and the request to ask again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.text.plain_tables import change, heads, middle, table
-from console.text.terminal_text import cut, cut_name, duration, money, printable, timestamp
-from console.views.proposal import hanging, name_of, state_word, why_not_mine
-from console.views.sections import Line, Section, text_line
-from console.views.suggestions import (
-    TOLD,
-    action_text,
-    evidence_text,
-    expected_text,
-    track_text,
-    tried_text,
-    worth_text,
-)
+from console.text.terminal_text import duration, printable, timestamp
+from console.views.proposal import name_of, state_word, why_not_mine
 from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Plan, Proposal, Request, StepRequest
 
 if TYPE_CHECKING:
-    from recommender.findings.suggestions import Recommendation
-    from runbooks.gate.approval_policy import Caller
-
-
-MAX_LISTED = 60
-"""Characters of targets in a line; the plan lists them all."""
-
-
-def suggestion_sections(each: Recommendation, width: int) -> list[Section]:
-    """All of it, for a page."""
-    suggestion = each.suggestion
-    asks = "A shows the plan and asks" if each.command else "for people: nothing to propose"
-    sections = [
-        Section(printable(suggestion.id), tuple(_what(each, width)), asks),
-        Section("Before and after", tuple(_tried(each, width)), "tried on a fork"),
-        Section("Evidence", tuple(_evidence(each, width)), suggestion.kind.replace("_", " ")),
-    ]
-    other = [line for text in suggestion.alternatives for line in hanging("or  ", printable(text), width)]
-    other += hanging("    ", printable(suggestion.counterfactual), width, "", "dim")
-    return [*sections, Section("Otherwise", tuple(other))]
-
-
-def _what(each: Recommendation, width: int) -> list[Line]:
-    suggestion = each.suggestion
-    lines = hanging("", printable(suggestion.finding), width, "", "strong")
-    pairs = [("do", action_text(each)), ("worth", worth_text(each))]
-    if suggestion.cost_delta_microusd_hour:
-        delta = suggestion.cost_delta_microusd_hour
-        pairs.append(("costs", f"{'+' if delta > 0 else ''}{money(delta)} an hour"))
-    if suggestion.expected is not None:
-        pairs.append(("promised", expected_text(suggestion.expected)))
-    pairs.append(("so far", track_text(each.track) if each.track else "none of its kind has come due yet"))
-    if each.state != "open":
-        pairs.append(("state", each.state))
-    pairs += [("note", each.note)] if each.note else []
-    pairs.append(("found", f"{timestamp(each.first_ms)} UTC"))
-    return lines + [line for name, text in pairs for line in hanging(f"{name:<10}", printable(text), width)]
-
-
-def _tried(each: Recommendation, width: int) -> list[Line]:
-    """What the twin says of the cell, and of what it is about; the rest is `muster explain`'s to tell."""
-    simulated, about = each.simulated, {each.suggestion.about, *each.suggestion.targets}
-    lines = hanging("", printable(tried_text(simulated, brief=False)), width, "", "dim")
-    rows = [
-        [cut_name(printable(f"{one.subject}: {one.title}" if one.subject else one.title), width // 3),
-         middle(one.unit, one.before), middle(one.unit, one.after), change(one)[0]]
-        for one in simulated.figures
-        if (one.name in TOLD and not one.subject) or one.subject in about
-    ]  # fmt: skip
-    if rows:
-        head, *body = table(heads(simulated.figures), rows, (False, True, True, False))
-        lines += [text_line(cut(head, width), "header"), *(text_line(cut(line, width)) for line in body)]
-    return lines
-
-
-def _evidence(each: Recommendation, width: int) -> list[Line]:
-    suggestion = each.suggestion
-    lines = [line for item in suggestion.evidence for line in hanging("· ", evidence_text(item), width)]
-    lines += [line for text in suggestion.thin for line in hanging("but ", printable(text), width, "warn")]
-    if suggestion.targets:
-        named = ", ".join(map(printable, suggestion.targets))
-        lines += hanging(f"{len(suggestion.targets):,} target{'s' if suggestion.targets[1:] else ''}  ",
-                         cut(named, MAX_LISTED), width)  # fmt: skip
-    return lines
-
-
-# --- beside a proposal
-
-
-def found_sections(each: Recommendation | None, width: int) -> list[Section]:
-    """What a proposal follows from, beside the evidence that is attached to its plan."""
-    if each is None:
-        return []
-    return [Section("Found by the recommender", tuple(found_lines(each, width)), each.suggestion.id)]
-
-
-def found_lines(each: Recommendation, width: int, left_out: Sequence[str] = ()) -> list[Line]:
-    """The finding, what it was measured on, what speaks against it, and what doing nothing means. `left_out`: targets
-    that have ended since."""
-    suggestion = each.suggestion
-    told = [("finding", suggestion.finding), *(("evidence", evidence_text(item)) for item in suggestion.evidence)]
-    told += [("but", text) for text in suggestion.thin]
-    told += [("promised", expected_text(suggestion.expected))] if suggestion.expected else []
-    told += [("otherwise", text) for text in suggestion.alternatives[-1:]]
-    if left_out:
-        named = cut(", ".join(map(printable, left_out)), MAX_LISTED)
-        told.append(("left out", f"{len(left_out):,} that ended since it was found: {named}"))
-    return [line for label, text in told for line in hanging(f"{label:<11}", printable(text), width)]
+    pass
 
 
 VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}
 
 
 def one_key(proposal: Proposal) -> bool:
-    """Whether `y` is a yes: not where the tier or the policy asks for the digest."""
+    """True where `y` approves. The tier or the policy may want the digest instead."""
     return proposal.typed == "key" and proposal.tier in ("T0", "T1")
 
 
 def by_author_alone(proposal: Proposal) -> bool:
-    """Whether the votes of others are not needed."""
+    """True where no votes of others are needed."""
     return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
 
 
@@ -139,7 +34,7 @@ def others_needed(proposal: Proposal) -> str:
 
 
 def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_for_word: bool, unverified: bool) -> str:
-    """What to do about it now, for the title line: the key, or for whom or what it waits."""
+    """The key to press next, or the reason for waiting, for the title line."""
     state = proposal.state
     if state == "awaiting":
         if why_not_mine(proposal, me):
@@ -170,7 +65,7 @@ def votes_missing(proposal: Proposal) -> str:
 
 
 def progress(proposal: Proposal, now_ms: int) -> str:
-    """How far what runs is: "step 2 of 3, drain: 4m 10s of at most 20m". `now_ms` is the engine's wall clock."""
+    """Progress of a running plan: "step 2 of 3, drain: 4m 10s of at most 20m". `now_ms` is the engine's wall clock."""
     steps = list(zip(proposal.plan.steps, proposal.standing, strict=False))
     for number, (step, standing) in enumerate(steps, 1):
         if standing.state in ("verified", "rolled_back"):
@@ -184,7 +79,7 @@ def progress(proposal: Proposal, now_ms: int) -> str:
 
 
 def what_moved(shown: Proposal, now: Proposal, good_in: Sequence[str]) -> str:
-    """Why an answer to what was shown would come too late: who did what, and when. Empty while it would not."""
+    """Reason why an answer to the plan shown would come too late: who did what, and when. Empty while it would not."""
     if now.digest != shown.digest:
         return f"{printable(now.id)} is another plan now, revision {now.revision}: look at that one"
     if now.state in good_in:
@@ -209,20 +104,6 @@ def new_votes(shown: Proposal, now: Proposal) -> str:
     return ", ".join(f"{name_of(vote.subject)} voted {VOTED[vote.verdict]} just now" for vote in came)
 
 
-def keys_note(caller: Caller | None) -> str:
-    """What this person lacks to give a vote that must be signed; empty when nothing is known to be missing."""
-    if caller is None:
-        return ""
-    if caller.shared_with:
-        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
-        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
-    if not caller.me.startswith("person:"):
-        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
-    if not caller.keys.get(caller.me):
-        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
-    return ""
-
-
 def waiting_step(proposal: Proposal) -> str | None:
     """The step that is done once somebody says go: the first not begun, of what is paused."""
     if proposal.state != "paused":
@@ -241,7 +122,7 @@ def unverified(proposal: Proposal) -> bool:
 
 
 def request_of(proposal: Proposal) -> Request:
-    """The same asked for again. Ways back are left to the catalogue, which makes them from what is found now."""
+    """The request of a proposal, to ask for it again. The catalogue makes new ways back from the present state."""
     plan: Plan = proposal.plan
     if plan.rolls_back:
         return Request(rolls_back=plan.rolls_back, reason=proposal.reason, start=plan.start)

@@ -1,8 +1,8 @@
-"""View models of drafts: one that was asked for, with what the rules and the model made of it. No Textual in here.
+"""View models of drafts: the question, the draft of the rules, and the draft of the model.
 
-What is to be done stands first, as the typed acts it is, with what a fork showed of it. What a model wrote stands
-behind a gutter, apart from that, so that no text of it can pass for a step, an effect or a vote. A sentence that says
-a value or a direction without a fact is marked as unsupported.
+Steps come first, as typed acts, with the result of their trial on a fork. Text of a model stands behind a gutter, so
+that none of it can pass for a step, an effect or a vote. A sentence with a value or a direction but no fact is marked
+as unsupported.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ TASKS = {
     "incident": "summary of the incident",
 }
 SINCE_MS = {"handover": 8 * HOUR_MS, "incident": 2 * HOUR_MS}
-"""How far back they tell, unless that is said."""
+"""Default period of a report."""
 UNASKED = frozenset(
     ("not_configured", "bad_endpoint", "no_key", "budget", "rate_limited", "circuit_open", "egress_denied")
 )
 """Reasons for no draft by which nothing was sent."""
 UNANSWERED = frozenset(("connection", "deadline", "auth", "model_missing"))
-"""The same by which nothing came back."""
+"""Reasons for no draft by which no answer came."""
 PHASES = {
     "starting": "starting",
     "asking": "sending the question",
@@ -81,23 +81,23 @@ _LINKS = {"workload": "workload {}", "node": "node {}", "queue": "queues name:{}
 
 
 class NextSteps(NamedTuple):
-    """How a person goes on from what is shown, where it is shown."""
+    """Lines that go on from a draft, in the words of the place where it is shown."""
 
     rule: str
-    """How to put the rules' draft to the vote."""
+    """The line that puts the rules' draft to the vote."""
     model: str
     ask: str
     """As in "m asks"."""
     stop: str
     pick: str
-    """How to pick one of the choices."""
+    """The line that picks one of the choices."""
 
 
 KEYS = NextSteps("A proposes it", "M proposes it", "m asks", "esc stops it", "enter picks one")
 
 
 def commands(draft_id: str) -> NextSteps:
-    """The same from the shell."""
+    """The next steps as shell commands."""
     name = printable(draft_id)
     propose = f"muster draft {name} --propose"
     pick = f"muster draft {name} --pick NUMBER"
@@ -151,7 +151,7 @@ def _model_line(run: DraftRun, standing: ModelStanding | None, width: int, ways:
 
 
 def unasked(standing: ModelStanding, ways: NextSteps = KEYS) -> str:
-    """What asking the model would mean."""
+    """Consequences of asking the model."""
     if not standing.configured:
         return "none is configured; the rules need none"
     if standing.problem:
@@ -188,8 +188,8 @@ def took(ms: int) -> str:
 def draft_columns(
     run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: NextSteps = KEYS
 ) -> tuple[list[Section], list[Section]]:
-    """With two columns: the rules' draft at the left and the model's at the right; or where no model was asked, what to
-    do at the left and what it rests on at the right. With one, the first has all."""
+    """A draft in columns. Two: rules at the left, model at the right; without a model, steps at the left and grounds at
+    the right. One has everything."""
     head = head_section(run, standing, now_ms, width, ways)
     facts = fact_section((run.rule, run.model), width)
     done, why = _of_rule(run, width, ways)
@@ -202,7 +202,7 @@ def draft_columns(
 
 
 def _of_rule(run: DraftRun, width: int, ways: NextSteps) -> tuple[list[Section], list[Section]]:
-    """What it says is to be done; and why."""
+    """Steps of the rules' draft, and its reasons."""
     if run.rule is None:
         if run.rule_state == "failed":
             lines = hanging("✗ ", printable(run.rule_why) or "it failed", width, "bad")
@@ -213,7 +213,7 @@ def _of_rule(run: DraftRun, width: int, ways: NextSteps) -> tuple[list[Section],
 
 
 def _choice_section(draft: Draft, draft_id: str, width: int, ways: NextSteps) -> list[Section]:
-    """What the question may be about, numbered; each line leads to the draft for it."""
+    """Possible subjects of the question, numbered; each line leads to the draft for it."""
     if not draft.choices:
         return []
     lines: list[Line] = []
@@ -252,8 +252,8 @@ def model_sections(run: DraftRun, width: int, ways: NextSteps = KEYS) -> list[Se
 
 
 def do_sections(draft: Draft, width: int, ways: NextSteps = KEYS) -> list[Section]:
-    """What is to be done, in typed words; whether a fork shows that it works, whom it hits, the way back, and how such
-    drafts have done."""
+    """Steps of a draft in typed words, with proof on a fork, affected work, the way back, and the record of such
+    drafts."""
     lines: list[Line] = []
     helps = draft.drafter == "rule"  # the rules draft nothing that does not
     for flag in draft.flags:
@@ -581,7 +581,7 @@ def small_money(microusd: int) -> str:
 
 
 def list_line(run: DraftRun, now_ms: int, width: int) -> str:
-    """One draft in one line of a list."""
+    """A draft in one line of a list."""
     made = {"drafting": "…", "failed": "✗", "done": "✓"}[run.rule_state]
     if run.model_state != "off":
         made += {"thinking": " …", "done": " ✓", "rejected": " ✗", "cancelled": " ‖"}[run.model_state]

@@ -1,9 +1,4 @@
-"""What is not as it should be, and who waits, how fairly and why: sections that lead to where it is worked on.
-
-What is not as it should be, most urgent first, and where each thing is worked on. No Textual in here.
-
-Who waits, how fairly, why, and who starts too late: sections of the overview. No Textual in here.
-"""
+"""Findings and waiting work as sections of the overview, most urgent first, each with a link to its page."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ SLOW_WAIT_MS = 30 * 60_000
 FULL_PERMILLE = 1000
 """Burn from which on an objective is missed."""
 MAX_PROPOSALS, MAX_ADVICE = 3, 2
-"""That are named one by one."""
+"""Items that are named one by one."""
 _FIRST, _SOON, _WORTH_KNOWING = range(3)
 MIN_TEXT = 22
 """Cells below which a finding gives up its word for where Enter leads."""
@@ -44,7 +39,7 @@ class OverviewFinding(NamedTuple):
     link: str
     """The `:` line that Enter takes."""
     next: str
-    """What Enter does, in a word or two."""
+    """Effect of Enter, in a word or two."""
 
 
 def line_of(found: OverviewFinding, width: int) -> Line:
@@ -58,7 +53,7 @@ def line_of(found: OverviewFinding, width: int) -> Line:
 
 
 def of_the_cell(view: Overview) -> Iterator[OverviewFinding]:
-    """What nodes and work tell by themselves."""
+    """Findings from nodes and work."""
     down = sum(pool.down for pool in view.pools)
     if down:
         yield OverviewFinding(
@@ -93,7 +88,7 @@ def _of_the_work(view: Overview) -> Iterator[OverviewFinding]:
 
 
 def of_objectives(burns: Sequence[Burn]) -> Iterator[OverviewFinding]:
-    """Those that are missed: for six hours already it is urgent, in the last hour alone it may pass."""
+    """Missed objectives: urgent after six hours, notable within one."""
     for burn in burns:
         hour, long = burn.hour.burn_permille or 0, burn.six_hours.burn_permille or 0
         if hour > FULL_PERMILLE:
@@ -126,7 +121,7 @@ def of_budgets(budgets: Sequence[BudgetLine]) -> Iterator[OverviewFinding]:
 
 
 def of_proposals(awaiting: int, stuck: int, named: Sequence[Proposal] = ()) -> Iterator[OverviewFinding]:
-    """What waits for people."""
+    """Findings that wait for people."""
     if stuck:
         text = f"{stuck:,} {plural('plan', stuck)} begun, not done"
         yield OverviewFinding(_FIRST, "!", "bad", text, "proposals", "proposals")
@@ -150,7 +145,7 @@ def of_advice(found: Sequence[Recommendation]) -> Iterator[OverviewFinding]:
 
 
 def lines_of(found: Sequence[OverviewFinding], width: int, most: int) -> list[Line]:
-    """At most so many lines. What does not fit is counted in the last."""
+    """Findings in at most so many lines; the last counts the rest."""
     ordered = sorted(found, key=lambda each: each.urgency)
     if len(ordered) <= most:
         return [line_of(each, width) for each in ordered]
@@ -188,7 +183,7 @@ class QueueRow(NamedTuple):
     running: int
     oldest_ms: int
     share_permille: int
-    """Of the cell above its quota, by its weight."""
+    """Share of the cell above its quota, by its weight."""
     burn_permille: int | None
     burst: str
     used: int
@@ -274,7 +269,7 @@ def burn_tone(burn_permille: int | None) -> str:
 
 
 def objectives(burns: Sequence[Burn], width: int, most: int) -> Section:
-    """Who starts too late, the worst first: over one hour and over six, at 1 just as much as is allowed."""
+    """Queues with late starts, worst first, over one hour and over six. 1 is exactly the allowed rate."""
     ordered = sorted(burns, key=lambda burn: -(burn.hour.burn_permille or 0))
     lines = [_objective(burn, width) for burn in ordered[:most]]
     return Section("Objectives", tuple(lines), f"{'1 H':>6}{'6 H':>6}{'LATE':>9}")
@@ -299,7 +294,7 @@ def _objective(burn: Burn, width: int) -> Line:
 
 
 def blocked(view: Overview, width: int, most: int) -> Section:
-    """What keeps work from starting, the most frequent first."""
+    """Reasons that keep work from starting, most frequent first."""
     if not view.blocked:
         return Section("Why work waits", (text_line("nothing waits", "dim"),))
     highest = view.blocked[0][1]

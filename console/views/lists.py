@@ -1,10 +1,6 @@
-"""View models of the lists and of the tail of events: what is asked, how a row reads, which columns come first.
+"""View models of lists, and the tail of events: query, columns, rows, and the filter on events.
 
-View models of the lists: what is asked, how a row reads, which columns come first. No Textual in here.
-
-A cell is text and a tone (see `console.text.tones`); every text has passed `printable`.
-
-The tail of events: the last changes seen, and which of them a filter lets through. No Textual in here.
+A cell is a text that has passed `printable`, and a tone (see `console.text.tones`).
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ Span = tuple[str, str]
 
 
 class Row(NamedTuple):
-    """One line of a table: identity and what is drawn. Equal rows are drawn equally."""
+    """A line of a table: identity and cells. Equal rows are drawn equally."""
 
     id: str
     cells: tuple[Span, ...]
@@ -35,7 +31,7 @@ class Row(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """How a table shows a column."""
+    """Name, title, alignment and width of a column."""
 
     name: str
     title: str
@@ -84,13 +80,13 @@ SHARE = Column(
 )
 SHARE_OF = ("gpu_used", "gpu_nominal", "cpu_used", "cpu_nominal")
 SUMMED: dict[Kind, tuple[str, str]] = {"workloads": ("gpu", "cpu"), "nodes": ("gpu", "cpu")}
-"""What marked rows are added up by."""
+"""Columns by which marked rows are added up."""
 _WIDEST = {"id": 40, "name": 60, "queue": 28, "pool": 20, "rack": 16, "reason": 22}
 
 
 @dataclass
 class ListView:
-    """What a list shows: the question put to the engine, in a form that a person edits piece by piece."""
+    """Query of a list, in a form that a person edits piece by piece."""
 
     kind: Kind
     filter_text: str = ""
@@ -114,7 +110,7 @@ class ListView:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is shown: the chosen columns or this kind's, and those it is sorted by should they not be among them."""
+        """Columns in view: the chosen ones or those of the kind, and the ones sorted by."""
         names = self.chosen or LISTS[self.kind]
         sorted_by = [] if self.sort == NEWEST_FIRST else [name.removeprefix("-") for name in self.sort]
         extra = [name for name in sorted_by if name not in names]
@@ -199,7 +195,7 @@ def every_column(kind: Kind) -> dict[str, Column]:
 
 
 def rows_that_match(rows: Sequence[Row], headings: Sequence[Heading], terms: Sequence[Term]) -> list[Row]:
-    """Of rows that the console made itself: each cell as it reads, and the state without its sign."""
+    """Rows made by the console that satisfy the terms: by each cell's text, and by state without its sign."""
 
     def values(row: Row) -> dict[str, Value]:
         named: dict[str, Value] = {each.name: text for each, (text, _) in zip(headings, row.cells, strict=True)}
@@ -214,7 +210,7 @@ def heading(column: Column) -> Heading:
 
 
 def cell(column: Column, values: Sequence[Any], index: dict[str, int]) -> Span:
-    """One value as text and tone."""
+    """A value as text and tone."""
     if column is SHARE:
         return _share(values, index)
     value = values[index[column.name]]
@@ -290,11 +286,14 @@ EVENT_HEADINGS = (
     Heading("subject", "SUBJECT", most=40),
     Heading("detail", "DETAIL", most=200),
 )
+RETURNED = "requeued"
+"""The word for work that goes back to its queue: of events, transitions and restarts."""
 EVENT_TONES = {
-    "failed": "bad", "down": "bad", "cancelled": "warn", "requeued": "warn", "held": "warn", "draining": "warn",
-    "cordoned": "warn", "drained": "warn", "finished": "ok", "running": "ok", "started": "ok", "placed": "info",
-    "suspended": "warn", "resumed": "info", "suspect": "warn", "swapped": "warn",
+    "down": "bad", "failed": "bad", "suspect": "warn", RETURNED: "warn", "cancelled": "warn", "held": "warn",
+    "draining": "warn", "cordoned": "warn", "drained": "warn", "suspended": "warn", "swapped": "warn",
+    "finished": "ok", "running": "ok", "started": "ok", "placed": "info", "resumed": "info",
 }  # fmt: skip
+"""Tones of events, the worst first."""
 
 
 class EventLog:
@@ -326,11 +325,11 @@ class EventLog:
 
     @property
     def serial(self) -> int:
-        """Of the newest; grows by one with each."""
+        """Serial of the newest change; grows by one with each."""
         return self._serial
 
     def window(self, terms: Sequence[Term], offset: int, limit: int) -> Window:
-        """Those that satisfy the terms of a filter, as rows."""
+        """Changes that satisfy the terms of a filter, as rows."""
         every = list(self._kept)  # in one step: another thread adds
         now_ms = self.at_ms
         found = [each for each in every if matches(terms, values_of(each[1], now_ms))] if terms else every
@@ -338,7 +337,7 @@ class EventLog:
         return Window(offset, rows, len(found), len(every), every[0][1].version if every else 0, now_ms)
 
     def newer_than(self, serial: int, terms: Sequence[Term]) -> int:
-        """How many of those that came since satisfy the terms."""
+        """Number of newer changes that satisfy the terms."""
         newest = takewhile(lambda each: each[0] > serial, list(self._kept))
         return sum(matches(terms, values_of(item, self.at_ms)) for _, item in newest)
 
@@ -351,7 +350,7 @@ class EventLog:
         return list(islice((item for _, item in list(self._kept) if item.subject == subject), most))
 
     def subjects(self, stem: str, most: int) -> list[str]:
-        """What things happened to lately whose id begins so, for completion."""
+        """Subjects of recent changes with that prefix, for completion."""
         names = (item.subject for _, item in list(self._kept) if item.subject.startswith(stem))
         return list(islice(dict.fromkeys(names), most))
 

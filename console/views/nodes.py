@@ -1,10 +1,6 @@
-"""The nodes of the cell: the map of them by zone, block and rack, and one node as sections.
+"""The nodes of the cell: the topology map, and one node as sections.
 
-The map of the cell: what a tile shows, where tiles stand, what is told of the one under the cursor. No Textual here.
-
-A tile has a sign for what it is coloured by, so that the map reads without colour; the cursor is a pair of brackets.
-
-One node as sections: what it has, what is free on it and on each device, what is bound to it. No Textual in here.
+A tile of the map has a sign for its value, so that the map reads without colour. Brackets mark the cursor.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from console.forms.filters import quoted
-from console.text.plain_tables import beneath, layout, linked
+from console.text.plain_tables import quantity as amount
 from console.text.terminal_text import (
     NONE,
     cut,
@@ -36,7 +32,7 @@ from console.views.cell_overview import short_money
 from console.views.lists import Span, meter
 from console.views.sections import Line, Section, fact, fact_bars, plural, quantity, text_line
 from engine.model.errors import SpecError
-from engine.model.queries import HeatLevel, HeatMap, HeatTile, NodeDetail
+from engine.model.queries import HeatLevel, HeatMap, HeatTile, MigInstance, NodeDetail
 from engine.model.specs import LEVELS as TREE_LEVELS
 
 LEVELS: tuple[HeatLevel, ...] = ("zone", "block", "rack", "node")
@@ -49,7 +45,7 @@ SMALL, WIDE = 3, 22
 
 
 class TileLook(NamedTuple):
-    """What a tile shows for one colouring."""
+    """Sign, tone and text of a tile for one colouring."""
 
     sign: str
     number: str
@@ -78,7 +74,7 @@ def _heat(share: int) -> str:
 
 
 def _fragmentation(tile: HeatTile) -> TileLook:
-    """Of the free GPU what is on nodes that are partly used."""
+    """Free GPU on partly used nodes."""
     if not tile.gpu_milli:
         return TileLook("-", "no GPU", "faint")
     if not tile.gpu_free_milli:
@@ -96,7 +92,7 @@ def _health(tile: HeatTile) -> TileLook:
 
 
 def _price(tile: HeatTile, dearest: int) -> TileLook:
-    """Of one node on average, beside the dearest of the cell."""
+    """Mean price of a node, beside the dearest of the cell."""
     each = tile.price_microusd_hour // max(1, tile.nodes)
     if not each:
         return TileLook("·", "no price", "faint")
@@ -119,7 +115,7 @@ def legend(colouring: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MapRow:
-    """One line of the map: a head, or tiles from `first` on."""
+    """A line of the map: a head, or tiles from `first` on."""
 
     head: str = ""
     first: int = 0
@@ -173,7 +169,7 @@ def _arranged(tiles: Sequence[HeatTile], level: HeatLevel, width: int, tile_widt
 
 
 def head_of(tile: HeatTile, level: HeatLevel) -> str:
-    """Where tiles of this level stand: the domains around them."""
+    """The domains around tiles of this level."""
     around = LEVELS[: LEVELS.index(level)]
     names = [f"{each} {printable(getattr(tile, each)) or NONE}" for each in around]
     return " › ".join(names)
@@ -182,7 +178,7 @@ def head_of(tile: HeatTile, level: HeatLevel) -> str:
 def drawn_row(
     row: MapRow, layout: MapLayout, tiles: Sequence[HeatTile], spots: Sequence[TileLook], cursor: int, width: int
 ) -> list[Span]:
-    """One line of the map as spans; those of one tone together."""
+    """A line of the map as spans; neighbours of one tone share a span."""
     if not row.count:
         return [(cut(row.head, width), "dim")]
     spans: list[Span] = []
@@ -205,7 +201,7 @@ def drawn_row(
 
 
 def short_name(tile: HeatTile, width: int) -> str:
-    """What tells a tile from its neighbours: without the name of the domain they are all in, and rather its end."""
+    """Name of a tile without the name of its domain; long names keep their end."""
     name = printable(tile.name) or NONE
     around = next((printable(each) for each in (tile.rack, tile.block, tile.zone) if each and each != tile.name), "")
     if around and name.startswith(around) and name.removeprefix(around).strip("-_./ "):
@@ -219,7 +215,7 @@ def short_name(tile: HeatTile, width: int) -> str:
 
 
 def facts(tile: HeatTile, shown: HeatMap, colouring: str, acts_on: str, width: int) -> list[Section]:
-    """What is known of the tile under the cursor, and what can be done with it."""
+    """Facts of the tile under the cursor, and its possible actions."""
     kind = shown.level
     name = printable(tile.name) or f"no {kind} known"
     states = ", ".join(f"{count:,} {printable(state)}" for state, count in tile.states.items())
@@ -268,7 +264,7 @@ def nodes_filter(tile: HeatTile, level: HeatLevel) -> str:
 
 
 class View(NamedTuple):
-    """What of the cell is looked at. As text: what stands behind `:topology`."""
+    """Part of the cell in view, level and colouring. As text: the argument of `:topology`."""
 
     level: HeatLevel | None = None
     """None: as close as the whole cell has room for."""
@@ -288,7 +284,7 @@ class View(NamedTuple):
 
 
 def read_view(words: str) -> View:
-    """What was typed behind `:topology`. Raises SpecError naming the word."""
+    """Read the argument of `:topology`. Raises SpecError naming the word."""
     view = View()
     for word in words.split():
         name, colon, value = word.partition(":")
@@ -306,18 +302,20 @@ def read_view(words: str) -> View:
     return view
 
 
-def node_columns(view: NodeDetail, width: int) -> tuple[list[Section], list[Section]]:
-    """Left: state, capacity, devices. Right: what is bound here."""
-    return [_node_state(view, width), _node_capacity(view, width), *_devices(view, width)], [_node_work(view, width)]
+def node_columns(
+    view: NodeDetail, width: int, most_labels: int | None = 6
+) -> tuple[list[Section], list[Section]]:  # fmt: skip
+    """Left: state, capacity, devices. Right: bound work. `most_labels`: of labels, and of taints; None: all."""
+    return [_node_state(view, width, most_labels), _node_capacity(view, width), *_devices(view, width)], [
+        _node_work(view, width)
+    ]
 
 
-MAX_LABELS = 6
-"""Labels, and taints, of a node that are shown."""
 MAX_OF_A_NAME = 40
 """Cells of the name of one place among several."""
 
 
-def _node_state(view: NodeDetail, width: int) -> Section:
+def _node_state(view: NodeDetail, width: int, most_labels: int | None) -> Section:
     glyph, tone = state_look(view.state)
     since = f"for {duration(view.now_ms - view.since_ms)}, since {timestamp(view.since_ms)} UTC"
     lines = [
@@ -330,13 +328,13 @@ def _node_state(view: NodeDetail, width: int) -> Section:
     if view.rack:
         rack = printable(view.rack)
         lines.append(Line((("rack       ", "dim"), (rack, "link")), f"nodes rack:{quoted(rack)}"))
-    lines += [fact("label", printable(f"{key}={value}")) for key, value in sorted(view.labels.items())[:MAX_LABELS]]
-    lines += [fact("taint", printable(taint)) for taint in view.taints[:MAX_LABELS]]
+    lines += [fact("label", printable(f"{key}={value}")) for key, value in sorted(view.labels.items())[:most_labels]]
+    lines += [fact("taint", printable(taint)) for taint in view.taints[:most_labels]]
     return Section("State", tuple(lines))
 
 
 def _places(view: NodeDetail, width: int) -> list[Line]:
-    """Where it is in the network, widest level first."""
+    """Its place in the network, widest level first."""
     named = [(level, getattr(view, level)) for level in TREE_LEVELS[:-1]]
     text = " › ".join(f"{level} {cut_name(printable(name), MAX_OF_A_NAME)}" for level, name in named if name) or NONE
     return [fact("" if n else "topology", part) for n, part in enumerate(wrap(text, max(12, width - 11)))]
@@ -344,16 +342,14 @@ def _places(view: NodeDetail, width: int) -> list[Line]:
 
 def _node_capacity(view: NodeDetail, width: int) -> Section:
     used = {name: total - view.free.get(name, 0) for name, total in view.capacity.items()}
-    return Section("Allocated", (*fact_bars(view.capacity, used, width), *_beneath(view)))
-
-
-def _beneath(view: NodeDetail) -> list[Line]:
-    """What there really is, and what is known to be in use of it."""
-    return [fact(title, text) for title, text in beneath(view)]
+    return Section(
+        "Allocated",
+        (*fact_bars(view.capacity, used, width), *(fact(title, text) for title, text in physical_facts(view))),
+    )
 
 
 def _devices(view: NodeDetail, width: int) -> list[Section]:
-    """How much of each device is free, or how it is partitioned, and which are linked with each other."""
+    """Free share or partition of each device, and links between devices."""
     if not view.devices:
         return []
     lines = []
@@ -363,7 +359,7 @@ def _devices(view: NodeDetail, width: int) -> list[Section]:
         word = "free" if not used else "in use" if not free else f"{milli(free)} free"
         if instances:
             used = sum(instance.used for instance in instances) * 1000 // len(instances)
-            word = layout(instances)
+            word = _partition(instances)
         bar = min(24, max(6, width - 20)) if not instances else 7
         start = ((f"gpu {index:<3}", "dim"), (_link(index, len(view.devices), view.nvlink_group), "faint"))
         first, *rest = wrap(word, max(8, width - 10 - bar))
@@ -372,13 +368,48 @@ def _devices(view: NodeDetail, width: int) -> list[Section]:
     if view.profiles:
         lines += [fact("" if n else "MIG", part, "dim") for n, part in
                   enumerate(wrap(" ".join(map(printable, view.profiles)), max(12, width - 11)))]  # fmt: skip
-    links = linked(len(view.devices), view.nvlink_group)
+    links = _linked(len(view.devices), view.nvlink_group)
     return [Section("Devices", tuple(lines), printable(view.gpu_model) + (f" · NVLink {links}" if links else ""))]
+
+
+def physical_facts(node: NodeDetail) -> list[tuple[str, str]]:
+    """Real capacity of an overcommitted node, and its known use."""
+    pairs = []
+    if node.overcommit or node.physical != node.allocatable:
+        for name, title in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
+            over = f", requests up to {permille(node.overcommit[name])} of that" if name in node.overcommit else ""
+            there = f"{amount(name, node.physical[name])} physical, {amount(name, node.allocatable[name])} for work"
+            pairs.append((title, there + over))
+    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
+        if name in node.in_use:
+            share = node.in_use[name] * 1000 // max(node.physical[name], 1)
+            pairs.append((title, f"{amount(name, node.in_use[name])}, {permille(share)} of what there is"))
+    return pairs
+
+
+def _partition(instances: Sequence[MigInstance]) -> str:
+    """Partition of a device: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
+    parts = []
+    for profile in dict.fromkeys(instance.profile for instance in instances):
+        used = [instance.used for instance in instances if instance.profile == profile]
+        if len(used) == 1:
+            parts.append(f"{printable(profile)} {'in use' if used[0] else 'free'}")
+        else:
+            parts.append(f"{printable(profile)} {sum(used)} of {len(used)} in use")
+    return ", ".join(parts)
+
+
+def _linked(devices: int, nvlink_group: int) -> str:
+    """Linked devices of a node: "0-3, 4-7"; empty where all are."""
+    if not nvlink_group or nvlink_group >= devices:
+        return ""
+    firsts = range(0, devices, nvlink_group)
+    return ", ".join(f"{at}-{at + nvlink_group - 1}" if nvlink_group > 1 else f"{at}" for at in firsts)
 
 
 def _link(index: int, devices: int, group: int) -> str:
     """Left edge that holds devices together which are linked; none where all are."""
-    if not linked(devices, group):
+    if not _linked(devices, group):
         return ""
     at = index % group
     return "  " if group == 1 else "┌ " if not at else "└ " if at == group - 1 else "│ "

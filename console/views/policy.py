@@ -1,11 +1,6 @@
-"""View models of what people vote on: the approval policy, freezes, reviews, and the shelf of runbooks.
+"""View models of the approval policy, freezes, reviews, and runbooks.
 
-View models of the approval policy, of the policies that wait for votes, of freezes, and of reviews. No Textual in
-here.
-
-View models of runbooks: the shelf, and one of them. No Textual in here.
-
-The typed front matter is shown as the engine understood it; the prose is a foreign text, framed.
+The front matter of a runbook is shown as the engine reads it. Its prose is untrusted text in a frame.
 """
 
 from __future__ import annotations
@@ -23,11 +18,11 @@ from runbooks.plans.queries import RunbookLine, RunbookRun, RunbookView
 from runbooks.plans.typed_plan import Review
 
 CANDIDATE, FREEZE, REVIEW = "candidate:", "freeze:", "review:"
-"""What links begin with."""
+"""Prefixes of links."""
 
 
 def policy_columns(view: PolicyView, now_ms: int, width: int) -> tuple[list[Section], list[Section]]:
-    """What waits for a person first; then what is in force."""
+    """Candidates and freezes that wait for a person first, then the policy in force."""
     left = [section for each in view.candidates for section in candidate_sections(each, now_ms, width)]
     left += [_freezes(view.freezes, width), _head(view, width)]
     left.append(_pairs("What plans need", view.rules, width))
@@ -102,7 +97,7 @@ def _people(view: PolicyView, width: int) -> Section:
 
 
 def review_sections(reviews: Sequence[Review], width: int) -> list[Section]:
-    """What waits for a person to look at it first."""
+    """Open reviews first."""
     waiting = [each for each in reviews if not each.closed_ms]
     looked = [each for each in reviews if each.closed_ms]
     lines = [line for each in waiting for line in _review(each, width)] or [text_line("nothing waits", "dim")]

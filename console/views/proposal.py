@@ -1,15 +1,14 @@
-"""View models of proposals: their list, a plan as it is approved, how it stands, and what people wrote. No Textual in
-here.
+"""View models of proposals: the list, the plan under vote, its status, and the words of people.
 
-What is decided on is rendered from the typed plan. What somebody wrote stands behind a gutter, apart from the plan, so
-that no text can pass for a part of it, or for a vote.
+The plan is drawn from its typed form. Text of people stands behind a gutter, so that none of it can pass for a part of
+the plan or for a vote.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from console.text.terminal_text import cut, duration, fit, milli, money, printable, timestamp, wrap
 from console.text.tones import state_look
@@ -18,12 +17,16 @@ from console.views.sections import Line, Section, text_line
 from runbooks.plans import checks, typed_plan
 from runbooks.plans.typed_plan import Difference, Effect, EvidenceRef, Plan, Proposal, Step, StepStanding, VoteLine
 
+if TYPE_CHECKING:
+    from runbooks.gate.approval_policy import Caller
+
+
 GUTTER = "┃ "
-"""Before every line that is not ours."""
+"""Prefix of every line of untrusted text."""
 HANG = "┊ "
-"""Before what a long line of the plan goes on with, so that nothing foreign begins a line."""
+"""Prefix of continuation lines of the plan, so that no foreign text begins a line."""
 MAX_LINES = 400
-"""Of one foreign text."""
+"""Lines of one untrusted text."""
 MAX_LISTED = 2_000
 """Lines of "What is done"; more are counted."""
 SOON_MS = 5 * 60_000
@@ -43,15 +46,15 @@ NOBODY_NAMED = (
 )
 NO_TWO = "its author may give it too: by this policy no two-person rule holds"
 SHOWN_STATES = (*typed_plan.OPEN, *typed_plan.LIVE, "stale", "failed", "rollback_failed")
-"""Those that somebody may still have to do with."""
+"""States in which a proposal may still need somebody."""
 
 
 class Fresh(NamedTuple):
-    """What proposing a stale plan again would show now."""
+    """A stale proposal as it would be if proposed again now."""
 
     proposal: Proposal | None
     why_not: str = ""
-    """Why it cannot be proposed any more."""
+    """Reason why it cannot be proposed any more."""
 
 
 # --- the list
@@ -84,8 +87,8 @@ _RANK = {
 
 
 def in_order(found: Sequence[Proposal], me: str = "") -> list[Proposal]:
-    """What needs a person first: what got stuck, then what waits for votes, the shortest time left first; of those the
-    ones that this person may not vote on, being their author, last. What is over comes last, newest first."""
+    """Proposals by urgency: stuck ones, then those that wait for votes, shortest time left first. Of these the person's
+    own, on which they may not vote, come last. Finished ones come last, newest first."""
 
     def key(each: Proposal) -> tuple[int, int, int]:
         rank = _RANK.get(each.state, 9)
@@ -160,8 +163,32 @@ def time_left(proposal: Proposal, now_ms: int) -> Span:
 # --- the plan, as it is approved
 
 
+def decision_sections(
+    proposal: Proposal,
+    now_ms: int,
+    me: str,
+    width: int,
+    fresh: Fresh | None,
+    *,
+    caller: Caller | None = None,
+    found: Sequence[Section] = (),
+) -> tuple[list[Section], list[Section]]:
+    """The plan and how it stands, in the order in which it is decided on: for the page, the shell and linear mode.
+    `caller`: tells what this console lacks to sign; `found`: the finding that the proposal follows from."""
+    plan = [head_section(proposal, now_ms, width), *plan_sections(proposal, width), *carried_sections(proposal, width)]
+    keys, nobody_named = (keys_note(caller), not caller.keys) if caller is not None else ("", False)
+    standing = [
+        vote_section(proposal, width, me, keys, nobody_named=nobody_named),
+        *step_section(proposal, width),
+        *stale_section(proposal, width, fresh),
+        *found,
+        *word_sections(proposal, width),
+    ]
+    return plan, standing
+
+
 def plan_sections(proposal: Proposal, width: int) -> list[Section]:
-    """What is voted on, from the typed plan alone: what, before and after, tier and limits, evidence, the way back."""
+    """The plan under vote, from its typed form: steps, before and after, tier and limits, evidence, the way back."""
     return [
         _what(proposal, width),
         *_before_and_after(proposal, width),
@@ -173,7 +200,7 @@ def plan_sections(proposal: Proposal, width: int) -> list[Section]:
 
 
 def carried_sections(proposal: Proposal, width: int) -> list[Section]:
-    """How it is carried to the scheduler that decides, as that is reached now: no part of the plan, and not signed."""
+    """The way in which the deciding scheduler is reached now: no part of the plan, and not signed."""
     lines = [line for told in proposal.carried for line in hanging("", printable(told), width)]
     return [Section("How it is carried", tuple(lines), "as the cluster is reached now")] if lines else []
 
@@ -224,7 +251,7 @@ def touched(plan: Plan) -> list[str]:
 
 
 def _conditions(proposal: Proposal, width: int) -> list[Section]:
-    """Of plans that say more than one act alone: what is checked, who says go, what follows a failure."""
+    """Checks, confirmations and failure handling of each step. Left out for a plan that is one act without any."""
     steps = proposal.plan.steps
     if len(steps) == 1 and not steps[0].pre and not steps[0].verify and steps[0].confirm == "none":
         return []
@@ -359,8 +386,8 @@ def head_section(proposal: Proposal, now_ms: int, width: int) -> Section:
 def vote_section(
     proposal: Proposal, width: int, me: str = "", keys: str = "", *, nobody_named: bool = False
 ) -> Section:
-    """Who has voted, who else must, and what of that does not count. `keys`: what this console lacks to sign;
-    `nobody_named`: the policy names no people, so that there is nobody else."""
+    """Votes, missing votes, and votes that do not count. `keys`: missing requirement to sign; `nobody_named`: the
+    policy names no people."""
     lines = [line for vote in proposal.votes for line in _vote(vote, width)]
     if not lines:
         lines.append(text_line("nobody has voted", "dim"))
@@ -379,8 +406,22 @@ def vote_section(
     return Section("Votes", tuple(lines), votes_word(proposal))
 
 
+def keys_note(caller: Caller | None) -> str:
+    """Missing requirement for a signed vote of this person; empty where none is known."""
+    if caller is None:
+        return ""
+    if caller.shared_with:
+        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
+        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
+    if not caller.me.startswith("person:"):
+        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
+    if not caller.keys.get(caller.me):
+        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
+    return ""
+
+
 def why_not_mine(proposal: Proposal, me: str) -> str:
-    """Why a vote of this person cannot count, as far as the plan tells; the gate has the last word."""
+    """Reason why a vote of this person cannot count, as far as the plan tells; the gate has the last word."""
     if not me or not proposal.needs or proposal.self_approvable:
         return ""
     if proposal.plan.author.subject == me:
@@ -391,7 +432,7 @@ def why_not_mine(proposal: Proposal, me: str) -> str:
 
 
 def waits_for_me(proposal: Proposal, me: str, roles: frozenset[str]) -> bool:
-    """Whether a vote of this person is one of those it waits for, as far as the plan tells."""
+    """True where it waits for a vote of this person, as far as the plan tells."""
     if proposal.state != "awaiting" or not proposal.needs or why_not_mine(proposal, me):
         return False
     if any(vote.subject == me for vote in proposal.votes):
@@ -423,7 +464,7 @@ _STEP_STATES = {
 
 
 def step_section(proposal: Proposal, width: int) -> list[Section]:
-    """How far it is, once it was begun: what was done, and what was read back."""
+    """Progress of the steps, and the values read back, once it has begun."""
     if proposal.state in ("drafted", "simulated", "awaiting", "approved", "denied", "rejected", "expired"):
         return []
     begun = [each for each in proposal.standing if each.state != "waiting"]
@@ -513,7 +554,7 @@ def what_next(proposal: Proposal) -> str:
 
 
 def _word_wanted(proposal: Proposal) -> str:
-    """How to say go to the step that waits for that; empty where it is something else that it waits for."""
+    """The command that lets a waiting step go on; empty where it waits for something else."""
     if any(each.state in ("failed", "inconclusive") for each in proposal.standing):
         return f"Although that was not verified: muster resume {proposal.id} --accept; or muster rollback {proposal.id}"
     waiting = next((each.id for each in proposal.standing if each.state == "waiting"), "")

@@ -1,9 +1,6 @@
-"""Queues: their list as a tree of cohorts, and one queue as sections.
+"""Queues: the list as a tree of cohorts, and one queue as sections.
 
-One queue as sections: its quota, who borrows from whom, its burst, its objective, who waits and why, what runs. No
-Textual in here.
-
-The list of queues as a tree: every queue below its cohort, cohorts foldable, quota as a bar. No Textual in here.
+A queue's page has quota, borrowing, burst, objective, waiting and running work, and the last decisions of fairness.
 """
 
 from __future__ import annotations
@@ -34,7 +31,16 @@ from console.views.sections import (
     quota_parts,
     text_line,
 )
-from engine.model.queries import BurstReport, DecisionReport, FairnessReport, Page, QueueDetail, VertexReport
+from engine.model.queries import (
+    BurstReport,
+    DecisionReport,
+    FairnessReport,
+    Page,
+    Query,
+    QueueDetail,
+    Term,
+    VertexReport,
+)
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -48,16 +54,25 @@ MAX_DECISIONS = 5
 _RESOURCES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
 
 
+MAX_WORK = 8
+"""Workloads of each list."""
+MAX_LEAVES = 200
+_FACTS = (
+    "name", "state", "queued", "held", "waiting", "running", "share", "past_share", "gpu_used", "gpu_nominal",
+    "cpu_used", "cpu_nominal", "memory_used", "memory_nominal", "burst",
+)  # fmt: skip
+
+
 class QueuePageData(NamedTuple):
-    """What the page of a queue shows."""
+    """Data of the page of a queue."""
 
     detail: QueueDetail
     row: dict[str, Any]
-    """Its line in the list of queues."""
+    """Its row in the list of queues."""
     waiting: Page
     running: Page
     fairness: FairnessReport | None = None
-    """Asked for on a slower beat."""
+    """Report on a slower interval."""
 
     @property
     def version(self) -> int:
@@ -66,6 +81,30 @@ class QueuePageData(NamedTuple):
     @property
     def now_ms(self) -> int:
         return self.detail.now_ms
+
+
+def queue_page(client: Client, name: str, fairness: FairnessReport | None = None) -> QueuePageData:
+    """Ask for everything the page shows of a queue. Raises NotFoundError."""
+    detail = client.queue(name)
+    page = client.query(Query(kind="queues", columns=_FACTS, where=(Term("name", "=", name),), limit=1))
+    row: dict[str, Any] = dict(zip(page.columns, page.rows[0], strict=True)) if page.rows else {}
+    return QueuePageData(detail, row, _longest_waiting(client, detail), _largest_running(client, detail), fairness)
+
+
+def _in_queue(detail: QueueDetail) -> tuple[Term, ...]:
+    return tuple(Term("queue", "=", name) for name in detail.leaves[:MAX_LEAVES])
+
+
+def _longest_waiting(client: Client, detail: QueueDetail) -> Page:
+    columns = ("id", "wait", "reason", "gpu", "cpu")
+    where = (Term("state", "=", "queued"), *_in_queue(detail))
+    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-wait",), limit=MAX_WORK))
+
+
+def _largest_running(client: Client, detail: QueueDetail) -> Page:
+    where = (Term("state", "=", "running"), Term("state", "=", "placed"), *_in_queue(detail))
+    columns = ("id", "run", "gpu", "cpu")
+    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-gpu", "-cpu"), limit=MAX_WORK))
 
 
 def queue_columns(known: QueuePageData, width: int) -> tuple[list[Section], list[Section]]:
@@ -159,7 +198,7 @@ def _quota(known: QueuePageData, vertex: VertexReport | None, width: int) -> Sec
         lines = [text_line("no quota, and nothing in use", "dim")]
     lines += [Line(tuple(legend(parts))) for parts in ((USED, BORROWED, BURST), (LENT, IDLE))]
     lines += _burst(spec, vertex, width)
-    return Section("Quota", tuple(lines), ":set-quota changes it")
+    return Section("Quota", tuple(lines), keys=":set-quota changes it")
 
 
 def _used(row: dict[str, Any]) -> dict[str, int]:
@@ -188,7 +227,7 @@ def _amounts(
 
 
 def _limits(spec: QueueSpec | FlavorQuota, name: str, width: int) -> list[Line]:
-    """What it may borrow and must lend, where that is limited."""
+    """Borrowing and lending limits."""
     told = []
     if name in spec.borrowing_limit:
         told.append(f"may borrow {quantity(name, spec.borrowing_limit[name])}")
@@ -238,7 +277,7 @@ def _words(name: str) -> str:
 
 
 def _neighbours(known: QueuePageData, vertex: VertexReport, width: int) -> Section:
-    """Who borrows and who lends in its cohort."""
+    """Borrowers and lenders of its cohort."""
     assert known.fairness is not None
     near = [each for each in known.fairness.queues if each.parent == vertex.parent and each.parent]
     lines: list[Line] = []

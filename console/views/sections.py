@@ -1,10 +1,7 @@
-"""What pages of sections are made of: headed lines, links, and amounts as parts of bars.
+"""Sections: headed lines of which a page consists, with links and bars.
 
-What pages of sections are made of. No Textual in here.
-
-A page is sections of lines. A line may carry a link: the command that the `:` bar would take to go there.
-
-Amounts as parts of a bar. Every part has a sign of its own, so that it reads without colour. No Textual in here.
+A link is the line that the `:` bar would take to go there. `section_lines` gives the same sections as plain text to
+the shell. Every part of a bar has its own sign, so that it reads without colour.
 """
 
 from __future__ import annotations
@@ -12,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from console.text.terminal_text import fit, mebibytes, milli, permille, printable
+from rich.cells import cell_len
+
+from console.text.terminal_text import fit, mebibytes, milli, permille, printable, wrap
 from console.views.lists import Span, meter
 
 
@@ -21,10 +20,29 @@ class Line(NamedTuple):
     link: str = ""
 
 
+HEADING = 78
+"""Cells of a heading and its note on one line of the shell."""
+
+
 class Section(NamedTuple):
     title: str
     lines: tuple[Line, ...]
     note: str = ""
+    keys: str = ""
+    """Keys and commands of the console that go with it. A screen shows them behind the note; the shell does not."""
+
+
+def section_lines(sections: Sequence[Section]) -> list[str]:
+    """Sections as plain text for the shell: each heading with its note, then its lines, indented by two. A note that is
+    too long for the line of its heading stands below it."""
+    lines: list[str] = []
+    for section in sections:
+        head = f"{section.title}  ({section.note})" if section.note else section.title
+        below = wrap(section.note, HEADING) if cell_len(head) > HEADING else []
+        lines += [""] if lines else []
+        lines += [section.title, *(f"  {part}" for part in below)] if below else [head]
+        lines += [("  " + "".join(text for text, _ in line.spans)).rstrip() for line in section.lines]
+    return lines
 
 
 def text_line(text: str, tone: str = "", link: str = "") -> Line:
@@ -99,7 +117,7 @@ def bar(amounts: Amounts, width: int) -> list[Span]:
 
 
 def _shared(amounts: Sequence[int], width: int) -> list[int]:
-    """So many cells for each: in proportion, at least one each while they last."""
+    """Cells for each amount: in proportion, at least one each while they last."""
     total = sum(amounts)
     if not total or width < 1:
         return [0] * len(amounts)
@@ -115,8 +133,7 @@ def _shared(amounts: Sequence[int], width: int) -> list[int]:
 
 
 def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst: int = 0) -> list[tuple[BarPart, int]]:
-    """What a queue holds beside what it may: its own, borrowed, in a burst, lent to others, idle. Without a quota: what
-    it uses."""
+    """Parts of a queue's use and quota: own, borrowed, burst, lent, idle. Without a quota, its use."""
     if nominal is None:
         return [(USED, used)]
     burst = min(burst, borrowed)
@@ -132,7 +149,7 @@ def quota_parts(used: int, nominal: int | None, borrowed: int, lent: int, burst:
 
 
 def legend(parts: Sequence[BarPart]) -> list[Span]:
-    """What the signs mean."""
+    """The meaning of the signs."""
     spans: list[Span] = []
     for part in parts:
         spans += [(part.sign, part.tone), (f" {part.word}  ", "dim")]

@@ -1,5 +1,4 @@
-"""The settings page as sections: every setting with its value, where it came from and what it means; and one change, to
-be made for this session or in the file. No Textual in here."""
+"""Settings as sections: value, origin and meaning of each, and a change for the session or the file."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _EFFECTS = {
 
 
 class SettingsPage(NamedTuple):
-    """What the page shows."""
+    """Data of the page."""
 
     settings: tuple[Setting, ...]
     values: dict[str, str]
@@ -28,7 +27,7 @@ class SettingsPage(NamedTuple):
     defaults: dict[str, str]
     path: str
     problem: str
-    """What is wrong with the file."""
+    """Error in the file; empty without one."""
 
 
 class SettingChange(NamedTuple):
@@ -90,7 +89,7 @@ def _beneath(text: str, tone: str, width: int) -> list[Line]:
 
 
 def change(told: SettingsPage, wish: SettingChange, width: int) -> Section:
-    """What a change would do, and lines that make it."""
+    """The effect of a change, and lines that make it."""
     each = next(each for each in told.settings if each.name == wish.name)
     wanted = told.defaults[each.name] if wish.value is None else shown(wish.value)
     lines = [

@@ -1,30 +1,22 @@
-"""Recommendations and forecasts in words: for the shell as lines, for screens as sections.
+"""Recommendations in words: their list for the shell, and one of them as sections.
 
-Recommendations and forecasts in words: for the shell as lines, for screens as the same lines. No Textual in here.
-
-The forecast page as sections: what was and what comes as one chart, what that means for what there is, and what can
-be done. No Textual in here.
-
-Values are in thousandths of the unit that people read, so that charts count in integers.
+One is shown in the order of a decision: action and purpose, the twin's before and after, evidence, objections. Its list
+is ranked by the GPU-hours a day that it would gain.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
 from console.text.plain_tables import change, heads, middle, signed_spread, table
-from console.text.terminal_text import cut, duration, fit, milli, money, permille, printable, timestamp, wrap
+from console.text.terminal_text import cut, cut_name, duration, money, permille, printable, timestamp, wrap
+from console.views.proposal import hanging
 from console.views.sections import Line, Section, plural, text_line
-from engine.model.specs import HOUR_MS
-from recommender.estimates.queries import Forecast
 from recommender.findings.suggestions import figure
 
 if TYPE_CHECKING:
-    from engine.model.twin_queries import Figure
-    from recommender.estimates.queries import Forecast, HourAhead
     from recommender.findings.suggestions import (
         Evidence,
         Expected,
@@ -40,22 +32,19 @@ WIDTH = 80
 SHOWN_IDS = 5
 SHOWN_FIGURES = 3
 """Figures of a try that a list shows; the explanation has all."""
-TOLD = ("wait_mean", "waiting", "evictions", "cost")
+ALWAYS_SHOWN = ("wait_mean", "waiting", "evictions", "cost")
 """Figures that are told also where nothing changes."""
 SHOWN_LINES = 20
 """Lines of the list where not all is asked for: with the rest, about a screen."""
 MIN_OPEN = 2
-BAR = 22
-FULL, LIKELY, MAYBE = "█", "▓", "░"
-"""Up to p10, up to p50, up to p90."""
 
 
 # --- the list
 
 
 def recommendation_lines(view: Recommendations, which_engine: Sequence[str], *, every: bool = False) -> list[str]:
-    """What is open, with what it rests on in a line or two: every one, or those that fit on a screen. `which_engine`
-    are the flags that a command needs to reach the same engine."""
+    """Open recommendations with their grounds in a line or two: all, or those that fit on a screen. `which_engine` are
+    flags that make a command reach the same engine."""
     lines: list[str] = []
     shown = 0
     for each in view.open:
@@ -96,7 +85,7 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     pairs += [("again", printable(each.note))] if each.note else []
     if suggestion.action != "notify":
         pairs.append(("tried", tried_text(each.simulated)))
-    pairs += [("record", track_text(each.track))] if each.track is not None else []
+    pairs += [("so far", track_text(each.track))] if each.track is not None else []
     lines = [f"{each.rank}. {suggestion.id}  worth {worth_text(each)}", *_wrapped(printable(suggestion.finding), 3)]
     lines += _pairs(pairs, 3)
     if each.command:
@@ -104,93 +93,19 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     return lines
 
 
-# --- one, whole
+# --- parts
 
 
-def explanation_lines(each: Recommendation, which_engine: Sequence[str], width: int = WIDTH) -> list[str]:
-    """A recommendation with all it rests on."""
-    suggestion = each.suggestion
-    lines = [
-        *_wrapped(printable(f"{suggestion.id}  {suggestion.finding}"), 0, width),
-        "",
-        *_pairs(
-            [
-                ("state", f"{each.state}, first found {timestamp(each.first_ms)} UTC"),
-                *([("note", printable(each.note))] if each.note else []),
-                ("do", action_text(each)),
-                ("worth", worth_text(each)),
-                *_costs(each),
-                *([("promised", expected_text(suggestion.expected))] if suggestion.expected else []),
-                ("record", track_text(each.track) if each.track else "none of its kind has come due yet"),
-                *([("model", _skill(each))] if suggestion.skill else []),
-            ],
-            0,
-            width,
-        ),
-    ]
-    if each.command:
-        lines += ["", f"propose it: {shell_line(each, which_engine)}"]
-    lines += ["", "evidence"]
-    for item in suggestion.evidence:
-        lines += _wrapped(evidence_text(item), 2, width)
-    if suggestion.thin:
-        lines.append("but")
-        for text in suggestion.thin:
-            lines += _wrapped(printable(text), 2, width)
-    lines.append("otherwise")
-    lines += _wrapped(printable(suggestion.counterfactual), 2, width)
-    lines.append("or")
-    for text in suggestion.alternatives:
-        lines += _wrapped(printable(text), 2, width)
-    if suggestion.targets:
-        lines += ["targets", *_wrapped(printable(", ".join(suggestion.targets)), 2, width)]
-    return [*lines, "", *simulated_lines(each.simulated, width)]
-
-
-def simulated_lines(simulated: SuggestionTrial, width: int = WIDTH) -> list[str]:
-    """Before and after on the twin, or why there is none."""
-    lines = _wrapped(f"on the twin: {tried_text(simulated, brief=False)}", 0, width)
-    for edit in simulated.edits:
-        lines += _wrapped(f"muster whatif --edit {shlex.quote(printable(edit))}", 2, width)
-    if simulated.figures:
-        rows = [
-            [_title(each), middle(each.unit, each.before), middle(each.unit, each.after), change(each)[0]]
-            for each in simulated.figures
-            if each.name in TOLD or (each.of == "cell" and (each.change.least, each.change.most) != (0, 0))
-        ]
-        lines += [f"  {line}" for line in table(heads(simulated.figures), rows, (False, True, True, False))]
-    return lines
-
-
-def _costs(each: Recommendation) -> list[tuple[str, str]]:
-    delta = each.suggestion.cost_delta_microusd_hour
-    tried = each.simulated.cost_microusd_hour
-    told = [("costs", f"{_signed_money(delta)} an hour")] if delta is not None else []
-    if tried is not None:
-        told.append(("on twin", f"{signed_spread('money', tried)} an hour"))
-    return told
-
-
-def _signed_money(microusd: int) -> str:
-    return f"{'+' if microusd > 0 else ''}{money(microusd)}"
-
-
-def _skill(each: Recommendation) -> str:
+def skill_text(each: Recommendation) -> str:
+    """The model of the finding and how good it has proved."""
     skill = each.suggestion.skill
     assert skill is not None
     scored = f"{skill.scored:,} scored" if skill.scored else "not scored here yet"
     return printable(f"{skill.model}: {skill.measure}: {skill.value} ({scored})")
 
 
-def _title(of: Figure) -> str:
-    return f"{of.of} {printable(of.subject)}: {of.title}" if of.subject else of.title
-
-
-# --- parts
-
-
 def worth_text(each: Recommendation) -> str:
-    """What it is ranked by: GPU-hours a day."""
+    """Rank value: GPU-hours a day."""
     return f"{each.worth_gpu_milli_h / 1000:,.1f} GPU-hours a day{', thin evidence' if each.suggestion.thin else ''}"
 
 
@@ -220,7 +135,7 @@ def expected_text(expected: Expected) -> str:
 
 
 def track_text(track: Track) -> str:
-    """What came of its kind."""
+    """Record of suggestions of this kind."""
     judged = track.acted - track.unknown
     told = []
     if judged:
@@ -247,7 +162,7 @@ def followed_text(followed: Followed) -> str:
 
 
 def tried_text(simulated: SuggestionTrial, *, brief: bool = True) -> str:
-    """How the try on the twin stands."""
+    """State and result of the trial on the twin."""
     if simulated.state == "none":
         return f"not tried: {printable(simulated.why)}"
     if simulated.state == "failed":
@@ -290,355 +205,96 @@ def _wrapped(text: str, indent: int, width: int = WIDTH) -> list[str]:
     return [f"{' ' * (indent if not n else indent + 2 * bool(indent))}{part}" for n, part in enumerate(parts)]
 
 
-# --- forecasts
-
-
-def forecast_lines(view: Forecast, width: int = WIDTH) -> list[str]:
-    """Hour by hour, with what it rests on and how such forecasts have held."""
-    return [*forecast_head(view, width), "", *bars(view, width), "", *forecast_skill(view)]
-
-
-def forecast_head(view: Forecast, width: int = WIDTH) -> list[str]:
-    """What is foretold, from what, and what weakens it."""
-    unit, scale = shown_unit(view)
-    of = printable(f"{view.of} {view.subject}".strip())
-    missing = f", {view.missing_hours:,} missing" if view.missing_hours else ""
-    lines = _wrapped(f"{view.metric} of {of} in {unit}, hourly means, {len(view.hours)} hours ahead", 0, width)
-    last = f"{view.now / scale:,.1f}" if view.now is not None else "unknown"
-    lines += _wrapped(f"last hour {last}; {view.known_hours:,} hours known{missing}; rests on {view.basis}", 0, width)
-    return [*lines, *(line for note in view.notes for line in _wrapped(f"but: {printable(note)}", 0, width))]
-
-
-def forecast_skill(view: Forecast) -> list[str]:
-    """The members of the blend, and how forecasts that were made before have held."""
-    _, scale = shown_unit(view)
-    lines = [f"{FULL} up to p10   {LIKELY} up to p50   {MAYBE} up to p90"]
-    if view.members:
-        rows = [
-            [printable(m.name), permille(m.weight_permille), f"{m.error / scale:,.2f}"]
-            for m in sorted(view.members, key=lambda m: (-m.weight_permille, m.name))
-        ]
-        lines += ["", *table(("MEMBER", "WEIGHT", "RECENT ERROR"), rows, (False, True, True))]
-    if view.coverage:
-        rows = [
-            [
-                f"{c.hours_ahead} h", f"{c.scored:,}", permille(c.inside_permille), permille(c.below_permille),
-                permille(c.above_permille), f"{c.mean_error / scale:,.2f}",
-            ]
-            for c in view.coverage
-        ]  # fmt: skip
-        titles = ("AHEAD", "SCORED", "P10..P90 HELD", "BELOW", "ABOVE", "ERROR OF P50")
-        lines += ["", *table(titles, rows, (False, *(True,) * 5))]
-    else:
-        lines += ["", "no forecast of this series has come due yet: how well they hold is not known"]
-    return lines
-
-
-def bars(view: Forecast, width: int = WIDTH) -> list[str]:
-    """A line an hour: when, the quantiles, and a bar of them."""
-    _, scale = shown_unit(view)
-    most = max((hour.p90 for hour in view.hours), default=0.0) or 1.0
-    rows = [
-        [timestamp(hour.at_ms), *(f"{value / scale:,.1f}" for value in (hour.p10, hour.p50, hour.p90))]
-        for hour in view.hours
-    ]
-    lines = table(("HOUR (UTC)", "P10", "P50", "P90"), rows, (False, True, True, True))
-    room = max(width - max(map(len, lines)) - 2, BAR // 2)
-    return [lines[0], *(f"{line}  {bar(hour, most, room)}" for line, hour in zip(lines[1:], view.hours, strict=True))]
-
-
-def bar(hour: HourAhead, most: float, width: int) -> str:
-    """p10, p50 and p90 as lengths, `most` as the whole width."""
-    low, middle, high = (round(width * min(max(v, 0.0), most) / most) for v in (hour.p10, hour.p50, hour.p90))
-    return (FULL * low + LIKELY * (middle - low) + MAYBE * (high - middle))[:width]
-
-
-def shown_unit(view: Forecast) -> tuple[str, float]:
-    """The unit that people read, and how many of the series' own make one."""
-    if view.unit != "milli":
-        return view.unit, 1.0
-    return ("GPU" if view.metric.endswith("gpu") else "CPU"), 1000.0
-
-
 def list_line(each: Recommendation, width: int) -> str:
-    """One recommendation on one line of a screen."""
+    """A recommendation in one line of a screen."""
     rank = f"{each.rank:>2}" if each.rank else " -"
     worth = f"{each.worth_gpu_milli_h / 1000:>8,.1f}"
     return cut(f"{rank}  {each.suggestion.id}  {worth}  {printable(each.suggestion.finding)}", width)
 
 
-ONE = 1000
-"""Thousandths in one."""
-FAR = 3
-"""What there is is drawn where it is at most so many times as much as what is asked for."""
-TOO_SHORT = "too short"
-"""Basis of a forecast that is none."""
-UNITS = {"micro-USD/h": ("USD/h", 1_000_000)}
+# --- one, as sections
+
+MAX_TARGETS_SHOWN = 60
+"""Characters of targets in a line; the plan lists them all."""
 
 
-class CapacityStep(NamedTuple):
-    """How the subject gets more: a pool by nodes, a queue by quota."""
-
-    each: int
-    """Of one node, or of one unit of the quota, in thousandths of the chart's unit."""
-    have: int
-    """Nodes there are, or units of the quota."""
-    most: int | None = None
-    """More are not possible as things are set."""
-    ahead: bool = False
-    """They can be ordered for a time to come: the pool grows by itself."""
-
-
-class ForecastPageData(NamedTuple):
-    """What is there before there is a forecast, and what is asked for."""
-
-    version: int
-    now_ms: int
-    subject: str
-    """As `pool:h100`; empty for the cell."""
-    metric: str
-    unit: str
-    """As people read it."""
-    past: tuple[tuple[int, int | None], ...]
-    """(begin of an hour, mean), oldest first."""
-    there_is: int | None
-    """What the subject has: capacity, or quota."""
-    what: str
-    """What that is, in a word."""
-    boot_ms: tuple[int, int] | None
-    """Median and 95th percentile of the time that new nodes take."""
-    sizing: CapacityStep | None
-    subjects: tuple[str, ...]
-    metrics: tuple[str, ...]
-
-
-class Wait(NamedTuple):
-    """A forecast that is not there yet."""
-
-    since_s: float = 0.0
-    problem: str = ""
-    stopped: bool = False
-
-
-def unit_of(metric: str, unit: str) -> tuple[str, int]:
-    """The unit people read, and how many of the series' own make one."""
-    if unit == "milli":
-        return ("GPU" if metric.endswith("gpu") else "CPU"), 1000
-    return UNITS.get(unit, (unit, 1))
-
-
-def thousandths(value: float, metric: str, unit: str) -> int:
-    return round(value * ONE / unit_of(metric, unit)[1])
-
-
-def amount(value: int) -> str:
-    """Thousandths as people read them: whole from 100 on."""
-    return milli(round(value, -3)) if value >= 100 * ONE else milli(round(value, -2))
-
-
-# -- the chart --------------------------------------------------------------------------------------------------------
-
-
-def chart(known: ForecastPageData, found: Forecast | None, wait: Wait, width: int, rows: int) -> list[Section]:
-    """The past, the hours ahead with what lies between p10 and p90, what there is, and when nodes ordered now are
-    ready."""
-    points = _points(known, found)
-    if not points:
-        return [
-            Section(_forecast_title(known), (text_line(_nothing(wait), "warn" if wait.problem else "dim"),), known.unit)
-        ]
-    lows, mids, highs = (tuple(point[i] for point in points) for i in (1, 2, 3))
-    most = max((value for value in (*mids, *highs) if value is not None), default=0)
-    limit = known.there_is if known.there_is is not None and known.there_is <= FAR * max(1, most) else None
-    top = round_top(max(most, limit or 0, 1))
-    begin_ms, end_ms = points[0][0], points[-1][0] + HOUR_MS
-    indent = gutter(top, amount)
-    plot = max(1, width - indent)
-    now = column_at(known.now_ms, begin_ms, end_ms, plot)
-    ready = column_at(known.now_ms + (known.boot_ms or (0, 0))[1], begin_ms, end_ms, plot)
-    ready = None if ready == now else ready
-    drawn = ribbon(lows, mids, highs, plot, rows, top, mark=ready, now=now, limit=limit)
-    axis = time_axis(begin_ms, end_ms, plot, indent)
-    lines: list[Spans] = [*framed(drawn, top, amount), *axis, *_legend(known, found, limit, ready, width)]
-    return [Section(_forecast_title(known), tuple(Line(spans) for spans in lines), _state(known, found, wait))]
-
-
-def _points(known: ForecastPageData, found: Forecast | None) -> list[tuple[int, int | None, int | None, int | None]]:
-    """(begin of an hour, p10, p50, p90): of the past the middle alone, what was."""
-    first = next((index for index, (_, value) in enumerate(known.past) if value is not None), len(known.past))
-    past: list[tuple[int, int | None, int | None, int | None]]
-    past = [(at_ms, None, value, None) for at_ms, value in known.past[first:]]
-    if found is None:
-        return past
-
-    def whole(value: float) -> int:
-        return thousandths(value, found.metric, found.unit)
-
-    ahead = [(hour.at_ms, whole(hour.p10), whole(hour.p50), whole(hour.p90)) for hour in found.hours]
-    begins = found.hours[0].at_ms if found.hours else known.now_ms
-    return [*(point for point in past if point[0] < begins), *ahead]
-
-
-def _forecast_title(known: ForecastPageData) -> str:
-    return f"{printable(known.metric)} of {printable(known.subject.replace(':', ' ')) or 'the cell'}"
-
-
-def _nothing(wait: Wait) -> str:
-    if wait.problem:
-        return wait.problem
-    return "stopped: r asks again" if wait.stopped else "nothing was measured yet; the forecast is being made …"
-
-
-def _state(known: ForecastPageData, found: Forecast | None, wait: Wait) -> str:
-    """The unit, and how the forecast stands."""
-    if wait.since_s:
-        return f"{known.unit} · making the forecast, {wait.since_s:.0f} s, esc stops"
-    if found is None:
-        return f"{known.unit} · {'stopped, r asks again' if wait.stopped else 'no forecast'}"
-    return f"{known.unit} · hourly means · made {timestamp(found.made_ms)[5:16]} UTC"
-
-
-def _legend(
-    known: ForecastPageData, found: Forecast | None, limit: int | None, ready: int | None, width: int
-) -> list[Spans]:
-    parts = [("─ measured, then p50" if found else "─ measured", "bar"), ("│ now", "accent")]
-    if found is not None:
-        parts.insert(1, ("░ p10 to p90", "dim"))
-    if limit is not None:
-        parts.append((f"═ {known.what} {amount(limit)}", "warn"))
-    elif known.there_is is not None:
-        parts.append((f"{known.what} {amount(known.there_is)}, beyond the scale", "dim"))
-    if known.boot_ms is not None:
-        sign = "┊ nodes" if ready is not None else "nodes"
-        parts.append((f"{sign} ordered now are ready in {duration(known.boot_ms[1])} (p95)", "accent"))
-    return legend(parts, width)
-
-
-# -- what it means ----------------------------------------------------------------------------------------------------
-
-
-class CapacityShortfall(NamedTuple):
-    """Where the forecast rises above what there is."""
-
-    first_ms: int
-    peak_ms: int
-    peak: int
-    hours: int
-    sure: bool
-    """The median rises above it too, not the p90 alone."""
-
-
-def shortfall(known: ForecastPageData, found: Forecast) -> CapacityShortfall | None:
-    """None where p90 stays within what there is, or that is not known."""
-    if known.there_is is None:
-        return None
-    over = [
-        (hour.at_ms, thousandths(hour.p50, found.metric, found.unit), thousandths(hour.p90, found.metric, found.unit))
-        for hour in found.hours
-        if hour.at_ms + HOUR_MS > known.now_ms
+def suggestion_sections(each: Recommendation, width: int) -> list[Section]:
+    """All of it, for a page."""
+    suggestion = each.suggestion
+    asks = ("", "A shows the plan and asks") if each.command else ("for people: nothing to propose", "")
+    sections = [
+        Section(printable(suggestion.id), tuple(_what(each, width)), *asks),
+        Section("Before and after", tuple(_tried(each, width)), "tried on a fork"),
+        Section("Evidence", tuple(_evidence(each, width)), suggestion.kind.replace("_", " ")),
     ]
-    over = [each for each in over if each[2] > known.there_is]
-    if not over:
-        return None
-    peak_ms, _, peak = max(over, key=lambda each: (each[2], -each[0]))
-    return CapacityShortfall(
-        over[0][0], peak_ms, peak, len(over), any(middle > known.there_is for _, middle, _ in over)
-    )
+    other = [line for text in suggestion.alternatives for line in hanging("or  ", printable(text), width)]
+    other += hanging("    ", printable(suggestion.counterfactual), width, "", "dim")
+    return [*sections, Section("Otherwise", tuple(other))]
 
 
-def means(known: ForecastPageData, found: Forecast, width: int, *, read_only: bool) -> Section:
-    """Is there enough for what comes, and what can be done about it: lines that lead into the `:` bar."""
-    short = shortfall(known, found)
-    if found.basis == TOO_SHORT:
-        text = "too little was measured to tell what comes: the range seen so far is all that is drawn"
-        return Section("What it means", tuple(text_line(line, "dim") for line in wrap(text, width)))
-    if known.there_is is None:
-        return Section("What it means", (text_line("nothing to compare it with: it has no limit of its own", "dim"),))
-    if short is None:
-        peak = max((thousandths(hour.p90, found.metric, found.unit) for hour in found.hours), default=0)
-        text = f"● p90 stays within the {known.what}: at most {amount(peak)} of {amount(known.there_is)}"
-        return Section("What it means", tuple(text_line(line, "ok") for line in wrap(text, width)))
-    said = f"{'!' if short.sure else '?'} {'p50 and p90 rise' if short.sure else 'p90 rises'} above the {known.what}"
-    when = "now" if short.first_ms <= known.now_ms else f"in {duration(short.first_ms - known.now_ms)}"
-    told = [
-        f"{said} ({amount(known.there_is)}) from {timestamp(short.first_ms)[5:16]} UTC on, {when}: {short.hours:,} of "
-        f"{len(found.hours):,} hours",
-        f"most at {timestamp(short.peak_ms)[5:16]} UTC: {amount(short.peak)} {known.unit}",
-    ]
-    lines = [text_line(line, "bad" if short.sure else "warn") for text in told for line in wrap(text, width)]
-    return Section("What it means", (*lines, *ways(known, short, width, read_only=read_only)), "enter begins the line")
+def _what(each: Recommendation, width: int) -> list[Line]:
+    suggestion = each.suggestion
+    lines = hanging("", printable(suggestion.finding), width, "", "strong")
+    pairs = [("do", action_text(each)), ("worth", worth_text(each))]
+    if suggestion.cost_delta_microusd_hour:
+        delta = suggestion.cost_delta_microusd_hour
+        pairs.append(("costs", f"{'+' if delta > 0 else ''}{money(delta)} an hour"))
+    if each.simulated.cost_microusd_hour is not None:
+        pairs.append(("on twin", f"{signed_spread('money', each.simulated.cost_microusd_hour)} an hour"))
+    if suggestion.expected is not None:
+        pairs.append(("promised", expected_text(suggestion.expected)))
+    pairs.append(("so far", track_text(each.track) if each.track else "none of its kind has come due yet"))
+    pairs += [("model", skill_text(each))] if suggestion.skill else []
+    if each.state != "open":
+        pairs.append(("state", each.state))
+    pairs += [("note", each.note)] if each.note else []
+    pairs.append(("found", f"{timestamp(each.first_ms)} UTC"))
+    return lines + [line for name, text in pairs for line in hanging(f"{name:<10}", printable(text), width)]
 
 
-def ways(known: ForecastPageData, short: CapacityShortfall, width: int, *, read_only: bool) -> list[Line]:
-    """Lines of the `:` bar that try or ask for as much as the peak takes."""
-    kind, _, name = known.subject.partition(":")
-    if known.sizing is None:
-        return [] if kind else [text_line("choose a pool or a queue to act on it", "dim")]
-    name = printable(name)
-    wanted = -(-short.peak // max(1, known.sizing.each))
-    least = f", of which {known.sizing.most:,} may be" if known.sizing.most and wanted > known.sizing.most else ""
-    unit = "nodes" if kind == "pool" else known.unit
-    lines = [text_line(f"that takes {wanted:,} {unit}; there are {known.sizing.have:,}{least}", "")]
-    begun = []
-    if kind == "pool":
-        hours = max(1, -(-(short.first_ms - known.now_ms) // HOUR_MS))
-        begun.append(("try it", f"whatif resize {name} {wanted}"))
-        if not read_only and known.sizing.ahead:
-            begun.append(("order ahead", f"set-targets {name} +{hours}h={wanted}"))
-        elif not read_only:
-            begun.append(("order", f"scale-pool {name} {wanted}"))
-    else:
-        resource = known.unit.lower()
-        begun.append(("try it", f"whatif quota {name} {resource}={wanted}"))
-        if not read_only:
-            begun.append(("more quota", f"set-quota {name} --nominal {resource}={wanted}"))
-    for word, line in begun:
-        lines.append(Line(((fit(f"  {word}", 14), "dim"), (cut(f":{line}", width - 14), "link")), f"compose:{line}"))
+def _tried(each: Recommendation, width: int) -> list[Line]:
+    """The twin's figures of the cell, and of what the suggestion is about."""
+    simulated, about = each.simulated, {each.suggestion.about, *each.suggestion.targets}
+    lines = hanging("", printable(tried_text(simulated, brief=False)), width, "", "dim")
+    rows = [
+        [cut_name(printable(f"{one.subject}: {one.title}" if one.subject else one.title), width // 3),
+         middle(one.unit, one.before), middle(one.unit, one.after), change(one)[0]]
+        for one in simulated.figures
+        if (one.name in ALWAYS_SHOWN and not one.subject) or one.subject in about
+    ]  # fmt: skip
+    if rows:
+        head, *body = table(heads(simulated.figures), rows, (False, True, True, False))
+        lines += [text_line(cut(head, width), "header"), *(text_line(cut(line, width)) for line in body)]
     return lines
 
 
-# -- the rest ---------------------------------------------------------------------------------------------------------
+def _evidence(each: Recommendation, width: int) -> list[Line]:
+    suggestion = each.suggestion
+    lines = [line for item in suggestion.evidence for line in hanging("· ", evidence_text(item), width)]
+    lines += [line for text in suggestion.thin for line in hanging("but ", printable(text), width, "warn")]
+    if suggestion.targets:
+        named = ", ".join(map(printable, suggestion.targets))
+        lines += hanging(f"{len(suggestion.targets):,} target{'s' if suggestion.targets[1:] else ''}  ",
+                         cut(named, MAX_TARGETS_SHOWN), width)  # fmt: skip
+    return lines
 
 
-def held(found: Forecast, width: int) -> list[Section]:
-    """What it rests on, how far such forecasts were right, and every hour."""
-    rests = Section("Rests on", tuple(text_line(line) for line in forecast_head(found, width)), found.basis)
-    skill = tuple(text_line(part) for line in forecast_skill(found) for part in _prose(line, width))
-    hours = Section("Hours ahead", tuple(text_line(line) for line in bars(found, width)), found.metric)
-    return [rests, Section("How they have held", skill, "80% between p10 and p90 is right"), hours]
+def found_sections(each: Recommendation | None, width: int) -> list[Section]:
+    """The finding a proposal follows from, beside the evidence attached to its plan."""
+    if each is None:
+        return []
+    return [Section("Found by the recommender", tuple(found_lines(each, width)), each.suggestion.id)]
 
 
-def _prose(line: str, width: int) -> list[str]:
-    """A sentence in lines of the width; a line of a table as it is."""
-    return [line] if "  " in line or not line else wrap(line, width)
-
-
-def choices(known: ForecastPageData, width: int) -> list[Section]:
-    """Other subjects and other measures of this one; the one that is shown is marked."""
-    of = [("", "the cell")] + [(name, name.replace(":", " ")) for name in known.subjects]
-    return [
-        Section("Of what", tuple(_choice("of", *each, known.subject, width) for each in of), "enter shows it"),
-        Section("Which measure", tuple(_choice("metric", name, name, known.metric, width) for name in known.metrics)),
-    ]
-
-
-def _choice(what: str, value: str, text: str, chosen: str, width: int) -> Line:
-    mark, tone = ("▸ ", "strong") if value == chosen else ("  ", "link")
-    return Line(((mark, "accent"), (cut(printable(text), width - 2), tone)), f"{what}:{value}")
-
-
-def pages(
-    known: ForecastPageData, found: Forecast | None, wait: Wait, width: int, *, read_only: bool
-) -> tuple[list[Section], list[Section]]:
-    """Left: what it means and what it rests on. Right: what else can be looked at."""
-    left: list[Section] = []
-    if found is not None:
-        left = [means(known, found, width, read_only=read_only), *held(found, width)]
-    elif wait.problem:
-        left = [Section("No forecast", tuple(text_line(line, "warn") for line in wrap(wait.problem, width)))]
-    return left, choices(known, width)
-
-
-def measured(values: Sequence[tuple[int, float | None]], metric: str, unit: str) -> tuple[tuple[int, int | None], ...]:
-    """Points of a history in thousandths."""
-    return tuple((at_ms, None if value is None else thousandths(value, metric, unit)) for at_ms, value in values)
+def found_lines(each: Recommendation, width: int, left_out: Sequence[str] = ()) -> list[Line]:
+    """The finding, what it was measured on, what speaks against it, and what doing nothing means. `left_out`: targets
+    that have ended since."""
+    suggestion = each.suggestion
+    told = [("finding", suggestion.finding), *(("evidence", evidence_text(item)) for item in suggestion.evidence)]
+    told += [("but", text) for text in suggestion.thin]
+    told += [("promised", expected_text(suggestion.expected))] if suggestion.expected else []
+    told += [("otherwise", text) for text in suggestion.alternatives[-1:]]
+    if left_out:
+        named = cut(", ".join(map(printable, left_out)), MAX_TARGETS_SHOWN)
+        told.append(("left out", f"{len(left_out):,} that ended since it was found: {named}"))
+    return [line for label, text in told for line in hanging(f"{label:<11}", printable(text), width)]

@@ -36,8 +36,8 @@ SHOWN_NAMES = 5
 
 
 def start(found: Start | None, now_ms: int, ahead_ms: int) -> str:
-    """When a workload starts, from now: `2h (1h..5h)`, with the chance where it is no certainty. `ahead_ms`: how far
-    ahead was looked. Of too few runs for quantiles, what each of them says: `2h in one run`, `1h..3h in 3 runs`."""
+    """Start of a workload from now: `2h (1h..5h)`, with its chance below certainty. `ahead_ms`: how far the twin
+    looked. Too few runs for quantiles give their values: `2h in one run`, `1h..3h in 3 runs`."""
     if found is None:
         return NONE
     within = duration(ahead_ms)
@@ -54,7 +54,7 @@ def start(found: Start | None, now_ms: int, ahead_ms: int) -> str:
 
 
 def runs(count: int) -> str:
-    """How many runs of the twin something rests on."""
+    """A number of runs of the twin."""
     return "one run" if count == 1 else f"{count:,} runs"
 
 
@@ -88,7 +88,7 @@ def _middle(found: Start | None) -> int | None:
 
 
 def outlook_lines(view: Outlook) -> list[str]:
-    """Before and after, one figure a line."""
+    """Figures before and after, one a line."""
     edits = [("what if" if i == 0 else "", printable(text)) for i, text in enumerate(view.edits)]
     lines = [*facts([*(edits or [("what if", "nothing is changed")]), ("rests on", rests_on(view))]), ""]
     told = telling(view.figures)
@@ -121,7 +121,7 @@ def rests_on(view: Outlook) -> str:
 
 
 def telling(figures: Sequence[Figure]) -> list[Figure]:
-    """Without those of queues and tenants that are the same in every seed."""
+    """Figures without those of queues and tenants that no seed changes."""
     return [f for f in figures if f.of == "cell" or (f.change.least, f.change.most) != (0, 0)]
 
 
@@ -139,7 +139,7 @@ def _figure_row(figure: Figure) -> list[str]:
 
 
 def _subject(figure: Figure) -> str:
-    """What the figure is of, in front of its title."""
+    """Subject of a figure, in front of its title."""
     if figure.of == "cell":
         return ""
     return f"{figure.of} {printable(figure.subject)}: " if figure.subject else f"no {figure.of}: "
@@ -175,14 +175,14 @@ def _soonest(view: StartEstimate) -> str:
 
 
 def driver(item: Driver, now_ms: int) -> str:
-    """What decides a start, and in how many of the seeds."""
+    """A cause of a start, and its share of the seeds."""
     when = f", in {duration(item.at_ms - now_ms)}" if item.at_ms is not None and item.at_ms > now_ms else ""
     often = "" if item.chance_permille == 1000 else f" (in {item.chance_permille / 10:g}% of the seeds)"
     return f"{printable(item.text)}{when}{often}"
 
 
 def score_lines(view: ScoreReport) -> list[str]:
-    """How the estimates that were shown compare with what happened."""
+    """Estimates that were shown, compared with the outcome."""
     counted = f"{_many(view.stored, 'estimate')} shown, {view.open:,} of them of work that has not started"
     if not view.scores:
         return [counted, "none can be scored yet"]
@@ -253,7 +253,7 @@ def _many(count: int, noun: str) -> str:
 
 
 def run_line(run: RunStatus, width: int, link: str) -> Line:
-    """One kept run: what was changed, and how far it is."""
+    """A kept run: its edits and its progress."""
     from engine.model.what_if_edits import written
 
     ask = run.ask

@@ -1,19 +1,7 @@
-"""One workload as sections: its state and why, its life over time, its money, processes and lines they wrote.
+"""One workload as sections: state, reasons, timeline, cost, request, placement, relations, processes, and its output.
 
-What lies beside a workload: its money and its deadline, what it waits for and who for it, its array, proposals and
-findings about it, what was said of it. No Textual in here.
-
-The life of a workload as a bar over time and a line per state. No Textual in here.
-
-Each state has a sign of its own, so that the bar reads without colour.
-
-Processes of this machine in words. No Textual in here.
-
-One workload as sections: its state, why it waits and what would end that, where it runs, what happened to it.
-
-No Textual in here.
-
-What programs write, as lines that may be drawn: bytes of any kind come in, in any pieces.
+Each state has its own sign in the timeline, which therefore reads without colour. Output of programs arrives as bytes
+in any pieces and becomes lines that are safe to draw.
 """
 
 from __future__ import annotations
@@ -28,10 +16,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import quoted
-from console.text.plain_tables import BOUND, conditions, terms, unblocking_lines
+from console.text.plain_tables import BOUND, conditions, estimate_line, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, money, printable, timestamp, wrap
 from console.text.tones import state_look
-from console.views.lists import Span
+from console.views.lists import RETURNED, Span
 from console.views.sections import Line, Section, fact, plural, text_line
 from engine.executors.task_files import ProcessReport, TaskView
 from engine.model.queries import Change, GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
@@ -49,7 +37,7 @@ OVER = ("finished", "failed", "cancelled")
 
 
 class WorkloadContext(NamedTuple):
-    """What was asked for besides the workload itself; None: not known yet."""
+    """Answers to the questions besides the workload itself; None: not known yet."""
 
     siblings: tuple[str, ...] | None = None
     """States of members of its array, itself among them: of the first thousand."""
@@ -59,17 +47,17 @@ class WorkloadContext(NamedTuple):
     findings: tuple[tuple[str, str], ...] | None = None
     """(id, what is found) of those about it."""
     job: Mirrored | None = None
-    """What the scheduler says of it that decides, where that is not Muster."""
+    """The deciding scheduler's view of it, where that is not Muster."""
     outside: bool = False
-    """Whether another scheduler decides, whether or not it still knows this job."""
+    """True where another scheduler decides, even if it no longer knows this job."""
     processes: ProcessReport | None = None
-    """What runs for it on this machine."""
-    said: tuple[Change, ...] = ()
-    """What happened to it since this console looks, newest first."""
+    """Its processes on this machine."""
+    events: tuple[Change, ...] = ()
+    """Events of it since this console looks, newest first."""
 
 
 def money_section(view: WorkloadDetail, likely: RuntimeEstimate | None) -> list[Section]:
-    """What it has cost, costs now and may come to; whether it makes its deadline."""
+    """Cost so far, per hour and in the end, and the odds of the deadline."""
     lines = []
     if view.cost_microusd or view.rate_microusd_hour:
         rate = f", {money(view.rate_microusd_hour)} an hour now" if view.rate_microusd_hour else ""
@@ -148,7 +136,7 @@ def _more(count: int) -> list[Line]:
 
 
 def related_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
-    """Where to go from here."""
+    """Links to related lists, proposals and findings."""
     room = max(8, width - 12)
     queue, tenant, array = (cut(printable(name), room) for name in (view.queue, view.tenant, view.array))
     lines = [Line((("queue      ", "dim"), (queue, "link")), _listed("queue", view.queue))]
@@ -182,8 +170,8 @@ def _states(beside: WorkloadContext) -> str:
     return f"  {beside.siblings_total:,} {plural('member', beside.siblings_total)}: {counts}{first}"
 
 
-def said_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
-    """What was told of it as it happened; and that there is no more."""
+def events_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
+    """Recent events of the workload; and that there is no more."""
     lines = [
         Line(
             (
@@ -192,18 +180,18 @@ def said_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> S
                 (cut(printable(item.detail), max(8, width - 28)), "dim"),
             )
         )
-        for item in beside.said[:SHOWN]
+        for item in beside.events[:SHOWN]
     ]
     if beside.job is not None or beside.outside:
         path = f": {printable(beside.job.stdout)}" if beside.job is not None and beside.job.stdout else ""
         lines.append(text_line(cut(f"Slurm runs it: what it writes is on the cluster{path}", max(8, width)), "dim"))
     elif view.run is None:
         lines.append(text_line("this cell's executor is simulated: it writes no log of its own", "dim"))
-    return Section("Said of it", tuple(lines), "since this console looks" if beside.said else "")
+    return Section("Said of it", tuple(lines), "since this console looks" if beside.events else "")
 
 
 def action_section(available: Sequence[Action], context: Context) -> Section:
-    """What can be done with it, and what not and why."""
+    """Actions on it; impossible ones with the reason."""
     lines = []
     for action in available:
         if action.mutates and action.targets == "workload" and context.screen in action.screens:
@@ -223,7 +211,7 @@ SIGNS = {
 }  # fmt: skip
 _BEGINS = {
     "submitted": "queued", "held": "held", "released": "queued", "placed": "placed", "running": "running",
-    "finished": "finished", "failed": "failed", "cancelled": "cancelled", "requeued": "queued",
+    "finished": "finished", "failed": "failed", "cancelled": "cancelled", RETURNED: "queued",
     "suspended": "suspended", "resumed": "queued", "waiting": "waiting", "woke": "queued",
     "checkpointing": "checkpointing",
 }  # fmt: skip
@@ -239,7 +227,7 @@ class TimelineStretch(NamedTuple):
     begin_ms: int
     end_ms: int
     why: str
-    """What is said of how it began."""
+    """Detail of the transition that began it."""
 
 
 def stretches(history: Sequence[HistoryItem], now_ms: int) -> list[TimelineStretch]:
@@ -275,7 +263,7 @@ def bar(found: Sequence[TimelineStretch], width: int) -> tuple[Span, ...]:
 
 
 def timeline(history: Sequence[HistoryItem], now_ms: int, width: int) -> list[Section]:
-    """Where its time went."""
+    """Time spent in each state."""
     found = stretches(history, now_ms)
     if not found:
         return []
@@ -305,10 +293,12 @@ def _stretch_line(stretch: TimelineStretch, width: int) -> Line:
     return Line(((head, ""), (cut(printable(stretch.why), max(0, width - len(head))), "dim")))
 
 
-def history_section(items: Sequence[HistoryItem], now_ms: int, width: int) -> Section:
-    """What happened to it, the newest first."""
+def history_section(
+    items: Sequence[HistoryItem], now_ms: int, width: int, most: int = SHOWN_HISTORY
+) -> Section:  # fmt: skip
+    """Transitions, newest first."""
     lines = []
-    for item in list(reversed(items))[:SHOWN_HISTORY]:
+    for item in list(reversed(items))[:most]:
         glyph, tone = state_look(item.what)
         room = max(8, width - 33)
         lines.append(
@@ -321,8 +311,8 @@ def history_section(items: Sequence[HistoryItem], now_ms: int, width: int) -> Se
                 )
             )
         )
-    if len(items) > SHOWN_HISTORY:
-        lines.append(text_line(f"… and {len(items) - SHOWN_HISTORY:,} before", "dim"))
+    if len(items) > most:
+        lines.append(text_line(f"… and {len(items) - most:,} before", "dim"))
     ago = f"last {duration(now_ms - items[-1].at_ms)} ago" if items else ""
     return Section("History", tuple(lines) or (text_line("none recorded", "dim"),), ago)
 
@@ -347,7 +337,7 @@ def process_sections(view: WorkloadDetail, report: ProcessReport | None, width: 
     if more > 0:
         lines.append(text_line(f"… and {more:,} {plural('task', more)} more", "dim"))
     earlier = f", {len(report.attempts) - 1} before" if len(report.attempts) > 1 else ""
-    return [Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}; l shows what it writes")]
+    return [Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}", "l shows what it writes")]
 
 
 def _line(workload: str, task: TaskView, width: int) -> Line:
@@ -358,12 +348,12 @@ def _line(workload: str, task: TaskView, width: int) -> Line:
 
 
 def task_line(task: TaskView) -> str:
-    """One task in a line."""
+    """A task in a line."""
     return " · ".join([f"{printable(task.name):<10}", f"{task.phase:<8}", *task_facts(task)])
 
 
 def task_facts(task: TaskView) -> list[str]:
-    """What is known of it besides its name and phase."""
+    """Facts of a task besides its name and phase."""
     ran = duration(task.ended_ms - task.started_ms) if task.ended_ms else ""
     words = (
         printable(task.ended),
@@ -377,8 +367,6 @@ def task_facts(task: TaskView) -> list[str]:
     return [word for word in words if word]
 
 
-TOLD_ELSEWHERE = ("cost", "deadline", "after", "array")
-"""Terms that have a section of their own on the page."""
 MAX_COMMAND = 1_000
 """Letters of a command."""
 SHOWN_PLACES = 200
@@ -395,22 +383,48 @@ def workload_columns(
     """Left: how it stands, why it waits and what would end that, where its time and money went, what it asked for.
     Right: where it runs, what it hangs together with, what happened. What is not known yet is not there."""
     beside = beside or WorkloadContext()
+    state, *why = status_sections(view, width, unblocking)
     left = [
-        _workload_state(view),
+        state,
         *process_sections(view, beside.processes, width),
-        *_reasons(view, unblocking, width),
+        *why,
         *timeline(view.history, view.now_ms, width),
         *money_section(view, likely),
         _request(view, width),
     ]
     right = [
         _placement(view, width),
+        # Behind where it runs, which comes first on a small screen.
+        *([run_time_section(likely, width)] if likely is not None and view.state not in OVER else []),
         *dependency_sections(view, width),
         related_section(view, beside, width),
         history_section(view.history, view.now_ms, width),
-        said_section(view, beside, width),
+        events_section(view, beside, width),
     ]
     return left, right
+
+
+def workload_sections(view: WorkloadDetail, likely: RuntimeEstimate | None, width: int) -> list[Section]:
+    """The facts of the workload itself, as its page has them, in one column: for the shell."""
+    return [
+        *status_sections(view, width),
+        *timeline(view.history, view.now_ms, width),
+        *money_section(view, likely),
+        _request(view, width),
+        _placement(view, width, SHOWN),
+        *dependency_sections(view, width),
+        history_section(view.history, view.now_ms, width, SHOWN),
+    ]
+
+
+def status_sections(view: WorkloadDetail, width: int, unblocking: Unblocking | None = None) -> list[Section]:
+    """State of the workload; where it waits also the reasons, and a change that was found to end that."""
+    return [_workload_state(view), *_reasons(view, unblocking, width)]
+
+
+def run_time_section(likely: RuntimeEstimate | None, width: int) -> Section:
+    """Estimate of its whole run time, and its reliability."""
+    return Section("How long it runs", tuple(map(text_line, wrap(estimate_line(likely), width))))
 
 
 def _workload_state(view: WorkloadDetail) -> Section:
@@ -472,7 +486,7 @@ def _request(view: WorkloadDetail, width: int) -> Section:
     if view.checkpoint_interval_ms:
         kept = f", {duration(view.kept_ms)} of work kept" if view.kept_ms else ""
         lines.append(fact("checkpoint", f"every {duration(view.checkpoint_interval_ms)}{kept}"))
-    lines += [fact(name, text) for name, text in terms(view) if name not in TOLD_ELSEWHERE]
+    lines += [fact(name, text) for name, text in terms(view)]
     if view.run is not None:
         lines += _run(view.run, width)
     if view.tags:
@@ -510,11 +524,11 @@ def _group(group: GroupDetail) -> str:
     return "; ".join([text, *conditions(group)])
 
 
-def _placement(view: WorkloadDetail, width: int) -> Section:
+def _placement(view: WorkloadDetail, width: int, most: int = SHOWN_PLACES) -> Section:
     if not view.placement:
         return Section("Where it runs", (text_line("nowhere now", "dim"),))
     asked_close = view.topology is not None and bool(view.topology.required or view.topology.preferred)
-    lines = list(_places(view.placement[:SHOWN_PLACES], asked_close))
+    lines = list(_places(view.placement[:most], asked_close))
     if view.placement_total > len(lines):
         lines.append(text_line(f"… and {view.placement_total - len(lines):,} nodes more", "dim"))
     tasks = sum(place.tasks for place in view.placement)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
 
 ASK_S = 2.0
-"""How often it is asked anew what nothing else tells: records change no state of the cell."""
+"""Interval of questions for new records, which change no state of the cell."""
 
 
 class AuditPane(WordsPane):

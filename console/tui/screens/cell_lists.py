@@ -1,23 +1,8 @@
-"""The pages that list the cell: workloads, queues, nodes, pools, orders, reservations, events; and one queue.
+"""Pages that list objects of the cell, and the page of one queue.
 
-All workloads. Enter opens one.
-
-All queues as a tree: what waits in each, whether it may start, and how much it uses, borrows and lends. Filtered or
-sorted it is a flat list. Enter opens a queue, `x` folds a cohort.
-
-All nodes. Enter opens one.
-
-All pools: how large, what boots and is on order, what they cost. Enter shows a pool's nodes.
-
-All orders of machines, and what has come of them.
-
-Nodes that are kept for later.
-
-What happens in the cell, newest first, as it happens. Enter opens the workload or node an event is about.
-
-While the first line is in view it follows; scrolled away from, it stays where it is read and tells how many are new.
-
-One queue: its quota and who borrows from whom, its objective, what waits in it and why, what runs.
+Lists: workloads, queues, nodes, pools, orders, reservations, events. Enter opens the object under the cursor. The list
+of queues is a tree; a filter or a sort order makes it flat, and `x` folds a cohort. Events follow the newest while the
+first line is in view, and otherwise stay in place and count new ones.
 """
 
 from __future__ import annotations
@@ -36,10 +21,10 @@ from console.tui.widgets.list_pane import ListPane, WordsPane
 from console.tui.widgets.pane import Connect, DetailPane
 from console.tui.widgets.window_table import WindowTable
 from console.views.lists import EVENT_HEADINGS, EventLog
-from console.views.queues import QueuePageData, fetch, queue_columns
+from console.views.queues import QueuePageData, fetch, queue_columns, queue_page
 from console.views.sections import Section
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.queries import Page, Query, QueueDetail, Term
+from engine.model.queries import Term
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -154,7 +139,7 @@ class EventsPane(WordsPane):
             self.filter(self.argument)
         except FilterError as error:
             self.filter("")
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
 
     @property
     def note(self) -> str:
@@ -165,7 +150,7 @@ class EventsPane(WordsPane):
 
     @property
     def _tail(self) -> str:
-        """Whether it follows what happens."""
+        """Words for the title: following, or how many events are new."""
         if self.frozen is None and self.table.at_top:
             return "newest first, following"
         new = self._log.newer_than(self._seen, self._terms)
@@ -200,13 +185,6 @@ class EventsPane(WordsPane):
 
 FAIRNESS_S = 5.0
 """Wall seconds between questions for what all queues hold and deserve: that looks at everything that waits."""
-SHOWN = 8
-"""Workloads of each list."""
-MAX_LEAVES = 200
-_ROW = (
-    "name", "state", "queued", "held", "waiting", "running", "share", "past_share", "gpu_used", "gpu_nominal",
-    "cpu_used", "cpu_nominal", "memory_used", "memory_nominal", "burst",
-)  # fmt: skip
 
 
 class QueuePane(DetailPane[QueuePageData]):
@@ -234,10 +212,7 @@ class QueuePane(DetailPane[QueuePageData]):
         return (ActionTarget(self._queue, self.detail.detail.mode),) if self.detail else ()
 
     def ask(self, client: Client) -> QueuePageData:
-        detail = client.queue(self._queue)
-        page = client.query(Query(kind="queues", columns=_ROW, where=(Term("name", "=", self._queue),), limit=1))
-        row: dict[str, Any] = dict(zip(page.columns, page.rows[0], strict=True)) if page.rows else {}
-        return QueuePageData(detail, row, _waiting(client, detail), _running(client, detail))
+        return queue_page(client, self._queue)
 
     def columns(self, detail: QueuePageData, width: int) -> tuple[list[Section], list[Section]]:
         return queue_columns(detail._replace(fairness=self._fairness), width)
@@ -259,24 +234,8 @@ class QueuePane(DetailPane[QueuePageData]):
         except UnreachableError:
             return  # asked again with the next reload
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         finally:
             self._asking_fairness = False
         self._fairness_at = time.monotonic()
         self._draw()
-
-
-def _of(detail: QueueDetail) -> tuple[Term, ...]:
-    return tuple(Term("queue", "=", name) for name in detail.leaves[:MAX_LEAVES])
-
-
-def _waiting(client: Client, detail: QueueDetail) -> Page:
-    columns = ("id", "wait", "reason", "gpu", "cpu")
-    where = (Term("state", "=", "queued"), *_of(detail))
-    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-wait",), limit=SHOWN))
-
-
-def _running(client: Client, detail: QueueDetail) -> Page:
-    where = (Term("state", "=", "running"), Term("state", "=", "placed"), *_of(detail))
-    columns = ("id", "run", "gpu", "cpu")
-    return client.query(Query(kind="workloads", columns=columns, where=where, sort=("-gpu", "-cpu"), limit=SHOWN))

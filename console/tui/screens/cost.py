@@ -1,10 +1,7 @@
-"""Money: where it goes, now and on the days that are over, and what work would cost by option.
+"""Pages of money: spending by day and budgets, and the price of work that is not submitted.
 
-Where the money goes. What is now is there at once; the days that are over are asked for one by one, once each.
-
-What work would cost, and when it would start, by option: `:cost nodes=4 gpus=8 hours=6`.
-
-The first answer comes within a second; starts that it did not reach are looked for further, with progress, until Esc.
+`:cost` shows current spending at once and asks for each past day once. `:cost nodes=4 gpus=8 hours=6` prices work. Its
+first answer comes within a second; starts it did not reach are searched further, with progress, until Esc.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ TRENDS_EVERY_S = 60.0
 
 
 def cost_page(connect: Connect, argument: str) -> Pane:
-    """Where the money goes; behind words such as `nodes=4 hours=6` what that would cost. Raises SpecError."""
+    """The page of spending, or of a quote where words such as `nodes=4 hours=6` describe work. Raises SpecError."""
     words = argument.split()
     if all(word.partition("=")[0] in ("by", "days") for word in words):
         return CostPane(connect, read(words))
@@ -179,7 +176,7 @@ class CostPane(ChartPane[Spending]):
                 self._draw()
         except MusterError as error:
             self._stopped = True
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         finally:
             if by == self._asked.by:
                 self._filling = None
@@ -278,7 +275,7 @@ class QuotePane(ChartPane[QuoteResult]):
 
     @property
     def copyable(self) -> str:
-        """What asks the same from the shell."""
+        """The shell command that asks the same."""
         return shlex.join(["muster", "cost", *flags(self._words)])
 
     @property
@@ -330,7 +327,7 @@ class QuotePane(ChartPane[QuoteResult]):
             self._further = str(error)
             if self.detail is None:
                 self._chart.show(asking(self._words, self._further, max(20, self.size.width - 4)))
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         self._stand_still()
 
     def _request(self, client: Client) -> QuoteRequest:

@@ -1,7 +1,7 @@
-"""A draft: what the rules and the model would do, side by side; and the list of the drafts that are kept.
+"""Pages of drafts: one draft of the rules and of the model side by side, and the list of kept drafts.
 
-The draft by rule is there at once and can be proposed while the model still thinks. Nothing is done here: what is
-proposed is read, and voted on, on the page of its proposal.
+The draft of the rules is there at once and can be proposed while the model still works. A draft changes nothing: a
+proposal made from it is read and voted on on its own page.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
 
 LOOK_S = 0.25
-"""How often a draft that is being made is looked at."""
+"""Interval of looks at a draft in the making."""
 SIDE_BY_SIDE = 120
 """From this width on two drafts stand side by side."""
 USAGE = ":draft [--llm] [--explain|--runbook] [--from ID] [--texts-of ID] [--pick CHOICE] QUESTION"
@@ -74,7 +74,7 @@ class DraftPane(DetailPane[DraftPage]):
 
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
-        """One for each thing that can be done with it now; its state says which."""
+        """A target for each possible step; its state tells which."""
         if self.detail is None:
             return ()
         run, standing = self.detail.run, self.detail.standing
@@ -104,7 +104,7 @@ class DraftPane(DetailPane[DraftPage]):
         try:
             await self.stop()
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
 
     async def stop(self) -> None:
         """Have the model think no further. Raises MusterError."""
@@ -115,11 +115,11 @@ class DraftPane(DetailPane[DraftPage]):
         self.reload()
 
     async def again(self) -> None:
-        """The same question once more, for the cell as it is now. Raises MusterError."""
+        """Ask the same question again, for the cell as it is now. Raises MusterError."""
         await self._ask_anew(model=False)
 
     async def ask_model(self) -> None:
-        """The same question once more, to the model too. Raises MusterError."""
+        """Ask the same question again, of the model too. Raises MusterError."""
         await self._ask_anew(model=True)
 
     async def _ask_anew(self, *, model: bool) -> None:
@@ -179,7 +179,7 @@ def _proposable(draft: Draft | None) -> bool:
 
 
 class DraftsPane(DetailPane[tuple[tuple[DraftRun, ...], int]]):
-    """Those that the engine keeps, newest first; Enter shows one."""
+    """The kept drafts, newest first; Enter opens one."""
 
     NAME = "drafts"
     TWO_FROM = 10_000  # never: one list
@@ -247,12 +247,12 @@ def is_draft_id(text: str) -> bool:
 
 
 def is_pick(text: str) -> bool:
-    """Whether it is a choice of a draft there is, as in `--pick 2 D-3`."""
+    """True for a choice of a kept draft, as in `--pick 2 D-3`."""
     return re.fullmatch(r"--pick [0-9]{1,2} D-[0-9]{1,11}", text) is not None
 
 
 def report_of(task: str, line: str) -> Callable[[int], DraftAsk]:
-    """What stands behind `:handover` and `:incident`: how far back, and `--llm`. Gives the question as it is asked at a
+    """Read the argument of `:handover` or `:incident`: how far back, and `--llm`. Returns the question as a function of
     cell time. Raises SpecError."""
     words = line.split()
     model = "--llm" in words
@@ -268,8 +268,8 @@ def report_of(task: str, line: str) -> Callable[[int], DraftAsk]:
 
 
 def ask_of(line: str) -> DraftAsk:
-    """What stands behind `:draft`: flags first, then the question as it is, whatever signs are in it; nothing: what
-    stands out in the cell. Raises SpecError."""
+    """Read the argument of `:draft`: flags, then the question as typed; without one, the cell's own findings. Raises
+    SpecError."""
     task: Task = "act"
     given: dict[str, str] = {}
     model = False

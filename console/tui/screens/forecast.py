@@ -1,10 +1,7 @@
-"""What is to come: demand of the hours ahead, and what if, before and after edits that the twin runs.
+"""Pages of the future: the forecast of demand, and what-if runs of the twin.
 
-Demand of the past and of the hours ahead. The past is there at once; the forecast is made beside the page.
-
-What if: edits are put together, the twin runs ahead with and without them, and before and after are compared.
-
-Runs are kept by the engine's process; the edits that are being put together are this page's own.
+The forecast page shows the past at once and the forecast when it is ready. The what-if page collects edits, has the
+twin run with and without them, and compares both. The engine's process keeps the runs; edits belong to the page.
 """
 
 from __future__ import annotations
@@ -20,9 +17,9 @@ from console.client.change_feed import in_thread
 from console.text.progress_line import TimeLeft
 from console.text.terminal_text import cut, duration, fit, printable, wrap
 from console.tui.widgets.pane import AsOf, ChartPane, Connect, DetailPane, SectionsView
+from console.views.forecast import ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
 from console.views.lists import meter
 from console.views.sections import Line, Section, text_line
-from console.views.suggestions import ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
 from console.views.what_if import outlook_sections, rests_on, run_line
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.queries import Query
@@ -43,14 +40,14 @@ if TYPE_CHECKING:
 HOURS = 48
 PAST_HOURS = 48
 SHOWN = ("demand_gpu", "demand_cpu", "demand_nodes", "used_gpu", "used_cpu", "waiting", "running", "cost_rate", "price")
-"""What can be chosen on the page; others are asked for by name."""
+"""Subjects to choose from on the page; others are asked for by name."""
 MAX_QUEUES = 100
 AGAIN_S = 5.0
 """Hours pass slowly: what happens in the cell has this page ask no more often."""
 
 
 class ForecastPageQuery(NamedTuple):
-    """What stands behind `:forecast`."""
+    """Argument of `:forecast`."""
 
     subject: str = ""
     metric: str = ""
@@ -266,7 +263,7 @@ def known(client: Client, asked: ForecastPageQuery) -> ForecastPageData:
 
 
 def _usual(overview: Overview, pool: PoolOverview | None) -> str:
-    """What the engine foretells when no metric is named."""
+    """Default metric of a subject."""
     capacity = overview.capacity if pool is None else pool.capacity
     return "demand_gpu" if capacity.get("gpu_milli") else "demand_cpu"
 
@@ -274,7 +271,7 @@ def _usual(overview: Overview, pool: PoolOverview | None) -> str:
 def _there_is(
     client: Client, overview: Overview, pool: PoolOverview | None, of: str, name: str, metric: str
 ) -> tuple[int | None, str, CapacityStep | None]:
-    """What the subject has of what is measured, in thousandths; what that is; how it gets more."""
+    """Capacity of the subject in thousandths, a word for it, and its unit of growth."""
     resource = {"gpu": "gpu_milli", "cpu": "cpu_milli"}.get(metric.rpartition("_")[2], "")
     if metric not in ("demand_nodes", "demand_gpu", "demand_cpu", "used_gpu", "used_cpu"):
         return None, "", None
@@ -295,14 +292,14 @@ def _there_is(
 
 
 def _boot_ms(client: Client, pool: PoolOverview | None) -> tuple[int, int] | None:
-    """Of the pool, or of the slowest there is."""
+    """Boot time of the pool, or of the slowest pool."""
     sizes = client.scaling().pools
     times = [each.scaling.boot_ms for each in sizes if each.scaling and (pool is None or each.pool == pool.name)]
     return max(times, key=lambda both: both[1], default=None)
 
 
 LOOK_S = 0.5
-"""How often a run that goes on is looked at."""
+"""Interval of looks at a run that goes on."""
 
 
 class WhatIfRuns(NamedTuple):
@@ -340,7 +337,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
 
     @property
     def as_of(self) -> AsOf | None:
-        """Of when the cell was forked."""
+        """Moment at which the cell was forked."""
         shown = self.detail.shown if self.detail else None
         return None if shown is None else AsOf(shown.version, shown.at_ms)
 
@@ -378,10 +375,10 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         try:
             await self.stop()
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
 
     def _far(self, run: RunStatus) -> str:
-        """How far a run is, for how long still, and how it is stopped."""
+        """Progress of a run, its time left, and the key that stops it."""
         if run.id != self._paced:
             self._paced, self._pace = run.id, TimeLeft()
         left_s = self._pace.step("run", run.progress_permille, 1000).left_s
@@ -395,7 +392,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
     # --- putting together
 
     def add(self, edit: AnyEdit) -> None:
-        """One more edit."""
+        """Add an edit."""
         self.edits.append(edit)
         self._draw()
 

@@ -1,11 +1,7 @@
-"""The nodes of the cell: the map of them with its tiles, and the page of one node.
+"""Pages of nodes: the topology map, and one node.
 
-A map of tiles with a cursor, drawn with Textual's Line API: its cost is that of the lines in view.
-
-The cell as a map: zones, blocks, racks, nodes. Enter goes closer, `z` or Esc back out, `m` colours it by something
-else. What acts on a domain acts on its nodes, by id.
-
-One node: what it has, what is free on it and on each device, and the workloads bound to it.
+The map shows zones, blocks, racks or nodes as tiles with a cursor. Enter zooms in, `z` or Esc zooms out, `m` changes
+the colouring. An action on a domain acts on its nodes, by id. Only lines in view are drawn.
 """
 
 from __future__ import annotations
@@ -75,10 +71,10 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("enter", "choose", show=False),
     ]
 
-    class Moved(Message):
+    class CursorMoved(Message):
         """The cursor is on another tile, or the tile under it has changed."""
 
-    class Chosen(Message):
+    class TileChosen(Message):
         """Enter, or a click on the tile under the cursor."""
 
     class Beyond(Message):
@@ -115,7 +111,7 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
             same = min(self.cursor, max(0, len(tiles) - 1)) if level == self._level else 0
         self.tiles, self._spots, self._level, self.cursor = tiles, spots, level, same
         self._arrange()
-        self.post_message(self.Moved())
+        self.post_message(self.CursorMoved())
 
     def _arrange(self) -> None:
         """Find places for the tiles at this size."""
@@ -166,7 +162,7 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
             self._refresh_tile(old)
             self._refresh_tile(tile)
             self._reveal()
-            self.post_message(self.Moved())
+            self.post_message(self.CursorMoved())
 
     def _refresh_tile(self, tile: int) -> None:
         if tile < len(self._layout.line_of):
@@ -209,7 +205,7 @@ class TileMap(ScrollView, can_focus=True, inherit_bindings=False):
 
     def action_choose(self) -> None:
         if self.tile is not None:
-            self.post_message(self.Chosen())
+            self.post_message(self.TileChosen())
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
@@ -351,14 +347,14 @@ class TopologyPane(DetailPane[HeatMap]):
         if self.detail is None:
             self.map.told = str(error)
             self.map.refresh()
-        self.post_message(self.Failed(error))
+        self.post_message(self.AskFailed(error))
 
     def land(self) -> None:
         self.screen.set_focus(self.map)
 
     # --- moving
 
-    @on(TileMap.Moved)
+    @on(TileMap.CursorMoved)
     def _moved(self) -> None:
         if self._acted_of != self._here:
             self._acts_on = "asks for its nodes …"
@@ -367,7 +363,7 @@ class TopologyPane(DetailPane[HeatMap]):
             self._rest = self.set_timer(REST_S, self._find_nodes)
         self._draw_facts()
 
-    @on(TileMap.Chosen)
+    @on(TileMap.TileChosen)
     def _chosen(self) -> None:
         tile, shown = self.map.tile, self.detail
         if tile is None or shown is None:
@@ -380,12 +376,12 @@ class TopologyPane(DetailPane[HeatMap]):
             self._look_at(self._view._replace(level=closer, within=self._way(tile, shown)), "")
 
     def _way(self, tile: HeatTile, shown: HeatMap) -> Known:
-        """Where the tile is, down to itself; a node is found without it."""
+        """Path of the tile in the topology, itself included; a node is found without it."""
         levels = LEVELS[: min(LEVELS.index(shown.level) + 1, len(LEVELS) - 1)]
         return tuple((level, getattr(tile, level)) for level in levels)
 
     def zoom_out(self) -> None:
-        """One level back, to the tile that was zoomed into."""
+        """Go back one level, to the tile that was zoomed into."""
         if self._out:
             view, tile = self._out.pop()
             self._look_at(view._replace(colouring=self._view.colouring), tile)
@@ -427,7 +423,7 @@ class TopologyPane(DetailPane[HeatMap]):
     # --- acting
 
     def acted_on(self, action: Action, context: Context) -> tuple[ActionTarget, ...]:
-        """Of a domain those that the action is possible for: nobody has chosen the others."""
+        """Nodes of a domain for which the action is possible."""
         if len(context.targets) < 2:
             return context.targets
         return tuple(
@@ -446,7 +442,7 @@ class TopologyPane(DetailPane[HeatMap]):
         self.run_worker(self._ask_nodes(), exclusive=True, group="nodes")
 
     async def _ask_nodes(self) -> None:
-        """Who would be acted on: the nodes of the tile, each by its id and state."""
+        """Ask for the nodes of the tile, by id and state: the targets of an action."""
         tile, shown, here = self.map.tile, self.detail, self._here
         if tile is None or shown is None:
             return

@@ -1,15 +1,8 @@
-"""What lies outside this cell: the mirror of an outside scheduler, intents to it, and the fleet of cells.
+"""Pages about other schedulers and cells: the mirror, intents, and the fleet.
 
-The mirror of an outside scheduler: how fresh it is, what it costs there, what it leaves out.
-
-What is wanted of an outside scheduler, and what came of it.
-
-One intent to an outside scheduler: the page on which a person says what came of it.
-
-What a person says of an intent in doubt, on the console: asked for with what is known of it, done, and told.
-
-Several cells as one: `:fleet`; and one submission: `:fleet ID`. The fleet's own process is asked, whatever cell the
-console is attached to.
+The mirror page shows freshness, cost and omissions. An intent is a change sent to the external scheduler; a person
+says on its page what came of one in doubt. `:fleet` asks the fleet's own process, whatever cell the console is
+attached to.
 """
 
 from __future__ import annotations
@@ -28,8 +21,14 @@ from console.forms.gate_arguments import intent_number
 from console.forms.settings import load
 from console.text.terminal_text import printable, wrap
 from console.tui.widgets.pane import AsOf, Connect, DetailPane
-from console.views.intents import answer_text, detail_columns, intent_columns, standing, title_of
-from console.views.mirror import mirror_columns
+from console.views.external_scheduler import (
+    answer_text,
+    detail_columns,
+    intent_columns,
+    mirror_columns,
+    standing,
+    title_of,
+)
 from console.views.sections import Section, plural, text_line
 from engine.external.mirror_report import MirrorReport
 from engine.model.errors import MusterError, NotFoundError, NotSentError, RefusedError, SpecError
@@ -94,7 +93,7 @@ class IntentsPane(DetailPane[IntentsReport]):
 
 
 ASK_S = 5.0
-"""How often Slurm is asked anew: it is a look at the cluster itself, not at its mirror."""
+"""Interval of questions to Slurm itself, not to its mirror."""
 
 
 class IntentPane(DetailPane[IntentDetail]):
@@ -153,7 +152,7 @@ def settle_undone(app: MusterApp, argument: str) -> None:
 
 
 def _chosen(app: MusterApp, argument: str) -> int:
-    """What was typed, or what is under the cursor. Raises SpecError, RefusedError."""
+    """The intent that was typed, or the one under the cursor. Raises SpecError, RefusedError."""
     import argparse
 
     name = argument.strip() or next((target.id for target in app.navigator.current.targets), "")

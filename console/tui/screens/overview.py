@@ -44,7 +44,7 @@ class OverviewPane(DetailPane[OverviewData]):
 
     @property
     def TAILS(self) -> bool:  # type: ignore[override]
-        """What has just happened is told where there is a third column."""
+        """True where there is a third column, which shows recent events."""
         return self.app.size.width >= VERY_WIDE
 
     def ask(self, client: Client) -> OverviewData:
@@ -81,7 +81,7 @@ class OverviewPane(DetailPane[OverviewData]):
         self.reload()
 
     async def _ask_beside(self) -> None:
-        """What may take long never keeps the page waiting: it is drawn when it comes."""
+        """Ask for slow readings on a worker; the page is drawn when they come."""
         try:
             self._beside = await in_thread(lambda: beside(self.connect()))
         except UnreachableError:

@@ -1,13 +1,7 @@
-"""What people vote on: the approval policy, freezes, reviews and runbooks, and what a person does with them.
+"""Pages of the approval policy, freezes, reviews and runbooks, and the actions of a person there.
 
-The approval policy: what waits for votes, when plans do not run, what is in force; and the reviews.
-
-What a person does with the policy, with freezes, reviews and versions of runbooks: asked for, signed where that is
-needed, done, and told.
-
-The shelf of runbooks, and one of them: its typed front matter, its prose framed, and how it is run.
-
-From a runbook to a proposal: its inputs, a dry run on a fork that is looked at, and the real one put to the vote.
+Changes are confirmed, and signed where the policy asks for it. A runbook is shown with typed front matter and framed
+prose. It is tried on a fork before its plan is proposed.
 """
 
 from __future__ import annotations
@@ -57,7 +51,7 @@ if TYPE_CHECKING:
 
 
 ASK_S = 5.0
-"""How often it is asked anew: votes and freezes change no state of the cell."""
+"""Interval of questions for votes and freezes, which change no state of the cell."""
 
 
 class KeptPolicy(NamedTuple):
@@ -175,14 +169,14 @@ MIN_FOUND = 10
 """Letters of what a review found: `runbooks.gate.decisions.MIN_COMMENT`."""
 MIN_REASON = 3
 WIDTH = 80
-"""At which what a vote on a policy or a runbook was shown as is hashed for its signature."""
+"""Cells at which the text of a candidate is laid out and hashed for a signature."""
 
 
 async def _asked(
     app: MusterApp, sections: Callable[[int], list[Section]], deed: str, ending: Ending, *, digest: str = "",
     least: int | None = None,
 ) -> str | None:  # fmt: skip
-    """What was written; None: no."""
+    """The text that was written; None for no."""
     from console.tui.decision_dialogs import DecideDialog
 
     dialog = DecideDialog(sections, deed, ending, digest=digest, least_reason=least, clock=app.clock)
@@ -198,7 +192,7 @@ def approve_policy(app: MusterApp, argument: str) -> None:
 
 
 def reject_policy(app: MusterApp, argument: str) -> None:
-    """One no ends it."""
+    """Vote no. One no ends a candidate."""
     app.steering.tell(lambda: _vote(app, "reject"))
 
 
@@ -491,7 +485,7 @@ class RunbookPane(DetailPane[RunbookView]):
         return client.runbook(self._runbook_id)
 
     def reload(self) -> None:
-        """What it says does not change with the cell: asked for once, and by `r`."""
+        """Ask once; the content does not change with the cell. `r` asks again."""
         if self.detail is None:
             super().reload()
 
@@ -509,7 +503,7 @@ class RunbookPane(DetailPane[RunbookView]):
         return left, right
 
     def _look_for_ends(self) -> None:
-        """Of each column the last line, laid out as it is now, is or was on the screen."""
+        """Note that the last line of each column was on the screen."""
         before = list(self._unread)
         for at, view in enumerate((self._left, self._right)):
             seen = view.size.height and view.scroll_offset.y + view.size.height >= self._lengths[at]
@@ -527,7 +521,7 @@ class RunbookPane(DetailPane[RunbookView]):
                 self.run_worker(self._try(), group="try", exclusive=True)
 
     async def _try(self) -> None:
-        """Whether it applies now, by what its inputs are when nobody gives them."""
+        """Try the runbook with its default inputs: does it apply now?"""
         ask = RunbookAsk(id=self._runbook_id, dry_run=True)
         try:
             self._tried = await in_thread(lambda: self.connect().run_runbook(ask))

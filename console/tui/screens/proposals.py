@@ -1,13 +1,8 @@
-"""What might be done and what is proposed: recommendations, the list of proposals, and each of them.
+"""Pages of recommendations and proposals.
 
-All proposals, what needs a person first. Enter opens one.
-
-One proposal: the page on which it is approved. The plan first, from the typed plan alone; then who has voted, how
-far it is, what has changed since; and what people wrote, framed.
-
-A vote for it is taken once the end of the plan has been on the screen.
-
-What stands out and what might be done: the list, and one of them with all it rests on.
+The list of proposals begins with those that need a person. The page of a proposal shows the plan from its typed form,
+then votes, progress, changes since, and the words of people in a frame. A vote is taken after the end of the plan has
+been on the screen. The page of recommendations lists them and explains the one under the cursor.
 """
 
 from __future__ import annotations
@@ -27,12 +22,8 @@ from console.tui.widgets.list_pane import WordsPane
 from console.tui.widgets.pane import AsOf, Connect, DetailPane, SectionsView
 from console.tui.widgets.window_table import WindowTable
 from console.views.decision_needs import (
-    found_lines,
-    found_sections,
-    keys_note,
     press_next,
     request_of,
-    suggestion_sections,
     unverified,
     waiting_step,
 )
@@ -41,18 +32,18 @@ from console.views.proposal import (
     LIST_HEADINGS,
     SHOWN_STATES,
     Fresh,
-    carried_sections,
-    head_section,
+    decision_sections,
     headings,
     list_rows,
-    plan_sections,
-    stale_section,
-    step_section,
-    vote_section,
-    word_sections,
 )
 from console.views.sections import Line, Section, text_line
-from console.views.suggestions import followed_text, list_line
+from console.views.suggestions import (
+    followed_text,
+    found_lines,
+    found_sections,
+    list_line,
+    suggestion_sections,
+)
 from engine.model.errors import MusterError, RefusedError
 from engine.model.queries import Query, Term
 from recommender.findings.suggestions import MAX_TARGETS, Recommendation, Recommendations, Suggestion
@@ -67,12 +58,12 @@ if TYPE_CHECKING:
 
 
 ASK_S = 2.0
-"""How often it is asked anew what nothing else tells: votes change no state of the cell."""
+"""Interval of questions for votes, which change no state of the cell."""
 DRAW_S = 1.0
 SHARE = 20
 """An answer that took so long is asked for again after so many times that: the engine answers between its turns."""
 OVER_S = 30.0
-"""How often those that are over are asked for."""
+"""Interval of questions for finished proposals."""
 MAX_OPEN, MAX_OVER = 64, 8
 """Proposals that are listed: under way, and of each state in which they are over."""
 OVER = tuple(sorted(typed_plan.ENDED - set(SHOWN_STATES)))
@@ -140,7 +131,7 @@ class ProposalsPane(WordsPane):
         return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, self._caller.now_ms)
 
     def _ask(self, now: float) -> None:
-        """Those that are over in small portions, and seldom."""
+        """Ask for proposals; finished ones in small portions, and seldom."""
         client = self.connect()
         under_way = client.proposals(SHOWN_STATES, MAX_OPEN)
         gone = {each.id for each in self._found if each.state in SHOWN_STATES} - {each.id for each in under_way}
@@ -158,10 +149,9 @@ class ProposalsPane(WordsPane):
 
 
 PROPOSAL_REFRESH_S = 1.0
-"""How often it is asked anew what nothing else tells, as long as something can become of it: votes change no state of
-the cell."""
+"""Interval of questions for votes on an open proposal; they change no state of the cell."""
 SELDOM_S = 5.0
-"""The same for what is over."""
+"""Interval for a finished proposal."""
 IS_SUGGESTION = re.compile("R-[a-z2-7]{5}")
 
 
@@ -171,7 +161,7 @@ class ProposalPage(NamedTuple):
     at: float
     """Monotonic clock when that was answered."""
     fresh: Fresh | None
-    """What a stale one would do now."""
+    """A stale proposal, as it would be now."""
 
 
 class ProposalPane(DetailPane[ProposalPage]):
@@ -215,7 +205,7 @@ class ProposalPane(DetailPane[ProposalPage]):
 
     @property
     def note(self) -> str:
-        """What to press next, or for what it waits."""
+        """The key to press next, or the reason for waiting."""
         if self.detail is None:
             return ""
         shown = self.detail.proposal
@@ -250,7 +240,7 @@ class ProposalPane(DetailPane[ProposalPage]):
 
     @property
     def plan_width(self) -> int:
-        """Of the plan as it was read."""
+        """Width at which the plan was read."""
         return self._plan_width
 
     def refuse_unread(self) -> None:
@@ -284,7 +274,7 @@ class ProposalPane(DetailPane[ProposalPage]):
         return ProposalPage(shown, caller, self._clock(), fresh)
 
     async def _ask_found(self, rec_id: str) -> None:
-        """What it follows from, where that still stands: asked for once, beside the page, which does not wait."""
+        """Ask once for the finding it follows from, on a worker."""
         self._asked_found = True
         try:
             self._found = await in_thread(lambda: self.connect().recommendation(rec_id))
@@ -293,7 +283,7 @@ class ProposalPane(DetailPane[ProposalPage]):
         self._draw()
 
     def _proposed_now(self, client: Client, shown: Proposal) -> Fresh:
-        """What proposing it again would show: looked at, never done in its place."""
+        """Preview of the proposal as it would be now. Nothing is proposed."""
         try:
             return Fresh(client.preview(request_of(shown)))
         except RefusedError as error:
@@ -304,17 +294,12 @@ class ProposalPane(DetailPane[ProposalPage]):
     def columns(self, detail: ProposalPage, width: int) -> tuple[list[Section], list[Section]]:
         shown, me = detail.proposal, detail.caller.me
         now_ms = self._now_ms(detail)
-        plan = [head_section(shown, now_ms, width), *plan_sections(shown, width), *carried_sections(shown, width)]
+        plan, standing = decision_sections(
+            shown, now_ms, me, width, detail.fresh, caller=detail.caller, found=found_sections(self._found, width)
+        )
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
         self._plan_width = width
-        stands = [
-            vote_section(shown, width, me, keys_note(detail.caller), nobody_named=not detail.caller.keys),
-            *step_section(shown, width),
-            *stale_section(shown, width, detail.fresh),
-            *found_sections(self._found, width),
-            *word_sections(shown, width),
-        ]
-        return plan, stands
+        return plan, standing
 
     def _now_ms(self, detail: ProposalPage) -> int:
         """The engine's wall clock."""
@@ -381,7 +366,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
     @property
     def _alone(self) -> bool:
-        """Where there is one column, the explanation takes the place of the list."""
+        """True where there is one column, in which the explanation takes the place of the list."""
         return bool(self._shown) and not self._right.display
 
     def clear_one(self) -> bool:
@@ -399,7 +384,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
-        """What it could be proposed as; a suggestion is no object of the cell."""
+        """The chosen suggestion as a target of actions, though it is no object of the cell."""
         chosen = self.chosen()
         if chosen is None:
             return ()
@@ -516,9 +501,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
             found=lambda width: found_lines(chosen, width, over), follow=True,
         )  # fmt: skip
 
-    @on(SectionsView.Moved)
+    @on(SectionsView.LinkMoved)
     def _moved(self) -> None:
-        """What is explained follows the cursor."""
+        """Explain the suggestion under the cursor."""
         if self._left.has_focus and not self._alone and self._right.display:
             self._shown = self._left.link.removeprefix(LINK)
             self._draw()

@@ -1,11 +1,7 @@
-"""What a person sets for themselves: settings with where each comes from, the theme, and views with a name.
+"""Pages of personal settings: settings with their origin, the theme, and bookmarks.
 
-What is set, by what, and what it means. `:settings NAME=VALUE` begins a change, `:settings -NAME` takes one out of
-the file; nothing is changed before a person has chosen where.
-
-What `t` and `:theme NAME` do.
-
-Views with a name. Enter goes to one, `x` takes it away, `y` copies its line.
+`:settings NAME=VALUE` begins a change and `:settings -NAME` removes one from the file. Nothing changes before a person
+has chosen session or file. A bookmark is a `:` line with a name: Enter follows it, `x` removes it, `y` copies it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""One workload, why it waits and where it runs, and what its tasks write as a log that follows.
+"""Pages of one workload, and of the output of its tasks.
 
-One workload: its state, why it waits and what would end that, where it runs, what happened to it.
-
-Lines of a log, the newest at the bottom. Draws with the Line API, so that it costs what is in view.
-
-What a task of a workload has written on this machine, and goes on writing: the newest at the bottom.
+The page of a workload asks for what is slow (unblocking change, estimates, proposals, findings) after the first paint.
+The output page follows the end of a log and draws only the lines in view.
 """
 
 from __future__ import annotations
@@ -24,13 +21,12 @@ from textual.strip import Strip
 
 from console.actions.registry import ActionTarget, Context
 from console.client.change_feed import in_thread
-from console.text.plain_tables import estimate_line
-from console.text.terminal_text import cut, fit, mebibytes, permille, printable, wrap
+from console.text.terminal_text import cut, fit, mebibytes, permille, printable
 from console.text.tones import drawn, tones
 from console.tui.widgets.drawing import MOVES, LeanScroll, OneLine, part
 from console.tui.widgets.list_pane import TablePane
 from console.tui.widgets.pane import Connect, DetailPane, Pane
-from console.views.mirror import job_section
+from console.views.external_scheduler import job_section
 from console.views.sections import Line, Section, plural, text_line
 from console.views.what_if import eta_section
 from console.views.workload import LogLines, WorkloadContext, action_section, as_left, task_line, workload_columns
@@ -49,7 +45,7 @@ SAID = 12
 MAX_SIBLINGS = 1_000
 MAX_PROPOSALS = 64
 LOOK_S = 0.5
-"""How long the engine may hold the question how far a run of the twin is."""
+"""Longest time the engine may hold a question for a run's progress."""
 OVER = ("finished", "failed", "cancelled")
 
 
@@ -91,7 +87,7 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
 
     def columns(self, detail: WorkloadDetail, width: int) -> tuple[list[Section], list[Section]]:
         app = cast("MusterApp", self.app)
-        beside = self._beside._replace(said=tuple(app.events.about(detail.id, SAID)))
+        beside = self._beside._replace(events=tuple(app.events.about(detail.id, SAID)))
         left, right = workload_columns(detail, width, self._unblocking, self._likely, beside)
         if self._eta is not None:
             left.insert(1, self._eta_section(self._eta, width))
@@ -99,21 +95,17 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             answer = self._eta.answer if self._eta is not None else None
             estimate = answer if isinstance(answer, StartEstimate) else None
             left.insert(1, job_section(self._beside.job, width, estimate))
-        if self._likely is not None and detail.state not in OVER:
-            lines = tuple(map(text_line, wrap(estimate_line(self._likely), width)))
-            # Behind where it runs, which comes first on a small screen.
-            right.insert(1, Section("How long it runs", lines))
         context = Context(self.NAME, self.TARGETS, self.targets, app.context().connected)
         right.append(action_section(list(app.actions.values()), context))
         return left, right
 
-    def told_before(self) -> list[Section]:
-        """What the list told of it from which it was opened."""
+    def placeholder_sections(self) -> list[Section]:
+        """The row of the list from which it was opened."""
         stack = cast("MusterApp", self.app).navigator.stack
         below = stack[-2] if len(stack) > 1 else None
         row = below.table.row_with(self._workload_id) if isinstance(below, TablePane) else None
         if row is None:
-            return super().told_before()
+            return super().placeholder_sections()
         named = zip(cast("TablePane", below).table.headings, row.cells, strict=False)
         lines = [Line(((fit(heading.title.lower(), 11), "dim"), cell)) for heading, cell in named]
         return [Section(self.crumb, tuple(lines), "loading the rest …")]
@@ -156,8 +148,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         return eta_section(run.answer, width)
 
     async def _look_beside(self, array: str) -> None:
-        """Its array, and what proposals and findings say of it: asked for once in each of its states, one after the
-        other, so that the page waits for none of them."""
+        """Ask for its array, processes, job, proposals and findings, one after the other. Asked once in each state of
+        the workload; the page does not wait."""
         if array:
             with suppress(MusterError):
                 page = await in_thread(partial(_siblings, self.connect, array))
@@ -181,8 +173,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         self._draw()
 
     async def _search(self, reasons: tuple[Reason, ...]) -> None:
-        """What would let it start takes a while to find: the page is shown without it first. Whatever keeps the engine
-        from answering, the page itself meets too and tells."""
+        """Ask for the change that would let it start, which takes a while. Errors are left to the page's own
+        question."""
         with suppress(MusterError):
             found = await in_thread(lambda: self.connect().unblocking(self._workload_id))
             if reasons is self._searched:
@@ -190,15 +182,15 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
                 self._draw()
 
     async def _estimate(self) -> None:
-        """What has been learnt of work like it. Nothing is shown where that cannot be asked."""
+        """Ask for the estimate of its run time. Errors show nothing."""
         with suppress(MusterError):
             self._likely = await in_thread(lambda: self.connect().estimate(self._workload_id))
             self._draw()
 
 
 def _mirrored(connect: Connect, workload_id: str) -> Mirrored | None:
-    """Its job in the scheduler that decides; None where that has forgotten it. Raises NotFoundError where there is no
-    such scheduler."""
+    """Its job in the deciding scheduler; None where that has forgotten it. Raises NotFoundError where there is no such
+    scheduler."""
     client = connect()
     try:
         return client.mirrored(workload_id)
@@ -232,7 +224,7 @@ def findings_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str],
 
 
 MAX_LINES = 20_000
-"""Held at once: of more the oldest go, and come back when they are scrolled to."""
+"""Lines in memory. Older ones are dropped, and read again on scrolling up."""
 
 
 class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
@@ -266,13 +258,13 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
         self._tones: dict[str, Style] = {}
 
     def show(self, lines: Sequence[str], open_line: str = "") -> None:
-        """These instead."""
+        """Replace all lines."""
         self.lines = list(lines)
         self._open_line = open_line
         self._settle()
 
     def add(self, lines: Sequence[str], open_line: str) -> int:
-        """These behind the others; `open_line` is not ended yet. Returns how many of the oldest had to go."""
+        """Append lines; `open_line` has not ended. Returns the number of oldest lines dropped."""
         self.lines += lines
         self._open_line = open_line
         gone = max(0, len(self.lines) - MAX_LINES)
@@ -282,7 +274,7 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
         return gone
 
     def put_before(self, lines: Sequence[str]) -> None:
-        """These above the others, which stay where they are read."""
+        """Prepend lines. The lines in view stay in place."""
         self.lines[:0] = lines
         self._settle(len(lines))
 
@@ -353,11 +345,11 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
 FIRST = 256 << 10
 """Bytes of the end that are shown first, and that are read at once when somebody goes further back."""
 WAIT_S = 10.0
-"""Of one question for more."""
+"""Longest time of one question for more output."""
 PAUSE_S = 0.3
 """Between two looks where more may come: what is written in it is drawn at once."""
 AGAIN_S = 2.0
-"""Before the next try where there was nothing, or nobody."""
+"""Pause before the next try without new output or without an engine."""
 
 
 class OutputPane(Pane):
@@ -414,7 +406,7 @@ class OutputPane(Pane):
         self.run_worker(self._follow(), exclusive=True, group="follow")
 
     def next_task(self) -> None:
-        """That of the next member of the gang, or of the attempt before once all were seen."""
+        """Go to the next member of the gang, or to the attempt before once all were seen."""
         attempts = self._report.attempts if self._report is not None else ()
         here = next((each for each in attempts if self._part and each.attempt == self._part.attempt), None)
         if here is None or self._part is None:
@@ -443,7 +435,7 @@ class OutputPane(Pane):
             await _sleep(pause)
 
     async def _read_on(self) -> None:
-        """What is new. Raises MusterError."""
+        """Read new output. Raises MusterError."""
         before = self._part
         if before is None:
             request = OutputRequest(
@@ -491,7 +483,7 @@ class OutputPane(Pane):
         self._head.show([part(f"  {task_line(shown)}" if shown is not None else "", tone), part(more, "accent")])
 
     def _say(self, error: MusterError) -> None:
-        """Nothing to show. While the engine is away the banner says so."""
+        """Say that there is nothing to show. While the engine is away the banner says so."""
         if self._part is None and not isinstance(error, UnreachableError):
             self._view.empty = str(error)
             self._view.show(())
@@ -516,7 +508,7 @@ class OutputPane(Pane):
             self._begin = before if before < self._begin else 0
             self._view.put_before(LogLines().take(data))
         except MusterError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AskFailed(error))
         finally:
             self._earlier = False
 

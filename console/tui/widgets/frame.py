@@ -1,12 +1,6 @@
-"""The frame around every page: what it says of the moment, and header, tabs, title, banner and footer.
+"""The frame around every page: header, tabs, title, banner, footer, and the notice for a terminal that is too small.
 
-The frame around every page: header, tabs, title, banner, footer, and a message for a terminal that is too small.
-
-What the frame around a page says: the first line, the banner, and how old the page's data are. No Textual in here.
-
-Ages are measured with a clock that never goes back and also counts while the machine sleeps, never with a wall clock.
-
-What the frame shows of the moment: the first line, the banner, the title, the keys of the footer.
+Ages are measured with a monotonic clock that also counts while the machine sleeps.
 """
 
 from __future__ import annotations
@@ -35,14 +29,14 @@ if TYPE_CHECKING:
 TABS = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "suggestions", "forecast", "proposals", "runbooks",
 )  # fmt: skip
-"""What the digits open, 1 to 9 and 0."""
+"""Pages of the digits 1 to 9 and 0."""
 PAGE_OF_TAB: dict[str, str] = {"suggestions": "recommendations"}
-"""Of the tabs that are called otherwise than their page."""
+"""Tabs with another name than their page."""
 
 MAX_JUMP_LINES = 6
 """For the pages behind `g`, above the footer."""
 CRUMB = "crumb"
-"""Before the depth of a page, in what a click on its name means."""
+"""Prefix of a click on a page of the trail, before its depth."""
 MAX_CRUMBS = 5
 """Pages that the title names beside the root; those between are dots."""
 
@@ -78,7 +72,7 @@ class Frame(Covered, Vertical):
 
     @property
     def lines(self) -> tuple[OneLine, ...]:
-        """What tells where one is and what can be done there."""
+        """The lines of the frame."""
         return self._tabs, self._title, self._footer
 
     def show_top(self, spans: Sequence[Span]) -> None:
@@ -102,8 +96,8 @@ class Frame(Covered, Vertical):
         self.show_tabs(self._here)
 
     def show_title(self, crumbs: Sequence[str], note: str, age: Sequence[Span] = ()) -> None:
-        """Where one is, what of how much is shown, and at the right end how old that is. A click on a page that lies
-        below goes there."""
+        """Show the trail, the counts, and the age of the data at the right end. A click on a page of the trail goes
+        there."""
         parts: list[Part] = [part("  ")]
         first = max(1, len(crumbs) - MAX_CRUMBS)
         for depth, crumb in enumerate(crumbs[:-1], 1):
@@ -115,7 +109,7 @@ class Frame(Covered, Vertical):
         self._title.show([*parts, part(crumbs[-1], "head"), part("   "), part(note, "dim")], right)
 
     def show_jumps(self, offers: Sequence[tuple[str, str, str]]) -> None:
-        """What the next key means, while a prefix waits for it; none: it waits no longer."""
+        """Show the keys of a prefix while it waits; none: it waits no longer."""
         lines: list[list[Part]] = [[part(" g ", "key"), part("and then ", "off")]] if offers else []
         used = 12
         for key, title, action in offers:
@@ -130,7 +124,7 @@ class Frame(Covered, Vertical):
             line.show(lines[index] if index < len(lines) else [])
 
     def show_footer(self, offers: Sequence[tuple[Action, str]]) -> None:
-        """What can be done here; what cannot is dimmed and says why when tried."""
+        """Show the possible actions. Impossible ones are dimmed and give their reason when tried."""
         left: list[Part] = []
         right: list[Part] = []
         for action, reason in offers:
@@ -148,7 +142,7 @@ class Frame(Covered, Vertical):
 NEW_S = 3.0
 """Data that are no older than this are called new: one answer takes its time."""
 MISSED = 3
-"""So many refreshes that did not come are too many."""
+"""Missed refreshes after which data count as old."""
 OUTDATED_MS = 5_000
 """Cell time after which data are old although the state of the cell is the same: waits and ages go on."""
 
@@ -160,7 +154,7 @@ def since_boot() -> float:
 
 
 SILENT_S = 10.0
-"""It answers every second: after so many something is wrong with it, or with the way to it."""
+"""Silence after which the connection counts as broken; an engine answers every second."""
 
 
 class VersionSighting(NamedTuple):
@@ -170,7 +164,7 @@ class VersionSighting(NamedTuple):
 
 
 class DataAge:
-    """What is known of how far the cell is, and since when."""
+    """Version of the cell, and the moment at which it was learnt."""
 
     def __init__(self, version: int = 0, at_ms: int = 0) -> None:
         self.version = version
@@ -196,7 +190,7 @@ class DataAge:
 
 
 class Age(NamedTuple):
-    """How old what is shown is."""
+    """Age of the data in view."""
 
     seconds: float
     """Never below zero."""
@@ -256,7 +250,7 @@ def _pace(health: Health) -> str:
 
 
 def lost_banner(problem: str, lost_for_s: float, retry_in_s: float, at_ms: int) -> str:
-    """What the banner says while the engine does not answer."""
+    """Banner while the engine does not answer."""
     retry = f"retry in {retry_in_s:.0f}s" if retry_in_s >= 1 else "connecting"
     age = f" · data of {timestamp(at_ms, date=False)}" if at_ms else ""
     lost_for = duration(max(0, int(lost_for_s * 1000)))
@@ -264,14 +258,14 @@ def lost_banner(problem: str, lost_for_s: float, retry_in_s: float, at_ms: int) 
 
 
 def silent_banner(silent_s: float) -> str:
-    """What the banner says while there is a connection and nothing comes over it; empty while something does."""
+    """Banner while a connection brings no data; empty while it does."""
     if silent_s < SILENT_S:
         return ""
     return f" ! the engine has said nothing for {duration(int(silent_s * 1000))}: it is very busy, stopped, or gone"
 
 
 def unwritable_banner(health: Health) -> str:
-    """What the banner says while nothing can be recorded, or what is shown is old; empty while all is well."""
+    """Banner while nothing can be recorded or the mirror is behind; empty otherwise."""
     if health.journal_error:
         problem = printable(health.journal_error)
         return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
@@ -285,7 +279,7 @@ WIDE = 100
 
 
 class FrameDrawing:
-    """One per app. Nothing is drawn that reads as before: `Frame` sees to that."""
+    """Draws the frame, one per app. `Frame` skips lines that read as before."""
 
     def __init__(self, app: MusterApp, production: Sequence[str]) -> None:
         """`production`: patterns of names of cells that are."""
@@ -339,10 +333,10 @@ class FrameDrawing:
             app.frame.show_title([page.crumb for page in app.navigator.stack], pane.note, age)
 
     def footer(self) -> None:
-        """What the keys mean now."""
+        """Keys and their meaning now."""
         self._app.frame.show_footer(registry.footer(list(self._app.actions.values()), self._app.context()))
 
     def jumps(self) -> None:
-        """What the next key means, while a prefix waits for it."""
+        """Keys behind a waiting prefix, and their meaning."""
         jumps = self._app.keys.jumps
         self._app.frame.show_jumps(jumps.offers() if jumps.waiting else [])

@@ -1,10 +1,6 @@
-"""A page that is a table or lists one kind of thing: its place, filter, order, columns and marks.
+"""Pages that are a table, and pages that list one kind of object: place, filter, order, columns, marks.
 
-A page that is a table: where one is in it, what is marked, whether it stands still, and what takes long on it.
-
-Which columns a person wants of each list: kept for every later opening of the page.
-
-A page that lists one kind of thing: filter, order, columns and marks.
+The chosen columns of each list are kept for later openings.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ class PageWork(Protocol):
 
     @property
     def note(self) -> str:
-        """How far it is, for the title; empty once it is over."""
+        """Progress, for the title; empty once it is over."""
         ...
 
     def stop(self) -> bool:
@@ -89,7 +85,7 @@ class TablePane(Pane):
 
     @property
     def notes(self) -> list[str]:
-        """What the title tells of the table whatever is listed: what is under way, and that it stands still."""
+        """Notes of any table in the title: work under way, and that it is frozen."""
         told = [self.work.note] if self.work is not None and self.work.note else []
         return told + ([self.frozen_note] if self._still is not None else [])
 
@@ -97,7 +93,7 @@ class TablePane(Pane):
         return dict(self.table.place._asdict())
 
     def put_back(self, place: dict[str, Any]) -> None:
-        """What was put into it by hand or by another version counts for nothing."""
+        """Restore the place. Invalid values of hand or of another version are ignored."""
         numbers = [place.get(name) for name in ("index", "top", "x")]
         if all(isinstance(number, int) and 0 <= number < 1 << 40 for number in numbers):
             index, top, x = (int(number) for number in numbers if isinstance(number, int))
@@ -118,7 +114,7 @@ class TablePane(Pane):
         self.table.reload()
 
     def look_again(self) -> None:
-        """What is frozen is looked at once more and then stays as it is."""
+        """Ask again; a frozen list then stays as it is."""
         if self._still is not None:
             self._still = AsOf(0, 0)
         self.table.look_again()
@@ -136,7 +132,7 @@ class TablePane(Pane):
 
     @on(WindowTable.LoadFailed)
     def _load_failed(self, event: WindowTable.LoadFailed) -> None:
-        self.post_message(self.Failed(event.error))
+        self.post_message(self.AskFailed(event.error))
 
 
 class WordsPane(TablePane):
@@ -152,7 +148,7 @@ class WordsPane(TablePane):
 
     @property
     def counts(self) -> list[str]:
-        """How many rows there are, and by which words; nothing before the first answer."""
+        """Number of rows, and the filter; nothing before the first answer."""
         if self._window is None:
             return []
         if not self._filter:
@@ -198,7 +194,7 @@ def _key(kind: Kind) -> str:
 
 
 def _session(app: Any) -> SessionState:
-    """That of the app; one that ends with the process where it has none."""
+    """Session of the app, or one that ends with the process."""
     if getattr(app, "session", None) is None:
         from console.forms.session_state import SessionState
 
@@ -293,7 +289,7 @@ class ListPane(TablePane):
         return False
 
     def fetcher(self, view: ListView) -> Fetch:
-        """What fetches the rows of this view, on a thread."""
+        """The function that fetches rows of this view, on a thread."""
         return partial(fetch_rows, self.connect, view)
 
     def _ask_anew(self, place: TablePosition | None = None) -> None:
@@ -314,7 +310,7 @@ class ListPane(TablePane):
     @on(WindowTable.TooMany)
     def _too_many(self) -> None:
         error = RefusedError(f"one plan takes at most {MOST:,} {self.KIND}", "Narrow the filter, or act in portions")
-        self.post_message(self.Failed(error))
+        self.post_message(self.AskFailed(error))
 
     @on(WindowTable.Loaded)
     def _check_marks(self) -> None:

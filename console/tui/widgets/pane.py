@@ -1,14 +1,7 @@
-"""What every page is, and a page of sections: lines with links, in columns or below a chart.
+"""Base of every page, and pages of sections: lines with links, in columns or below a chart.
 
-What every page is: a pane that asks the engine when it is in view, and says where it is and what is selected.
-
-Panes stay mounted while something lies on top of them, so that Back finds the same row.
-
-A column of sections: headed lines of which some are links. The cursor goes from link to link.
-
-A page about one thing: sections of lines, in one column, in two, or in three on a very wide screen.
-
-A page with a chart across its whole width, and columns of sections below it.
+A pane asks the engine while it is in view, and tells its place and its selected objects. It stays mounted below other
+pages, so that Back finds the same row. The cursor of a page of sections moves from link to link.
 """
 
 from __future__ import annotations
@@ -43,10 +36,10 @@ Connect = Callable[[], "Client"]
 
 
 class AsOf(NamedTuple):
-    """Of when data are."""
+    """Version and time of data."""
 
     version: int
-    """Of the cell's state; 0 where they are of no version."""
+    """Version of the cell's state; 0 for data of no version."""
     at_ms: int
     """Cell time, Unix milliseconds UTC."""
 
@@ -60,7 +53,7 @@ class PageStep(NamedTuple):
 
 
 class Pane(Covered, Vertical):
-    """One page. The app shows one at a time and calls `reload` when something may have changed."""
+    """A page. The app shows one at a time and calls `reload` when something may have changed."""
 
     DEFAULT_CSS = """
     Pane { height: 1fr; width: 1fr; }
@@ -68,13 +61,13 @@ class Pane(Covered, Vertical):
     NAME: ClassVar[ScreenName]
     TARGETS: ClassVar[TargetKind] = ""
     EVERY_S: ClassVar[float] = 1.0
-    """How often it is asked anew at most, while something happens: of an older page the title says how old it is."""
+    """Shortest interval of questions while something happens. The title tells the age of the page."""
     TAILS: ClassVar[bool] = False
-    """It tells what happens one by one."""
+    """True for a page that lists events one by one."""
     argument: str = ""
-    """What stood behind its name when it was opened."""
+    """Argument of its `:` line."""
     awaited: PageStep | None = None
-    """Where it is to go once it is put up."""
+    """Place to go to once it is mounted."""
 
     class Changed(Message):
         """Title, count or selection differ: header and footer want a look."""
@@ -93,7 +86,7 @@ class Pane(Covered, Vertical):
             super().__init__()
             self.line = line
 
-    class Failed(Message):
+    class AskFailed(Message):
         """The engine refused what this page asked."""
 
         def __init__(self, error: MusterError) -> None:
@@ -121,7 +114,7 @@ class Pane(Covered, Vertical):
 
     @property
     def as_of(self) -> AsOf | None:
-        """Of when what is shown is; None while nothing is, or where time does not matter."""
+        """Version and time of the data in view; None where there are none, or time does not matter."""
         return None
 
     def place(self) -> dict[str, Any]:
@@ -133,16 +126,16 @@ class Pane(Covered, Vertical):
 
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
-        """What an action would act on."""
+        """Objects an action would act on."""
         return ()
 
     def acted_on(self, action: Action, context: Context) -> tuple[ActionTarget, ...]:
-        """Which of the targets an action is for: all of them, where a person has chosen each."""
+        """The targets an action is for: all of them, where a person has chosen each."""
         return context.targets
 
     @property
     def copyable(self) -> str:
-        """What `y` copies."""
+        """The text that `y` copies."""
         return " ".join(target.id for target in self.targets)
 
     def reload(self) -> None:
@@ -169,7 +162,7 @@ class Pane(Covered, Vertical):
 
     @property
     def frozen(self) -> AsOf | None:
-        """Of when what is shown stays, because a person has stopped its updates; None while it follows the cell."""
+        """Time of the data that stay because a person froze the page; None while it follows the cell."""
         return None
 
     def freeze(self) -> None:
@@ -201,7 +194,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.link = link
 
-    class Moved(Message):
+    class LinkMoved(Message):
         """The person went to another link."""
 
     class Neighbour(Message):
@@ -229,7 +222,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
 
     @property
     def lines(self) -> list[Line]:
-        """What is shown, headings among it."""
+        """All lines of the column, headings among them."""
         return self._lines
 
     @property
@@ -354,7 +347,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
         old, self._cursor = self._cursor, target
         self._refresh_line(old)
         self._refresh_line(target)
-        self.post_message(self.Moved())
+        self.post_message(self.LinkMoved())
         if target < top:
             self.scroll_to(y=max(0, target - 2), animate=False)
         elif target >= top + height:
@@ -393,7 +386,8 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
 
 
 def _head(section: Section, width: int) -> Line:
-    note = cut(section.note, max(0, width - cell_len(section.title) - 3))
+    beside = "; ".join(filter(None, (section.note, section.keys)))
+    note = cut(beside, max(0, width - cell_len(section.title) - 3))
     rule = width - cell_len(section.title) - cell_len(note) - 2
     return Line(((section.title, "head"), (" " + "─" * rule + " ", "rule"), (note, "dim")))
 
@@ -443,13 +437,13 @@ class DetailPane(Pane, Generic[D]):
         raise NotImplementedError
 
     def columns(self, detail: D, width: int) -> tuple[list[Section], list[Section]]:
-        """What is shown, for columns of this width."""
+        """The sections of the left and the right column, for columns of this width."""
         raise NotImplementedError
 
     def third(
         self, detail: D, left: list[Section], right: list[Section], width: int
     ) -> tuple[list[Section], list[Section], list[Section]]:
-        """What is shown in three columns, of what is in two otherwise."""
+        """The sections in three columns."""
         return spread([*left, *right])
 
     def compose(self) -> ComposeResult:
@@ -460,11 +454,11 @@ class DetailPane(Pane, Generic[D]):
                 yield self._third
 
     def on_mount(self) -> None:
-        self._left.show(self.told_before())
+        self._left.show(self.placeholder_sections())
         self.reload()
 
-    def told_before(self) -> list[Section]:
-        """What is shown until the details have come."""
+    def placeholder_sections(self) -> list[Section]:
+        """Sections that are shown until the details have come."""
         return [loading(self.crumb)]
 
     def place(self) -> dict[str, Any]:
@@ -509,7 +503,7 @@ class DetailPane(Pane, Generic[D]):
             self.run_worker(self._ask())
 
     async def _ask(self) -> None:
-        """One question at a time; what changed meanwhile is asked for once more."""
+        """Ask until nothing has changed meanwhile, one question at a time."""
         try:
             while self._again and self.is_attached:
                 self._again = False
@@ -523,10 +517,10 @@ class DetailPane(Pane, Generic[D]):
             self._asking = False
 
     def _refused(self, error: MusterError) -> None:
-        """What was read before stays. While the engine is away the banner says so, not the page."""
+        """Report an error. Data that were read before stay; while the engine is away the banner says so."""
         if self.detail is None and not isinstance(error, UnreachableError):
             self._left.show([Section(self.crumb, (text_line(str(error), "bad"),))])
-        self.post_message(self.Failed(error))
+        self.post_message(self.AskFailed(error))
 
     def on_resize(self) -> None:
         self._right.display = self.ALWAYS_TWO or self.size.width >= self.TWO_FROM
@@ -595,7 +589,7 @@ class ChartPane(DetailPane[D]):
     ChartPane #chart { height: auto; margin-bottom: 1; }
     """
     CHART_SHARE: ClassVar[int] = 2
-    """One of so many lines of the page are the chart's rows."""
+    """Divisor of the page's height that gives the rows of the chart."""
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
@@ -603,7 +597,7 @@ class ChartPane(DetailPane[D]):
         self._chart.can_focus = False
 
     def chart(self, detail: D, width: int, rows: int) -> list[Section]:
-        """What is above the columns, in `width` cells; the chart itself has so many rows."""
+        """Sections above the columns, in `width` cells; the chart itself has that many rows."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:

@@ -65,7 +65,7 @@ class PromptBar(Vertical):
             super().__init__()
             self.text = text
 
-    class Cancelled(Message):
+    class BarCancelled(Message):
         """Esc: as if nothing had been typed."""
 
     class Ready(Message):
@@ -144,17 +144,17 @@ class PromptBar(Vertical):
             self.action_cancel()
 
     def tell(self, words: str) -> None:
-        """What goes on, in the place of what Tab would give."""
+        """Show progress in place of the completions."""
         self._hint.show([part("   "), part(words, "off")])
 
     @property
     def has_keys(self) -> bool:
-        """What is typed goes into its line: a click may have taken the focus elsewhere."""
+        """True while keys go into its line, wherever a click has put the focus."""
         return self.app.focused is self._input
 
     @property
     def typed(self) -> str:
-        """What stands before the cursor."""
+        """Text before the cursor."""
         return self._input.value[: self._input.cursor_position]
 
     def point_at(self, error: SpecError, start: int = -1, end: int = -1) -> None:
@@ -206,7 +206,7 @@ class PromptBar(Vertical):
         self.post_message(self.Edited(event.value))
 
     async def on_key(self, event: events.Key) -> None:
-        """Behind the input: what was typed or pasted before these keys is there when they act."""
+        """Handle keys after the input did, so that text typed or pasted before them is there."""
         if event.key in _STEPS:
             event.stop()
             event.prevent_default()
@@ -218,7 +218,7 @@ class PromptBar(Vertical):
         self.post_message(self.Accepted(event.value))
 
     def action_cancel(self) -> None:
-        self.post_message(self.Cancelled())
+        self.post_message(self.BarCancelled())
 
     def complete(self, step: int) -> None:
         """Put the next candidate in place of the word under the cursor; where the engine is still asked, the first of

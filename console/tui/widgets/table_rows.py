@@ -1,15 +1,7 @@
-"""What a table is drawn from: rows in memory, rows marked, widths of columns, and lines as strips.
+"""Model of a table: rows in memory, marked rows, column widths, and lines as strips.
 
-The rows of a table that are in memory: chunks of them around what is in view, and what is to be fetched next. No
-Textual in here.
-
-Rows that a person has marked, one by one, as a range, or all that match. No Textual in here.
-
-What an action then acts on is exactly these ids; it is never more than one plan takes.
-
-The columns of a table: how wide each is, where it begins, and what its title says. No Textual in here.
-
-The lines of a table as strips: heading, rows, and what stands where no row is.
+Rows are held in chunks around the lines in view. Marks are made one by one, as a range, or on all rows that match; an
+action acts on exactly these ids, at most as many as one plan may take.
 """
 
 from __future__ import annotations
@@ -53,7 +45,7 @@ class RowChunks:
         return next((row for _, rows in self._chunks.values() for row in rows if row.id == name), None)
 
     def ask_again(self) -> None:
-        """What is here is old from now on."""
+        """Mark all rows as old."""
         self.generation += 1
 
     def clear(self) -> None:
@@ -123,7 +115,7 @@ class Selection:
         return True
 
     def take(self, rows: Iterable[Row]) -> None:
-        """These instead."""
+        """Replace the rows."""
         self._turns += 1
         self.anchor = None
         self.marked = {row.id: row for row in rows}
@@ -179,7 +171,7 @@ GUTTER = 2
 GAP = 2
 """Cells behind each column."""
 LEVELS = ("", "²", "³")
-"""Behind the arrow of the second and third column that rows are sorted by."""
+"""Signs behind the arrow of the second and third sorted column."""
 
 
 class Columns:
@@ -203,7 +195,7 @@ class Columns:
         return grown
 
     def arrow(self, name: str) -> str:
-        """Behind the title of a column that the rows are sorted by: which way, and whether it decides first."""
+        """Sign behind the title of a sorted column: direction, and rank among the sorted columns."""
         for level, (column, down) in enumerate(self.order[: len(LEVELS)]):
             if column == name:
                 return (" ↓" if down else " ↑") + LEVELS[level]
@@ -226,7 +218,7 @@ class Columns:
         return GUTTER + GAP + (self.widths(across)[0] if self._widths else 0)
 
     def edges(self, across: int) -> Iterator[int]:
-        """How far it can be scrolled so that a column begins where the frozen one ends."""
+        """Scroll offsets at which a column begins where the frozen one ends."""
         at = 0
         yield at
         for width in self.widths(across)[1:]:
@@ -248,7 +240,7 @@ NAMES = frozenset(("id", "name", "queue", "parent", "pool", "node", "rack", "ten
 
 
 class VisibleCells(NamedTuple):
-    """Which cells of a line are in view."""
+    """Range of cells of a line that is in view."""
 
     width: int
     shift: int

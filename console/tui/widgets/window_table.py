@@ -30,10 +30,10 @@ Fetch = Callable[[int, int], Window]
 
 
 class TablePosition(NamedTuple):
-    """Where in a table a person is."""
+    """Place of a person in a table."""
 
     index: int = 0
-    """Of the row under the cursor."""
+    """Index of the row under the cursor."""
     id: str = ""
     top: int = 0
     """Index of the first row in view."""
@@ -166,17 +166,17 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     @property
     def headings(self) -> tuple[Heading, ...]:
-        """Of the rows that are asked for."""
+        """Columns of the rows that are asked for."""
         return self._next[0]
 
     @property
     def fetch(self) -> Fetch | None:
-        """What gives the rows that are shown."""
+        """The function that gives the rows."""
         return self._fetch
 
     @property
     def matched(self) -> int:
-        """How many rows there are; -1 before the first answer."""
+        """Number of rows; -1 before the first answer."""
         return self._rows.matched
 
     @property
@@ -221,7 +221,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self.run_worker(self._load())
 
     async def _load(self) -> None:
-        """One question at a time, until everything in view is there and new, and its neighbours are there."""
+        """Load rows until those in view are new and their neighbours are there, one question at a time."""
         try:
             while (wanted := self._next_range()) is not None:
                 assert self._fetch is not None
@@ -253,7 +253,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         return wanted[0] <= self.scroll_offset.y < wanted[0] + wanted[1]
 
     def _covers(self, window: Window, moved: int) -> bool:
-        """Whether it has the rows that are in view once all have moved so far."""
+        """True where the window has the rows that come into view after a move by so many."""
         top = self.scroll_offset.y + moved
         bottom = min(top + self.size.height, window.matched)
         return window.start <= top and bottom <= window.start + len(window.rows)

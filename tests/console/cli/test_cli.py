@@ -159,7 +159,7 @@ def test_overview_fits_an_incident_note(shell: Shell, capsys: pytest.CaptureFixt
 
 def test_why_tells_the_reason_or_that_there_is_none(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("why", "second") == 0
-    assert "InsufficientCapacity:" in capsys.readouterr().out
+    assert "▸ InsufficientCapacity" in capsys.readouterr().out
     assert shell("why", "first") == 0
     assert "does not wait" in capsys.readouterr().out
     assert shell("why", "second", "--json") == 0
@@ -171,10 +171,10 @@ def test_why_tells_what_would_let_it_start_and_that_this_was_tried(
 ) -> None:
     version = loop.engine.version
     assert shell("why", "second") == 0
-    lines = capsys.readouterr().out.splitlines()
+    told = " ".join(capsys.readouterr().out.split())
     change = "16 GPU more of model H100 in rack r0, as room for 2 tasks of 1 CPU + 8 GPU"
-    assert f"would start if: {change} (verified on a fork at v{version:,})" in lines
-    assert "  needs: room for 2 tasks more" in lines
+    assert f"would start if: {change} (verified on a fork at v{version:,})" in told
+    assert "→ room for 2 tasks more" in told
     assert shell("why", "second", "--json") == 0
     found = json.loads(capsys.readouterr().out)["unblocking"]["found"]
     assert [edit["do"] for edit in found["edits"]] == ["add_pools", "add_nodes"]
@@ -188,9 +188,9 @@ def test_why_says_unknown_and_what_was_tried(
 ) -> None:
     loop.call(lambda engine: engine.command(Hold(ids=("second",))))
     assert shell("why", "second") == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     at = lines.index(f"would start if: unknown; tried on a fork at v{loop.engine.version:,}")
-    assert lines[at + 1] == "  second is released: then InsufficientCapacity"
+    assert lines[at + 1] == "second is released: then InsufficientCapacity"
 
 
 def test_why_tells_how_long_it_may_run_and_what_that_rests_on(
@@ -198,7 +198,7 @@ def test_why_tells_how_long_it_may_run_and_what_that_rests_on(
 ) -> None:
     assert shell("why", "first") == 0
     told = "(from its requested time; of finished runs none like it; no such estimate has been scored yet)"
-    assert told in capsys.readouterr().out
+    assert told in " ".join(capsys.readouterr().out.split())
     plain = msgspec.structs.replace(gpu_job("plain"), estimate_ms=0)
     loop.call(lambda engine: engine.command(Submit(workloads=(plain,))))
     assert shell("why", "plain") == 0
@@ -207,7 +207,7 @@ def test_why_tells_how_long_it_may_run_and_what_that_rests_on(
     loop.call(lambda engine: engine.command(Submit(workloads=jobs)))
     loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
     assert shell("why", "train-0") == 0
-    told = capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
     assert " finished runs, 12 of the same tenant, name and size; p90 held in 100%, p50 within 2x in 100% of " in told
     assert shell("why", "train-0", "--json") == 0
     assert json.loads(capsys.readouterr().out)["estimate"]["p50_ms"] == pytest.approx(HOUR_MS, rel=0.01)
@@ -331,10 +331,13 @@ def test_a_smaller_quota_names_who_would_go_and_evicts_only_when_told(
     assert shell(*smaller, "--yes") == 4
     assert "'first'" in capsys.readouterr().err
     assert shell(*smaller, "--over", "evict", "--dry-run") == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "a: nominal gpu not set -> 16 GPU" in out
     assert "requeue first (running, 32 GPU" in out
-    assert "undo: Set quota of a back to nominal gpu not set, borrowing limit gpu not set" in out
+    assert (
+        "To take it back (approved with it) Set quota of a back to nominal gpu not set, borrowing limit gpu not set"
+        in out
+    )
     assert shell("get", "workloads", "first", "--json") == 0
     assert json.loads(capsys.readouterr().out)["state"] == "running"
     assert shell(*smaller, "--over", "evict", "--yes") == 0

@@ -16,7 +16,17 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from console.cli.linear_conversation import LONGEST, Conversation, Lines, news, run
-from console.cli.linear_pages import LISTS, PAGES, QUOTED, SpokenLine, changes, part_of, row_said, said_of, spoken
+from console.cli.linear_pages import (
+    LISTS,
+    PAGES,
+    QUOTED,
+    SpokenLine,
+    changes,
+    page_reader,
+    spoken,
+    spoken_row,
+    spoken_sections,
+)
 from console.client.credentials import Identity
 from console.client.remote import RemoteClient
 from console.forms.settings import ConsoleSettings
@@ -72,7 +82,7 @@ def test_over_a_pipe_it_says_what_the_pages_show() -> None:
     assert any(re.match(r"1\. waits: state queued, queue a, gpu 32", line) for line in said)
     assert "workload waits" in said, "the number leads to its page"
     assert said.count("workloads state:queued") == 2, "back is where one was"
-    assert "waiting for" in text
+    assert "State. " in text or "State: " in text
     assert "would start if" in text
     assert "error at 'stat': workloads have no column 'stat'" in said
     assert "Did you mean state?" in said
@@ -258,7 +268,7 @@ def staged() -> Any:
 
 
 def test_the_end_of_what_work_writes_is_said_as_a_quotation() -> None:
-    said, total = part_of("output wl-000003", staged)(0, 500)
+    said, total = page_reader("output wl-000003", staged)(0, 500)
     assert said[0].text.startswith("main.0 of attempt 1, running, process 4242")
     assert said[1].text == "the last 40 lines."
     assert said[-1].text == "quoted: saved to out/"
@@ -269,10 +279,10 @@ def test_the_end_of_what_work_writes_is_said_as_a_quotation() -> None:
 def test_every_page_is_said_in_words_whoever_wrote_them(name: str) -> None:
     line = f"{name} {OF.get(name, '')}".strip()
     plain, poisoned = staged(), Poisoned(staged(), 3)
-    said, total = part_of(line, lambda: plain)(0, 500)
+    said, total = page_reader(line, lambda: plain)(0, 500)
     assert total
     assert not [one.text for one in said if PICTURES.search(one.text) and not one.text.startswith(QUOTED)]
-    hostile, total = part_of(line, cast("Callable[[], Any]", lambda: poisoned))(0, 500)
+    hostile, total = page_reader(line, cast("Callable[[], Any]", lambda: poisoned))(0, 500)
     assert total
     assert not [ascii(one.text) for one in hostile if ACTS.search(one.text)]
 
@@ -295,16 +305,16 @@ def test_what_goes_on_below_joins_its_line_and_quotations_say_so() -> None:
         Line((("┃ ", "accent"), ("approve now", "dim"))),
         Line((("━━━━", "bar"),)),
     )
-    assert [said.text for said in said_of([Section("Why", lines, "two")])] == [
+    assert [said.text for said in spoken_sections([Section("Why", lines, "two")])] == [
         "Why: two.", "reason: because it is so long", "quoted: approve now",
     ]  # fmt: skip
-    assert said_of([Section("Trend", (Line((("▁▂▃", "bar"),)),))]) == []
+    assert spoken_sections([Section("Trend", (Line((("▁▂▃", "bar"),)),))]) == []
 
 
 def test_a_row_names_its_columns_and_leaves_out_nothing_s() -> None:
     headings = (Heading("id", "ID"), Heading("state", "STATE"), Heading("gpu", "GPU"), Heading("why", "REASON"))
     row = Row("n", (("n ━", ""), ("✗ down", "bad"), ("0", "faint"), ("–", "faint")))
-    assert row_said(row, headings, "node n") == SpokenLine("n ━: state down", "node n")
+    assert spoken_row(row, headings, "node n") == SpokenLine("n ━: state down", "node n")
 
 
 def test_changes_name_what_is_new_and_what_is_gone() -> None:

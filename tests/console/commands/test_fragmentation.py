@@ -110,7 +110,7 @@ def test_the_overview_has_it_in_one_short_figure(shell: Shell, capsys: pytest.Ca
 def test_why_says_what_is_free_and_what_is_usable(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("why", "big") == 0
     out = capsys.readouterr().out
-    assert "Fragmented: " in out
+    assert "▸ Fragmented" in out
     assert "free 16 GPU, usable 0 GPU" in out
     assert "would start if: h3 is moved to g0" in out
 

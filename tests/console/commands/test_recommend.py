@@ -86,7 +86,7 @@ def test_an_explanation_has_all_it_rests_on(shell: Shell, loop: EngineLoop, caps
         "No suggestion if",
         "Do nothing",
         "none of its kind has come due",
-        "on the twin",
+        "Before and after",
     ):
         assert told in out
     assert shell("explain", "R-zzzzz") == 3

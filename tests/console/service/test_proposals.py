@@ -511,8 +511,8 @@ def test_what_others_must_vote_on_is_said_and_not_done(lab: Lab, capsys: pytest.
     capsys.readouterr()
     assert lab.shell("proposals") == 0
     [title, line, *_] = capsys.readouterr().out.splitlines()
-    assert title.split() == ["ID", "STATE", "TIER", "TITLE", "AUTHOR", "VOTES", "EXPIRES", "IN"]
-    assert line.startswith("P-1  awaiting")
+    assert title.split() == ["ID", "STATE", "TIER", "TITLE", "AUTHOR", "VOTES", "EXPIRES"]
+    assert line.startswith("P-1  ○ awaiting")
     assert max(map(len, (title, line))) <= 80
 
 
@@ -561,7 +561,7 @@ def test_a_rollback_from_a_pipe_is_shown_and_not_done(after: ExitStack, capsys: 
         assert lab.shell(*command) == code
         told = "".join(capsys.readouterr())
         assert "Roll back P-1: Uncordon node g0  [T1, not proposed]" in told
-        assert "effect, simulated at version" in told
+        assert "tried on a fork of v" in told
         assert ("Add --yes" in told) == (code == 4)
         assert (lab.node(), lab.types()) == ("cordoned", before)
     assert lab.shell("rollback", "P-1", "--yes") == 0

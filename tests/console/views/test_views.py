@@ -10,7 +10,6 @@ from console.actions.line_completion import complete_line
 from console.actions.registry import ACTIONS, SCREENS, ActionTarget, Context, actions, footer, parse_command
 from console.forms.filters import FilterError, parse_filter
 from console.text.charts import graph, shrink
-from console.text.plain_tables import workload_lines
 from console.tui.widgets.frame import lost_banner, top_bar
 from console.views.cell_overview import OverviewData, overview_columns
 from console.views.lists import EventLog, ListView, meter, summary
@@ -219,11 +218,6 @@ def test_the_workload_page_shows_what_place_it_asked_for_and_what_it_got() -> No
     assert any(line.startswith("apart      not in the NVLink domain of work with app=") for line in told)
     assert not any("\x1b" in line for line in told)
     assert "rank" in lines([right[0]])[0]
-    plain = "\n".join(workload_lines(view))
-    assert "4 x MIG 1g.10gb, 2 CPU; model" not in plain
-    assert "4 x MIG 1g.10gb, 2 CPU; devices of 40 GiB or more; " in plain
-    assert "; label disk=nvme or ssd; not label old=yes; tolerates spot, team=db; spread over zones" in plain
-    assert "\x1b" not in plain
 
 
 def test_the_node_page_shows_where_it_stands_what_it_is_like_and_how_its_devices_are_linked_and_cut() -> None:

@@ -11,7 +11,7 @@ from console.cli.main import run
 from console.service.advisor import Advisor
 from console.service.forecasts import SCORED_AHEAD, Forecasts, HistoryFindings
 from console.service.recommendations import Recommender
-from console.views.suggestions import bar, forecast_lines
+from console.views.forecast import bar, forecast_lines
 from engine.loop import EngineLoop
 from engine.model.commands import Cordon
 from engine.model.errors import NotFoundError

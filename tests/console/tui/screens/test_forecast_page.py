@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from console.tui.screens.forecast import ForecastPageQuery, ForecastPane, read
+from console.views.forecast import CapacityStep, ForecastPageData, Wait, amount, chart, pages, shortfall
 from console.views.sections import Section
-from console.views.suggestions import CapacityStep, ForecastPageData, Wait, amount, chart, pages, shortfall
 from engine.model.errors import NotFoundError, SpecError
 from recommender.estimates.queries import Forecast, ForecastRequest
 from tests.console.fake_client import NOW_MS, FakeClient

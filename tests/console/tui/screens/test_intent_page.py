@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from console.cli.main import run
-from console.views.intents import detail_columns, detail_lines
+from console.views.external_scheduler import detail_columns, detail_lines
 from engine.model.external_cells import FarLook
 from tests.console import fake_far
 from tests.console.fake_client import NOW_MS, FakeClient

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from console.text.plain_tables import beneath, terms
-from console.views.nodes import node_columns
+from console.text.plain_tables import terms
+from console.views.nodes import node_columns, physical_facts
 from engine.control import Engine
 from engine.model.queries import Query
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, ServiceSpec
@@ -34,13 +34,13 @@ def engine() -> Engine:
 
 def test_a_node_shows_what_it_has_what_may_be_asked_for_and_what_is_used() -> None:
     cell = engine()
-    assert beneath(cell.node("busy")) == [
+    assert physical_facts(cell.node("busy")) == [
         ("cpu", "16 CPU physical, 16 CPU for work"),
         ("memory", "68 GiB memory physical, 64 GiB memory for work, requests up to 125% of that"),
         ("cpu used", "3.4 CPU, 21% of what there is"),
         ("memory used", "34 GiB memory, 50% of what there is"),
     ]
-    assert [title for title, _ in beneath(cell.node("idle"))] == ["cpu", "memory"]
+    assert [title for title, _ in physical_facts(cell.node("idle"))] == ["cpu", "memory"]
     left, _ = node_columns(cell.node("busy"), 76)
     page = "\n".join("".join(text for text, _ in line.spans) for section in left for line in section.lines)
     assert "requests up to 125% of that" in page

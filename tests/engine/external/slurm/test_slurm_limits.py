@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from console.views.mirror import limit_sentence, share_lines
+from console.views.external_scheduler import limit_sentence, share_lines
 from engine.external.slurm.limits import ClusterLimits, is_limit
 from engine.external.slurm.records import UNLIMITED, Association, Job, Qos, Share, SlurmPartition
 

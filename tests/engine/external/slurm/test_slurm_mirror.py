@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from scripted_slurm import NOW_S, World, job, running
 
-from console.views.mirror import mirror_trouble
+from console.views.external_scheduler import mirror_trouble
 from engine.external.mapping import RESUME_TIMEOUT_S
 from engine.external.mirror_watch import Watcher
 from engine.external.slurm.capabilities import SlurmUnavailable

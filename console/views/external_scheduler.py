@@ -1,9 +1,8 @@
-"""The mirror of a Slurm cluster in words: how it follows, what it costs Slurm, its limits and fair share.
+"""External schedulers as sections: the mirror of a Slurm cluster, one of its jobs, and intents with their answers.
 
-Limits of a Slurm cluster's QOS and accounts, and their fair share, in words. No Textual in here.
-
-The mirror of a Slurm cluster in words: how it follows, what it costs Slurm, what it leaves out; and one job of it
-beside what Muster makes of it. No Textual in here. All texts of Slurm's are untrusted, and pass `printable`.
+The mirror's sections tell freshness, cost to Slurm, omissions, limits and fair share. An intent is a change sent to the
+deciding scheduler; it is shown with its history and the answers a person can give. All names and texts of the other
+scheduler are untrusted and pass `printable`.
 """
 
 from __future__ import annotations
@@ -12,12 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from console.text.terminal_text import NONE, cut, duration, mebibytes, printable, timestamp, wrap
-from console.views.sections import Line, Section, fact, plural, text_line
+from console.views.lists import RETURNED
+from console.views.proposal import hanging, name_of
+from console.views.sections import Line, Section, fact, plural, section_lines, text_line
 from console.views.what_if import start
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.external.slurm.limits import JOBS, SUBMITTED, TIME, Limit
 from engine.external.slurm.records import JobStep, Share
+from engine.model.external_cells import FarLook, IntentsReport, IntentView
 from engine.model.twin_queries import StartEstimate
+from runbooks.plans.queries import IntentDetail
 
 _NAMES = {"cpu": "CPUs", "node": "nodes", "gres/gpu": "GPUs", "billing": "billing units"}
 _SCOPES = {
@@ -33,7 +36,7 @@ _WHOSE = {"all": "together", "user": "of one user", "account": "of one account"}
 
 
 def amount(limit: Limit, value: int) -> str:
-    """So much of what is limited, with its unit."""
+    """An amount of a limited resource, with its unit."""
     if limit.over == "mem":
         return f"{mebibytes(value)} of memory"
     if limit.over == TIME:
@@ -67,7 +70,7 @@ def _bare(limit: Limit, value: int) -> str:
 
 
 def limit_lines(limits: Sequence[Limit], width: int) -> Iterator[Line]:
-    """One line for each, those that are used up first."""
+    """A line per limit, exhausted ones first."""
     for limit in sorted(limits, key=lambda each: (-(each.used / each.most) if each.most else 0, each.of)):
         full = limit.scope != "job" and limit.used >= limit.most
         yield Line(((cut(limit_sentence(limit), width), "warn" if full else ""),))
@@ -87,20 +90,21 @@ def share_lines(shares: Sequence[Share], width: int) -> Iterator[Line]:
         )
 
 
-TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
-GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
+MIRROR_TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
+MIRROR_GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
+WIDTH = 100
+"""Cells of the sections in the shell."""
 LATE_S = 8.0
 MAX_STEPS = 6
-"""Of a job that are shown."""
+"""Steps of a job that are shown."""
 MAX_LIMITS = 3
-"""That a job is shown to wait for."""
+"""Limits of a job that are shown."""
 ABILITIES = {
-    "submit": "submit", "update_job": "change jobs", "cancel": "cancel", "requeue": "requeue",
-    "update_node": "drain, resume and power nodes", "update_partition": "state of partitions",
-    "reservation_write": "make reservations", "job_states": "states alone", "shares": "fair shares",
-    "history": "accounting", "topology": "switches",
+    "update_job": "change jobs", "update_node": "drain, resume and power nodes",
+    "update_partition": "state of partitions", "reservation_write": "make reservations", "job_states": "states alone",
+    "shares": "fair shares", "history": "accounting", "topology": "switches",
 }  # fmt: skip
-"""What may be lacking, in an operator's words."""
+"""Abilities a connection may lack, in an operator's words where the ability's own name does not do."""
 
 
 def mirror_columns(
@@ -124,9 +128,9 @@ NOBODY = (
 
 
 def _standing(report: MirrorReport, width: int, now_s: float) -> list[Line]:
-    tone = "warn" if is_late(report, now_s) else TONES[report.state]
+    tone = "warn" if is_late(report, now_s) else MIRROR_TONES[report.state]
     since = f"  for {duration(round(max(0.0, now_s - report.since_s) * 1000))}"
-    lines = [Line(((f"{GLYPHS[report.state]} {report.state}", tone), (since, "dim")))]
+    lines = [Line(((f"{MIRROR_GLYPHS[report.state]} {report.state}", tone), (since, "dim")))]
     lines += [text_line(part, "bad") for part in wrap(printable(report.error), width)] if report.error else []
     lines += [text_line(part, "bad") for part in wrap(_acting(report), width)] if report.trouble else []
     lines += [fact(name, cut(text, max(10, width - 11))) for name, text in standing_facts(report, now_s)]
@@ -138,13 +142,13 @@ def _acting(report: MirrorReport) -> str:
 
 
 def is_late(report: MirrorReport, now_s: float) -> bool:
-    """Whether an answer has been awaited for longer than it usually takes. slurmrestd itself waits for a slurmctld that
-    is down for half a minute."""
+    """True where an answer is awaited for longer than usual. slurmrestd waits half a minute for a slurmctld that is
+    down."""
     return report.state == "following" and now_s - report.looked_s > max(LATE_S, 2 * report.every_s)
 
 
 def mirror_trouble(report: MirrorReport, now_s: float) -> str:
-    """Why what is shown of the cluster is old; empty while it follows, or has yet to begin."""
+    """Reason why the mirror is behind; empty while it follows or has yet to begin."""
     if report.state == "lost":
         of = f"data of {timestamp(round(report.looked_s * 1000), date=False)}" if report.looked_s else ""
         said = "Slurm does not answer" if report.where else ""
@@ -206,27 +210,16 @@ def _lack_texts(report: MirrorReport) -> list[str]:
 
 
 def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
-    """The same for the shell."""
-    if report.state == "none":
-        return [NOBODY]
-    state = f"{report.state}{': ' + printable(report.error) if report.error else ''}"
-    acting = [("acting", _acting(report))] if report.trouble else []
-    facts = [("state", state), *acting, *standing_facts(report, now_s), *cost_facts(report)]
-    lines = [f"{name:<12}{text}" for name, text in facts]
-    for each in report.left_out:
-        some = f" ({', '.join(map(printable, each.examples))})" if each.examples else ""
-        lines.append(f"not mirrored: {printable(each.text)}, {each.count:,} times{some}")
-    lines += [f"limit: {limit_sentence(each)}" for each in report.limits]
-    lines += [f"share: {line.spans[0][0]}{line.spans[1][0]}" for line in share_lines(report.shares, 100)]
-    lines += [f"not to be had: {text}" for text in _lack_texts(report)]
-    return lines
+    """The mirror's sections as text for the shell."""
+    left, right = mirror_columns(report, WIDTH, lambda: now_s)
+    return section_lines([*left, *right])
 
 
 # -- one job ----------------------------------------------------------------------------------------------------------
 
 
 def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None) -> Section:
-    """What Slurm says of the job, and when it would start: by Slurm's plan, and beside it by the twin."""
+    """Slurm's view of a job, and its start by Slurm's plan and by the twin."""
     flags = f" ({', '.join(job.flags)})" if job.flags else ""
     lines = [fact("job", printable(f"{job.job_id}, {job.state}{flags}"))]
     if job.state == "PENDING":
@@ -236,6 +229,8 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
             tone = "warn" if limit.is_over else ""
             first, *rest = wrap(limit_sentence(limit), max(20, width - 11))
             lines += [fact("limit", first, tone), *(text_line("           " + part, tone) for part in rest)]
+        if job.helps:
+            lines += [Line((("→ ", "ok"), (part, "ok"))) for part in wrap(printable(job.helps), max(20, width - 2))]
         if job.reason_text and job.reason_text != job.reason:
             lines.append(fact("in full", cut(printable(job.reason_text), max(10, width - 11))))
         lines.append(fact("priority", NONE if job.priority is None else f"{job.priority:,}"))
@@ -248,7 +243,7 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     if len(job.steps) > MAX_STEPS:
         lines.append(text_line(f"           and {len(job.steps) - MAX_STEPS:,} more steps", "dim"))
     if job.restarts:
-        lines.append(fact("requeued", f"{job.restarts:,} times"))
+        lines.append(fact(RETURNED, f"{job.restarts:,} times"))
     if job.stdout:
         lines.append(fact("output", cut(printable(job.stdout), max(10, width - 11))))
     return Section("In Slurm", tuple(lines))
@@ -273,16 +268,208 @@ def start_facts(job: Mirrored, estimate: StartEstimate | None, now_s: float) -> 
     return found
 
 
-def job_lines(job: Mirrored) -> list[str]:
-    """For `muster why`."""
-    flags = f" ({', '.join(job.flags)})" if job.flags else ""
-    lines = [printable(f"in Slurm    job {job.job_id}, {job.state}{flags}")]
-    if job.state == "PENDING":
-        meaning = f": {job.meaning}" if job.meaning else ""
-        lines.append(printable(f"reason      {job.reason or NONE}{meaning}"))
-        lines += [f"limit       {limit_sentence(limit)}" for limit in job.limits[:MAX_LIMITS]]
-        lines += [printable(f"            -> {job.helps}")] if job.helps else []
-        lines += [f"{name:<12}{text}" for name, text in start_facts(job, None, time.time())]
-    lines += [f"step        {step_text(each)}" for each in job.steps[:MAX_STEPS]]
-    lines += [printable(f"output      {job.stdout}")] if job.stdout else []
+INTENT_TONES = {
+    "in doubt": "bad", "refused": "bad", "expired": "bad", "done": "ok", "needless": "dim", "undone": "warn",
+    "retried": "dim",
+}  # fmt: skip
+NOTHING = "nothing is wanted of another scheduler"
+IN_DOUBT = (
+    "Nobody can tell whether these happened: muster intents show N tells what is known; retry N has it done again, "
+    "settle N done|undone says what came of it"
+)
+IN_DOUBT_KEYS = "Nobody can tell whether these happened: ↵ what is known, R do it again, K it is done, N it is not"
+MAX_SUBJECTS = 3
+
+
+def standing(report: IntentsReport) -> str:
+    """As in "3 wait, 5 on their way, 40 accepted, 1 in doubt"."""
+    told = [
+        f"{count:,} {what}"
+        for count, what in (
+            (report.open, "to be carried"),
+            (report.sent, "on their way"),
+            (report.accepted, "accepted, not yet safe"),
+            (report.in_doubt, "in doubt"),
+        )
+        if count
+    ]
+    return ", ".join(told) or "all that was wanted is settled"
+
+
+def subjects(intent: IntentView) -> str:
+    more = f" and {intent.count - MAX_SUBJECTS:,} more" if intent.count > MAX_SUBJECTS else ""
+    return ", ".join(map(printable, intent.subjects[:MAX_SUBJECTS])) + more
+
+
+def said(intent: IntentView) -> str:
+    """Known result of an intent."""
+    parts = [f"job {intent.job}"] if intent.job else []
+    parts += [f"carried {intent.tries + 1} times"] if intent.tries else []
+    parts += [printable(intent.text)] if intent.text else []
+    return "; ".join(parts)
+
+
+def intent_lines(report: IntentsReport) -> list[str]:
+    """For the shell: a line each, the newest of each kind first."""
+    if not report.items:
+        return [NOTHING]
+    rows = [("ID", "STATE", "AGE", "WHAT", "OF", "SAID")]
+    rows += [
+        (
+            printable(intent.id), printable(intent.phase), duration(report.at_ms - intent.at_ms),
+            printable(intent.what.replace("_", "-")), subjects(intent), said(intent),
+        )
+        for intent in report.items
+    ]  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    lines = ["  ".join([*map(str.ljust, row[:5], widths), row[5]]).rstrip() for row in rows]
+    return [standing(report), *lines, *([IN_DOUBT] if report.in_doubt else [])]
+
+
+def intent_columns(report: IntentsReport, width: int) -> tuple[list[Section], list[Section]]:
+    """Left: what is not settled or needs a person. Right: what came of the others."""
+    if not report.items:
+        return [Section("Intents", (text_line(NOTHING, "dim"),))], []
+    urgent = [intent for intent in report.items if intent.phase in ("open", "sent", "accepted", "in doubt")]
+    others = [intent for intent in report.items if intent not in urgent]
+    left = Section("Under way", tuple(_lines(urgent, report.at_ms, width)) or (text_line("nothing", "dim"),))
+    warning = (
+        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(IN_DOUBT_KEYS, width)))]
+        if report.in_doubt
+        else []
+    )
+    right = [Section("Settled", tuple(_lines(others, report.at_ms, width)))] if others else []
+    return [left._replace(note=standing(report)), *warning], right
+
+
+def _lines(intents: list[IntentView], now_ms: int, width: int) -> list[Line]:
+    lines = []
+    for intent in intents:
+        head = printable(f"{intent.id}  {intent.what.replace('_', '-')} ") + subjects(intent)
+        tone = INTENT_TONES.get(intent.phase, "")
+        spans = ((cut(head, max(10, width - 22)), ""), (f"  {printable(intent.phase)}", tone))
+        lines.append(Line(spans, f"intent {printable(intent.id)}"))
+        told = f"{duration(now_ms - intent.at_ms)} ago  {said(intent)}"
+        lines += [text_line("   " + part, "dim") for part in wrap(told, width - 3)]
     return lines
+
+
+DOUBT = "in doubt"
+SHOWS = {
+    "done": ("so it is done, as Slurm shows it", "ok"),
+    "undone": ("so it is not done, as Slurm shows it", "warn"),
+    "": ("that does not show whether it happened", "warn"),
+}
+
+
+def detail_columns(detail: IntentDetail, width: int) -> tuple[list[Section], list[Section]]:
+    """Left: what was wanted, and what is shown of it now. Right: what was said of it, and what can be done."""
+    return [_wanted(detail, width), _now(detail, width)], [_said(detail, width), *_ways(detail, width)]
+
+
+def detail_lines(detail: IntentDetail) -> list[str]:
+    """The sections of an intent as text for the shell."""
+    left, right = detail_columns(detail, WIDTH)
+    return section_lines([*left, *right])
+
+
+def title_of(view: IntentView) -> str:
+    return printable(f"{view.id}  {view.what.replace('_', '-')} ") + subjects(view)
+
+
+def _wanted(detail: IntentDetail, width: int) -> Section:
+    view = detail.view
+    lines = [text_line(printable(view.phase), INTENT_TONES.get(view.phase, ""))]
+    lines += hanging("asked     ", f"{timestamp(view.at_ms)} UTC{_asker(detail)}", width)
+    if detail.proposal:
+        name = printable(detail.proposal)
+        told = f"{name}, agreed to by {', '.join(map(name_of, detail.agreed)) or 'nobody'}"
+        first, *rest = hanging("proposal  ", told, width)
+        lines += [Line(first.spans, f"proposal {name}"), *rest]
+    lines += [line for told in detail.wants for line in hanging("          ", printable(told), width)]
+    if view.job:
+        lines += hanging("job       ", f"{view.job}, as Slurm answered", width)
+    if view.tries:
+        lines += hanging("carried   ", f"{view.tries + 1} times", width)
+    lines += hanging("token     ", printable(view.token), width)
+    return Section(title_of(view), tuple(lines))
+
+
+def _asker(detail: IntentDetail) -> str:
+    if detail.by:
+        return f" by {name_of(detail.by)}"
+    return "" if detail.act is not None else "; who submits is on no record"
+
+
+def _said(detail: IntentDetail, width: int) -> Section:
+    lines = [
+        line
+        for word in detail.words
+        for line in hanging(f"{timestamp(word.at_ms, date=False)}  ", _word(word.phase, word.text), width)
+    ]
+    return Section("What was said of it (UTC)", tuple(lines) or (text_line("nothing yet", "dim"),))
+
+
+def _word(phase: str, text: str) -> str:
+    return printable(f"{phase}: {text}" if text else phase)
+
+
+def _now(detail: IntentDetail, width: int) -> Section:
+    far = detail.far
+    if far is None:
+        return Section("In Slurm now", (text_line("this engine was not told where the cluster is", "warn"),))
+    if far.error:
+        return Section("In Slurm now", tuple(_toned(f"cannot be asked: {printable(far.error)}", width, "bad")))
+    lines = [line for told in far.lines for line in _toned(printable(told), width, "")]
+    told, tone = SHOWS.get(far.shows, SHOWS[""])
+    lines += _toned(told, width, tone)
+    return Section(f"In Slurm now ({timestamp(far.at_ms)} UTC)", (*lines, *_restarts(detail, far, width)))
+
+
+def _restarts(detail: IntentDetail, far: FarLook, width: int) -> list[Line]:
+    """A slurmctld that was started since may have forgotten what it had taken."""
+    if not far.since_ms:
+        return []
+    told = f"slurmctld runs since {timestamp(far.since_ms)} UTC ({printable(far.since_by)})"
+    if far.since_ms <= detail.view.at_ms:
+        return _toned(f"{told}: it was not restarted since this was asked", width, "dim")
+    return _toned(f"{told}: after this was asked, so it may have forgotten it", width, "warn")
+
+
+def _ways(detail: IntentDetail, width: int) -> list[Section]:
+    if detail.view.phase != DOUBT:
+        return []
+    name = printable(detail.view.id)
+    again = (
+        "proposes the same act anew: it was approved for the cell as it was then, and each step of a plan is done once"
+        if detail.act is not None
+        else "carries it again under the same token: if the first copy is there after all, one of the two is cancelled"
+    )
+    ways = (
+        (f"muster intents retry {name} --reason WHY", again),
+        (f"muster intents settle {name} done --reason WHY", "it is in Slurm as it was wanted"),
+        (f"muster intents settle {name} undone --reason WHY", _undone(detail)),
+    )
+    lines = [
+        line for way, told in ways for line in (*hanging("", way, width), *hanging("    ", told, width, tone="dim"))
+    ]
+    return [Section("It waits for a person", tuple(lines))]
+
+
+def _undone(detail: IntentDetail) -> str:
+    if detail.act is None:
+        return "it came to nothing, and the name of the workload is free again"
+    return "it did not happen, and is not wanted any more"
+
+
+def answer_text(detail: IntentDetail, outcome: str) -> str:
+    """Meaning of a yes."""
+    name = printable(detail.view.id)
+    if outcome == "retry":
+        return f"{name} is given to Slurm once more. If it ran unseen, it runs twice."
+    told = "is done" if outcome == "done" else "is not done, and will not be"
+    return f"You say that {name} {told}; it is on record under your name."
+
+
+def _toned(text: str, width: int, tone: str) -> list[Line]:
+    return hanging("", text, width, tone=tone)
