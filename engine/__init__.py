@@ -1,2 +1,3 @@
-"""The allocation engine: specs, events, state, scheduling, journal. Imports no screen and no model package. Start at
-`engine.control`, the one door, then `engine.scheduling.cycle`."""
+"""The allocation engine: specs, events, state, scheduling and journal. It imports neither screens nor models. Start at
+`engine.control`, the only entry point, then read `engine.scheduling.cycle`.
+"""

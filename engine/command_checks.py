@@ -1,4 +1,7 @@
-"""The check at the door: a command becomes events, or an error says why not. Nothing is changed here."""
+"""The checks of commands. A command becomes events, or an error says why not.
+
+Nothing changes here: `engine.control` emits the events that a check returns.
+"""
 
 from __future__ import annotations
 

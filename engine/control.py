@@ -1,8 +1,8 @@
-"""The one door. `Engine.open`, then `command`, `advance`, `query`, `changes`.
+"""The engine's only entry point: `Engine.open`, then `command`, `advance`, `query` and `changes`.
 
-Synchronous and single-threaded: one turn takes commands or time, folds the events into the state, runs a scheduling
-cycle, and commits everything it did as one journal transaction before it answers. `engine.loop` drives an Engine in
-real time on a thread of its own.
+Synchronous and single-threaded. One turn takes commands or time, folds the events into the state, runs a scheduling
+cycle, and commits all of it as one journal transaction before it answers. `engine.loop` drives an engine in real time
+on a thread of its own.
 """
 
 from __future__ import annotations

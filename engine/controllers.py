@@ -1,14 +1,9 @@
-"""What acts by itself as time passes: the autoscaler, providers that deliver machines, the watch over nodes.
+"""Controllers: the parts of the engine that act as time passes. They are the autoscaler, the providers that deliver
+machines, the watch over nodes, and budgets.
 
-The autoscaler: at every scan, orders nodes for what waits, and gives back those that nobody needs.
-
-What it decides is a function of the state and the time: `engine.elasticity.scale_up` and `engine.elasticity.scale_down`
-say which events follow, and this emits them.
-
-What acts by itself as time passes: providers that deliver machines, the autoscaler, the watch over nodes, budgets.
-
-A controller decides on the state and emits events; it holds no fact that the state does not hold, so a restart or a
-fork makes it anew and it goes on alike.
+A controller reads the state and the time, and emits events. It holds no fact that the state does not hold, so a restart
+or a fork makes it anew and it goes on alike. `engine.elasticity.scale_up` and `engine.elasticity.scale_down` decide for
+the autoscaler.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Drives an Engine in real time on a thread of its own, so that the engine stays single-threaded and nobody waits for
-a lock: callers hand in functions, and the thread runs them between turns.
+"""A thread that drives an engine in real time. Callers hand in functions, and the thread runs them between turns, so
+the engine stays single-threaded and no caller waits for a lock.
 """
 
 from __future__ import annotations

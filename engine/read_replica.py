@@ -1,12 +1,11 @@
-"""Reads of a large cell, answered beside its engine: a child process has a copy of it as it was a moment ago, by copy
-on write, and answers from that. So nobody waits for a turn of the engine, and no turn waits for a reader.
+"""Reads of a large cell, answered by a child process that holds a copy of the engine, made by copy on write. No reader
+waits for a turn of the engine, and no turn waits for a reader.
 
-While somebody looks, a fresh copy takes the place of the last one every few tenths of a second; each answer says its
-version, and versions never go back. The copy is made between two turns, by the engine's thread, which is held up for
-the fork alone. Before it is shown it makes ready what the last one was asked for, and that one answers meanwhile: what
-costs tens of milliseconds once keeps nobody who asks again. Who wrote does not wait for that. What a screen waits for
-never waits for a report, nor a report for a search (`Urgency`). Cells so small that a turn is over before it is noticed
-need none of this: their engine answers itself.
+While anybody reads, a fresh copy replaces the last one every few tenths of a second. Each answer carries its version,
+and versions never go back. The engine's thread makes the copy between two turns, and is held up for the fork alone. A
+new copy first works out the answers that the last one was asked for, while that one goes on answering, so repeated
+questions are always answered from memory. Screens, reports and searches do not wait for each other (`Urgency`). A small
+cell has no copy: its engine answers within a turn.
 """
 
 from __future__ import annotations

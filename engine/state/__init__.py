@@ -1,2 +1,3 @@
-"""The state of a cell in columns; events are folded into it, and nothing else changes it. Imports model, tables,
-queues, ledger and capacity. Start at `cell_state`."""
+"""The state of a cell in columns. Events are folded into it, and nothing else changes it. Imports model, tables,
+queues, ledger and capacity; start at `cell_state`.
+"""

@@ -1,15 +1,11 @@
-"""Who has what where: one row for tasks of one group on one node, many nodes at once, and requests of classes.
+"""Allocations: one row for the tasks of one group of one workload on one node, chained per workload and per node.
 
-Who has what where: one row for tasks of one group of one workload on one node, chained per workload and per node.
+The functions for many nodes at once place a gang with a task on each of a thousand nodes in a few vector operations.
+They take each node at most once, and serve requests without devices, or for whole devices that are known or are all
+that is free. They leave exactly what the one-node functions of this module and of `engine.capacity.index` would leave,
+up to the numbering of rows.
 
-The same steps for many nodes at once: a gang with a task on each of a thousand nodes costs a few vector operations.
-
-For requests without devices, and for whole devices that are known: which devices a task gets is chosen node by node,
-unless it gets all that are free there. Every function takes each node at most once, and leaves exactly what the
-one-node functions of `engine.capacity.index` and `engine.state.allocations` would leave, up to the numbering of
-allocation rows.
-
-Requests of the classes of workloads, as columns, so that victims are found without a look at each class.
+The requests of all workload classes are columns too, so that victims are found without a look at each class.
 """
 
 from __future__ import annotations

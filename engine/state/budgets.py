@@ -1,12 +1,8 @@
-"""Budgets: what tenants, teams and queues may spend in a window, and how events of prices and budgets change it.
+"""Budgets: the spending limits of tenants, teams and queues in a window, and the events that change prices and budgets.
 
-Budgets: what tenants, teams and queues may spend in a window, how much of it is gone, and what follows from that.
-
-A budget's meter runs at the sum of the rates of the accounts (`engine.state.ledger`) it covers, so the moment at
-which it is spent is known ahead: `BudgetWatch` acts exactly then. A window of whole days counts what was spent since it
-began, also before the budget was set; another counts from when it was set.
-
-What events of prices and budgets change in the state.
+A budget's meter runs at the sum of the rates of the accounts (`engine.state.ledger`) it covers. The moment at which it
+is spent is therefore known ahead, and `BudgetWatch` acts exactly then. A window of whole days counts everything spent
+since the window began, also before the budget was set. Any other window counts from when the budget was set.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""What events change around the work: pools, nodes, orders, policy, queues, settings, and bookings of nodes.
+"""The folds of events about the cell itself: pools, nodes, orders, policy, queues, settings, and bookings of nodes.
 
-Nodes that are kept for somebody: advance reservations, and what a preemption is clearing for its preemptor.
-
-A kept node leaves the index of its pool (`Capacity.book`), so nobody else finds it. Before an advance reservation
-starts, its nodes stay usable for work that is expected to be gone by then.
-
-What events of policy, queues, settings and bookings change in the state.
-
-What events of pools, nodes and orders change in the state.
+A booked node is kept for an advance reservation, or for a preemptor whose victims are stopping. It leaves the index of
+its pool (`Capacity.book`), so no other work finds it. Before an advance reservation starts, its nodes stay usable for
+work that is expected to end by then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The state of a cell: a fold of events. `apply` is the only thing that changes it.
+"""The state of a cell: a fold of events. `apply` is the only function that changes it.
 
-Deterministic: the same events give the same columns, bit for bit, which `digest` shows.
+The fold is deterministic: the same events give the same columns, bit for bit, as `digest` shows.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""How much is asked of growing pools and of services: what is remembered of it, and forecasters' interface.
+"""The demand on growing pools and services, and the interface of demand forecasters.
 
-How much will be asked for: the interface of forecasters of demand, and the one that is built in.
+For each growing pool the state keeps the nodes it was asked for hour by hour, the targets that people set for later,
+and since when nodes are hardly used. For each running service it keeps the wanted replicas and the recent load.
 
-A series is demand hour by hour, oldest first, without gaps. A forecaster gets the past alone and answers for one hour
-ahead of it, so it cannot look at what it foretells.
-
-What is remembered of how large growing pools ought to be: what was asked of them hour by hour, what people have set
-for times to come, and since when nodes are hardly used.
-
-What is known of running services: how many replicas each should have, and what its load has taken of late.
+A series is demand hour by hour, oldest first, without gaps. A forecaster gets past hours alone and answers for one hour
+ahead, so it cannot look at the hour it forecasts.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""State of a cell that another scheduler decides: caps, its words on work, earlier runs; how events change it.
+"""The state of a cell that another scheduler decides: its caps, its own words on work, and its earlier runs.
 
-Caps on what runs together, as a scheduler that decides outside has them: of a QOS, an account, a user.
-
-A cap is a name and how much may be in use at once; what a workload draws from which caps is told with it. Who runs is
-counted, so that in a fork of a mirror nothing is started over a cap. In the mirror itself nothing is started anyway.
-
-What the scheduler that decides says of the work of a cell that Muster mirrors; empty where Muster decides itself.
-
-The table of runs from before a cell looked on (`engine.model.external_cells`).
-
-What events of a cell that another scheduler decides change in the state.
+A cap of a QOS, an account or a user is a name and the amount that may be in use at once. Each workload says which caps
+it draws from. The use is counted so that a fork of a mirror starts nothing over a cap; in the mirror itself Muster
+starts nothing. The columns of that scheduler's words are empty where Muster decides itself.
+`engine.model.external_cells` declares the records of earlier runs.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
-"""What is wanted in a cell that another scheduler decides on, from a person's word to what came of it.
+"""Intents: changes that are wanted in a cell that another scheduler decides, from the command to its outcome.
 
-What is wanted in a cell that another scheduler decides on, from the word of a person to what came of it.
+In such a cell a command changes nothing by itself. It becomes one journalled intent. A driver carries it to the other
+scheduler, reads back, and settles it. The change itself is then observed like any other. An intent stays open until it
+is known to have happened and to last, or not to, so no acknowledged command depends on the other side's memory.
 
-There a command changes nothing by itself. It becomes one journalled intent; a driver carries it to the other scheduler,
-reads back, and settles it; what changed there is then observed like everything else. So nothing that was acknowledged
-depends on what the other side remembers: an intent is open until it is known to have happened and to last, or not to.
+Each intent has a unique token. A submitted job carries it, so the job is found again under any id, and whether or not
+the answer to its submission arrived.
 
-Each intent has a token that nobody else has. A job that is submitted carries it, so that it is found again whatever id
-it got, and whether or not the answer to its submission arrived.
-
-What a person says of an intent in doubt: that it is done, that it is not, or that it is to be carried again.
-
-Only a doubt is answered: what is under way is the driver's affair, and what is settled is known. A submission that is
-carried again keeps its token, so that a first copy that comes to light is found beside the second, and one of the two
-is cancelled. An act is never carried again from here: it was approved for the cell as it was then, so it is proposed
-anew; once the same is wanted again, the doubt of the first is answered by that.
+A person may answer an intent in doubt: done, not done, or to be carried again. Only a doubt can be answered. A
+submission that is carried again keeps its token, so a first copy that comes to light is found beside the second, and
+one of the two is cancelled. Any other act is proposed anew instead, because it was approved for the cell as it was;
+that answers the doubt of the first.
 """
 
 from __future__ import annotations

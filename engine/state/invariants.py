@@ -1,7 +1,7 @@
-"""What must hold of any state, checked in vectors, so that it can be asked of a cell with 100,000 nodes as it runs.
+"""The invariants of any state, checked with vectors, so that a running cell of 100,000 nodes can be checked.
 
-Everything is summed up from the allocations and the specs and compared with what the engine keeps: free capacity of
-each node, whole gangs, charged and kept quota, and that each workload is in exactly one place.
+Totals are summed up from the allocations and the specs and compared with the kept figures: free capacity of each node,
+whole gangs, charged and kept quota. Each workload must be in exactly one place.
 """
 
 from __future__ import annotations

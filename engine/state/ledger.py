@@ -1,25 +1,22 @@
-"""The ledger: every node-millisecond that is paid for is charged to a workload or to nobody, metered by day.
+"""The ledger: every node-millisecond that is paid for is charged to a workload, to nobody ("idle"), or to the time in
+which no engine ran ("downtime"). Amounts are integers, metered by day.
 
-Meters: amounts that grow steadily, and how much of them fell into each day.
+A meter's amount is rate x time, kept as the line `rate * t - base`. A change of the rate at time t by d changes base by
+d * t. It costs the same however long ago the last change was, and the order of changes makes no difference. When a
+meter is first touched in a new period, such as a day, the line that held until then is kept, so the amount at every
+turn of the period stays exact.
 
-An amount is rate x time, kept as the line `rate * t - base`. A change of the rate at time t by d changes base by d * t,
-so it costs the same however long the last one is ago, and the order of changes makes no difference: many at once leave
-what they would have left one by one. When a meter is first touched in a new period (a day, say), the line that held up
-to then is kept; so the amount at every turn of the period stays known exactly.
+A node costs its pool's price from the moment it is there (or, ordered from a provider, from the grant: `born`) until it
+is removed. A bound workload costs, for each task, the task's share of the node, rounded down to whole micro-USD per
+hour. Shares of tasks that fit a node together never sum above 1, so nothing is charged twice. The rest of the node is
+idle, or downtime during a downtime. The sum of charges + idle + downtime equals the sum over nodes of price x lifetime,
+exactly.
 
-The ledger: every node-millisecond that is paid for is charged to a workload, to nobody ("idle"), or to the time in
-which no engine could give it to anybody ("downtime"), in integers.
-
-A node costs its pool's price from the moment it is there (or, ordered from a provider, from the grant on: `born`) until
-it is removed. A workload that is bound costs, for each of its tasks, the task's share of the node, rounded down to
-whole micro-USD per hour. Shares of tasks that a node can hold together never sum above 1, so nothing is charged twice;
-what is left of the node is idle; during a downtime it is downtime instead. Sum of charges + idle + downtime = sum over
-nodes of price x lifetime, exactly.
-
-Share of a node: of a node with devices nine tenths go by devices and one tenth by CPU and memory; of one without, all
-goes by CPU and memory. A vCPU counts nine times a GiB. Both ratios are those of AWS's split cost allocation data (GPU
-to the rest 9 : 1, vCPU to GB 9 : 1), the first here of the node's price instead of per unit, so that devices carry most
-of the price of nodes with much memory too. Where a pool is overcommitted, shares are of what it lets be asked for.
+On a node with devices, nine tenths of the share go by devices and one tenth by CPU and memory. On a node without, all
+of it goes by CPU and memory. A vCPU counts nine times a GiB. Both ratios are those of AWS's split cost allocation data
+(GPU to the rest 9 : 1, vCPU to GB 9 : 1). The first applies here to the node's price instead of per unit, so that
+devices carry most of the price of nodes with much memory too. Where a pool is overcommitted, shares are of the capacity
+that may be requested.
 
 Money is counted in micro-USD per hour times milliseconds; 3,600,000 of these "grains" are one micro-USD.
 """

@@ -1,9 +1,4 @@
-"""What is remembered of machines beside what they have free: orders to providers, watch and failures.
-
-Orders of machines: what was asked of providers, and what has come of it.
-
-What is remembered of nodes that are watched and of those that failed.
-"""
+"""The records of machines apart from their free capacity: orders to providers, and nodes that are watched or failed."""
 
 from __future__ import annotations
 

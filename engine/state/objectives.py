@@ -1,8 +1,8 @@
-"""How fast queues use up what their objectives allow: late starts, and work that waits beyond the objective already.
+"""The burn of queue objectives: late starts, and waiting work that is past its objective already.
 
-A start is late when it comes more than `start_within_ms` after the workload last could have started: after it was
-submitted, released, resumed, woken, or put back after a preemption. Burn is the share of late ones, divided by the
-share that may be late: at 1000 permille exactly as much is late as the objective allows.
+A start is late when it comes more than `start_within_ms` after the workload could last have started. That moment is its
+submission, release, resumption, wake-up, or return to the queue after a preemption. Burn is the share of late starts
+divided by the share that may be late: at 1000 permille, as much is late as the objective allows.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""The waiting workloads, in groups of like ones, and reasons to look again at what was refused.
+"""Waiting workloads in groups of like ones, and the causes to look again at refused work.
 
-The waiting workloads, in groups of like ones.
+Workloads of one priority class, queue and workload class share a group. The scheduler's verdict on the first holds for
+all, so a pass costs the number of different requests, not the number of workloads.
 
-Workloads of one priority class, queue and workload class share a group: the scheduler's verdict on the first holds for
-all, so a pass costs what the number of different requests costs, not the number of workloads.
-
-Reasons to look again at what the scheduler has refused, or promised a time. Whoever changes something that may let
-refused work start, or that breaks a promise, asks with the cause; the cycle takes the causes and starts over.
-
-Room that a node gains is not asked for here: it is counted where it is given back (`Capacity.gains`).
+Any change that may let refused work start, or that breaks a promise, records a cause here. The cycle takes the causes
+and starts over. Capacity that a node gains is counted at its source instead (`Capacity.gains`).
 """
 
 from __future__ import annotations

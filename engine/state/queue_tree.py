@@ -1,8 +1,4 @@
-"""The queue tree: quota in cohorts that lend and borrow, bursts, what is charged against it, and starts in time.
-
-Which starts came in time, minute by minute, for the queues that have an objective. Derived: stored nowhere.
-
-The queue tree: quota in cohorts that lend and borrow, bursts, and what is charged against them.
+"""The queue tree: quota in cohorts that lend and borrow, bursts, charges, and starts in time.
 
 Quota follows Kueue's hierarchical cohorts (its `resource_node.go`), for every vertex and slot:
 
@@ -12,10 +8,11 @@ Quota follows Kueue's hierarchical cohorts (its `resource_node.go`), for every v
     ceiling = quota + borrowing limit; quota at a root
 
 A charge is allowed when it keeps `drawn` within `ceiling` at every vertex it reaches. A burst raises the ceiling for a
-while. A slot is one limited quantity: `flavor * 4 + resource index`. Flavor 0 is all pools together, the others are the
+while. A slot is one limited quantity: `flavor * 4 + resource index`. Flavor 0 is all pools together. The others are the
 pools that queues name, in the order of first mention.
 
-Besides, each vertex remembers its decayed average draw, on which shares over the past are built.
+Each vertex also remembers its decayed average draw, the base of shares over the past. For queues with an objective,
+starts in time are counted by the minute; that count is derived and never stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long work may run: what the twin draws run times from, instead of knowing them.
+"""Distributions of run times, from which the twin draws instead of knowing the future.
 
 Times are milliseconds of work at the speed of all tasks, over all attempts, as in `Workloads.work_done`.
 """

@@ -1,7 +1,7 @@
-"""What work really uses of its nodes: CPU and memory, as agents report it, or as its spec says for simulated work.
+"""The CPU and memory that work really uses on its nodes: as agents report it, or as its spec says for simulated work.
 
-Reports are no events and are not journalled: after a restart they come again. What was decided because of them is. For
-simulated work use follows from the state alone. Work of which nobody says what it uses counts as using nothing.
+Reports are neither events nor journalled: after a restart they come again. Decisions made because of them are
+journalled. The use of simulated work follows from the state alone. Work without a report counts as using nothing.
 """
 
 from __future__ import annotations

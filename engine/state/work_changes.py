@@ -1,13 +1,8 @@
-"""What events change of work: many starts of one task at once, growth, shrinking, swaps and other terms.
+"""The folds of events that start many workloads at once, or that change a workload's tasks, request or queue.
 
-Many workloads of one task at once: what `engine.state.cell_state` does for one event after the other, column by
-column.
-
-Every function leaves exactly what the single events would, down to the numbering of rows and entries: whether things
-happened one by one or together cannot be seen in the state. What the events leave out (see each) is what makes the
-order of the single steps matter.
-
-What events change that give work other tasks, or other terms: growth, shrinking, swaps, requests, its queue.
+The vector functions do for many workloads of one task what `engine.state.cell_state` does event by event. Each leaves
+exactly what the single events would, down to the numbering of rows and entries, so the state never shows which way was
+taken. Their docstrings name the cases in which the order of single steps would matter; events leave those out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every workload ever submitted, as columns; what equal ones share is kept once, as a class.
+"""Every workload ever submitted, as columns. Equal specs are kept once, as a class.
 
 Rows are given in order of submission and never reused, so a row is also a workload's age in every queue order.
 """
