@@ -1,2 +1,3 @@
-"""The checks at the door: submissions, definitions, changes to queues, pools and budgets. Imports model, state and
-queues. Start at `submissions`."""
+"""The checks of commands: submissions, definitions, and changes to queues, pools and budgets. Imports model, state and
+queues; start at `submissions`.
+"""

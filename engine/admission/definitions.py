@@ -1,16 +1,7 @@
-"""The checks of what defines a cell, by the ids people type: pools, nodes, queues, classes, prices, settings.
+"""The checks of a cell's definitions: pools, nodes, queues, priority classes, settings, prices, budgets and pool sizes.
 
-The ids that people type become rows, and back; what is unknown is named.
-
-The check of queue specs: names, quotas, bursts and the tree they make.
-
-The check of what defines a cell: pools, nodes, queues, priority classes, settings.
-
-The check of what is said about money: prices of pools, budgets, and spending that somebody approves.
-
-The check of what people set about how pools grow and shrink.
-
-The check of changes to queues: their quota, and whether they start and take work.
+Each turns the ids that people type into rows, and names every id that is unknown. The check of queue specs covers
+names, quotas, bursts and the tree they make.
 """
 
 from __future__ import annotations

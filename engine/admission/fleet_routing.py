@@ -1,13 +1,10 @@
-"""Fleets: what a fleet's file says, which of its cells a submission goes to, and whose turn it is.
+"""Fleets: the fleet file, the choice of the cell that a submission goes to, and the order between tenants.
 
-What the file of a fleet says: which cells there are, where their data stay, what tenants may have of all of them
-together, and how start time and cost are weighed (`engine.admission.fleet_routing` goes by it).
-
-The global policy over many cells: which of them a submission goes to, and whose turn it is.
-
-Pure functions of what the fleet's file says and of what is known of each cell. A cell places its own work; here it is
-only decided to whom a workload is offered. Each cell is asked for its own estimate on its own twin (`CellOffer`); what
-comes out is one row for every cell, with its figures or with why not, so that a decision can be read afterwards.
+The file names the cells, the places where data stay, the limits of tenants over all cells, and the weights of start
+time and cost. Routing is a set of pure functions of that file and of the facts known of each cell. A cell places its
+own work; here it is only decided which cell is offered a workload. Each cell estimates the start on its own twin
+(`CellOffer`). The result has one row per cell, with its figures or the reason against it, so that a decision can be
+read afterwards.
 
 Times are milliseconds of a wall clock, delays milliseconds from now, money micro-USD. Integers only.
 """

@@ -1,11 +1,8 @@
-"""The check of submissions: what is malformed or can never start, of one workload or of many usual ones at once.
+"""The checks of submissions: a workload that is malformed, can never start, or waits for work that never existed is
+refused.
 
-Submissions of many usual workloads, checked and recorded together: what asks for nothing but resources.
-
-The check is a glance: it says that all of them are sound, or nothing. `engine.admission.submissions` looks at them one
-by one then and finds what is wrong, if anything is.
-
-The check of submissions: what is malformed, can never start, or waits for what never existed is refused.
+Many usual workloads, which ask for resources alone, are checked and recorded together. That check accepts all of them
+or decides nothing; then each is checked by itself, and its error is found.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Edits against a cell: what is wrong with them, and the commands they become.
+"""The checks of what-if edits against a cell, and the commands that edits become.
 
-`refuse_wrong` looks at all edits before anything runs and names every problem at once. `commands_of` turns one
-edit into commands when its time comes, on the cell as it is then: nodes of a place, the nodes a pool gives up, and the
-nodes a shock hits are chosen there.
+`refuse_wrong` checks all edits before anything runs, and names every problem at once. `commands_of` turns one edit into
+commands when its time comes, on the cell as it is then. Nodes of a place, nodes that a pool gives up, and nodes that a
+shock hits are chosen at that moment.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""The checks of changes to work that is there: requests resized, another queue, the same again.
+"""The checks of changes to submitted work: another request, another queue, or the same work submitted again.
 
-A workload that is there, as a spec to be submitted anew.
-
-Requests cut or raised to what work uses: the command, its bounds, and the hook that a recommender fills.
-
-Nothing runs with another request in place. What waits gets it before it starts (mode initial); what runs is stopped at
-its last checkpoint and waits for a start with the new one (mode recreate), which is refused where it would lose all its
-work.
-
-Work that waits goes to another queue.
+No running task gets another request in place. Waiting work gets it before it starts (mode initial). Running work is
+stopped at its last checkpoint and waits for a start with the new request (mode recreate); that is refused if all of its
+work would be lost. A recommender may supply the new request through the hook here, within bounds.
 """
 
 from __future__ import annotations

@@ -1,2 +1,1 @@
-"""What is free where: the capacity index, devices and MIG, topology, scores. Imports model and tables. Start at
-`index`."""
+"""Free capacity: the index, devices and MIG, topology, and scores. Imports model and tables; start at `index`."""

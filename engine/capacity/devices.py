@@ -1,13 +1,11 @@
-"""Which devices of a node a task gets, what that leaves, and the ready nodes in buckets by what they have free.
+"""The choice of devices on a node, and the ready nodes in buckets by their free capacity.
 
-Buckets of the ready nodes of one partition, by what they have free. `engine.capacity.index` searches them.
+Whole devices are taken close together: from one NVLink group, the one left with least, or from the fewest groups. A
+share goes to the fullest device that has room for it. Otherwise it breaks into the group with least left, as a MIG
+instance does. An instance comes from a partitioned device, the fullest that has one free. An idle device is partitioned
+only when the node has none.
 
-Which devices of a node a task gets, and what that leaves: the device columns of `engine.capacity.index`.
-
-Whole devices are taken close together: of one NVLink group, the one that is left with least, or of the fewest groups. A
-share goes to the fullest device that has it, and else, as a MIG instance does, breaks into the group that has least
-left. An instance comes from a partitioned device, the fullest that has one free; only when the node has none is an
-idle device partitioned.
+The buckets of one partition and the device columns belong to `engine.capacity.index`, which searches them.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 The index is a two-level bucket table in the manner of TLSF allocators, one for each partition
 (`engine.capacity.node_attributes`). A node's bucket is (whole free devices, size class of free CPU, size class of free
-memory), two classes to the octave; bitmaps tell which buckets are filled. A search walks buckets upwards from the
-request's own classes: in a bucket whose classes are all above the request's every node fits, so the first will do; in a
-boundary bucket a few nodes are probed. Only when all of that fails are boundary buckets searched whole, so that
-"nothing fits" is never said wrongly.
+memory), two classes to the octave; bitmaps mark the filled buckets. A search walks buckets upwards from the request's
+own classes. In a bucket whose classes are all above the request's, every node fits and the first is taken; in a
+boundary bucket a few nodes are probed. Boundary buckets are searched whole only when all of that fails, so "nothing
+fits" is never wrong.
 
-Buckets are heaps of node rows with stale entries dropped when met: the node found is always the lowest row that
-qualifies, a function of the state alone and not of how it came about. So a restart, a fork and a replay decide alike.
+Buckets are heaps of node rows, with stale entries dropped when met. The node found is always the lowest row that
+qualifies: a function of the state alone, not of its history. So a restart, a fork and a replay decide alike.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""MIG: into which instances a device can be cut, and how an instance that is taken is written as one number.
+"""MIG: the instances that a device can be cut into, and one number for any set of taken instances.
 
-A device has 7 compute slices and 8 memory slices. An instance of a kind takes so many of each, and its memory slices
-begin at one of the kind's legal starts. A layout is a set of instances that fit together; a device in use has a maximal
-one, to which no further instance could be added, and keeps it until all of its instances are free.
+A device has 7 compute slices and 8 memory slices. An instance of a kind takes a number of each, and its memory slices
+begin at one of the kind's legal starts. A layout is a set of instances that fit together. A device in use has a maximal
+layout, to which no instance could be added, and keeps it until all of its instances are free.
 
-Source of profiles, counts and starts: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles", and what
-`nvidia-smi mig -lgip` and `-lgipp` print there. Profiles with media extensions (`+me`) are left out; they are cut like
-those without.
+Source of profiles, counts and starts: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles", and the output of
+`nvidia-smi mig -lgip` and `-lgipp`. Profiles with media extensions (`+me`) are left out; they are cut like those
+without.
 """
 
 from __future__ import annotations

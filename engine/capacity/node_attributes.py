@@ -1,12 +1,12 @@
-"""What nodes are, as opposed to what is free on them: pools, places, labels, taints; and the partitions that the search
-goes by.
+"""The attributes of nodes, apart from their free capacity: pools, places, labels and taints; and the partitions of the
+search.
 
-Nodes of one pool that no request can tell apart are one partition: they have the same taints, and the same values of
-the labels that requests name. Labels that nobody asks for divide nothing, so a cell with one label a node costs what a
-cell without labels does. The levels of the topology count as labels too, unless a node has a label of that name.
+Nodes of one pool that no request can tell apart form one partition: they have the same taints, and the same values of
+the labels that requests name. Labels that no request names divide nothing, so a cell with one label per node costs no
+more than a cell without labels. The levels of the topology count as labels too, unless a node has a label of that name.
 
-A label with so many values that it would make too many partitions (a host name, say) divides nothing either; requests
-that name it are matched node by node.
+A label with so many values that it would make too many partitions, such as a host name, divides nothing either.
+Requests that name it are matched node by node.
 """
 
 from __future__ import annotations

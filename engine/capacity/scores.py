@@ -1,8 +1,8 @@
-"""How good a node is for a task: one function per score, over arrays of nodes that were already found to fit.
+"""Scores of nodes for a task: one function per score, over arrays of nodes that were already found to fit.
 
-Every score gives 0 to 100 for each node, higher is better. A profile is weights by name (`SCORES`); `weighted` sums
-the scores as the whole numbers they are cut to, as the Kubernetes scheduler does, so that near ties are ties and go to
-the lowest row. To add a score: one function here and its name in `SCORES`.
+Every score gives 0 to 100 for each node, higher is better. A profile is weights by name (`SCORES`). `weighted` sums the
+scores, cut to whole numbers as in the Kubernetes scheduler, so that near ties are ties and go to the lowest row. To add
+a score, write one function here and name it in `SCORES`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""What one task asks for, compiled against the pools, and its bonds: whom it must be near or keep apart from.
+"""The request of one task, compiled against the pools, and the bonds that keep workloads near each other or apart.
 
-Bonds between workloads: who must be near whom, and who keeps apart from whom.
-
-A term is a set of tags and a level of the topology. Of every term that some workload names it is counted, domain by
-domain, how many tasks there are of work that carries the tags, and how many of work that keeps apart from it: the
-second because keeping apart holds both ways. So whether a node will do takes a look-up for each term of the request,
-however large the cell.
+A term of a bond is a set of tags and a level of the topology. For every term that some workload names, two counts are
+kept per domain: tasks of work that carries the tags, and tasks of work that keeps apart from it. The second is needed
+because keeping apart holds both ways. The test of a node is then one look-up for each term of the request, however
+large the cell.
 
 A node whose place at a level is not known is alone there.
-
-What one task asks for, compiled against the pools.
 """
 
 from __future__ import annotations

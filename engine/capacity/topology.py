@@ -1,20 +1,14 @@
-"""The tree of places: which domain of each level a node is in, and the room for tasks in every domain.
+"""The tree of places: the domain of each level that a node is in, and the room for tasks in every domain.
 
-The tree of places: which domain of each level a node is in, and how far apart nodes are.
-
-Nodes are laid out in one order, by region, zone, block, rack and NVLink domain, then by age: every domain of every
-level is a run of that order, and neighbours in it are neighbours in the network. A position is a place in that order.
-
-A domain is known by its name and by what it is in: two racks of one name in different blocks are two racks. A node
+Nodes are laid out in one order, by region, zone, block, rack and NVLink domain, then by age. Every domain of every
+level is a run of that order, and neighbours in it are neighbours in the network. A position is a place in that order. A
+domain is identified by its name and its parents, so two racks of one name in different blocks are two racks. A node
 whose name at a level is not known is alone in that level.
 
-Room for tasks of a shape in every domain of the topology, kept up with what changes; and the choice of domains.
-
-Whoever shifts capacity notes the node in `DomainRoom.touched`. A shape that is asked about looks only at nodes touched
-since it was last asked: a gang costs what it and those before it used, not what the cell is large. Domains of a level
-are kept sorted by room, so the smallest that is enough is found by bisection, and the largest are at the end.
-
-All of it follows from the capacity: it can be dropped at any time and is made anew when needed.
+Room is kept up as capacity changes: each change notes its node in `DomainRoom.touched`. A shape looks only at nodes
+touched since its last use, so a gang costs the changes of those before it, not the size of the cell. The domains of a
+level are kept sorted by room, so the smallest sufficient one is found by bisection, and the largest are at the end. All
+of it follows from the capacity: it can be dropped at any time and is made anew when needed.
 """
 
 from __future__ import annotations

@@ -1,2 +1,3 @@
-"""Pools that grow and shrink: autoscaler, providers, spot, services. Imports state, placement and scheduling. Start at
-`autoscaler`."""
+"""Pools that grow and shrink: scaling decisions, providers, spot machines and services. Imports state, placement and
+scheduling; start at `scale_up`.
+"""

@@ -1,8 +1,9 @@
-"""Capacity ahead of demand: what is asked of each growing pool, and how large it should be by the time at which a node
-that is ordered now is ready.
+"""Capacity ahead of demand: the demand on each growing pool, and the pool's size by the time a node ordered now is
+ready.
 
-Demand is in nodes: those that what runs fills and what waits would, each kind of task beside its like. It is noted when
-a scan finds more than any before in the same hour; what an hour will ask for is foretold from the hours that are over.
+Demand is in nodes: those that running work fills and waiting work would fill, with each kind of task packed beside its
+like. A scan records it when it exceeds any earlier value of the same hour. The forecast of an hour uses the hours that
+are over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said about nodes to come: orders, when they are likely to be ready, and why no pool grows for some work."""
+"""The report on nodes to come: orders, their likely times, and the reasons why no pool grows for some work."""
 
 from __future__ import annotations
 

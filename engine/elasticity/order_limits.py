@@ -1,18 +1,14 @@
-"""How many nodes may be ordered now, and how fast: sizes, quotas, and the pace at which providers are asked.
-
-How fast to ask for machines: as fast as the quotas allow, and no faster than the head node can take their calls.
+"""Limits on orders of nodes: sizes of pools and of the cell, quotas of projects, sizes of requests, and their pace.
+Pools that failed to deliver are left alone for a while.
 
 Requests go out in batches with pauses of random length between them, as in Clemson's run on Google Cloud. A batch is
-held to what is left of each project's quota, to what each zone seems to have, and to what the head node can bear.
-However long machines boot, they call on average as often as they were asked for some time ago; so they are asked for no
-more often than the head node's limit less four standard deviations of a Poisson count. Requests that come to nothing
-make no call and do not count.
+held to the rest of each project's quota, to the likely stock of each zone, and to the calls that the head node can
+bear. However long machines boot, they call on average as often as they were requested some time ago. So they are
+requested no more often than the head node's limit less four standard deviations of a Poisson count. Requests that come
+to nothing make no call and do not count.
 
-What a zone has is found by asking: a batch that is granted whole may be twice as large next time; one that is not is
-followed by a pause, after which as many are asked for as the zone gave since the pause before.
-
-How many nodes may be ordered now: sizes of pools and of the cell, quotas of projects, sizes of requests, and pools
-that are left alone because they failed to deliver.
+The stock of a zone is found by trial. After a batch that is granted whole, the next may be twice as large. After any
+other comes a pause, and then a batch of as many as the zone gave since the pause before.
 """
 
 from __future__ import annotations

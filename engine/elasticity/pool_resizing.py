@@ -1,8 +1,8 @@
-"""The size of a pool as somebody wants it now: what lacks is ordered, what is too much is given back.
+"""Resizing of a pool on request: missing nodes are ordered, surplus ones are given back.
 
-The number is set from now on as `set_targets` would, so that the autoscaler does not undo it: it keeps at least so many
-nodes, and gives back what is more and empty. It may still order for what waits, for the pool's headroom, and for what
-is foretold.
+The size also becomes the pool's target from now on, so that the autoscaler does not undo it. The autoscaler keeps at
+least that many nodes, and gives back empty ones above it. It may still order for waiting work, for the pool's headroom,
+and for a forecast.
 """
 
 from __future__ import annotations

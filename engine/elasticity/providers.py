@@ -1,20 +1,15 @@
-"""What the engine and a provider of machines say to each other, and the simulated clouds that answer.
+"""Providers of machines: their interface to the engine, the check of their reports, and simulated clouds.
 
-Simulated clouds: what providers do with requests for machines.
+A provider reads the open orders of the state (`engine.state.machines`) and reports granted machines, orders it cannot
+fill, and machines that have booted. Reports may come late, twice or never, and may be untrue, so they reach the state
+only through `check`. A machine that no order covers is refused and given back. No order stays open, and no granted
+machine stays booting, beyond the order's time.
 
-Every request is for one machine. A project may make so many in any 100 seconds; those above it are refused. A zone has
-so many machines for us at a time, or none: then the answer, some seconds later, is that it is out of stock. A machine
-that was granted boots and calls the head node, which takes so many calls in a second and drops the others. Spot
-machines may be taken back at any time.
-
-Nothing here knows what the machines are for. All chance comes from the seed.
-
-What the engine and a provider of machines say to each other, and the simulated provider.
-
-A provider reads the open orders of the state (`engine.state.machines`) and reports: machines it grants for one,
-that it has no more of them, machines that have booted. Reports may come late, twice or never, and may be untrue, so
-nothing of them reaches the state but through `check`: a machine that nobody ordered so is refused and given back, and
-no order stays open, and no granted machine booting, beyond the order's time.
+In a simulated cloud every request is for one machine. A project may make a limited number of requests in any 100
+seconds; those above it are refused. A zone has a limited stock at a time, or none: then it answers some seconds later
+that it is out of stock. A granted machine boots and calls the head node, which takes a limited number of calls per
+second and drops the others. Spot machines may be taken back at any time. The clouds know nothing of the machines' use,
+and all chance comes from the seed.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""Which nodes of growing pools are given back.
+"""Scale-down: the choice of nodes of growing pools that are given back.
 
 A node may go when its most used resource has been used below `scale_down_below_permille` for `scale_down_after_ms`, and
-its pool has got no node for `settle_after_add_ms` and expects none. Since when a node is used so little is kept in the
-state (`Unneeded`), so a restart goes on counting. Always stay: what the pool is to have
-(`engine.elasticity.capacity_ahead`), as many empty nodes as its headroom, and as many more as what waits and has quota
-would take; nodes that are kept for a reservation or for somebody who is being made room for; and nodes that a person
-has cordoned.
+its pool has got no node for `settle_after_add_ms` and expects none. The state keeps since when a node is used so little
+(`Unneeded`), so a restart goes on counting. These nodes always stay: the pool's wanted size
+(`engine.elasticity.capacity_ahead`), its headroom in empty nodes, as many more as waiting work with quota would take,
+nodes kept for a reservation or a preemptor, and nodes that a person has cordoned.
 
-Empty nodes go first, any number at once, the newest first. Then at most `most_at_once` with work, the least used first,
-each only if every workload on it may be moved (`engine.scheduling.migration`), loses at most `most_lost_ms` by it,
-and is placed elsewhere, whole, by the code that places all work, beside all that the same plan has moved before: no
-room is counted twice. It is not put on an empty node that might go itself. What is moved keeps its queue and, where a
-tree has quotas by pool, its pools, so its quota is the same.
+Empty nodes go first, any number at once, the newest first. Then at most `most_at_once` nodes with work go, the least
+used first. Every workload on such a node must be movable (`engine.scheduling.migration`), lose at most `most_lost_ms`,
+and find a new place whole. The code that places all work finds that place, beside everything that the same plan has
+moved before, so no room is counted twice. It never uses an empty node that might go itself. Moved work keeps its queue
+and, where a tree has quotas by pool, its pools, so its quota is the same.
 """
 
 from __future__ import annotations

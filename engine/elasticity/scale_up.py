@@ -1,14 +1,12 @@
-"""Which nodes to order for what waits.
+"""Scale-up: the choice of nodes to order for waiting work.
 
-Whatever waits for room is placed once more, by the same code, in the scheduler's order of bands, and within one the
-gangs before single tasks: on what is free (claims that are undone at the end), on nodes that boot or are ordered, and
-what is left on new nodes of the pools that grow.
+Work that waits for room is placed once more, by the same code, in the scheduler's order of bands, and gangs before
+single tasks within a band. It is placed on free capacity (with claims that are undone at the end), on nodes that boot
+or are ordered, and then on new nodes of the pools that grow.
 
 A gang gets one order: all of its nodes or none. Single tasks get bulk orders, one for each pool and scan. Where several
-pools would do, `engine.elasticity.trial_nodes` chooses.
-
-Nothing is ordered in vain: where whole nodes of a pool are free and the work does not start on them, more of them
-would not help, and `muster why` says so.
+pools would do, `engine.elasticity.trial_nodes` chooses. Nothing is ordered for work that does not start on whole free
+nodes of the same pool; more of them would not help, and `muster why` says so.
 """
 
 from __future__ import annotations

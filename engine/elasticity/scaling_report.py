@@ -1,4 +1,4 @@
-"""What the autoscaler goes by, and how large each growing pool is and should be: for whoever looks or acts."""
+"""The autoscaler's inputs, and the present and wanted size of each growing pool, for reports and controllers."""
 
 from __future__ import annotations
 

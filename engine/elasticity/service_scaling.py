@@ -1,8 +1,7 @@
-"""Services follow their load: every so often each running one gets the number of replicas that
-`engine.model.spec_parts` finds.
+"""Service scaling: at intervals each running service gets the number of replicas that `engine.model.spec_parts` finds.
 
-More replicas are wanted at once, and the scheduler gives them as there is room; fewer go at once, when the largest
-number that the load took during the stabilisation is smaller than what is there.
+More replicas are set at once, and the scheduler starts them as there is room. Fewer are set at once when the largest
+number that the load needed during the stabilisation window is below the present one.
 """
 
 from __future__ import annotations

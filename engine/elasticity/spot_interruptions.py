@@ -1,13 +1,13 @@
-"""Machines that their provider takes back: notices, what becomes of the work, and their end.
+"""Interruptions of spot machines: the notice, the fate of the work, and the end of the machine.
 
-Where a pool says how often its machines are taken, the simulated provider takes them: each machine's time is drawn
-once, from the seed and the machine's id, as an exponential from when it is paid for. Machines of pools with a greatest
-age end then at the latest. Real providers, and people who rehearse, send the command `Interrupt` instead.
+Where a pool gives a rate of interruption, the simulated provider takes machines back. Each machine's time is drawn
+once, from the seed and the machine's id, as an exponential from the start of its payment. Machines of pools with a
+maximum age end then at the latest. Real providers, and people who rehearse, send the command `Interrupt` instead.
 
-From the notice on a machine takes no new work, and what runs there goes on: what ends in time has ended. At the
-deadline an elastic gang that has enough tasks elsewhere loses those on the machine; anything else is queued again at
-its original age, with all its work when it writes a checkpoint when asked and had the time to, else with that of its
-last one. Then the machine is gone.
+From the notice on, a machine takes no new work, and running work goes on; work that ends in time has ended. At the
+deadline an elastic gang with enough tasks elsewhere loses those on the machine. Any other work goes back to its queue
+at its original age. It keeps all of its progress if it can write a checkpoint on request and had the time to, else that
+of its last one. Then the machine is gone.
 """
 
 from __future__ import annotations

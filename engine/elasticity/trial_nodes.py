@@ -1,13 +1,10 @@
-"""What waits for nodes, and new nodes of growing pools on which it is placed on trial.
+"""Trial placement for scale-up: the tasks that wait for nodes, and new nodes of growing pools on which they are placed
+on trial.
 
-Which pool grows, where several would do: by priority, by what would lie idle, by price, one after the other.
-
-What waits for nodes: tasks that want a place, as far as queues and quota would let them start.
-
-Quota is charged tentatively in the scheduler's order, so what waits for quota is not among them. Work on nodes that
-their provider takes back, and replicas that a running service lacks, count as if they waited.
-
-New nodes of growing pools, and work placed on them on trial, by the same code that places it in the cell.
+Quota is charged tentatively in the scheduler's order, so work that waits for quota is not among the tasks. Work on
+nodes that their provider takes back, and missing replicas of a running service, count as waiting. Trial nodes are
+filled by the code that places work in the cell. Where several pools would do, the choice goes by priority, then by idle
+capacity, then by price.
 """
 
 from __future__ import annotations

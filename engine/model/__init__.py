@@ -1,2 +1,3 @@
-"""Specs, commands, events, queries and errors; quantities, money and names. Imports nothing of the engine. Start at
-`specs`, `commands` and `events`."""
+"""Specs, commands, events, queries and errors; quantities, money and names. Imports nothing of the engine; start at
+`specs`, `commands` and `events`.
+"""

@@ -1,12 +1,11 @@
-"""Everything that can be asked of the engine, and what becomes of it where another scheduler decides.
+"""The commands of the engine, and their treatment in a cell that another scheduler decides.
 
-Everything that can be asked of the engine. A command is a wish: checked against the state, turned into events.
+A command is checked against the state and turned into events. Anyone with the operator role may submit, or define
+things at set-up. Every other command changes running work or its nodes: people and advice issue it only through
+`runbooks.gate.approval_gate`.
 
-`Submit`, and definitions at set-up, are requests anyone with the operator role may make. The others change what runs
-or where it may run: people and advice reach them only through `runbooks.gate.approval_gate`.
-
-What becomes of each command in a cell that another scheduler decides on: asked of that one, done by Muster alone, or
-refused with what to do instead.
+In a cell that another scheduler decides, each command is passed to that scheduler, done by Muster alone, or refused
+with an alternative.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Everything that can happen: one record each, and the only way state changes.
+"""The events: one record for each thing that can happen, and the only way in which state changes.
 
-`Tick` sets the cell's clock; the events after it happen at that time. Rows (of workloads, nodes) are indexes into the
+`Tick` sets the cell's clock; the events after it happen at that time. Rows of workloads and nodes are indexes into the
 state's columns, given in creation order, so they mean the same at every replay. Node lists are packed int32, because
-one gang may bind 130,000 of them.
+one gang may bind 130,000 nodes.
 """
 
 from __future__ import annotations

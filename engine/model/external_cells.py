@@ -1,15 +1,12 @@
-"""What is told of a cell that another scheduler decides: how things are, how long work ran, and of intents.
+"""Observations of a cell that another scheduler decides: its present objects, its earlier runs, and the progress of
+intents.
 
-How long work ran before a cell looked on: what the accounting of the scheduler that decides remembers.
+Each observation gives the whole of its subject. Reporting it twice changes nothing, and a missed one is made up for by
+the next. Times are of the cell's clock, in milliseconds; 0 = not known.
 
-Run times are learnt from it (`engine.state.run_times`); it is no work of the cell, and nothing is charged for it.
-
-What can be told of a cell that another scheduler decides: how each thing is now, as that scheduler shows it.
-
-Each says the whole of its subject, so telling the same twice changes nothing, and what was missed in between is made up
-for. Times are of the cell's clock, milliseconds; 0 = not known.
-
-What is told of intents (`engine.state.intents`). Loads nothing heavy: faces need it at their start.
+Earlier runs come from that scheduler's accounting. Run times are learnt from them (`engine.state.run_times`); they are
+no work of the cell, and nothing is charged for them. Intents are kept by `engine.state.intents`. This module imports
+nothing heavy, because consoles load it at their start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Questions about the state, and their answers: windows onto server-side filter, sort and paging.
+"""Queries about the state, and their answers: windows with filter, sort and paging on the engine's side.
 
-This file holds the types only, so that a console can import it without loading the engine. Evaluation is in
-`engine.reads.answers`.
+Types only, so that a console imports them without loading the engine. `engine.reads.answers` evaluates them.
 """
 
 from __future__ import annotations

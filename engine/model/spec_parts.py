@@ -1,33 +1,24 @@
-"""The parts that specs are made of, and their base: growth, health, service classes, money, runs and replicas.
+"""The parts of specs and their base: pool growth, node health, service classes, budgets, tasks to run, and replicas.
 
-The base of everything that people or files may say to the engine: immutable structs, and checks of single fields.
+The base is an immutable struct with checks of single fields, for everything that people or files say to the engine.
 
-How pools grow and shrink by themselves: what a pool says about its provider, and how eager the cell is.
+Growth has two presets, which differ where published descriptions of the Kubernetes cluster autoscaler differ from its
+defaults: `ca` has the defaults of its FAQ, `seed` the figures that are often quoted.
 
-The two presets differ where published descriptions of the Kubernetes cluster autoscaler differ from its defaults:
-`ca` has the defaults of its FAQ, `seed` the figures that are often quoted.
+Money has one currency per cell, in millionths (micro-USD).
 
-How the cell watches its nodes, those that agents call from alone, and what it does about those that fail.
+Service classes say how reliable a request is, how far nodes are overcommitted, and which work a short node evicts
+first. A pool's `overcommit` bounds the requests on a node in relation to the node's size. Guaranteed work never runs on
+overcommitted capacity: the sum of request / ratio over the work of any node is at most the node's size, with ratio 1 on
+every node open to guaranteed work, and the pool's ratio for all work of an overcommitted one.
 
-Money as people give it: the largest price, and budgets. One currency per cell, in millionths (micro-USD).
+A task to run for real is a command with its arguments, its environment and its folder. No shell reads any of it, unless
+the command itself is one.
 
-Classes of service: how sure work may be of what it asks for, what nodes are overcommitted by, and whom a node that
-runs short puts out first.
-
-A pool's `overcommit` says by how much the requests on one of its nodes may exceed what the node has. Guaranteed work
-is never put there, so the sum of request / ratio over the work of any node is at most what it has: with ratio 1 on
-every node that guaranteed work may have, and the pool's ratio for all work of an overcommitted one.
-
-What a workload runs where it runs for real: a command with its arguments, its environment and its folder.
-
-No shell reads any of it, unless the command itself is one.
-
-How many replicas a service has: what its spec says, and the rule of the Kubernetes horizontal pod autoscaler.
-
-The rule and its defaults (tolerance of a tenth, 300 s of stabilisation before it scales down, a look every 15 s, and
-replicas that say nothing counted against a change) are those of
+Replicas follow the rule of the Kubernetes horizontal pod autoscaler with its defaults: a tolerance of a tenth, 300 s of
+stabilisation before a scale-down, a look every 15 s, and silent replicas counted against a change. Source:
 https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/ (Algorithm details, Stabilization window).
-Its limits on how fast it scales up are left out: a scale-up happens at once.
+Its limits on the speed of a scale-up are left out: a scale-up happens at once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Specs: what a person or a trace asks for, checked at the door; device models; quantities in words.
-
-Specs: what a person or a trace asks for. Immutable, validated at the door, never changed in place.
+"""Specs: the requests of people and traces, immutable and validated on entry; device models; quantities and moments in
+words.
 
 Units everywhere: milli-CPU, MiB, milli-GPU (1000 = one whole device), milliseconds, micro-USD. Integers only.
-
-What is known of device models by their names.
-
-Quantities and moments as people write them.
 """
 
 from __future__ import annotations

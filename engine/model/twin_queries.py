@@ -1,6 +1,7 @@
-"""What is asked of the twin, and what it answers. Types only, so that a console can use them without loading the
-engine. `engine.twin.live_twin.Twins` takes an ask and gives a RunStatus; the answers are made in `engine.twin.what_if`
-and `engine.twin.start_estimates`.
+"""Questions to the twin, and its answers. Types only, so that a console imports them without loading the engine.
+
+`engine.twin.live_twin.Twins` takes a question and gives a RunStatus. The answers are made in `engine.twin.what_if` and
+`engine.twin.start_estimates`.
 
 Times are cell time in milliseconds, money is micro-USD, device time is milliseconds times whole devices (CPU cores
 where the cell has no GPU). Integers only.

@@ -1,4 +1,4 @@
-"""What can be changed in a what-if: a closed list of typed edits, and their form in text.
+"""The edits of a what-if: a closed list of typed changes, and their form in text.
 
     add 4 nodes to h100 [rack=r9]      remove NODES         resize h100 120
     fail NODES [for 2h]                shock spot 30% [for 1h]
@@ -12,8 +12,8 @@
 NODES is a list of ids, or one place: `rack=r3`, `block=b1`, `zone=z2`, `region=eu`, `nvlink=d4`, `pool=h100`. Several
 jobs or nodes are separated by commas. Any edit may end in `at +2h`: it happens that long after now.
 
-Types and text only, so that a console can use them without loading the engine. What an edit does to a cell, and
-whether it can, is in `engine.admission.what_if_edits`.
+Types and text only, so that a console imports them without loading the engine. `engine.admission.what_if_edits` checks
+and applies them.
 """
 
 from __future__ import annotations

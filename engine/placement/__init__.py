@@ -1,2 +1,3 @@
-"""Choosing nodes for tasks: filters, scores, gangs, fragmentation. Imports capacity and state. Start at
-`node_choice`."""
+"""The choice of nodes for tasks: filters, scores, gangs and fragmentation. Imports capacity and state; start at
+`node_choice`.
+"""

@@ -1,8 +1,5 @@
-"""Which nodes a task may go to: those there with room that are not for it, and what a new node would be.
-
-Which nodes have room for a task and yet are not for it: by their labels, their taints, or who is near.
-
-What a new node of a growing pool would be, before there is one: labels, taints and the place that is known of it.
+"""The nodes open to a task: filters by labels, taints and neighbours, and the labels, taints and place of a pool's new
+node before it exists.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Fragmentation: how much of the free GPU the work of this cell could not use, because it lies in the wrong pieces.
+"""Fragmentation: the share of free GPU that the cell's own work could not use, because it lies in the wrong pieces.
 
 The measure is that of fragmentation gradient descent (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
-Workloads with Fragmentation Gradient Descent", USENIX ATC 2023). Draw a task from the live mix: what waits and what
-runs, by number of tasks. On a node where the task fits, the free part of every device that it could not be put on is
-lost to it; on a node where it does not fit, everything free is. Fragmentation is what is lost to it on average, as a
-share of what is free.
+Workloads with Fragmentation Gradient Descent", USENIX ATC 2023). Draw a task from the live mix of waiting and running
+work, by number of tasks. On a node where the task fits, the free part of every device that it could not be put on is
+lost to it. On a node where it does not fit, everything free is. Fragmentation is the average loss as a share of the
+free capacity.
 
-Two things are left out that the paper counts. Tasks without GPU have no use for any free device, and a task is not
-held to lose what is free on nodes that it may never use, by pool, labels or taints: both would show fragmentation in an
-empty cell, and no move could ever take it away. The figure by the paper's own rule stands beside (`published_ppm`).
-Who may be beside whom, and closeness in the topology, are not looked at.
+Two losses that the paper counts are left out. Tasks without GPU have no use for any free device. A task does not lose
+free capacity on nodes that it may never use, by pool, labels or taints. Both would show fragmentation in an empty cell,
+and no move could remove it. The figure by the paper's own rule is given too (`published_ppm`). Neighbours and closeness
+in the topology are not looked at.
 
-Free is what is free on nodes that take anybody's work: ready, and not kept for a reservation or a preemptor. Of a
-device that is partitioned, that is its free MIG instances.
+Capacity is free on nodes that take any work: ready, and not kept for a reservation or a preemptor. On a partitioned
+device the free MIG instances count.
 
-Nodes are counted by class: two nodes on which the same tasks of the mix fit, with as many free devices, are alike. So
+Nodes are counted by class: two nodes are alike if the same tasks of the mix fit and they have as many free devices. So
 the cost is one pass over the nodes, however many kinds of tasks there are.
 """
 

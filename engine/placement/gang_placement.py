@@ -1,23 +1,17 @@
-"""Gang placement: on which pools, all tasks of all groups or nothing, and what becomes of it as nodes are lost.
+"""Gang placement: all tasks of all groups or none, the ways in which a workload may start, and repair after lost nodes.
 
-Gang placement: all tasks of all groups, or nothing.
+`place` claims capacity as it goes, and gives everything back when a task finds no node. So no half-placed gang exists
+outside this function. On success the claims stand, and the caller emits `Placed` at once or gives them back.
 
-`place` claims capacity as it goes and gives everything back when a task finds no node, so no half-placed gang exists
-outside this function. On success the claims stand: the caller emits `Placed` in the same breath, or gives them back.
+A way to start says on which pools and kept nodes each group goes, and how many tasks quota lets it have there. A gang
+that asks for a level of the topology goes where `engine.capacity.topology` has room. A required level holds it in one
+domain of that level; a preferred one uses as few of its domains as possible. Claims are in the order of the tree, so
+neighbours in rank are neighbours in the network.
 
-A gang that asks for a level of the topology goes where `engine.capacity.topology` has room for it: a required
-level holds it in one domain of that level, and a preferred one has it use as few of its domains as possible. Its claims
-are in the order of the tree, so that neighbours in rank are neighbours in the network.
-
-The ways a workload may start: on which pools and kept nodes each of its groups goes, and how many tasks quota lets
-it have there.
-
-What becomes of work when nodes are lost: members of a gang are replaced in place, or it runs on with fewer, or all
-of it is requeued.
-
-Replacements are tried on the capacity with the lost nodes out of it and the rest of the gang in place, one gang after
-the other, those of higher priority first; what was tried is undone. The events that follow repeat it exactly, in one
-turn, so nothing else can come in between.
+When nodes are lost, members of a gang are replaced in place, or it runs on with fewer, or all of it goes back to its
+queue. Replacements are tried on the capacity without the lost nodes and with the rest of the gang in place, one gang
+after the other, higher priority first; the trial is then undone. The events that follow repeat it exactly, in one turn,
+so nothing else can come in between.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Which of the nodes that will do a task gets, where the first bucket that holds it does not settle it: bonds to other
-work, labels matched node by node, tasks of a group spread evenly, and the scores of a profile.
+"""The choice among suitable nodes where the first bucket does not settle it: bonds to other work, labels matched node
+by node, even spreading of a group, and the scores of a profile.
 
-Nodes are preferred as the buckets have them: kept ones first, then by partition, then the fullest, then the oldest.
-Where only some of them will do, a few of the first are looked at one by one; if none of those does, all nodes are
-compared at once, which finds the same. So a request with bonds costs one vectorised pass at most, or one for a whole
-gang.
+Nodes are preferred as the buckets have them: kept ones first, then by partition, then the fullest, then the oldest. If
+only some of them are eligible, a few of the first are looked at one by one. If none of those is, all nodes are compared
+at once, which finds the same node. So a request with bonds costs one vectorised pass at most, or one for a whole gang.
 
-Scores (`engine.capacity.scores`) choose among up to MAX_CANDIDATES nodes that fit: all of them where they are no more
-than that, else from both ends of the buckets of each partition, the fullest and the emptiest.
+Scores (`engine.capacity.scores`) choose among up to MAX_CANDIDATES nodes that fit. If more fit, the candidates come
+from both ends of the buckets of each partition, the fullest and the emptiest.
 """
 
 from __future__ import annotations
