@@ -1,2 +1,3 @@
-"""Answers to questions: lists, details, reasons, gauges, reports. Imports state and what it explains; changes nothing.
-Start at `answers`."""
+"""Answers to queries: lists, details, reasons, gauges and reports. Imports state and the packages that it explains, and
+changes nothing; start at `answers`.
+"""

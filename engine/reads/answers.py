@@ -1,7 +1,7 @@
-"""Answers to questions: windows onto workloads, nodes and queues, one object whole, and the overview.
+"""Answers to queries: windows onto workloads, nodes and queues, one object in full, and the overview.
 
-Filters and sorts run over whole columns with numpy; only the rows of the window become Python values. What is sorted is
-looked through for the window alone. The rows that match are kept while the state does not change, for who scrolls on.
+Filters and sorts run over whole columns with numpy; only the rows of the window become Python values, and sorting
+reaches no further than the window. The matching rows are kept until the state changes, for the next page.
 """
 
 from __future__ import annotations

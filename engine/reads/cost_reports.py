@@ -1,4 +1,4 @@
-"""What the ledger tells: who was charged what in a window of days, where budgets stand, and what was of use."""
+"""Cost reports from the ledger: charges in a window of days, budgets, and useful spending."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What finished work has cost and how much of what was paid for was of use, for the cell, by pool and by tenant.
+"""Goodput and the cost of finished work, for the cell, by pool and by tenant.
 
-Goodput is in money, so that large and small machines count as they should: of what all nodes have cost, the part that
-was charged for work which was not lost and whose workload did not fail or get cancelled (`engine.state.ledger` says
-what was charged and what was lost). What runs still counts as of use.
+Goodput is a share of money, so that large and small machines weigh as they should. Of the cost of all nodes it is the
+part charged for work that was not lost and whose workload neither failed nor was cancelled (`engine.state.ledger`
+defines charged and lost). Running work counts as useful.
 """
 
 from __future__ import annotations

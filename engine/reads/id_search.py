@@ -1,11 +1,8 @@
-"""Search by name: whatever in a cell has one, and columns of texts that are searched and sorted in milliseconds.
+"""Search by name: everything in a cell that has a name, found by the whole name or by its beginning.
 
-Whatever in a cell has a name: found by the whole of it, or by how it begins.
-
-A column of texts that only grows, so that a million of them are searched and sorted in milliseconds.
-
-Once a block of rows is full it is put down as one string of folded bytes, for searching, and as the first bytes of each
-text in words of 64 bits, for sorting. The last rows, which fill no block yet, are looked at one by one.
+Workload names are a column of texts that only grows, so a million of them are searched and sorted in milliseconds. A
+full block of rows is stored as one string of folded bytes, for searching, and as the first bytes of each text in words
+of 64 bits, for sorting. The rows of the last, unfinished block are looked at one by one.
 """
 
 from __future__ import annotations

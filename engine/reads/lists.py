@@ -1,4 +1,6 @@
-"""Workloads, nodes, queues, reservations, pools and orders as columns: filtered, sorted, shown a window at a time."""
+"""Lists: workloads, nodes, queues, reservations, pools and orders as columns, filtered, sorted and shown a window at a
+time.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,12 @@
-"""The cell at a glance: what it shows at one moment and since the look before, and its map.
+"""The cell at a glance: its gauges at one moment, its activity since the last look, and its map.
 
-What a cell shows at one moment, and what has happened since the look before: taken on the engine's thread in a few
-passes over columns, and made into measurements elsewhere.
+A look is taken on the engine's thread in a few passes over columns, and turned into measurements elsewhere. It costs
+the number of nodes, of workloads that are not over, and of those that ended since the last look. Work that ended
+earlier is never looked at again.
 
-A look costs what is there: nodes, work that is not over, and work that ended since the last look. Work that ended
-before is never looked at again.
-
-The cell as a map: zones, blocks, racks or nodes, each with what is in use, free, out of order and paid on it.
-
-Sums run over whole columns with numpy; only the tiles that are asked for become Python values. Which node is in which
-tile is kept until nodes come or go.
+The map shows zones, blocks, racks or nodes as tiles, each with its capacity in use, free and out of order, and its
+cost. Sums run over whole columns; only the requested tiles become Python values. The tile of each node is kept until
+nodes come or go.
 """
 
 from __future__ import annotations

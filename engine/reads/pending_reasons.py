@@ -1,7 +1,7 @@
-"""Why a workload waits: one primary reason that is true now, the others after it.
+"""The reasons why a workload waits: one primary reason that is true now, then the others.
 
-Reasons are worked out when somebody asks, by the tests the scheduler makes and in its order, and kept for all workloads
-that wait for the same until something changes: nothing is stored that could go stale.
+Reasons are worked out on request, by the scheduler's own tests and in its order. They are kept for all workloads that
+wait for the same until something changes. Nothing is stored that could go stale.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What the engine remembers of the last minutes for people to look at: the event tail in words, and waits.
+"""Recent activity for people: the event tail in words, waits, rates and a curve of use over the last minutes.
 
-Events in words, for the event tail: what happened, to whom, and a detail. One table, by type of event.
-
-What the engine remembers of the last minutes for people to look at: the event tail, waits, rates, a use curve.
-
-None of it is part of the state: it starts empty after a restart, and decisions never read it.
+One table by type of event gives the words: the action, the object, and a detail. None of it is part of the state. It
+starts empty after a restart, and decisions never read it.
 """
 
 from __future__ import annotations

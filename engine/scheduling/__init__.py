@@ -1,2 +1,3 @@
-"""The scheduling cycle: order, admit, place, preempt, backfill. Imports placement, queues and state. Start at
-`cycle`."""
+"""The scheduling cycle: order, admit, place, preempt, backfill. Imports placement, queues and state; start at
+`cycle`.
+"""

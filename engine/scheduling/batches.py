@@ -1,10 +1,10 @@
-"""The start of many workloads of one task, in the order in which they would start one by one.
+"""Batch starts: many workloads of one task start together, in the order in which they would start one by one.
 
-The simple case is that all that waits has just come and keeps its queues within their quotas: who is first is then a
-matter of priority and age, and nobody's share moves. Otherwise a draw takes the first candidate of the lineup and its
-quota, as if it started, and so on with who is first then. All that were drawn are placed in one go. The first that
-finds no node ends the batch: those drawn after it are put back, and it is looked at like any other. What anything but
-room, quota and order has a say in is not drawn at all.
+In the simple case all waiting work has just come and keeps its queues within their quotas. The order is then priority
+and age, and no share moves. Otherwise a draw takes the first candidate of the lineup and its quota, as if it started,
+and goes on with the next first one. All drawn workloads are placed in one go. The first without a node ends the batch:
+those drawn after it are put back, and it is looked at like any other. Work that depends on more than room, quota and
+order is not drawn.
 """
 
 from __future__ import annotations

@@ -1,19 +1,14 @@
-"""Who goes next: queues by hierarchical dominant-resource fairness, and candidates within one pass.
-
-Who goes first among queues: hierarchical, weighted dominant-resource fairness.
+"""The order of candidates: queues by hierarchical, weighted dominant-resource fairness, and candidates within one pass.
 
 A queue's share is that of its dominant resource, the one of which it holds the largest part of the cell (DRF: Ghodsi et
-al., NSDI 2011), divided by its weight. What is within its quota costs nothing, as in Kueue; where a tree has quotas,
-only the resources they are of count. In a tree, siblings are
-compared with each other at every level, from the roots down (Bhattacharya et al., SoCC 2013): the queue with the
-smallest key goes next, and a subtree gets no more for having many queues.
+al., NSDI 2011), divided by its weight. Use within a queue's quota costs nothing, as in Kueue; where a tree has quotas,
+only the resources with quota count. Siblings in a tree are compared at every level, from the roots down (Bhattacharya
+et al., SoCC 2013). The queue with the smallest key goes next, and a subtree gets no more for having many queues.
 
-Who goes next, within one pass over what waits.
-
-Candidates are kept where a start changes little: those of one queue and priority band in a lane, lanes of one tree and
-band in a unit. A lane stands in its unit by the shares below the root, a unit among others by the share of its root. A
-start changes the shares on its own queue's path alone, so only that lane and unit move; a lane elsewhere below a
-vertex that has grown is found out of date, and put right, when its turn seems to have come.
+Within a pass, candidates are kept so that a start changes little: those of one queue and priority band form a lane, and
+lanes of one tree and band form a unit. A lane stands in its unit by the shares below the root, a unit among others by
+the share of its root. A start changes the shares on its own queue's path alone, so only that lane and unit move. A lane
+elsewhere below a vertex that has grown is corrected when its turn seems to have come.
 """
 
 from __future__ import annotations

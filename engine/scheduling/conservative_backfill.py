@@ -1,18 +1,18 @@
 """Conservative backfill: every waiting workload is promised the earliest start that delays none before it.
 
-The plan is made anew at each scheduling pass, in the order of the queue, from the state alone: expected ends of what
-runs, then for each waiting workload a placement held for the whole of its estimate. One whose placement begins now
-starts; any other keeps its place in the plan, and later ones go around it. While estimates hold, planning again gives
-the same starts: nothing that starts ahead of its turn touches a placement promised before.
+The plan is made anew at each scheduling pass, in the order of the queue, from the state alone. It starts from the
+expected ends of running work. Each waiting workload then gets a placement held for the whole of its estimate. It starts
+if the placement begins now; otherwise it keeps its place in the plan, and later ones go around it. While estimates
+hold, planning again gives the same starts: nothing that starts ahead of its turn touches a placement promised before.
 
 Two timelines hold the future of the cell. Where all work ever submitted asks for the same (as in most batch logs) a
 task is a slot, slots are interchangeable, and one step function of free slots is exact. Otherwise each node has its own
-future and a promise names nodes: the first ones, in a fixed order, that have room over the whole window. The order must
-not depend on what else is placed, or planning again could move a promise into the way of a later one. For the same
-reason work that starts is put on the nodes the plan found, and devices are named too once a share of a device was ever
-asked for; whole devices alone are only counted, because any set of intervals that never needs more than n devices at
-once can be given n devices in order of their starts. The first workload of a second kind, or the first share, changes
-how the future is counted, and may move promises once.
+future, and a promise names nodes: the first ones, in a fixed order, that have room over the whole window. The order
+must not depend on other placements, or planning again could move a promise into the way of a later one. For the same
+reason work starts on the nodes that the plan found. Devices are named too once a share of a device was ever asked for.
+Whole devices alone are only counted, because any set of intervals that never needs more than n devices at once can be
+given n devices in order of their starts. The first workload of a second kind, or the first share, changes the way of
+counting and may move promises once.
 
 Source of the rule: Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """

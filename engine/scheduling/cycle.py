@@ -1,29 +1,19 @@
-"""The cycle: its passes over what waits, in order or with a promise to everyone, and what each may start.
-
-One pass over candidates in their order: each is admitted or passed over, and after a start the next of its group
-follows. As long as room, quota and order alone decide, the first candidates start together
-(`engine.scheduling.batches`).
-
-The pass of conservative backfill: every blocked workload is promised its time
-(`engine.scheduling.conservative_backfill`).
-
-The cycle: look at what waits in order, start what may start, preempt where the policy allows it, promise the first
-blocked workload its time, let elastic workloads grow.
+"""The scheduling cycle: go through waiting work in order, start it, preempt where the policy allows it, promise a time
+to blocked work, and let elastic workloads grow.
 
 Order: band of the priority class, then the share of the queue and of those above it
 (`engine.scheduling.candidate_order`), then priority, then age. Policies: `fcfs`: within a queue nothing starts before
-what is ahead of it. `easy`: the first workload that lacks capacity gets a reservation, and whatever is behind it may
-start if that is not delayed (`engine.scheduling.backfill`); `easy-sjbf` considers those behind it shortest first.
-`conservative`: every blocked workload gets one (`engine.scheduling.conservative_backfill`). A workload that waits only
-for quota is passed over and holds up nobody, unless its queue is strictly first in, first out.
+work ahead of it. `easy`: the first workload that lacks capacity gets a reservation, and work behind it may start if
+that is not delayed (`engine.scheduling.backfill`). `easy-sjbf` is the same with the shortest first among those behind.
+`conservative`: every blocked workload gets a reservation (`engine.scheduling.conservative_backfill`). A workload that
+waits only for quota is passed over and holds up no other, unless its queue is strictly first in, first out.
 
-A pass looks at everything only when there is a cause (`engine.state.pending_groups`); otherwise it looks at
-new arrivals alone, because what was blocked still is. A verdict holds for a whole group of like workloads
-(`engine.state.pending_groups`).
+A pass looks at everything only when there is a cause (`engine.state.pending_groups`). Otherwise it looks at new
+arrivals alone, because blocked work still is blocked. A verdict holds for a whole group of like workloads. While room,
+quota and order alone decide, the first candidates start together (`engine.scheduling.batches`).
 
-Where to go on reading: `engine.scheduling.cycle` and `engine.scheduling.cycle` walk over the
-candidates, `engine.scheduling.workload_admission` decides about one of them, `engine.scheduling.workload_admission` and
-`engine.scheduling.workload_admission` make room, `engine.scheduling.cycle_memory` records what was decided.
+Read on in `engine.scheduling.workload_admission`, which decides about one candidate, and in
+`engine.scheduling.cycle_memory`, which records the decisions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""What one scheduling pass leaves for the next, and the binder that starts and stops workloads as events.
-
-What one scheduling pass leaves for the next: the promise, the verdicts that still hold, and what it has seen.
-
-Starts and stops of workloads, as events. Whoever starts one has claimed its capacity already.
+"""The memory between scheduling passes: the promise, the verdicts that still hold, and the work already seen. Also the
+binder, which turns starts and stops into events; a caller claims the capacity of a start first.
 """
 
 from __future__ import annotations

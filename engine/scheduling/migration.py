@@ -1,16 +1,12 @@
-"""Work that is moved or stopped outside the cycle: what may be moved, and the checks of what people ask for.
+"""Work that is moved or stopped outside the cycle: eligibility and cost, migrations, and preemption on request.
 
-The check of migrations: running workloads are taken off their nodes and placed elsewhere, all of them or none.
+Eligible is work that runs, is of a preemptible priority class, has run for its queue's minimum runtime, is not being
+stopped for other work, does not end by itself in a moment, and belongs to a queue that may still be disrupted.
 
-Every move is tried on the capacity with all that moves given back, so two gangs may change places. What was tried is
-undone; the events that follow repeat it exactly, in one turn, so nothing else can come in between.
-
-Work that somebody has give way to others: by the rules by which the scheduler itself might preempt it.
-
-Which running workloads may be moved by the cell's own decision, and what moving each would cost.
-
-Who may be moved: what runs, is of a preemptible priority class, has run for its queue's minimum runtime, is not being
-stopped for somebody else, does not end by itself in a moment, and belongs to a queue that may still be disrupted.
+A migration takes running workloads off their nodes and places them elsewhere, all of them or none. It is tried on the
+capacity with all of them off their nodes, so two gangs may change places. The trial is undone. The events that follow
+repeat it exactly, in one turn, so nothing else can come in between. Preemption on request follows the scheduler's own
+rules.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Preemption: whom a workload that waits may have stopped so that it can start.
+"""Preemption: the workloads that a waiting workload may have stopped so that it can start.
 
 A victim is always a whole workload that is placed or running, of a preemptible priority class, and not being stopped
-for somebody already. Two rules say who may be one:
+for other work already. Two rules allow it:
 
 - Its own queue: work of lower priority, if the class of the preemptor may preempt.
-- Other queues: work of a queue that uses more than its nominal quota, in what the preemptor lacks. The preemptor's own
-  queue must stay within its nominal quota with it; the preemptor's queue says whether it takes back its quota from
-  anybody, from lower priorities only, or never. Every cohort between the victim's queue and the common ancestor must be
-  above its quota too, and before each victim is taken they must be so still: what a queue has within its nominal quota
-  nobody else touches.
+- Other queues: work of a queue that uses more than its nominal quota of the missing resources. The preemptor's own
+  queue must stay within its nominal quota with it. That queue says whether it reclaims quota from anybody, from lower
+  priorities only, or never. Every cohort between the victim's queue and the common ancestor must be above its quota
+  too, and still be so before each victim is taken: nobody else touches use within a queue's nominal quota.
 
 A workload that was preempted itself preempts nobody until it has waited for a while (`Workloads.may_preempt_at`).
 
@@ -16,11 +15,11 @@ Spared are: work that has not run for its queue's minimum runtime, expired burst
 than MIN_TURN_MS ago and has started again; more workloads of a queue than its limit on disruptions allows; and work
 preempted THRASH times within the last hour, unless by a higher priority.
 
-Among them the order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in
-the own queue; within each of these, lower priorities first. Then the least lost work counts: the time since the last
-checkpoint, or none where a checkpoint can be written when asked, times the share of the cell that the workload holds
+The order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in the own
+queue; within each of these, lower priorities first. Then the least lost work counts. It is the time since the last
+checkpoint, or none where a checkpoint can be written on request, times the share of the cell that the workload holds
 (its largest of any resource, in millionths). `engine.scheduling.victims` finds the set. It is taken only if the
-preemptor then really starts, and if it would not without any single one of them.
+preemptor then really starts, and would not start with any one of them spared.
 """
 
 from __future__ import annotations

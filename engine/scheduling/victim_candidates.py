@@ -1,10 +1,8 @@
-"""The cell as a request sees it that others must make room for: who could give how much, and greed among them.
+"""Victim candidates: the cell as a preemptor's request sees it, and the greedy choice among those who could give way.
 
-The cell as a request sees it that others must make room for: who could give how much of what is missing, and where.
-
-`VictimField` has everybody in columns; `Detail` has a few nodes and workloads in plain lists, to decide one at a time.
-
-Greed among possible victims, from both ends: taking who is cheapest, and sparing who costs most for what is lost.
+`VictimField` has all candidates in columns, with the capacity that each could give, and where. `Detail` has a few nodes
+and workloads in plain lists, to decide one at a time. The greedy choice runs from both ends: taking the cheapest, and
+sparing the most expensive for the room they give.
 """
 
 from __future__ import annotations

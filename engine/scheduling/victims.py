@@ -1,32 +1,30 @@
-"""Victim selection: the cheapest whole workloads to remove so that a request fits, also within one domain.
+"""Victim selection: the cheapest whole workloads to remove so that a request fits, anywhere or within one domain.
 
-Victim selection: the cheapest whole workloads to remove so that a request fits.
-
-Pure choice over arrays. Who may be a victim, in which rank and at what cost, is policy (`engine.scheduling.preemption`)
-and given. Wanted is, among the sets whose removal makes room for every task asked for and gives back the quota asked
-for, the one with, in this order: the lowest highest level, the least cost, the fewest victims, the youngest victims.
+A pure choice over arrays. Policy decides who may be a victim, in which rank and at what cost
+(`engine.scheduling.preemption`). Among the sets whose removal makes room for every task and gives back the missing
+quota, the wanted one has, in this order: the lowest highest level, the least cost, the fewest victims, the youngest
+victims.
 
 1. Levels are opened from the lowest until the room and quota of all that is open suffice. No set does with less.
-2. Every open workload gets a unit price: its cost over what it contributes to what is missing. A node's price is the
-   sum over what it holds; the nodes with the cheapest slots, a few times as many as needed, are looked at closely.
+2. Every open workload gets a unit price: its cost over its contribution to the shortage. A node's price is the sum over
+   its workloads. The nodes with the cheapest slots, a few times as many as needed, are looked at closely.
 3. Greedy: the cheapest slots first. A workload already chosen costs nothing on its other nodes, and prices are worked
-   out anew as less is missing.
-4. Reprieve: whoever is not needed is spared, the most important and costliest first, until nobody can be.
+   out anew as the shortage shrinks.
+4. Reprieve: workloads that are not needed are spared, the most important and costliest first, until none can be.
 5. Greed sees each workload alone, and does badly where several only together make room. So in cells that are not too
-   large the same is done in reverse: all go, and those are spared first that cost most for what is lost without them
+   large the same is done in reverse: all go, and those are spared first that cost most for the room they give
    (as in Charikar's peeling for densest subgraphs, APPROX 2000). The better set of the two is taken.
 6. The choice among the costliest victims and those that might take their place is made anew by branch and bound. With
-   up to CORE candidates that is everybody, and the answer is exact; in larger cases it is the core of a knapsack, where
-   greed errs (Balas and Zemel, "An algorithm for large zero-one knapsack problems", Operations Research 28(5), 1980).
+   up to CORE candidates that is all of them, and the answer is exact; in larger cases it is the core of a knapsack,
+   where greed errs (Balas and Zemel, "An algorithm for large zero-one knapsack problems", Operations Research 28(5),
+   1980).
 
 A slot is room for one task. Counting slots is exact for one group of equal tasks. Several groups compete for the same
 nodes, and then only the caller can tell whether a set is enough: the argument `fits`.
 
-Victims for a gang that must be in one domain of the topology: room is worth something only where all of it is.
-
-The domains in which the request would fit if everybody who may go were gone are ranked by what that would cost at
-least, each workload's cost spread evenly over what it has in the domain. `engine.scheduling.victims` looks closely at
-the first few, one at a time; the cheapest set of these is taken.
+A gang that must be in one domain of the topology gains only from room inside it. Domains in which the request would fit
+without any candidate are ranked by a lower bound of the cost, with each workload's cost spread evenly over its part in
+the domain. The first few are looked at closely, one at a time, and the cheapest set is taken.
 """
 
 from __future__ import annotations

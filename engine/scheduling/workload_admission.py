@@ -1,20 +1,14 @@
-"""Admission of one workload in a pass: started, promised a time, or started by preemption.
+"""The admission of one workload in a pass: it starts, is promised a time, starts by preemption, or waits.
 
-Elastic workloads: those that run give tasks away for what waits, and get more when nothing does.
+Admission checks its queue, quota, capacity and the promises to others. Elastic workloads that run give up tasks for
+waiting work, and get more when nothing waits. A preemption stops its victims so that the workload starts, at once or
+after they have saved their work; `engine.scheduling.preemption` chooses them.
 
-Preemptors of one kind, one after the other: each takes the place of one victim that is just as large.
-
-Thousands of equal single tasks that preempt would each look at the whole cell and find the same: where every possible
-victim of the lowest level that helps asks for exactly what the preemptor asks for, each of them alone is enough, so the
-best set is the cheapest of them, the youngest of equals; and after the exchange room, quota and everybody else are as
+Thousands of equal single tasks that preempt would each look at the whole cell and find the same. If every possible
+victim of the lowest level that helps asks for exactly the preemptor's request, each of them alone is enough. The best
+set is then the cheapest of them, the youngest of equals; and after the exchange room, quota and all others are as
 before. So the second of such a run looks once, and the rest take the next in that order, as long as nothing else has
-happened meanwhile. What `engine.scheduling.preemption` would find for each of them is the same.
-
-Preemption carried out: have others stopped so that a workload starts, at once or when they have saved their work.
-Who may be stopped, and who is, `engine.scheduling.preemption` says.
-
-One workload: whether its queue, quota, capacity and the promises to others let it start now, and if not, what could
-be done about it.
+happened meanwhile. `engine.scheduling.preemption` would find the same victims one by one.
 """
 
 from __future__ import annotations

@@ -1,2 +1,3 @@
-"""Forks of the live cell: what-if, start-time estimates, rehearsals, counterfactuals. Imports the door and forks.
-Start at `live_twin`."""
+"""Forks of the live cell: what-if, start-time estimates, rehearsals and counterfactuals. Imports the engine's entry
+point; start at `live_twin`.
+"""

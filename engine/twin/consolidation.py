@@ -1,18 +1,18 @@
-"""Consolidation: which running gangs to move so that a waiting one fits, or so that whole nodes come free.
+"""Consolidation: plans that move running gangs so that a waiting one fits, or so that whole nodes come free.
 
 A plan moves whole gangs, and only if every one of them has its new place in the plan. `engine.scheduling.migration`
-tells who may be moved. Priority does not matter: who is moved goes on.
+decides which may be moved. Priority does not matter, because moved work goes on.
 
-How it is found: `engine.scheduling.victims` names the cheapest set whose removal makes room. With that set off the
-nodes, what is to be unblocked takes its place first, then the moved ones take theirs, the hardest to place first, each
-within its quota. Who finds none is left where it is, and the search is made again without it. What is found is tried on
-a fork, through the same door and followed by the same scheduling cycle as in the cell: it counts only if every moved
-gang runs where the plan says, nothing else is stopped, and what was to start has started.
+`engine.scheduling.victims` names the cheapest set whose removal makes room. With that set off the nodes, the blocked
+work takes its place first. Then the moved gangs take theirs, the hardest to place first, each within its quota. A gang
+without a place stays, and the search is made again without it. The result is tried on a fork, through the same entry
+point and scheduling cycle as in the cell. It counts only if every moved gang runs where the plan says, nothing else is
+stopped, and the blocked work has started.
 
-The cost of a move is the work since the last checkpoint, or the time to write one where it writes one when asked, and a
-restart, times the share of the cell that the gang holds. The benefit is what starts because of it: its share of the
-cell, times the time it would otherwise have waited, or its run time where that is shorter. A plan is worth it when the
-benefit is at least half the cost, as in Karpenter's balanced consolidation; the person asking may want another ratio.
+The cost of a move is the work since the last checkpoint (or the time to write one on request) and a restart, times the
+share of the cell that the gang holds. The benefit is the share of the work that starts because of it, times its wait
+without the plan, or times its run time where that is shorter. A plan is worth it when the benefit is at least half the
+cost, as in Karpenter's balanced consolidation; the caller may set another ratio.
 """
 
 from __future__ import annotations

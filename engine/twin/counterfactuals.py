@@ -1,9 +1,9 @@
-"""What would let a waiting workload start: the smallest single change that was found, and tried.
+"""Counterfactuals: the smallest single change found and tried that would let a waiting workload start.
 
 Candidates follow from the primary reason, the cheapest for an operator first. Each is applied to a fork of the cell,
-through the same door and followed by the same scheduling cycle as in the cell itself; it counts only if the workload
-then has its nodes. So nothing is told that the scheduler would not do: others ahead of it take what is new first, and a
-change that would start them instead is no answer. A search stops at its first success, and after MAX_FORKS forks.
+through the same entry point and scheduling cycle as in the cell. It counts only if the workload then has its nodes. So
+no answer shows a start that the scheduler would not make: work ahead in the order takes new capacity first, and a
+change that starts only that work is no answer. A search stops at its first success, and after MAX_FORKS forks.
 """
 
 from __future__ import annotations

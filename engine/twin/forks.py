@@ -1,21 +1,15 @@
-"""Work on a copy of this process: `os.fork`, and large memory pages that make it quick.
+"""Tasks on a copy of this process, made by `os.fork`: nothing is copied until one side writes to it.
 
-Work on a copy of this process: `os.fork`, so nothing is copied until one side writes to it.
+The child has only the thread that forked, so it may touch nothing that other threads might have held at that moment. It
+closes every file but its pipe, takes no lock, writes to no stream of ours, and leaves by `os._exit` without running
+this process's exit handlers. It dies with the thread that started it (Linux), and with any child it started itself. It
+sends its results as frames over a pipe; the parent never waits for it. Its memory is bounded, and if memory runs out
+all the same the kernel kills a child before any other process.
 
-The child has only the thread that forked, so it may touch nothing that other threads might have held at that moment:
-it closes every file but its pipe, takes no lock, writes to no stream of ours, and leaves by `os._exit` without
-running what this process would run at its end. It dies with the thread that started it (Linux), and with any child it
-started itself. What it has to say it sends as frames over a pipe; the parent never waits for it.
-
-However wrong a child goes, it ends and not the machine: there is a bound to its memory, and where memory runs out all
-the same the kernel takes a child before anything else.
-
-Large memory pages, so that a fork of a large engine is quick.
-
-All that `os.fork` does is to copy the page table: 8 bytes and some bookkeeping for every 4 KiB page, 15 ms for a
-gigabyte. In pages of 2 MiB the same takes 2 ms, and what is written afterwards is still copied 4 KiB at a time. Nothing
-here changes what the memory holds; where the system has no such pages, nothing happens. Linux 6.1 and later
-(MADV_COLLAPSE); it asks for no privilege and heeds no setting but its own errors.
+Large memory pages make the fork of a large engine quick. `os.fork` copies the page table: 8 bytes and some bookkeeping
+for every 4 KiB page, 15 ms for a gigabyte. With pages of 2 MiB the same takes 2 ms, and later writes still copy 4 KiB
+at a time. The content of the memory stays the same, and where the system has no such pages, nothing happens. Linux 6.1
+and later (MADV_COLLAPSE); it needs no privilege and ignores all errors but its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The twin of a live engine: what would happen if, when will it start, would it run.
+"""The twin of a live engine: what-ifs, start estimates and trials of one workload.
 
-Every ask is answered in a child process that has the engine's state as it was when asked, by copy on write; the live
-engine goes on meanwhile. `start` and `poll` are called on the engine's thread, which is the one that may fork and the
-one that keeps what was told; the others from any thread.
+A child process answers each question on the engine's state at that moment, by copy on write; the live engine goes on
+meanwhile. Call `start` and `poll` on the engine's thread, which forks and keeps the answers; call the others from any
+thread.
 """
 
 from __future__ import annotations

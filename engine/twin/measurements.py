@@ -1,7 +1,7 @@
-"""What is measured while a twin runs ahead: waits, starts, evictions and lost work, use, fragmentation, cost.
+"""Measurements of a twin that runs ahead: waits, starts, evictions and lost work, use, fragmentation and cost.
 
-Fed with every event, as `engine.reads.recent_activity` is in the live engine. Everything is integers and a function of
-the events.
+It is fed with every event, as `engine.reads.recent_activity` is in the live engine. All figures are integers and
+functions of the events.
 """
 
 from __future__ import annotations

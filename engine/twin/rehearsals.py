@@ -1,10 +1,10 @@
-"""Running ahead: the same engine, in a process of its own, with run times drawn instead of known.
+"""Rehearsals: the same engine run ahead in a process of its own, with run times drawn instead of known.
 
-A Rehearsal takes over the state of the engine it was made from, so it lives in a child process
-(`engine.twin.forks`), where that state is a copy. It has no journal. What the simulated executor knows of the
-future (how long work will run, and which attempts fail) is not looked at: run times are drawn from what is likely
-(`engine.state.run_times`), those of running work from what is likely given how long it has run, and nothing fails. The
-same seed draws the same for the same workload, so two rehearsals differ by their edits alone.
+A Rehearsal takes over the state of the engine it was made from, so it lives in a child process (`engine.twin.forks`),
+where that state is a copy. It has no journal. It ignores the simulated executor's knowledge of the future (run times
+and failing attempts). Run times are drawn from their distribution (`engine.state.run_times`), those of running work
+given its age, and nothing fails. The same seed draws the same for the same workload, so two rehearsals differ by their
+edits alone.
 """
 
 from __future__ import annotations

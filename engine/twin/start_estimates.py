@@ -1,18 +1,15 @@
-"""When a workload will start, as a distribution, and what would become of it in several ways to run it.
+"""Start estimates: the distribution of a workload's start, its causes, the accuracy of past estimates, and a comparison
+of several ways to run it.
 
-When a workload will start, as a distribution, what that hangs on, and how good such estimates have been.
+Every seed is one rehearsal up to the start. Estimates that were shown are kept beside the journal and scored once the
+workload has started: the share of starts between p10 and p90, and the error of the median, by how far ahead they were
+made.
 
-Every seed is one rehearsal up to the start. Estimates that were shown are kept beside the journal, and scored once
-the workload has started: how often the truth lay between p10 and p90, and how far the median was off, by how far ahead
-it was told.
-
-What would become of a workload in several ways to run it: each option is tried alone, on rehearsals with the same
-draws for all other work, so that options differ by themselves alone.
-
-Where there must be an answer within some time, it goes as far as it gets. Work that arrives costs most of it, so every
-option is first run ahead without arrivals, then with them, and what does not get far enough so is told without. Then
-those that were not cut off by the time are run again with other seeds: as many of them as there is time to run MIN_RUNS
-times, since fewer runs make no quantiles.
+Options are compared on rehearsals with the same draws for all other work, so they differ by themselves alone. With a
+time limit the comparison goes as far as it gets. Simulated arrivals cost most of the time, so every option is run first
+without arrivals, then with them; one that does not get far enough is reported without. Options that were not cut off
+are then run again with other seeds, as many of them as there is time to run MIN_RUNS times, since fewer runs make no
+quantiles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Before and after: the edits of a what-if tried on rehearsals, seed by seed, and what came of it as intervals.
+"""What-ifs: the edits tried on rehearsals, seed by seed, and the change before and after as intervals.
 
-Runs in a child of the engine's process, and has children of its own: one for each rehearsal, two at a time, all from
-the state as it was when the what-if was asked. Says what it has after a part of the first seed, and after every seed.
+Runs in a child of the engine's process, with children of its own: one for each rehearsal, two at a time, all from the
+state at the moment of the question. It reports after a part of the first seed, and after every seed.
 """
 
 from __future__ import annotations
