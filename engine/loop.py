@@ -69,9 +69,9 @@ class EngineLoop:
         self.feed_error = ""
         """The last thing that was wrong with the feed; empty while all of it is taken."""
         self.fault = ""
-        """Why the thread ended when nobody asked it to; empty while all is well."""
+        """The reason why the thread ended unasked; empty while all is well."""
         self.twins = Twins(engine)
-        """What-ifs and start estimates. `start` is for the engine's thread; the rest may be called from any."""
+        """What-ifs and start estimates. `start` is for the engine's thread; call the rest from any."""
         self.copies = Copies(engine)
         self._pages = Pages()
         self._feed = feed
@@ -128,8 +128,9 @@ class EngineLoop:
             ) from None
 
     def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
-        """What the engine's method of that name answers, of that version or a later one; raises what it does. Of a
-        large cell it is told as of a moment ago, beside the engine; of a small one by the engine, between turns."""
+        """The answer of the engine's method of that name, of that version or a later one; raises what it raises. A copy
+        of a large cell answers, as of a moment ago; the engine of a small one answers between turns.
+        """
         found = self.copies.ask(what, arguments, least_version)
         if found is None and self.copies.beside:
             # The first look after a while, or somebody's own write is to be seen.
@@ -217,7 +218,7 @@ class EngineLoop:
             future.set_exception(error)
 
     def _let_pass(self, away_s: float, passed_ms: int) -> None:
-        """What has passed since the turn before."""
+        """Let the time since the turn before pass."""
         if away_s * 1000 >= MIN_DOWNTIME_MS:
             # This process was stopped, or the machine slept.
             if self.real_time:
@@ -228,8 +229,9 @@ class EngineLoop:
         self._pass_time(passed_ms)
 
     def _pass_time(self, passed_ms: int) -> None:
-        """What a turn does not get to is left for the next. Where a feed comes faster than it can be decided on, less
-        time passes than should."""
+        """Advance the cell's time. The rest of a full turn is left for the next. Where a feed comes faster than it can
+        be decided on, less time passes than should.
+        """
         until = self.engine.now_ms + passed_ms + self._behind_ms
         give_up_s = time.monotonic() + MAX_TURN_S
 

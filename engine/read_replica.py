@@ -66,7 +66,7 @@ AHEAD_S = 1.0
 """All of them within that, or it is shown without the rest. What took longer by itself is not made ready."""
 AGAIN_S = 3.0
 INDEX_S = 0.01
-"""Of each turn, at most about that long, until all texts are indexed."""
+"""Part of each turn for indexing, at most about that long, until all texts are indexed."""
 PATIENCE_S = 10.0
 """Wall seconds until a copy that does not answer counts as lost."""
 SLOW_PATIENCE_S = 600.0
@@ -77,7 +77,7 @@ MAX_LIGHT_ROWS = 1_000
 """Windows of more rows are answered beside those of a screen."""
 _LIFE_S = 3600.0
 HEADER = struct.Struct("<I")
-"""Of a frame either way: how long it is."""
+"""The length of a frame, in either direction."""
 _ANSWERS: dict[str, Any] = {
     "query": Page,
     "overview": Overview,
@@ -96,7 +96,7 @@ _ANSWERS: dict[str, Any] = {
     "unblocking": Unblocking,
     "consolidation": Consolidation,
 }
-"""What can be asked of a copy, and what comes back."""
+"""The questions that a copy answers, with their answer types."""
 _ASKED_WITH: dict[str, Any] = {
     "query": tuple[Query],
     "workload": tuple[str],
@@ -177,7 +177,7 @@ class CopyChannel:
         return answer
 
     def close(self) -> bool:
-        """Whether it is closed: not while somebody waits for an answer."""
+        """Close it and return True, but not while a caller waits for an answer."""
         if not self.lock.acquire(blocking=False):
             return False
         self.ours.close()
@@ -232,11 +232,11 @@ class Copy:
         self.asked = 0
         """Questions by `many`, about."""
         self.lost = False
-        """Whether it failed to answer: no good for the next question."""
+        """True if it failed to answer: it gets no further question."""
         self._retired_at = 0.0
 
     def ready(self) -> bool:
-        """Whether it has answers to what it was to make ready. On the engine's thread."""
+        """True if it has prepared its answers. On the engine's thread."""
         told = bool(self._worker.frames())
         self.lost = self.lost or self._worker.over
         return told
@@ -279,7 +279,7 @@ def framed(what: str, arguments: tuple[object, ...]) -> bytes:
 
 
 def told(answer: bytes) -> bytes:
-    """What came back, as JSON. Raises what the engine would, and Failed."""
+    """The answer, as JSON. Raises the engine's errors, and Failed."""
     if answer[:1] == b"+":
         return answer[1:]
     if answer == b"?":
@@ -294,7 +294,9 @@ def _found_together(query: object) -> object:
 
 
 class Copies:
-    """What is read of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest for any."""
+    """The copies that answer reads of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest
+    for any.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -304,10 +306,9 @@ class Copies:
         self._retired: list[Copy] = []
         self._looked_at = -IDLE_S
         self._lately: deque[tuple[float, object, bytes]] = deque(maxlen=AHEAD * 16)
-        """When and what was asked last, of what is asked again when there is news. In between: of windows that are
-        found together it is the same."""
+        """Recent repeated questions and their times, to be asked again of the next copy."""
         self.beside = False
-        """Whether reads go to a copy."""
+        """True if reads go to a copy."""
         self._measure()
 
     # -- on any thread ------------------------------------------------------------------------------------------------
@@ -516,7 +517,7 @@ def _answer_beside(answers: Answers, lane: socket.socket, urgency: Urgency, othe
 
 
 class Answers:
-    """What a copy answers. It does not change, and so neither do they."""
+    """A copy's answers. The copy does not change, and so neither do they."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -118,8 +118,9 @@ def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[st
 
 
 def check_change(tree: QueueTree, spec: QueueSpec) -> None:
-    """Whether the queue of that name can have this spec. Raises NotFoundError, or SpecError for bad fields and for
-    another parent."""
+    """Check that the named queue can take this spec. Raises NotFoundError, or SpecError for bad fields and for another
+    parent.
+    """
     present = tree.specs[tree.row(spec.name)]
     if spec.parent != present.parent:
         raise SpecError(
@@ -473,7 +474,7 @@ def remove_budgets(state: State, command: cmd.RemoveBudgets) -> Checked:
 
 
 def approve_spending(state: State, command: cmd.ApproveSpending) -> Checked:
-    """Of work that has not ended. Once approved it stays so, whatever its budgets do."""
+    """Approve the cost of work that has not ended. The approval stays, whatever its budgets do later."""
     rows = rows_of(state, command.ids)
     w = state.workloads
     ended = [w.ids[row] for row in rows if WorkloadState(w.state[row]).terminal]

@@ -67,15 +67,16 @@ NO_WISHES = (
 
 
 def is_usual(spec: WorkloadSpec) -> bool:
-    """Whether it asks for nothing but resources: no array, no dependencies, no times, no terms, no bonds."""
+    """True if it requests resources alone: no array, no dependencies, no times, no terms, no bonds."""
     return _wishes(spec) == NO_WISHES
 
 
 def all_sound(
     state: State, specs: Sequence[WorkloadSpec], check_place: Callable[[State, WorkloadSpec, str], None]
 ) -> bool:
-    """Whether all are usual and there is nothing to refuse, as far as a glance tells. `check_place` raises MusterError
-    for what could never start."""
+    """True if all are usual and a quick check finds nothing to refuse. `check_place` raises MusterError for a workload
+    that could never start.
+    """
     w = state.workloads
     ids = [spec.id for spec in specs]
     if not (
@@ -261,9 +262,9 @@ def _check_times(state: State, spec: WorkloadSpec, where: str, now_ms: int) -> N
 
 
 def _in_order(state: State, workloads: list[WorkloadSpec], new: dict[str, int]) -> list[WorkloadSpec]:
-    """What others wait for first, otherwise as given; dependencies on an array become dependencies on its members.
+    """Dependencies first, otherwise as given; a dependency on an array becomes dependencies on its members.
 
-    Raises SpecError for a dependency on what never existed, on itself, and for cycles.
+    Raises SpecError for a dependency on work that never existed, on itself, and for cycles.
     """
     arrays = {spec.id: _ids_of(spec) for spec in workloads if spec.array is not None}
     ordered: list[WorkloadSpec] = []
@@ -298,7 +299,7 @@ def _in_order(state: State, workloads: list[WorkloadSpec], new: dict[str, int]) 
 
 
 def _target(state: State, spec: WorkloadSpec, new: dict[str, int], j: int) -> int | None:
-    """Which of the new workloads a dependency is on; None for one that is there already."""
+    """The new workload that a dependency names; None if it names a submitted one."""
     name = spec.after[j].id
     if name in new:
         return new[name]
@@ -537,7 +538,7 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
 
 
 def _largest(state: State, group: TaskGroup) -> str:
-    """What the cell's largest nodes offer, for the resources the group asks for."""
+    """The size of the cell's largest nodes, for the resources the group requests."""
     if not state.capacity.row_of and not any(map(grows, state.capacity.pools)):
         return f"The cell has no nodes{' any more' if state.capacity.node_ids else ' yet'}"
     there = [p for n, p in enumerate(state.capacity.pools) if state.capacity.pool_nodes[n] or grows(p)]

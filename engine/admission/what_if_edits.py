@@ -285,13 +285,13 @@ _DECIDING = (
     ed.CancelEdit,
     ed.MigrateEdit,
 )
-"""What decides the fate of named nodes or workloads."""
+"""Edits that decide the fate of named nodes or workloads."""
 _FINAL = ("remove_nodes", "cancel")
 """Nothing is left afterwards."""
 
 
 def _settles(edit: ed.AnyEdit) -> list[tuple[str, str]]:
-    """What the edit sets, which can have one value at a time."""
+    """The settings of an edit that can have one value at a time."""
     match edit:
         case ed.ChangeQuotaEdit():
             return [("the quota of queue", edit.queue)]
@@ -354,7 +354,7 @@ def pool_meant(state: State, edit: ed.MigrateEdit) -> str | None:
 
 
 def commands_of(state: State, edit: ed.AnyEdit, seed: int, now_ms: int) -> list[Step]:
-    """What the edit does now, and what follows from it later. Raises MusterError for what is not there any more."""
+    """The commands of the edit now, and those that follow later. Raises MusterError for objects that are gone."""
     ids = state.capacity.node_ids
     match edit:
         case ed.AddNodesEdit():

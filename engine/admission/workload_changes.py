@@ -72,13 +72,13 @@ def spec_of(state: State, row: int, name: str, **changes: Any) -> WorkloadSpec:
 
 
 MIN_PERMILLE, MAX_PERMILLE = 100, 4000
-"""What a recommender may make of a request, as parts of what was asked for. People are not bound by it."""
+"""Bounds of a recommended request, in permille of the original one. People are not bound by it."""
 RESIZED = ("cpu_milli", "memory_mib")
-"""What recommenders may change: devices are asked for whole, and disks do not shrink."""
+"""Resources that recommenders may change: devices are requested whole, and disks do not shrink."""
 
 
 class RequestRecommendation(Spec, frozen=True, kw_only=True):
-    """What one task of a group should ask for, and why."""
+    """The recommended request of one task of a group, and the reason."""
 
     group: str = "main"
     cpu_milli: int = 0
@@ -164,8 +164,9 @@ def _checked_evidence(evidence: str) -> str:
 
 
 def recommended(state: State, recommender: RequestRecommender, ids: Iterable[str]) -> list[ev.AnyEvent]:
-    """What the recommender makes of new workloads, within bounds; what could never start so is left as it was asked
-    for."""
+    """The new workloads as the recommender changes them, within bounds. A workload that could then never start keeps
+    its own request.
+    """
     events: list[ev.AnyEvent] = []
     w = state.workloads
     for row in (w.row_of[name] for name in ids):

@@ -164,7 +164,7 @@ def check_devices(pool: PoolSpec, where: str) -> None:
 
 
 def choose_devices(capacity: Capacity, node: int, shape: Shape, count: int) -> int:
-    """What `count` tasks that are known to fit get: a bit mask of devices, or the claim of a MIG instance."""
+    """The devices of `count` tasks that are known to fit: a bit mask of devices, or the claim of a MIG instance."""
     size = capacity.pools[capacity.pool[node]].nvlink_group
     if shape.gpus:
         free, taken = capacity.whole[node], 0
@@ -328,8 +328,9 @@ def _has_open(capacity: Capacity, node: int, kind: int) -> bool:
 
 
 def counted_instances(capacity: Capacity) -> tuple[array[int], list[list[int]]]:
-    """What follows from the columns: by node the bit mask of the kinds of which a partitioned device has an instance
-    free, by pool and kind how many instances are in use."""
+    """Counts derived from the columns: by node the bit mask of the kinds of which a partitioned device has an instance
+    free, by pool and kind the number of instances in use.
+    """
     open_kinds = array("b", bytes(len(capacity.node_ids)))
     live_kinds = [[0] * len(mig.KINDS) for _ in capacity.pools]
     cut = np.flatnonzero(view(capacity.device_layout)) if capacity.device_layout else np.empty(0, np.int64)
@@ -460,7 +461,7 @@ def cut_devices(capacity: Capacity, node: int) -> dict[int, list[int]]:
 
 
 def has_instance(capacity: Capacity, node: int, shape: Shape) -> bool:
-    """Whether a task of the shape finds its MIG instance on the node, or an idle device to make it of."""
+    """True if a task of the shape finds its MIG instance on the node, or an idle device to make it of."""
     kind = shape.kinds[capacity.pool[node]]
     return kind >= 0 and bool(capacity.whole[node] or capacity.open_kinds[node] >> kind & 1)
 

@@ -99,19 +99,19 @@ class Capacity(NodeTable):
     def derive(self) -> None:
         super().derive()
         self.company = Company()
-        """Where work is that others want to be near to or apart from. Filled by `State`, which knows what is where."""
+        """Locations of work that other work wants to be near to or apart from. Filled by `State`."""
         self.mix: tuple[scores.MixShape, ...] = ()
-        """What tasks there were when the last scheduling cycle began, for the scores that go by it."""
+        """Tasks present when the last scheduling cycle began, for the scores that depend on them."""
         self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)
-        """What requests may come to on all nodes, whatever their state, in the order of RESOURCES."""
+        """Upper bound of requests on all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
         """Nodes in any other state than READY; those removed do not count."""
         self.gains = 0
-        """How often nodes gained room."""
+        """Number of times that nodes gained room."""
         self.gained: list[int] = []
         """Nodes that gained room, in order: what did not fit before can fit now only because of one of these."""
         self.gained_before = 0
-        """How many entries were dropped from the front of `gained`."""
+        """Number of entries dropped from the front of `gained`."""
         self.domain_room: DomainRoom | None = None
         """Room by domain of the topology, once somebody has asked for a level; until then it costs nothing."""
         for node in self.row_of.values():
@@ -304,8 +304,9 @@ class Capacity(NodeTable):
             self.domain_room.touched += sorted(moving)
 
     def usable(self, node: int, shape: Shape) -> bool:
-        """Whether the node is ready, open to tasks of the shape or kept for them, and one that they accept among those
-        that are there now."""
+        """True if the node is ready, open to tasks of the shape or kept for them, and accepted by them beside the tasks
+        there now.
+        """
         if self.state[node] != NodeState.READY:
             return False
         reach = self.reaches.get(shape) or self.reach(shape)
@@ -318,7 +319,7 @@ class Capacity(NodeTable):
         return shape.terms is None or self.company.admits(self, node, shape.terms)
 
     def indexes_for(self, shape: Shape) -> list[PoolIndex]:
-        """What tasks of the shape may use, in order of preference: what is kept for them first."""
+        """The indexes that tasks of the shape may use, in order of preference: kept nodes first."""
         reach = self.reaches.get(shape) or self.reach(shape)
         booked = [self.booked[key] for key in reach.kept if key in self.booked]
         indexes = self.indexes
@@ -517,7 +518,7 @@ class Capacity(NodeTable):
         return found
 
     def fits_besides_gpu(self, node: int, shape: Shape) -> bool:
-        """Whether one task of the shape fits on the node, whatever devices it needs."""
+        """True if one task of the shape fits on the node, devices aside."""
         return (
             self.free_cpu[node] >= shape.cpu
             and self.free_memory[node] >= shape.memory
@@ -525,7 +526,7 @@ class Capacity(NodeTable):
         )
 
     def fits(self, node: int, shape: Shape) -> bool:
-        """Whether one task of the shape fits on the node now."""
+        """True if one task of the shape fits on the node now."""
         if (
             self.free_cpu[node] < shape.cpu
             or self.free_memory[node] < shape.memory
@@ -539,7 +540,9 @@ class Capacity(NodeTable):
         return self.whole[node].bit_count() >= shape.gpus
 
     def room(self, node: int, shape: Shape, want: int) -> int:
-        """How many tasks of the shape, at most `want`, the node takes now. Parts of a device go one at a time."""
+        """The number of tasks of the shape, at most `want`, that fit on the node now. Parts of a device go one at a
+        time.
+        """
         if shape.part:
             return 1
         room = want
@@ -587,13 +590,13 @@ class Capacity(NodeTable):
         return np.asarray(mask if shape.terms is None else mask & self.company.mask(self, shape.terms)[at])
 
     def slots(self, shape: Shape) -> int:
-        """How many tasks of the shape fit on all ready nodes now: one vectorised pass."""
+        """The number of tasks of the shape that fit on all ready nodes now: one vectorised pass."""
         if not self.node_ids:
             return 0
         return int(self.rooms(shape, np.flatnonzero(self.usable_mask(shape))).sum())
 
     def rooms(self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How many tasks of the shape each of these nodes takes now, if it is usable."""
+        """The number of tasks of the shape that fit on each of these nodes now, if it is usable."""
         room = np.full(len(rows), np.iinfo(np.int64).max)
         for column, want in (
             (self.free_cpu, shape.cpu),
@@ -612,7 +615,7 @@ class Capacity(NodeTable):
         return room
 
     def _shares(self, rows: np.ndarray[Any, np.dtype[Any]], share: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How many shares of that size the devices of each of these nodes have."""
+        """The number of shares of that size free on the devices of each of these nodes."""
         first = view(self.device_base)[rows].astype(np.int64)
         devices = np.append(view(self.device_base)[1:], len(self.device_free))[rows] - first
         ends = np.cumsum(devices)

@@ -34,7 +34,7 @@ class InstanceSize(NamedTuple):
     starts: tuple[int, ...]
     """Memory slices at which it may begin."""
     most: int
-    """How many of them a device holds."""
+    """The number of them that a device holds."""
 
 
 KINDS = (
@@ -62,7 +62,7 @@ Layout = tuple[Instance, ...]
 
 
 def fits_with(layout: Layout, instance: Instance) -> bool:
-    """Whether the instance can be added to the layout."""
+    """True if the instance can be added to the layout."""
     kind, start = instance
     if start not in KINDS[kind].starts:
         return False
@@ -161,8 +161,9 @@ _FULL = WHOLE - ((USED_BITS << USED_BITS | (1 << USED_BITS) - 1) << _CODE)
 
 
 def burden(claim: int) -> int:
-    """What the claim of an instance takes off the number of its device: its layout and the bit of the instance. The
-    sum over instances is as many times their layout as bits are set, so it can be read."""
+    """The amount that an instance's claim takes off the number of its device: its layout and the bit of the instance.
+    The sum over instances holds their layout as many times as bits are set, so it can be read back.
+    """
     _, layout, instance = read_claim(claim)
     return (layout << USED_BITS) + (1 << instance) << _CODE
 
@@ -198,7 +199,7 @@ def read_number(number: int) -> tuple[int, int]:
 
 
 def instances_of(number: int, kind: int) -> int:
-    """How many instances of the kind a device has free, or could have if it is idle; 0 for the kind -1."""
+    """The number of instances of the kind that a device has free, or could have if it is idle; 0 for the kind -1."""
     if kind < 0 or 0 <= number < WHOLE:
         return 0
     layout, used = read_number(number)
@@ -260,7 +261,7 @@ def model_of(pool: PoolSpec) -> str | None:
 
 
 def profiles_of(pool: PoolSpec) -> tuple[str, ...]:
-    """What instances of the pool's devices are called, in the order of KINDS; empty when they are never partitioned."""
+    """The names of instances of the pool's devices, in the order of KINDS; empty when they are never partitioned."""
     model = model_of(pool) if pool.mig else None
     return MODELS[model] if model else ()
 
@@ -272,8 +273,9 @@ def kind_in(pool: PoolSpec, profile: str) -> int:
 
 
 def gpu_milli_of(profile: str) -> int:
-    """What an instance is charged: its part of the compute slices, a whole device for all of them; 0 when there is no
-    such profile."""
+    """The charge of an instance: its part of the compute slices, a whole device for all of them; 0 when there is no
+    such profile.
+    """
     for profiles in MODELS.values():
         if profile in profiles:
             return KINDS[profiles.index(profile)].compute * 1000 // COMPUTE_SLICES
@@ -321,6 +323,6 @@ def _may_use(group: TaskGroup, pool: PoolSpec) -> bool:
 
 
 def offered(pools: Sequence[PoolSpec]) -> str:
-    """Which profiles there are, by pool."""
+    """The profiles that exist, by pool."""
     parts = [f"{pool.name}: {', '.join(names)}" for pool in pools if (names := profiles_of(pool))]
     return "There are, by pool: " + "; ".join(parts) if parts else "No pool here has mig set: ask for whole devices"

@@ -40,13 +40,13 @@ class Partition(NamedTuple):
 
     pool: int
     labels: LabelSet
-    """Of the labels that divide nodes those it has, in the order they were first named."""
+    """Its labels among those that divide nodes, in the order they were first named."""
     taints: TaintSet
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeReach:
-    """Where tasks of a shape may go."""
+    """The partitions open to tasks of a shape."""
 
     open: tuple[int, ...]
     """Partitions whose open nodes they may use, in order of preference."""
@@ -57,7 +57,7 @@ class ShapeReach:
     open_set: frozenset[int]
     kept_set: frozenset[tuple[int, int]]
     ranks: tuple[tuple[int, int], ...]
-    """Of each of `open`: (taints that are better avoided, pool)."""
+    """For each of `open`: (taints that are better avoided, pool)."""
 
     def tiers(self, across_pools: bool) -> list[list[int]]:
         """`open` in lists of partitions that are as good as each other, those of different pools apart unless pools
@@ -67,7 +67,7 @@ class ShapeReach:
 
 
 class PoolFacts(NamedTuple):
-    """What pools are, by row."""
+    """The attributes of pools, by row."""
 
     capacity: np.ndarray[Any, np.dtype[np.int64]]
     """[4, pools] in the order of RESOURCES."""
@@ -130,10 +130,10 @@ class NodeTable(Table):
         self._label_row: dict[LabelSet, int] = {pairs: i for i, pairs in enumerate(self.label_sets)}
         self._taint_row: dict[TaintSet, int] = {taints: i for i, taints in enumerate(self.taint_sets)}
         self.has_profiles = any(pool.placement for pool in self.pools)
-        """Whether some pool says how nodes are chosen."""
+        """True if some pool has a score profile."""
         self._pool_facts: PoolFacts | None = None
         self._ways: dict[tuple[int, ...], int] | None = None
-        """Where nodes stand, widest place first -> how many stand there. Counted when it is first needed."""
+        """Locations of nodes, widest place first -> number of nodes there. Counted on first use."""
         self._parents: dict[tuple[int, int, int], int] | None = None
         self.divide()
 
@@ -288,7 +288,9 @@ class NodeTable(Table):
         return np.where(places > 0, places, alone)
 
     def label_mask(self, demand: Demand) -> Mask:
-        """Which nodes have one of the values of the label (or, at a level of the topology, stand there)."""
+        """Mask of the nodes with one of the values of the label (or, at a level of the topology, in one of those
+        domains).
+        """
         matches, has = np.zeros((2, len(self.label_sets)), bool)
         for row, pairs in enumerate(self.label_sets):
             for key, value in pairs:
@@ -356,7 +358,7 @@ class NodeTable(Table):
         return found
 
     def reach(self, shape: Shape) -> ShapeReach:
-        """Where tasks of the shape may go, as far as that follows from what nodes are."""
+        """The partitions open to tasks of the shape, by the attributes of nodes alone."""
         found = self.reaches.get(shape)
         if found is None:
             found = self.reaches[shape] = self._reach(shape)
@@ -411,11 +413,11 @@ class NodeTable(Table):
         return np.asarray(mine[view(self.partition)] & self.labelled(reach.loose))
 
     def loose_mask(self, reach: ShapeReach) -> Mask:
-        """Which nodes have the labels that are to be matched node by node."""
+        """Mask of the nodes with the labels that are to be matched node by node."""
         return self.labelled(reach.loose)
 
     def labelled(self, demands: tuple[Demand, ...]) -> Mask:
-        """Which nodes have labels as demanded."""
+        """Mask of the nodes with the demanded labels."""
         mask: Mask = np.ones(len(self.node_ids), bool)
         for demand in demands:
             found = self.label_mask(demand)

@@ -52,7 +52,7 @@ class CandidateNodes:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """What one task asks for. GPUs are `gpus` whole devices or a `share` of one device, never both."""
+    """The request of one task. GPUs are `gpus` whole devices or a `share` of one device, never both."""
 
     cpu: int = 0
     memory: int = 0
@@ -86,14 +86,14 @@ class MixShape:
     models: tuple[int, ...]
     """Acceptable GPU models; empty: any."""
     count: int
-    """How often it occurs."""
+    """The number of such tasks."""
     memory: int = 0
     """MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What scores need to know besides the nodes. The defaults leave the scores that use them flat."""
+    """Inputs of scores besides the nodes. With the defaults the scores that use them are flat."""
 
     mix: tuple[MixShape, ...] = ()
     """Tasks that want a place, now or as seen lately."""

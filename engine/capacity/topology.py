@@ -35,7 +35,7 @@ CELL = -1
 
 
 class TopologyTree:
-    """Where every node stands. Never changes: nodes that are added make a new one."""
+    """The location of every node. Never changes: added nodes make a new tree."""
 
     def __init__(self, capacity: Capacity) -> None:
         size = len(capacity.node_ids)
@@ -73,8 +73,9 @@ class TopologyTree:
         return int(starts[domain]), int(starts[domain + 1])
 
     def holds(self, level: int, span: tuple[int, int]) -> bool:
-        """Whether one domain of the level holds all the positions. A domain of a narrower level need not be in one:
-        where the wider name is not known each of its nodes is alone in the wider level."""
+        """True if one domain of the level holds all the positions. A domain of a narrower level need not be in one:
+        where the wider name is not known, each of its nodes is alone in the wider level.
+        """
         domain = self.domain[level]
         return bool(domain[span[0]] == domain[span[1] - 1])
 
@@ -109,7 +110,7 @@ class TopologyTree:
         return self._below[level]
 
     def name(self, capacity: Capacity, level: int, domain: int) -> str:
-        """What people call the domain: its name, or that of the node which is alone in it."""
+        """The domain's name for people, or that of the node which is alone in it."""
         node = int(self.rows[self.starts[level][domain]])
         place = getattr(capacity, LEVELS[level])[node] if 0 <= level < NODE else 0
         return str(capacity.places.names[place]) or str(capacity.node_ids[node])
@@ -136,7 +137,7 @@ def narrowest_shared(here: Ints, there: Ints, *, same_node: bool | Any) -> Ints:
 
 
 class Spans:
-    """How a gang lies in the network, and what the ring of its ranks crosses."""
+    """The layout of a gang in the network, and the links that the ring of its ranks crosses."""
 
     def __init__(self, capacity: Capacity, nodes: Sequence[int]) -> None:
         """`nodes`, not empty, in the order of ranks: a node may be there more than once."""
@@ -189,7 +190,7 @@ Span = tuple[int, int]
 
 
 class DomainChoice(NamedTuple):
-    """Where a gang goes, and how it is laid out there."""
+    """The domain chosen for a gang, and its layout there."""
 
     span: Span
     first: int
@@ -206,12 +207,12 @@ class NearestDomain(NamedTuple):
 
 
 def request_of(shape: Shape) -> Request:
-    """What tells whether tasks are just alike. Parts of devices are not: their room depends on how they lie."""
+    """The key under which tasks are exactly alike. Parts of devices are not: their room depends on their layout."""
     return (-1, 0, 0, 0) if shape.part else (shape.cpu, shape.memory, shape.gpus, shape.disk)
 
 
 class DomainRoom:
-    """What is known of the room in domains, for the shapes that were asked about lately."""
+    """The known room in domains, for the shapes that were used lately."""
 
     def __init__(self, tree: TopologyTree) -> None:
         self.tree = tree
@@ -220,7 +221,7 @@ class DomainRoom:
         self.shifted: list[tuple[Request, Ints, Ints]] = []
         """(request, node rows, tasks given back; negative where they were taken) of many nodes shifted at once."""
         self._before = 0
-        """How many entries were dropped from the front of `touched`."""
+        """Number of entries dropped from the front of `touched`."""
         self._shifted_before = 0
         self._rooms: dict[Shape, DomainRooms] = {}
         """The one asked about last is last."""
@@ -264,7 +265,7 @@ class DomainRoom:
         self.shifted.append((request_of(shape), rows, tasks))
 
     def remember(self, kind: Hashable) -> None:
-        """That an empty domain holds gangs of the kind."""
+        """Record that an empty domain holds gangs of the kind."""
         if len(self.sound) >= MAX_SHIFTED:
             self.sound.clear()
         self.sound.add(kind)
@@ -279,7 +280,7 @@ def when_empty(capacity: Capacity, most: tuple[int, ...], level: int) -> Ints:
 
 
 def domain_room(capacity: Capacity) -> DomainRoom:
-    """That of the capacity, made if nobody has asked before."""
+    """The DomainRoom of the capacity, made on first use."""
     found = capacity.domain_room
     if found is None or len(found.tree.rows) != len(capacity.node_ids):
         found = capacity.domain_room = DomainRoom(TopologyTree(capacity))
@@ -405,9 +406,11 @@ def levels_asked(tree: TopologyTree, request: TopologyRequest) -> tuple[int, int
 def spans(
     tree: TopologyTree, rooms: list[DomainRooms], counts: tuple[int, ...], request: TopologyRequest
 ) -> Iterator[DomainChoice]:
-    """Where a gang with `counts[g]` tasks of the shape of `rooms[g]` might go, the best first: in one domain of the
-    preferred level, the smallest that is enough; then in one of a wider level, that first of which fewest domains of
-    the preferred level are enough; up to the required level. Exact for one group; for several each has room alone."""
+    """The possible spans of a gang with `counts[g]` tasks of the shape of `rooms[g]`, the best first. They are one
+    domain of the preferred level, the smallest that is enough; then one of a wider level, that first of which the
+    fewest domains of the preferred level are enough; up to the required level. Exact for one group; for several, each
+    is taken to have the room alone.
+    """
     required, preferred = levels_asked(tree, request)
     if required == preferred and len(rooms) == 1:
         for domain in rooms[0].enough(required, counts[0]):

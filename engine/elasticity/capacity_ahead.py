@@ -31,13 +31,13 @@ class DemandLot(NamedTuple):
 
     shapes: tuple[Shape, ...]
     tasks: tuple[int, ...]
-    """Of each shape, of all of them together."""
+    """Tasks of each shape, over all of them together."""
     pools: dict[int, int]
     """Growing pools that could hold each of them whole -> millionths of a node that all of them would take there."""
 
 
 class Foresight:
-    """How large growing pools should be. Keeps what it worked out for an hour: nothing that it could not do again."""
+    """The wanted sizes of growing pools. It caches the figures of an hour, all of which can be worked out again."""
 
     def __init__(self, state: State, forecaster: Forecaster | None = None) -> None:
         self._state = state
@@ -122,8 +122,9 @@ def in_use(state: State) -> list[int]:
 
 
 def waiting(state: State, now_ms: int) -> list[DemandLot]:
-    """What waits and could use growing pools, lot by lot in the order of priority; of each as much as quota allows once
-    those before it have theirs. What is larger than a pool may become is not counted there."""
+    """The waiting work that could use growing pools, lot by lot in the order of priority; of each as much as quota
+    allows beside the lots before it. A lot larger than a pool may become is not counted there.
+    """
     w, queues = state.workloads, state.queues
     growing = [pool for pool, spec in enumerate(state.capacity.pools) if spec.scaling is not None]
     groups = state.pending.groups

@@ -36,7 +36,7 @@ def ready_ms(state: State, order: int) -> int | None:
 
 
 def _kept_back(state: State, row: int) -> str:
-    """Why a workload that lacks room would not start if it had some."""
+    """The reason why a workload that lacks room would not start if it had some."""
     w = state.workloads
     budget = state.budgets.stopping(state, row)
     if budget is not None:
@@ -53,7 +53,9 @@ def _kept_back(state: State, row: int) -> str:
 
 
 def outlook(state: State, row: int) -> Reason | None:
-    """What the autoscaler makes of a workload that waits for room; None where no pool grows, or it would fit by now."""
+    """The autoscaler's plans for a workload that waits for room; None where no pool grows, or where it would fit by
+    now.
+    """
     pools = state.capacity.pools
     if not any(map(grows, pools)):
         return None

@@ -51,9 +51,9 @@ class Pacer:
         self.calls_per_s = planned_calls_per_s(spec.head_calls_per_s)
         """Planned for."""
         self._calls_left = self.calls_per_s
-        """That may be planned for now."""
+        """Calls that may be planned for now."""
         self._counted_ms = 0
-        """When that was last worked out."""
+        """Time of that count."""
         zones = [i for i, project in enumerate(spec.projects) for _ in project.zones]
         self._project_of = zones
         self._quota = [project.requests_per_100_s for project in spec.projects]
@@ -68,7 +68,7 @@ class Pacer:
         self._granted = [0] * len(zones)
         """Machines the zone gave since it was last out of stock."""
         self._refused = [0] * len(zones)
-        """Of the zone's batch so far."""
+        """Refused requests of the zone's batch so far."""
         self._next_ms = 0
         self.alive = 0
         """Machines granted and not gone, dropped ones not counted."""
@@ -172,22 +172,22 @@ NO_LIMIT = 1 << 40
 
 
 class GrowthRoom(NamedTuple):
-    """How far a pool may grow."""
+    """The limits of a pool's growth."""
 
     most: int
     """Nodes in all, in time."""
     now: int
-    """Of them those that the project may still ask for now."""
+    """Nodes of `most` that the project may still request now."""
     in_batch: int
-    """Of these those that still go into the request of this scan for whoever comes."""
+    """Nodes of `now` that still fit this scan's request for single tasks."""
     at_once: int
     """The most that could ever be asked for in one request."""
     why: str
-    """What sets `most`, where it is 0; else what sets the others."""
+    """The limit that sets `most`, where it is 0; else the one that sets the others."""
 
 
 class OrderLimits:
-    """What is left of every limit, while orders are made."""
+    """The rest of every limit, while orders are made."""
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
@@ -201,7 +201,7 @@ class OrderLimits:
         self._nodes = len(state.capacity.row_of) + sum(self.due)
         self._ordered = [0] * len(pools)
         self._in_batch = [0] * len(pools)
-        """Of them those for whoever comes, which go into one request."""
+        """The part for single tasks, which goes into one request."""
         self._asked: dict[str, int] = {}
         """By project, machines asked for in the last 100 seconds."""
         for row in range(len(orders.pool) - 1, -1, -1):
@@ -228,11 +228,11 @@ class OrderLimits:
         return f"project {scaling.project}" if scaling is not None and scaling.project else f"pool {pool}"
 
     def any_room(self) -> bool:
-        """Whether anything at all may be ordered now."""
+        """True if anything at all may be ordered now."""
         return any(grows(pool) and self.room(row).now for row, pool in enumerate(self._state.capacity.pools))
 
     def room(self, pool: int) -> GrowthRoom:
-        """What may still be ordered of the pool."""
+        """The nodes that may still be ordered of the pool."""
         state, settings = self._state, self._settings
         spec = state.capacity.pools[pool]
         most = could_stand(spec)

@@ -67,7 +67,7 @@ class ZoneSpec(Spec, frozen=True, kw_only=True):
 
 
 class ProjectSpec(Spec, frozen=True, kw_only=True):
-    """What requests are counted against."""
+    """A project: requests are counted against its quota."""
 
     name: str
     requests_per_100_s: int
@@ -98,7 +98,7 @@ def check_cloud(spec: CloudSpec) -> None:
 
 
 class ProviderSignal(IntEnum):
-    """What a provider reports of one request or machine."""
+    """A provider's report on one request or machine."""
 
     GRANTED = 0
     OUT_OF_STOCK = 1
@@ -156,7 +156,7 @@ class SimulatedCloud:
         return range(first, self._next)
 
     def _count_requests(self, zone: int, count: int, now_ms: int) -> int:
-        """How many of so many requests are within the quota of the zone's project."""
+        """The number of these requests within the quota of the zone's project."""
         project = self.project_of[zone]
         asked, limit = self._asked[project], self.spec.projects[project].requests_per_100_s
         while asked and asked[0][0] <= now_ms - WINDOW_MS:
@@ -186,7 +186,7 @@ class SimulatedCloud:
         return self._due[0].at_ms if self._due else None
 
     def take_reports(self, until_ms: int) -> list[CloudReport]:
-        """What happened up to the cell time, in order."""
+        """The reports up to the cell time, in order."""
         reports = []
         while self._due and self._due[0].at_ms <= until_ms:
             due = heappop(self._due)
@@ -244,7 +244,7 @@ MAX_NAME = 100
 
 
 class Machine(msgspec.Struct, frozen=True, array_like=True):
-    """What a provider says a machine is. Its name is the provider's for it, and becomes the node's id."""
+    """A machine as its provider describes it. Its name is the provider's, and becomes the node's id."""
 
     name: str
     pool: str
@@ -297,8 +297,7 @@ class Provider(Protocol):
 
 
 def check(state: State, report: Report, now_ms: int) -> tuple[list[ev.AnyEvent], list[str]]:
-    """What follows from a report, and the names of machines to give back. A report that says nothing new has no
-    events."""
+    """The events of a report, and the names of machines to give back. A report without news has no events."""
     if isinstance(report, MachinesGranted):
         return _granted(state, report, now_ms)
     if isinstance(report, MachinesBooted):
@@ -366,13 +365,13 @@ def _refusals(faults: dict[tuple[int, str], list[str]]) -> list[ev.AnyEvent]:
 
 
 def _is_of(state: State, name: str, order: int) -> bool:
-    """Whether that machine was granted for the order already: the report comes again."""
+    """True if that machine was granted for the order already: the report is a repetition."""
     node = state.capacity.row_of.get(name)
     return node is not None and state.capacity.order[node] == order
 
 
 def _fault(state: State, order: int, machine: Machine) -> str:
-    """What is wrong with a machine granted for an open order; empty when nothing is."""
+    """The fault of a machine granted for an open order; empty when there is none."""
     pool: PoolSpec = state.capacity.pools[state.orders.pool[order]]
     try:
         check_id(machine.name, "machine")
@@ -390,7 +389,7 @@ def _fault(state: State, order: int, machine: Machine) -> str:
 
 
 def _other_size(machine: Machine, pool: PoolSpec) -> str:
-    """Whether it is of another size than nodes of the pool; empty when not."""
+    """The difference in size from nodes of the pool; empty when there is none."""
     if machine.capacity == pool.capacity:
         return ""
     return f"it is another machine than those of {pool.name}"
@@ -525,8 +524,9 @@ class Provisioning:
 
 
 class ProviderFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How the simulated provider lies. Rates are per thousand, drawn for every order or machine on its own. Raises
-    SpecError."""
+    """False reports of the simulated provider. Rates are per thousand, drawn for every order or machine on its own.
+    Raises SpecError.
+    """
 
     silent: int = 0
     """Machines that are granted and never boot."""
@@ -662,7 +662,7 @@ class SimulatedProvider(Provider):
     # -- what ---------------------------------------------------------------------------------------------------------
 
     def _answer(self, order: int, taken: dict[tuple[int, str], int], *, again: bool) -> list[Report]:
-        """Of an order that is cancelled it has heard, unless it lies."""
+        """Answer an order. The provider has heard of its cancellation, unless it lies."""
         state, orders = self._state, self._state.orders
         pool_row, zone = orders.pool[order], orders.zone[order]
         late = self._lies(order, "late", self._faults.late)
@@ -714,7 +714,7 @@ class SimulatedProvider(Provider):
         return names
 
     def _granted(self, name: str, pool: int, zone: str) -> Machine:
-        """What it says at once of a machine that it grants."""
+        """The provider's first report on a machine that it grants."""
         machine = self._machine(name, pool, zone)
         if self._lies(name, "other", self._faults.other) and self._draw(name, "seen").random() < 0.5:
             return _something_else(machine)

@@ -55,14 +55,15 @@ class PoolNodes(NamedTuple):
     ready: Rows
     """Ready, kept for nobody."""
     used_permille: Rows
-    """Of the resource that is used most."""
+    """Use of the resource that is used most."""
     since: Rows
     """Since when it is used little enough to go; NEEDED."""
 
 
 def plan(state: State, now_ms: int, wanted: Mapping[int, int]) -> list[ev.AnyEvent]:
-    """What to emit now, in this order. `wanted`: pool row -> nodes that stay, whatever is on them. The state is left as
-    it was."""
+    """The events to emit now, in this order. `wanted`: pool row -> nodes that stay, whatever is on them. The state is
+    left unchanged.
+    """
     settings = state.settings.autoscaling
     if not settings.scale_down_below_permille or not state.capacity.node_ids:
         return []
@@ -98,7 +99,7 @@ def _field(state: State) -> PoolNodes:
 
 
 def _marks(state: State, field: PoolNodes, low: Rows, now_ms: int) -> list[ev.AnyEvent]:
-    """What has changed of which nodes are used little."""
+    """The changes to the record of underused nodes."""
     there = view(state.capacity.state) != NodeState.REMOVED
     fewer = np.flatnonzero(low & (field.since == NEEDED))
     more = np.flatnonzero(~low & there & (field.since != NEEDED))
@@ -126,7 +127,7 @@ def _changed(nodes: list[int], to: NodeState) -> ev.NodesChanged:
 
 
 class _Plan:
-    """Which of the nodes that may go do go, and where their work goes."""
+    """The nodes that go, among those that may, and the destinations of their work."""
 
     def __init__(self, state: State, now_ms: int, wanted: Mapping[int, int], field: PoolNodes) -> None:
         self._state = state
@@ -209,7 +210,9 @@ class _Plan:
         return sorted(found)
 
     def _may_shrink(self, pool: int) -> bool:
-        """Where the headroom is short of empty nodes, one that is emptied would only have to be ordered anew."""
+        """True if a node may be emptied. Where the headroom is short of empty nodes, it would only have to be ordered
+        anew.
+        """
         return self._spare[pool] > 0 and self._spare_empty[pool] >= 0
 
     def _in_turn(self, ripe: Rows, tries: int) -> list[int]:
@@ -235,7 +238,9 @@ class _Plan:
 
     @contextmanager
     def _emptied(self, node: int, rows: list[int]) -> Iterator[bool]:
-        """Whether all of these find a place when the node takes nothing; meanwhile they have it."""
+        """Find places for all of this work while the node takes nothing. Yields True if it found them; the work then
+        holds them.
+        """
         state = self._state
         moves: list[TrialMove] = []
         with off_nodes(state, rows):

@@ -57,7 +57,7 @@ def _not_needed(state: State) -> Iterator[ev.AnyEvent]:
 
 
 def _any_cause(state: State, wanted: Mapping[int, int]) -> bool:
-    """Whether there is anything nodes may be ordered for. Quick."""
+    """True if there is anything nodes may be ordered for. Quick."""
     if state.pending.groups or state.doomed or not state.short.isdisjoint(state.replicas.running):
         return True
     c = state.capacity
@@ -80,11 +80,12 @@ class Planner:
         self.reasons: dict[int, str] = {}
         """Pool row -> why none of its nodes is ordered for that workload."""
         self.outcome = ""
-        """What becomes of it: free, incoming, young, ordered, next; passed over, where quota goes to what is ahead; or
-        none of them."""
+        """The outcome: free, incoming, young, ordered, next; passed over, where quota goes to work ahead; or none of
+        them.
+        """
         self._limits = OrderLimits(state, now_ms)
         self._claimed: list[tuple[tuple[Shape, ...], list[Claim]]] = []
-        """What was taken on the live capacity, to be given back."""
+        """Claims on the live capacity, to be given back."""
         self._incoming: Capacity | None = None
         self._new: dict[tuple[int, str], NewNodes] = {}
         self._zone_in_turn: dict[int, str] = {}
@@ -131,7 +132,7 @@ class Planner:
         return self._events
 
     def _may_help(self) -> bool:
-        """Whether some pool that may grow now has nodes large enough for some of what waits. Quick."""
+        """True if some pool that may grow now has nodes large enough for some of the waiting work. Quick."""
         state = self.state
         if self.told != NONE or state.doomed or not state.short.isdisjoint(state.replicas.running):
             return True
@@ -342,7 +343,7 @@ class Planner:
                 self._say(need, "young", all_of_it=True)
         left = [need for need in left if any(need.counts) and not need.young]
         shut: set[tuple[int, str]] = set()
-        """What has given all it may."""
+        """Options that have given all they may."""
         while left:
             found = self._best_for_singles(left, shut)
             if found is None:
@@ -374,7 +375,7 @@ class Planner:
         """The pool that is best for as many of them as it takes, placed there on trial."""
         candidates = [at for at in self._candidates(needs, [0]) if at not in shut]
         tiers: dict[int, list[tuple[int, str]]] = {}
-        """What would be chosen whatever it costs is looked at first."""
+        """Options that would be chosen whatever they cost are looked at first."""
         by_priority = self.state.settings.autoscaling.expanders[:1] == ("priority",)
         for at in candidates:
             tiers.setdefault(self._priority(at[0]) if by_priority else 0, []).append(at)
@@ -434,14 +435,14 @@ class Planner:
         return found
 
     def _suits_new(self, shape: Shape, pool: int, zone: str) -> bool:
-        """Whether a new node there would do. Devices are left to those who need them, if there is another pool."""
+        """True if a new node there would do. Devices are left to those who need them, if there is another pool."""
         spec = self.state.capacity.pools[pool]
         if pool not in shape.pool_set or not suits_in(spec, zone, shape):
             return False
         return bool(shape.gpu_milli) or not spec.offered.gpu_milli or not self._others_suit(shape)
 
     def _others_suit(self, shape: Shape) -> bool:
-        """Whether a pool without devices grows that would do."""
+        """True if a pool without devices grows that would do."""
         pools = self.state.capacity.pools
         return any(
             grows(pools[row]) and not pools[row].offered.gpu_milli and suits(pools[row], shape) for row in shape.pools
@@ -543,7 +544,7 @@ def zone_in_turn(state: State, pool: int) -> str:
 
 
 def _in_one_place(need: PlacementNeed) -> bool:
-    """Whether it is a gang that requires a domain of the topology to itself."""
+    """True if it is a gang that requires a domain of the topology to itself."""
     topology = need.shapes[0].topology
     return topology is not None and topology.required is not None
 

@@ -26,9 +26,9 @@ class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
     ordered: int
     """Asked for and not granted yet."""
     asked: int
-    """That what runs fills and what waits, as far as quota allows, would."""
+    """Nodes that running work fills and waiting work, as far as quota allows, would fill."""
     wanted: int
-    """That it should have whatever waits: the most of its least, what is set and what is foretold."""
+    """Nodes it should have in any case: the largest of its minimum, its target and its forecast."""
     set_for: tuple[tuple[int, int], ...] = ()
     """(cell ms, nodes) that people have set."""
     noted_hours: int = 0
@@ -41,7 +41,7 @@ class ScalingReport(msgspec.Struct, frozen=True, kw_only=True):
     settings: Autoscaling
     pools: tuple[PoolSize, ...]
     forecast: str = ""
-    """What foretells demand, in words."""
+    """The source of the demand forecast, in words."""
 
 
 def scaling(state: State, now_ms: int, forecaster: Forecaster | None = None) -> ScalingReport:

@@ -82,7 +82,7 @@ class Interruptions:
                     self._emit(event)
 
     def _ends(self, deadline_ms: int, node: int) -> bool:
-        """Whether the machine is still there, and ends then."""
+        """True if the machine is still there, and ends then."""
         capacity = self._state.capacity
         return capacity.doomed[node] == deadline_ms and capacity.state[node] != NodeState.REMOVED
 
@@ -172,8 +172,9 @@ def lifetime_ms(part: float, taken_permille_hour: int) -> int:
 
 
 def taken(state: State, nodes: Sequence[int]) -> list[ev.AnyEvent]:
-    """What happens when these machines are gone: to the work there, oldest first, and to them. `nodes`: rows,
-    ascending, of machines that were given notice."""
+    """The events of the loss of these machines: for the work there, oldest first, and for them. `nodes`: rows,
+    ascending, of machines that were given notice.
+    """
     on = set(nodes)
     rows = sorted({state.allocations.workload[a] for node in nodes for a in state.allocations.on_node(node)})
     events = [_without(state, row, on) for row in rows]

@@ -42,7 +42,7 @@ class GrowthOption(NamedTuple):
     waste_ppm: int
     """Part of the nodes that the tasks leave unused, the mean over the resources that they have."""
     microusd_hour: int
-    """Of all the nodes together."""
+    """Cost of all the nodes together."""
 
 
 _KEYS: dict[Expander, Callable[[GrowthOption], int]] = {
@@ -156,8 +156,9 @@ class Needs:
         return found
 
     def _only_room_counts(self, key: Key) -> bool:
-        """Whether these are single tasks, all alike, that may start wherever there is room: in which order makes no
-        difference to the nodes they need."""
+        """True if these are single tasks, all alike, that may start wherever there is room: their order makes no
+        difference to the nodes they need.
+        """
         state = self._state
         _, queue, kind, _ = key
         if kind < 0 or not state.pending.by_class or state.queues.limited[queue] or state.bookings.reservations:
@@ -168,7 +169,7 @@ class Needs:
         return state.queues.is_open(queue) and not state.bookings.clearings and not state.queues.flavored(queue)
 
     def _waiting(self, groups: dict[Key, PendingGroup]) -> Iterator[tuple[int, Way]]:
-        """What waits and may start as far as queues and quota go, in the scheduler's order, its quota charged."""
+        """Waiting work that may start as far as queues and quota go, in the scheduler's order, its quota charged."""
         state = self._state
         w, queues, now_ms = state.workloads, state.queues, self._now_ms
         waiting = {key: group.rows[group.front :] for key, group in groups.items()}
@@ -202,7 +203,7 @@ class Needs:
             yield row, way
 
     def _may_start(self, row: int, begun: dict[int, int]) -> bool:
-        """Whether its queue is open, its array has not its fill, and no others are being stopped for it."""
+        """True if its queue is open, its array is below its limit, and no work is being stopped for it."""
         state = self._state
         w = state.workloads
         if not state.queues.is_open(w.queue[row]) or w.class_at(row).reservation:

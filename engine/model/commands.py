@@ -215,7 +215,7 @@ class MoveToQueue(Command, frozen=True, kw_only=True, tag="move_to_queue"):
 
 
 YIELD_MS = 60_000
-"""How long a workload that gave way waits at least, so that others get the place."""
+"""Minimum wait of a workload that gave way, so that others get the place."""
 
 
 class Preempt(Command, frozen=True, kw_only=True, tag="preempt"):
@@ -240,11 +240,11 @@ class Resize(Command, frozen=True, kw_only=True, tag="resize"):
     request: dict[str, int]
     """Resource name -> quantity; a resource that is not named keeps its own."""
     evidence: str = ""
-    """Why, for the history."""
+    """The reason, for the history."""
 
 
 class Move(Spec, frozen=True, kw_only=True):
-    """Where a running workload goes: to any nodes of a pool, or to some of the nodes named, in that order."""
+    """The destination of a running workload: any nodes of a pool, or some of the nodes named, in that order."""
 
     id: str
     pool: str = ""
@@ -263,7 +263,7 @@ class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
 
 
 class SetScaling(Command, frozen=True, kw_only=True, tag="set_scaling"):
-    """How far a pool grows and shrinks by itself. What is not given stays; a pool that did not grow needs `most`."""
+    """Set the limits of a pool's own growth. Fields that are not given stay; a pool that did not grow needs `most`."""
 
     pool: str
     least: int | None = None
@@ -290,7 +290,9 @@ class ScalePool(Command, frozen=True, kw_only=True, tag="scale_pool"):
 
 
 class SetAutoscaling(Command, frozen=True, kw_only=True, tag="set_autoscaling"):
-    """When the cell orders nodes and gives them back: as a preset says, with these fields of Autoscaling changed."""
+    """Set the rules by which the cell orders nodes and gives them back: a preset with these fields of Autoscaling
+    changed.
+    """
 
     preset: str = ""
     """Empty: as it is now."""
@@ -302,7 +304,7 @@ class SetSettings(Command, frozen=True, kw_only=True, tag="set_settings"):
 
 
 class SetPrice(Command, frozen=True, kw_only=True, tag="set_price"):
-    """What a node of the pool costs from now on, in micro-USD per hour: for those there are as well."""
+    """Set the cost of a node of the pool from now on, in micro-USD per hour, also for existing nodes."""
 
     pool: str
     price_microusd_hour: int
@@ -351,7 +353,7 @@ class PowerDown(Command, frozen=True, kw_only=True, tag="power_down"):
 
 
 class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an intent: `engine.state.intents`."""
+    """The outcome of an intent: `engine.state.intents`."""
 
     number: int
     phase: int
@@ -365,13 +367,13 @@ class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
-    """What the driver of an outside scheduler has to say of intents."""
+    """The report of an outside scheduler's driver on intents."""
 
     changes: tuple[IntentChange, ...]
 
 
 class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
-    """What a person says of an intent in doubt: `engine.state.intents`."""
+    """A person's answer to an intent in doubt: `engine.state.intents`."""
 
     number: int
     outcome: Literal["done", "undone", "retry"]
@@ -380,8 +382,9 @@ class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
 
 
 class Observe(Command, frozen=True, kw_only=True, tag="observe"):
-    """What was seen of the scheduler that decides the cell, in the order it is to be taken. For a cell that Muster
-    mirrors alone. What cannot be taken as it was seen is named in the receipt; nothing of it refuses the rest."""
+    """Observations of the scheduler that decides the cell, in the order they are to be taken. For a cell that Muster
+    mirrors alone. The receipt names those that could not be taken; they do not refuse the rest.
+    """
 
     seen: tuple[AnySeen, ...]
 
@@ -450,7 +453,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]
     """Ids the command touched, in the order given."""
     left_out: tuple[str, ...] = ()
-    """Of an Observe: one line for each thing that could not be taken as it was seen."""
+    """For an Observe: one line for each observation that could not be taken."""
 
 
 CARRIED: tuple[type[Command], ...] = (
@@ -485,12 +488,13 @@ WHY_NOT: dict[type[Command], str] = {
     AddPriorityClasses: "they follow from Slurm's partitions and QOS",
     RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
 }
-"""Why others cannot be done in a cell that Slurm decides on, and what can."""
+"""The reason why a command cannot be done in a cell that Slurm decides on, and the alternative."""
 
 
 def why_not(command: type[Command], *, acts: bool, lacks: Mapping[type[Command], str]) -> str:
-    """Why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: what this release of it, as it
-    is reached, cannot be asked for."""
+    """The reason why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: requests that this
+    release cannot serve over this connection.
+    """
     if command in OURS or command not in (*CARRIED, *WHY_NOT):
         return ""
     if command not in CARRIED:

@@ -69,7 +69,7 @@ class Submitted(Event, frozen=True, array_like=True, gc=False, tag=7):
 
 
 class GroupPlacement(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the tasks of one group are: entry i puts `counts[i]` tasks on `nodes[i]`, using `devices[i]`."""
+    """The locations of the tasks of one group: entry i puts `counts[i]` tasks on `nodes[i]`, using `devices[i]`."""
 
     nodes: bytes
     """int32 node rows."""
@@ -85,7 +85,7 @@ class Placed(Event, frozen=True, array_like=True, gc=False, tag=8):
     row: int
     groups: tuple[GroupPlacement, ...]
     flags: int = 0
-    """Which quota and rule let it start: a sum of BORROWED, BURST, BACKFILLED."""
+    """The quota and rule that let it start: a sum of BORROWED, BURST, BACKFILLED."""
 
 
 BORROWED, BURST, BACKFILLED = 1, 2, 4
@@ -162,7 +162,7 @@ class NodesChanged(Event, frozen=True, array_like=True, gc=False, tag=16):
 
 
 class AuditEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who had which plan executed. Written in the same transaction as the effect."""
+    """The actor and the plan that was executed. Written in the same transaction as the effect."""
 
     at_wall_ms: int
     actor: str
@@ -171,7 +171,7 @@ class AuditEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     plan: bytes
     """Canonical JSON of what was carried out."""
     key: str = ""
-    """Which step of which proposal this is: carried out once at most."""
+    """The step of the proposal: carried out once at most."""
 
 
 class Audited(Event, frozen=True, array_like=True, gc=False, tag=17):
@@ -244,7 +244,7 @@ class Resumed(Event, frozen=True, array_like=True, gc=False, tag=26):
 
 
 class Woke(Event, frozen=True, array_like=True, gc=False, tag=27):
-    """What it waited for (others, its time, a retry) has come: it is queued."""
+    """Its wait (for other work, its time, a retry) is over: it is queued."""
 
     row: int
 
@@ -339,7 +339,7 @@ class Unneeded(Event, frozen=True, array_like=True, gc=False, tag=57):
 
 
 class PoolScalingSet(Event, frozen=True, array_like=True, gc=False, tag=58):
-    """How the pool grows and shrinks from now on."""
+    """The pool's growth limits from now on."""
 
     pool: int
     """Row of the pool."""
@@ -352,7 +352,7 @@ class DemandNoted(Event, frozen=True, array_like=True, gc=False, tag=59):
     pool: int
     """Row of the pool."""
     hour: int
-    """Of cell time."""
+    """Hour of cell time."""
     nodes: int
 
 
@@ -390,7 +390,7 @@ class Watched(Event, frozen=True, array_like=True, gc=False, tag=72):
 
 
 class NodesNoted(Event, frozen=True, array_like=True, gc=False, tag=73):
-    """Why nodes are kept out."""
+    """The reason why nodes are kept out."""
 
     nodes: bytes
     """int32 node rows."""
@@ -458,7 +458,7 @@ class Moved(Event, frozen=True, array_like=True, gc=False, tag=80):
 
 
 class Dated(Event, frozen=True, array_like=True, gc=False, tag=82):
-    """What another scheduler did to the workload was seen late: it was at that time."""
+    """A change by another scheduler was observed late: it happened at that time."""
 
     row: int
     what: int
@@ -482,7 +482,7 @@ class Vanished(Event, frozen=True, array_like=True, gc=False, tag=84):
 
 
 class OutsideSaid(Event, frozen=True, array_like=True, gc=False, tag=85):
-    """Why workloads wait or how they ended, in the word of the scheduler that decides."""
+    """The reasons why workloads wait or ended, in the words of the scheduler that decides."""
 
     rows: bytes
     """int32 workload rows."""
@@ -504,30 +504,31 @@ class BootsTold(Event, frozen=True, array_like=True, gc=False, tag=87):
     nodes: bytes
     """int32 node rows."""
     boot_ms: int
-    """How long a boot is likely to take; 0: they are on."""
+    """Likely duration of a boot; 0: they are on."""
 
 
 class CapsTold(Event, frozen=True, array_like=True, gc=False, tag=88):
-    """How much another scheduler lets run together, and what work draws from that (`engine.state.external_cell`)."""
+    """The caps of another scheduler, and the use of each by workloads (`engine.state.external_cell`)."""
 
     most: tuple[tuple[str, int], ...] | None
     """All caps there are, by name; None: they are as before."""
     rows: bytes = b""
     """int32 workload rows."""
     draws: tuple[tuple[tuple[str, int], ...], ...] = ()
-    """What each of them draws from now on."""
+    """The use of each workload from now on."""
 
 
 class RunsTold(Event, frozen=True, array_like=True, gc=False, tag=89):
-    """How long work ran before the cell looked on, as the accounting of the scheduler that decides has it: all that is
-    known of it now."""
+    """Run times from before the cell looked on, from the accounting of the scheduler that decides: all that are known
+    of it now.
+    """
 
     runs: tuple[PastRun, ...]
     until_ms: int
 
 
 class Exited(Event, frozen=True, array_like=True, gc=False, tag=96):
-    """How the task of a workload that decides about it has ended. What that means for the workload follows."""
+    """The end of the task that decides about its workload. The workload's own event follows."""
 
     row: int
     task: int
@@ -555,7 +556,7 @@ class IntentAccepted(Event, frozen=True, array_like=True, gc=False, tag=91):
     job: int = 0
     """The id it gave to a job that was submitted; 0: none."""
     submit_s: int = 0
-    """When that job came, as it says: an id alone may be given again."""
+    """Submission time of that job by its own record: an id alone may be given again."""
     text: str = ""
     boot: str = ""
     before: str = ""
@@ -569,7 +570,7 @@ class IntentSent(Event, frozen=True, array_like=True, gc=False, tag=94):
 
 
 class IntentReopened(Event, frozen=True, array_like=True, gc=False, tag=92):
-    """What was accepted is gone there: it is carried there again."""
+    """An accepted object is gone there: it is carried there again."""
 
     number: int
     text: str = ""
@@ -613,7 +614,7 @@ class ClockHeld(Event, frozen=True, array_like=True, gc=False, tag=99):
     """An engine was started and its host's clock shows another time than the journal: the cell goes on from its own."""
 
     host_ms: int
-    """What the host's clock showed."""
+    """Time of the host's clock."""
 
 
 class SubmittedMany(Event, frozen=True, array_like=True, gc=False, tag=40):
@@ -663,7 +664,7 @@ class FinishedMany(Event, frozen=True, array_like=True, gc=False, tag=43):
     at_ms: bytes
     """int64 cell time of each, ascending."""
     ticks: int
-    """How often the clock moves."""
+    """Number of clock moves."""
 
     @property
     def versions(self) -> int:

@@ -40,7 +40,7 @@ class PastRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     tasks: int
     gpu_milli: int
-    """Of all tasks together."""
+    """GPU of all tasks together."""
     limit_ms: int
     """The time limit by which it would have been ended; 0: without one."""
     run_ms: int
@@ -52,7 +52,7 @@ class PastRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def stem(name: str) -> str:
-    """What names of like work have in common: `train-17` and `train-18`. Empty where that says nothing."""
+    """The common part of names of like work: `train-17` and `train-18`. Empty where it tells nothing."""
     found = _DIGITS.sub("", name)
     return found if found.strip("-_./ ") else ""
 
@@ -73,7 +73,7 @@ class NodeSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node"):
     node: NodeSpec
     standing: Standing = "ready"
     boot_ms: int = 0
-    """Of a node that is powered down and booted for who needs it: how long that takes; 0: it is on."""
+    """Boot time of a node that is powered down and booted on demand; 0: it is on."""
 
 
 class NodeGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node-gone"):
@@ -83,7 +83,7 @@ class NodeGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node-gone
 class QueueSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="queue"):
     queue: QueueSpec
     open: bool = True
-    """Whether work of it is started at all."""
+    """True if its work is started at all."""
 
 
 class PriorityClassSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="priority-class"):
@@ -99,7 +99,7 @@ class ReservationGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="re
 
 
 class Holding(Spec, frozen=True, kw_only=True):
-    """What a workload has on one node."""
+    """The resources of a workload on one node."""
 
     node: str
     resources: Resources
@@ -119,13 +119,13 @@ class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
     wake_ms: int = -1
     """While `waiting`: when it may start; -1: only the scheduler knows."""
     restarts: int = 0
-    """How often it was put back after a start."""
+    """Number of returns to the queue after a start."""
     holds: tuple[Holding, ...] = ()
     """While `starting` or `running`."""
     cause: str = ""
     """Of a failure: one of `engine.model.events.FAILURE_CAUSES`; of being put back: one of REQUEUE_CAUSES."""
     word: str = ""
-    """Why it waits, or how it ended, as the scheduler says."""
+    """The reason why it waits, or ended, in the scheduler's words."""
     draws: tuple[tuple[str, int], ...] = ()
     """Caps that count it while it runs, by name, and how much of each it takes."""
 
@@ -137,7 +137,7 @@ class WorkloadGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
 
 
 class CapsSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="caps"):
-    """How much the scheduler lets run together: all caps there are."""
+    """The scheduler's limits on work that runs together: all caps there are."""
 
     most: tuple[tuple[str, int], ...]
 
@@ -173,7 +173,7 @@ class IntentView(msgspec.Struct, frozen=True, kw_only=True):
     subjects: tuple[str, ...]
     """Ids it is about, the first ones."""
     count: int
-    """How many they are."""
+    """The number of objects."""
     phase: str
     job: int
     text: str
@@ -184,7 +184,7 @@ class IntentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is under way to the other scheduler, and what came of the last ones."""
+    """The intents under way to the other scheduler, and the outcomes of the last ones."""
 
     at_ms: int
     open: int
@@ -196,7 +196,7 @@ class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IntentWord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said of an intent at some time."""
+    """A statement about an intent at some time."""
 
     at_ms: int
     phase: str
@@ -204,7 +204,7 @@ class IntentWord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FarLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What the other scheduler shows now of what is wanted. Texts of its own are in here: untrusted."""
+    """The other scheduler's present view of a wanted change. Its own texts are in here: untrusted."""
 
     at_ms: int
     lines: tuple[str, ...] = ()
@@ -213,6 +213,6 @@ class FarLook(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int = 0
     """From when on its controller runs; 0: it does not say."""
     since_by: str = ""
-    """What says so."""
+    """The source of that time."""
     error: str = ""
-    """Why it could not be asked."""
+    """The reason why it could not be asked."""

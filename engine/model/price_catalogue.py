@@ -32,8 +32,9 @@ CURRENCIES = ("currency",)
 
 
 class ListPrice(msgspec.Struct, frozen=True, gc=False):
-    """What one machine type costs in one region, millionths of the currency per hour; None where the list has no
-    price."""
+    """The cost of one machine type in one region, millionths of the currency per hour; None where the list has no
+    price.
+    """
 
     on_demand: int | None
     spot: int | None
@@ -196,7 +197,7 @@ def read_catalogue(path: str | Path) -> Catalogue:
 
 
 class _Columns:
-    """Where the columns are that count; -1 for those that are not there."""
+    """The positions of the columns that count; -1 for those that are missing."""
 
     def __init__(self, name: str, columns: list[str]) -> None:
         self._name = name

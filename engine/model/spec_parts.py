@@ -81,9 +81,9 @@ class ScalingSpec(Spec, frozen=True, kw_only=True):
     """Pools of a higher priority are tried first, where the expander goes by it."""
     region: str = ""
     zones: tuple[str, ...] = ()
-    """Where new nodes may stand; asked in this order. Empty: in no named zone."""
+    """Zones of new nodes, in the order of requests. Empty: no named zone."""
     project: str = ""
-    """What requests for machines are counted against; pools of one project share its quota."""
+    """The project whose quota requests count against; pools of one project share its quota."""
     requests_per_100_s: int = 0
     """Machines that may be asked for in any 100 seconds; 0: no limit. Of pools of one project the least counts."""
     boot_ms: tuple[int, int] = (60_000, 120_000)
@@ -99,20 +99,20 @@ class ScalingSpec(Spec, frozen=True, kw_only=True):
 
 
 class Autoscaling(Spec, frozen=True, kw_only=True):
-    """When the cell orders nodes and gives them back. Times in milliseconds."""
+    """The rules by which the cell orders nodes and gives them back. Times in milliseconds."""
 
     enabled: bool = True
     """Nothing is ordered or given back by itself while it is false."""
     scan_every_ms: int = 10_000
     scale_up_after_ms: int = 30_000
-    """What has waited less for capacity is not ordered for."""
+    """Minimum wait for capacity before nodes are ordered for a workload."""
     order_timeout_ms: int = 15 * MINUTE_MS
     """An order that is not fulfilled by then is cancelled, and its pool backed off."""
     back_off_ms: int = 5 * MINUTE_MS
-    """How long a pool that failed to deliver is left alone; doubles each time, up to `most_back_off_ms`."""
+    """Time for which a pool that failed to deliver is left alone; doubles each time, up to `most_back_off_ms`."""
     most_back_off_ms: int = 30 * MINUTE_MS
     expanders: tuple[Expander, ...] = ("priority", "least-waste", "price")
-    """What chooses between pools that would do, one after the other while several are as good."""
+    """Rules that choose between pools that would do, one after the other while several are equal."""
     most_nodes: int = 0
     """Nodes of all pools together; 0: no limit."""
     most_in_batch: int = 5_000
@@ -123,7 +123,7 @@ class Autoscaling(Spec, frozen=True, kw_only=True):
     scale_down_below_permille: int = 500
     """A node whose most used resource is used less than this may go. 0: nodes are never given back."""
     scale_down_after_ms: int = 10 * MINUTE_MS
-    """How long it has been so."""
+    """Minimum time in that condition."""
     settle_after_add_ms: int = 10 * MINUTE_MS
     """Nothing of a pool is given back so soon after it got nodes."""
     most_at_once: int = 10
@@ -223,7 +223,7 @@ class HealthSettings(Spec, frozen=True, kw_only=True):
     """Times in milliseconds of the cell's clock."""
 
     heartbeat_every_ms: int = 10_000
-    """How often agents are told to call."""
+    """Interval at which agents are told to call."""
     suspect_after_ms: int = 40_000
     """A node not heard of for so long takes no new work; what runs there goes on."""
     grace_ms: int = 20_000
@@ -274,9 +274,9 @@ def check_health(settings: HealthSettings, where: str) -> None:
 MAX_PRICE = 10**12
 """A million an hour for one node, in micro-USD: a price times the milliseconds of an hour still fits 64 bits."""
 CURRENCY = "USD"
-"""That the cell counts in. Amounts in others are refused: they cannot be added up."""
+"""The cell's currency. Amounts in others are refused: they cannot be added up."""
 MICROUSD = 1_000_000
-"""That make one of the currency."""
+"""Millionths in one unit of the currency."""
 DAY_MS = 24 * 60 * MINUTE_MS
 MAX_WINDOW_MS = 3660 * DAY_MS
 Scope = Literal["tenant", "team", "queue"]
@@ -284,8 +284,9 @@ BudgetAction = Literal["warn", "hold", "approve"]
 
 
 class BudgetSpec(Spec, frozen=True, kw_only=True):
-    """What a tenant, a team, or a queue and all below it may spend in each window. Work that runs is never stopped for
-    it."""
+    """The spending limit of a tenant, a team, or a queue and all below it in each window. Running work is never stopped
+    for it.
+    """
 
     name: str
     scope: Scope
@@ -295,10 +296,11 @@ class BudgetSpec(Spec, frozen=True, kw_only=True):
     window_ms: int = 30 * DAY_MS
     """Windows follow each other from cell time 0 on."""
     action: BudgetAction = "warn"
-    """What happens when all is spent. `warn`: it is shown. `hold`: nothing more of it starts before the next window.
-    `approve`: each workload of it waits until somebody approves what it will cost; with a limit of 0, always."""
+    """The effect when all is spent. `warn`: it is shown. `hold`: nothing more of it starts before the next window.
+    `approve`: each workload of it waits until a person approves its cost; with a limit of 0, always.
+    """
     warn_permille: int = 800
-    """Of the limit, from which it is shown that it runs out."""
+    """Part of the limit from which it is shown that it runs out."""
 
 
 def check_budget(spec: BudgetSpec, where: str) -> None:
@@ -329,17 +331,17 @@ EvictionOrder = Literal["kubelet", "qos"]
 
 
 class Pressure(Spec, frozen=True, kw_only=True):
-    """When a node whose memory runs short puts work out. It looks every `check_every_ms`."""
+    """The rules by which a node whose memory runs short evicts work. It checks every `check_every_ms`."""
 
     evict_at_permille: int = 950
-    """Of its physical memory in use. 0: never."""
+    """Part of its physical memory in use from which it evicts. 0: never."""
     evict_to_permille: int = 900
     """Work is put out until no more than this is in use."""
     order: EvictionOrder = "kubelet"
-    """Who goes first (`engine.executors.node_watch`)."""
+    """The order of eviction (`engine.executors.node_watch`)."""
     check_every_ms: int = 10_000
     pause_ms: int = 5 * MINUTE_MS
-    """What was put out waits so long before it may start again."""
+    """Minimum wait of evicted work before it may start again."""
 
 
 def check_overcommit(overcommit: dict[str, int], where: str) -> None:
@@ -368,7 +370,7 @@ def check_pressure(pressure: Pressure, where: str) -> None:
 
 MAX_WORDS = 4096
 MAX_BYTES = 128 * 1024
-"""Of command and environment together: it is kept in the journal, once for all that say the same."""
+"""Limit of command and environment together: they are kept in the journal, once for all equal ones."""
 OURS = "MUSTER_"
 """Names of variables that begin so are Muster's to set."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -419,12 +421,12 @@ def shown(run: RunSpec | None) -> RunSpec | None:
 
 
 EXIT_CAUSES = ("", "its memory limit", "its time limit", "it could not be started")
-"""Why Muster itself ended a task, where it did."""
+"""Reasons for which Muster itself ended a task."""
 TIME_LIMIT = 2
 
 
 def exit_words(task: int, status: int) -> str:
-    """How a task ended, by its rank and the status of `engine.model.events.Exited`, for people."""
+    """The end of a task for people, from its rank and the status of `engine.model.events.Exited`."""
     cause, code = EXIT_CAUSES[status >> 8], status & 0xFF
     how = f"with code {code}"
     if code > 128:
@@ -499,12 +501,12 @@ def load_permille(spec: ServiceSpec, now_ms: int) -> int:
 
 
 def desired(spec: ServiceSpec, replicas: int, reported: int, use_permille: int) -> int:
-    """How many replicas there should be. `replicas` there are; `reported` of them say how busy they are, and all of
-    those together have `use_permille`, in permille of one replica's request.
+    """The wanted number of replicas. There are `replicas`; `reported` of them report their load, and all of those
+    together use `use_permille`, in permille of one replica's request.
 
-    ceil(replicas x use / target), unless use is within the tolerance of the target. Of replicas that say nothing it is
-    assumed that they are idle where that would mean more of them, and busy to the target where it would mean fewer; the
-    number stays where that turns the sign.
+    ceil(replicas x use / target), unless use is within the tolerance of the target. Silent replicas are assumed idle
+    where that would mean more of them, and busy to the target where it would mean fewer; the number stays where that
+    turns the sign.
     """
     if not reported:
         return _bounded(spec, replicas)

@@ -101,7 +101,7 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     price_microusd_hour: int = 0
     spot: bool = False
     labels: dict[str, str] = {}
-    """Of each of its nodes, besides their own."""
+    """Labels of each of its nodes, besides the node's own."""
     taints: tuple[Taint, ...] = ()
     gpu_memory_mib: int = 0
     """Memory of one device; 0: by the model, where it is known."""
@@ -113,9 +113,9 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     """Score name -> weight (`engine.capacity.scores`) for work that goes here and whose queue says nothing. Empty:
     pack."""
     scaling: ScalingSpec | None = None
-    """How the pool grows and shrinks by itself. None: its nodes are only those that people add."""
+    """The rules of the pool's growth. None: its nodes are only those that people add."""
     reserved: Resources = Resources()
-    """What a node has besides, for its own system."""
+    """The share of a node's own system."""
     overcommit: dict[str, int] = {}
     """Resource name -> permille of the capacity that requests may come to; 1000 where it is not named. Guaranteed work
     does not go to a pool where it is more (`engine.model.spec_parts`)."""
@@ -126,7 +126,7 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
 
     @property
     def offered(self) -> Resources:
-        """What requests on one node may come to."""
+        """The upper bound of requests on one node."""
         if not self.overcommit:
             return self.capacity
         each = zip(RESOURCES, self.capacity.vector(), strict=True)
@@ -198,7 +198,7 @@ class QueueSpec(Spec, frozen=True, kw_only=True):
     start, the tenant that uses least goes first."""
     burst: BurstSpec | None = None
     reclaim: Literal["never", "lower_priority", "any"] = "any"
-    """Whose work in other queues it may preempt to get its nominal quota back from those above theirs."""
+    """The queues above their quota whose work it may preempt to get back its own nominal quota."""
     min_runtime_ms: int = 0
     """Its work is not preempted before it has run this long, expired burst excepted."""
     disruptions: int = -1
@@ -220,7 +220,7 @@ class PriorityClassSpec(Spec, frozen=True, kw_only=True):
     name: str
     value: int
     preemption: Literal["never", "lower"] = "never"
-    """Whether it may preempt work of lower priority in its own queue."""
+    """`lower`: it may preempt work of lower priority in its own queue."""
     preemptible: bool = True
     band: int | None = None
     """Workloads of a higher band go first in the whole cell; within a band the queue with the smaller share goes
@@ -228,17 +228,18 @@ class PriorityClassSpec(Spec, frozen=True, kw_only=True):
 
 
 class Settings(Spec, frozen=True, kw_only=True):
-    """How the cell decides, besides its policy. Times in milliseconds; 0 switches a rule off."""
+    """The cell's rules besides its policy. Times in milliseconds; 0 switches a rule off."""
 
     fair_half_life_ms: int = 0
     """Shares count past use too, halved in weight every so often. 0: shares are of what is in use now."""
     starve_after_ms: int = 0
-    """What has waited longer goes before others of its band, whatever its queue's share."""
+    """Wait after which work goes before others of its band, whatever its queue's share."""
     preempt_after_ms: int = 30_000
     """Preempt only what would otherwise keep the preemptor waiting longer than this, by the estimates."""
     preempt_across: bool = False
-    """Whether a class that may preempt lower ones does so in all queues, as Slurm's partitions and QOS do; else in its
-    own queue alone."""
+    """True if a class that may preempt lower ones does so in all queues, as Slurm's partitions and QOS do; else in its
+    own queue alone.
+    """
     try_timeout_ms: int = 30_000
     """Executors must have confirmed every task of a placed gang by then, or all of it is given back."""
     reservation_depth: int = 100
@@ -247,13 +248,15 @@ class Settings(Spec, frozen=True, kw_only=True):
     health: HealthSettings = HealthSettings()
     pressure: Pressure = Pressure()
     decided_by: Literal["muster", "slurm"] = "muster"
-    """Who admits, places and ends work. Where it is another scheduler, the cell is a mirror of what that one does
-    (`engine.external.observed_changes`), and only forks decide, as a model of it. Set when the cell is made."""
+    """The scheduler that admits, places and ends work. Where it is another one, the cell is a mirror of it
+    (`engine.external.observed_changes`), and only forks decide, as a model of it. Set when the cell is made.
+    """
     executor: Literal["simulated", "process"] = "simulated"
-    """What runs tasks: nothing, in simulated time; or this machine, as real processes. Set when the cell is made."""
+    """The runner of tasks: none, in simulated time; or this machine, as real processes. Set when the cell is made."""
     rightsizing: Literal["off", "initial"] = "off"
-    """Whether a registered recommender may change the requests of new work before it starts
-    (`engine.admission.workload_changes`)."""
+    """`initial`: a registered recommender may change the requests of new work before it starts
+    (`engine.admission.workload_changes`).
+    """
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
@@ -325,10 +328,11 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     spread: Spread | None = None
     capacity_type: CapacityType = ""
-    """Which pools it may use; empty: any. `spot-first` waits for spot machines, as `spot` does. Unless it is `spot`,
-    work with a deadline turns to on-demand machines when its slack runs out (`engine.state.timers`)."""
+    """Type of the pools it may use; empty: any. `spot-first` waits for spot machines, as `spot` does. Unless it is
+    `spot`, work with a deadline turns to on-demand machines when its slack runs out (`engine.state.timers`).
+    """
     on_demand: int = 0
-    """Of its tasks, so many are on demand always. At the door they become a group of their own."""
+    """Number of its tasks that are always on demand. On submission they become a group of their own."""
     limit: Resources | None = None
     """Most CPU and memory that one task of burstable work may use; 0: no limit. None: as much as the node has."""
 
@@ -402,7 +406,7 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     max_runtime_ms: int = 0
     """Stopped as failed when an attempt has run this long; 0: never."""
     retries: int = 0
-    """How often it starts again after failing. Preemption, node loss and requeues do not count."""
+    """Number of new starts after failures. Preemptions, lost nodes and other returns to the queue do not count."""
     backoff_ms: int = 10_000
     """Wait before the first retry; doubles each time, up to an hour, with up to a tenth added at random."""
     reservation: str = ""
@@ -417,7 +421,7 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     simulated_runtime_ms: int = 0
     """Run time the simulated executor gives it; 0 lets the executor draw one from the estimate."""
     simulated_failures: int = 0
-    """How many attempts fail half-way in the simulated executor."""
+    """Number of attempts that fail half-way in the simulated executor."""
     held: bool = False
     qos: Qos = "guaranteed"
     """Guaranteed work is only on nodes that are not overcommitted. Best effort asks for room, and is promised none."""
@@ -426,7 +430,7 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     simulated_usage_permille: int = 0
     """CPU and memory that its tasks use in the simulated executor, as a part of their request; 0: nobody knows."""
     run: RunSpec | None = None
-    """What its tasks run where they run for real."""
+    """The command of its tasks where they run for real."""
 
 
 class WorkloadState(IntEnum):
@@ -475,7 +479,7 @@ class NodeState(IntEnum):
 
 
 class QueueMode(IntEnum):
-    """What a queue lets happen."""
+    """The work that a queue allows."""
 
     OPEN = 0
     HELD = 1
@@ -578,7 +582,7 @@ def _check_array(array: ArraySpec, name: str, where: str) -> None:
 
 
 def _check_on_demand(group: TaskGroup, where: str) -> None:
-    """What is guaranteed on demand must leave something to start with besides."""
+    """Check that tasks besides the guaranteed on-demand ones remain to start with."""
     check_quantity(group.on_demand, f"{where}.on_demand")
     if group.on_demand > group.count:
         raise SpecError(
@@ -593,7 +597,7 @@ def _check_on_demand(group: TaskGroup, where: str) -> None:
 
 
 def _check_node_terms(group: TaskGroup, where: str) -> None:
-    """What the group asks of its nodes."""
+    """Check the group's demands on its nodes."""
     check_quantity(group.gpu_memory_mib, f"{where}.gpu_memory_mib")
     if group.gpu_memory_mib and not (group.request.gpu_milli or group.mig):
         raise SpecError(f"{where}.gpu_memory_mib", "is asked for, but no device", "Ask for gpu as well")

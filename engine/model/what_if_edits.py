@@ -44,12 +44,12 @@ class EditsError(SpecError):
 
 
 class Nodes(Spec, frozen=True, kw_only=True):
-    """Which nodes: those named, or all of one place or pool. Removed nodes are never among them."""
+    """A choice of nodes: those named, or all of one place or pool. Removed nodes are never among them."""
 
     ids: tuple[str, ...] = ()
     place: Place | None = None
     name: str = ""
-    """Of the place."""
+    """Name of the place."""
 
 
 class Edit(Spec, frozen=True, kw_only=True, tag_field="edit"):
@@ -247,7 +247,7 @@ def parse(text: str, read: Read | None = None) -> AnyEdit:
 
 
 class _Reader:
-    """What follows the first word of an edit."""
+    """The words after the first one of an edit."""
 
     def __init__(self, text: str, form: EditForm, rest: str, at_ms: int, read: Read | None) -> None:
         self.text = text

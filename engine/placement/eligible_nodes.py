@@ -29,13 +29,14 @@ class Bar(NamedTuple):
     token: str
     nodes: int
     text: str
-    """What they lack or have."""
+    """The attribute that they lack or have."""
     unblock: str
 
 
 def bars(state: State, shape: Shape) -> list[Bar]:
-    """What keeps tasks of the shape from ready, open nodes of its pools with room for one; each node counts for the
-    first of labels, taints and bonds."""
+    """The obstacles between tasks of the shape and ready, open nodes of its pools with room for one; each node counts
+    for the first of labels, taints and bonds.
+    """
     capacity = state.capacity
     mine = np.isin(view(capacity.pool), shape.pools)
     mine &= (view(capacity.state) == NodeState.READY) & (view(capacity.booking) == OPEN)
@@ -92,7 +93,7 @@ def named_taints(capacity: Capacity, shape: Shape, nodes: Mask) -> str:
 
 
 def _company(state: State, shape: Shape, left: Mask) -> Iterator[Bar]:
-    """What bonds to other work keep the task from."""
+    """The bonds to other work that keep the task away."""
     capacity, terms = state.capacity, shape.terms
     if terms is None:
         return
@@ -131,12 +132,12 @@ def _listed(names: list[str]) -> str:
 
 
 def grows(pool: PoolSpec) -> bool:
-    """Whether nodes of the pool may be ordered at all."""
+    """True if nodes of the pool may be ordered at all."""
     return pool.scaling is not None and pool.scaling.most > 0
 
 
 def zones_of(pool: PoolSpec) -> tuple[str, ...]:
-    """Where its new nodes may stand; one empty name where no zone is named."""
+    """The zones of its new nodes; one empty name where no zone is named."""
     return (pool.scaling.zones if pool.scaling is not None else ()) or ("",)
 
 
@@ -146,15 +147,16 @@ def template(pool: PoolSpec, zone: str, name: str = "new") -> NodeSpec:
 
 
 def suits_in(pool: PoolSpec, zone: str, shape: Shape) -> bool:
-    """Whether a new node there has the labels that tasks of the shape ask for, and no taint that keeps them away. That
-    it is large enough is for `shape.pool_set` to say."""
+    """True if a new node there has the labels that tasks of the shape demand, and no taint that keeps them away. Its
+    size is for `shape.pool_set` to check.
+    """
     if any(t.effect == "NoSchedule" and not tolerates(shape.tolerations, t) for t in pool.taints):
         return False
     return _has_labels(pool, zone, shape.labels)
 
 
 def has_labels(pool: PoolSpec, demands: Iterable[Demand]) -> bool:
-    """Whether a new node of the pool, in one of its zones, has labels as demanded."""
+    """True if a new node of the pool, in one of its zones, has the demanded labels."""
     asked = tuple(demands)
     return any(_has_labels(pool, zone, asked) for zone in zones_of(pool))
 
@@ -166,7 +168,7 @@ def _has_labels(pool: PoolSpec, zone: str, demands: Iterable[Demand]) -> bool:
 
 
 def suits(pool: PoolSpec, shape: Shape) -> bool:
-    """Whether it would do in one of its zones."""
+    """True if it would do in one of its zones."""
     return any(suits_in(pool, zone, shape) for zone in zones_of(pool))
 
 
@@ -192,8 +194,9 @@ def most_totals(state: State) -> tuple[int, ...]:
 
 
 def could_close(state: State, spec: WorkloadSpec, named: Collection[str]) -> bool:
-    """Whether a gang that requires one domain of the topology could be held by new nodes of one growing pool: of them
-    only the region and the zone are known. `named`: the pools that its queue has quota of; empty for all."""
+    """True if new nodes of one growing pool could hold a gang that requires one domain of the topology. Only the region
+    and the zone of new nodes are known. `named`: the pools that its queue has quota of; empty for all.
+    """
     level = spec.topology.required if spec.topology is not None else None
     pools = state.capacity.pools
     shapes = [Shape(group, pools, Bonds(qos=spec.qos)) for group in spec.groups]

@@ -69,7 +69,7 @@ class TaskMix(NamedTuple):
 
 
 def live_mix(state: State) -> TaskMix:
-    """What waits for a start and what runs, by what one task asks for."""
+    """Waiting and running work, by the request of one task."""
     w, a = state.workloads, state.allocations
     kinds: dict[tuple[Any, ...], TaskKind] = {}
 
@@ -94,7 +94,7 @@ def live_mix(state: State) -> TaskMix:
 
 
 def _asked(shape: Shape) -> tuple[Any, ...]:
-    """What tells tasks apart here."""
+    """The key that tells tasks apart here."""
     quantities = shape.cpu, shape.memory, shape.gpu_milli, shape.disk, shape.mig
     return *quantities, tuple(shape.pools), shape.labels, shape.tolerations
 
@@ -141,7 +141,7 @@ class Classes:
         _, first, class_of = np.unique(key, return_index=True, return_inverse=True)
         size = len(first)
         self._matches = {shape: mask[first] for shape, mask in loose.items()}
-        """Of shapes that ask for labels which divide no nodes into partitions: where they find them."""
+        """Matching nodes of shapes that demand labels which divide no nodes into partitions."""
         self._partition = view(capacity.partition)[rows[first]]
         self._whole = whole[first]
         """Wholly free devices of one node."""
@@ -171,7 +171,7 @@ class Classes:
         return found
 
     def within_reach(self, shape: Shape) -> Numbers:
-        """Which classes are of nodes that tasks of the shape may ever use, by pool, labels and taints."""
+        """The classes of nodes that tasks of the shape may ever use, by pool, labels and taints."""
         mine: Numbers = np.zeros(max(len(self._capacity.partitions), 1), bool)
         mine[list(self._capacity.reach(shape).open)] = True
         found: Numbers = mine[self._partition]
@@ -195,7 +195,7 @@ class Classes:
 
 _RESOURCES = ("cpu", "memory", "disk")
 MAX_DEVICES = 62
-"""Of one node, as in `engine.model.specs`."""
+"""Devices of one node, as in `engine.model.specs`."""
 
 
 def _free_columns(capacity: Capacity) -> tuple[array[int], ...]:
@@ -225,7 +225,7 @@ def _owner(capacity: Capacity, devices: Numbers) -> Numbers:
 
 
 class Loss(NamedTuple):
-    """What of the free GPU is lost to the mix, in milli-GPU."""
+    """The free GPU lost to the mix, in milli-GPU."""
 
     free: tuple[int, ...]
     """By pool: free on nodes that take anybody's work."""

@@ -397,8 +397,9 @@ Swap = tuple[int, tuple[Shape, ...], list[Claim]]
 
 
 def after_loss(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
-    """What follows from the loss of these nodes: they are down, and each workload that had tasks there goes on with
-    others in their place, or waits again at its original age. Nodes that are down already are left out."""
+    """The events of the loss of these nodes. They are down, and each workload with tasks there goes on with others in
+    their place, or waits again at its original age. Nodes that are down already are left out.
+    """
     lost = [node for node in nodes if state.capacity.state[node] not in _GONE]
     if not lost:
         return []
@@ -457,7 +458,7 @@ def _swaps(state: State, lost: list[int], gone: frozenset[int], rows: list[int])
 
 
 def _may_go_on(state: State, row: int) -> bool:
-    """Whether losing members need not stop it: it runs, and nobody is about to take its place."""
+    """True if losing members need not stop it: it runs, and no preemptor is about to take its place."""
     w = state.workloads
     return (
         w.state[row] == WorkloadState.RUNNING and w.preempting[row] == NONE and bool(w.hot_swap[row] or w.elastic[row])

@@ -41,7 +41,7 @@ _FULLNESS_BITS = 20
 
 
 def is_simple(capacity: Capacity, shape: Shape) -> bool:
-    """Whether the first bucket that holds a task settles where it goes."""
+    """True if the first bucket that holds a task settles its node."""
     if shape.terms is not None or shape.spread is not None or shape.profile or capacity.has_profiles:
         return False
     return not (capacity.reaches.get(shape) or capacity.reach(shape)).loose
@@ -169,8 +169,8 @@ def _in_order(
 
 
 def evenly(order: Ints, room: Ints, domain: Ints, want: int, skew: int, have: Counter[int]) -> Ints:
-    """How many of `want` tasks go to each entry (a node, by its place in `room`), in `order` of preference, so that no
-    domain ever has more than `skew` tasks above another that could take one.
+    """The number of the `want` tasks for each entry (a node, by its place in `room`), in `order` of preference, so that
+    no domain ever has more than `skew` tasks above another that could take one.
 
     `have`: tasks that each domain has already. O((n + want) log n).
     """
@@ -263,7 +263,7 @@ def spread_over(
 
 
 def _weights(capacity: Capacity, shape: Shape, rows: Ints) -> dict[str, int]:
-    """Of the request, or else of the pool that its first node is in."""
+    """Score weights of the request, or else of the pool that its first node is in."""
     if shape.profile or not len(rows):
         return dict(shape.profile)
     return dict(capacity.pools[capacity.pool[int(rows[0])]].placement)
@@ -383,7 +383,7 @@ def _ends(capacity: Capacity, index: PoolIndex, shape: Shape, most: int) -> list
 
 
 def _candidates(capacity: Capacity, rows: Ints, claims: list[Claim]) -> scores.CandidateNodes:
-    """What scores see of the nodes, the claims of the gang being made already."""
+    """The nodes as scores see them, with the claims of the gang made already."""
     facts = capacity.pool_facts()
     pool = view(capacity.pool)[rows]
     base, has = view(capacity.device_base)[rows], facts.devices[pool]
@@ -445,7 +445,7 @@ def _around(capacity: Capacity) -> scores.Surroundings:
 
 
 def uses_mix(weights: Iterable[Mapping[str, int]]) -> bool:
-    """Whether one of the profiles depends on what tasks there are."""
+    """True if one of the profiles depends on the tasks present."""
     return any(profile.get(name) for profile in weights for name in scores.BY_MIX)
 
 

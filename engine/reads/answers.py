@@ -94,7 +94,7 @@ MAX_PLACES = 1_000
 MAX_TENANTS = 1_000
 """Told of in an overview."""
 MAX_DEPENDENTS, TOLD_DEPENDENTS = 10_000, 100
-"""Of who waits for one workload: counted, and told one by one."""
+"""Workloads that wait for one workload: counted, and listed one by one."""
 _FLAGS: tuple[tuple[int, Literal["borrowed", "burst", "backfilled"]], ...] = (
     (BORROWED, "borrowed"),
     (BURST, "burst"),
@@ -106,12 +106,12 @@ _RULES = {
     "reclaimed": "what its queue had borrowed was taken back",
     "lower priority": "lower priority, same queue",
 }
-"""Why a workload of that cause in REQUEUE_CAUSES was the one to go."""
+"""The reason for choosing a victim, by its entry of PREEMPTION_CAUSES."""
 _BLOCKED_CLASSES = 500
 """Classes of waiting workloads whose reasons an overview works out."""
 
 FIRST_ROWS = 1_000
-"""Of an order, found at once: who looks at the first screen often looks at the next."""
+"""Number of rows of an order that are found at once: after the first screen the next is often wanted."""
 MIN_KEPT = 10_000
 """Fewer are quickly sorted again."""
 MAX_KEPT = 16
@@ -130,7 +130,7 @@ class Reader:
             "workloads": {"id": Texts(state.workloads.ids), "name": Texts(state.workloads.names)},
             "nodes": {"id": Texts(state.capacity.node_ids)},
         }
-        """Of the columns of text that may be long."""
+        """Indexes of the columns of text that may be long."""
         self._kept_of: tuple[int, int] = (-1, -1)
         """Version and time of what is kept for who scrolls on, or asks for what others asked for."""
         self._matching: dict[tuple[Any, ...], Numbers] = {}
@@ -459,7 +459,7 @@ class Reader:
     # -- the overview ---------------------------------------------------------------------------------------------
 
     def fairness(self, now_ms: int) -> FairnessReport:
-        """What each queue holds and would deserve, and why the last starts went in their order."""
+        """Each queue's present and deserved holding, and the reasons for the order of the last starts."""
         state = self._state
         queues = state.queues
         demand = [list(queues.used_vector(row)) for row in range(len(queues.specs))]
@@ -478,7 +478,7 @@ class Reader:
         )
 
     def fragmentation(self, now_ms: int) -> FragmentationReport:
-        """How much of the free GPU the work of the cell could not use, by pool and by kind of task."""
+        """The free GPU that the work of the cell could not use, by pool and by kind of task."""
         return measured(self._state, now_ms)
 
     def heat(self, request: HeatRequest, now_ms: int) -> HeatMap:
@@ -563,7 +563,7 @@ class Reader:
         )
 
     def _tenants(self) -> dict[str, dict[str, int]]:
-        """What the work of each tenant holds; of very many those that hold most devices, or else CPU."""
+        """The holding of each tenant; of very many, those with most devices, or else CPU."""
         held = [(self._state.workloads.tenants.names[row], use) for row, use in held_by_tenant(self._state).items()]
         held.sort(key=lambda each: (-each[1][2], -each[1][0], each[0]))
         return {
@@ -662,7 +662,7 @@ def _group_detail(group: Any) -> GroupDetail:
 
 
 def _physical(pool: PoolSpec) -> dict[str, int]:
-    """What a node has, its own system's share among it."""
+    """The node's full size, the share of its own system included."""
     both = zip(RESOURCES, pool.capacity.vector(), pool.reserved.vector(), strict=True)
     return {name: have + kept for name, have, kept in both}
 

@@ -33,10 +33,10 @@ class ShowbackLine(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["group", "downtime", "idle"]
     """`downtime`: what no work used while no engine decided; there is such a line only where there was such a time."""
     name: str
-    """Of the group; empty for work that names none, for downtime and for idle."""
+    """Name of the group; empty for work that names none, for downtime and for idle."""
     microusd: int
     permille: int
-    """Of the whole, rounded down."""
+    """Part of the whole, rounded down."""
 
 
 class Showback(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Showback(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
     until_ms: int
     total_microusd: int
-    """What all nodes cost in the window, rounded down."""
+    """Cost of all nodes in the window, rounded down."""
     lines: tuple[ShowbackLine, ...]
 
 
@@ -75,20 +75,20 @@ class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolGoodput(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole life of the cell."""
+    """Goodput of one pool over the whole life of the cell."""
 
     pool: str
     spot: bool
     nodes: int
     ending: int
-    """Of those, with notice."""
+    """Those of them with notice."""
     taken: int
     """Nodes that have had notice, those that are gone among them."""
     interruptions_ppm_hour: int
     """Expected of one node in an hour, in millionths: as the pool says, else as measured."""
     cost_microusd: int
     used_microusd: int
-    """Of that, charged to work."""
+    """The part of that charged to work."""
 
 
 class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
     finished: int
     charged_microusd: int
     wasted_microusd: int
-    """Of that, for work that was lost, or whose workload failed or was cancelled."""
+    """The part of that for work that was lost, or whose workload failed or was cancelled."""
     per_finished_microusd: int | None
     """Charged, by finished workload; null before any has."""
 
@@ -106,15 +106,15 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     now_ms: int
     cost_microusd: int
-    """What all nodes have cost."""
+    """Cost of all nodes."""
     charged_microusd: int
     downtime_microusd: int = 0
-    """What they have cost without work while no engine decided; with `charged` and what was idle it is `cost`."""
+    """Their cost without work while no engine decided; with `charged` and the idle part it is `cost`."""
     wasted_microusd: int
     goodput_permille: int
     finished: int
     per_finished_microusd: int | None
-    """What all nodes have cost, idle ones too, by finished workload; null before any has."""
+    """Cost of all nodes, idle ones too, by finished workload; null before any has."""
     turned: int
     """Workloads that have not ended and turned to on-demand machines because their slack ran out."""
     pools: tuple[PoolGoodput, ...]

@@ -329,7 +329,7 @@ class ReservationSource(RowSource):
 
 
 _UNSCALED = -(1 << 40)
-"""Of a pool that does not grow by itself, where a priority may be below zero."""
+"""Target of a pool that does not grow by itself, where a priority may be below zero."""
 
 
 class PoolSource(RowSource):
@@ -495,7 +495,7 @@ def _mask(source: RowSource, term: Term) -> Numbers:
 
 
 def _column_mask(source: RowSource, name: str, term: Term) -> Numbers:
-    """Of a column with a text of its own in every row."""
+    """The mask of a column with a text of its own in every row."""
     index, values = source.indexes.get(name), source.texts[name]
     if index is None or not index.covers or term.op not in ("=", "!=", "~", "!~"):
         return _text_mask(values, term)

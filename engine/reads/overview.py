@@ -89,11 +89,11 @@ class GaugeReading(NamedTuple):
     ended_state: Numbers
     ended_rows: Numbers
     ended_pool: Numbers
-    """Of those that ended in the interval, in the order of their ends."""
+    """Pools of the workloads that ended in the interval, in the order of their ends."""
 
 
 class Ended(NamedTuple):
-    """What is known of a workload that has ended."""
+    """The facts of a workload that has ended."""
 
     id: str
     name: str
@@ -102,7 +102,7 @@ class Ended(NamedTuple):
     queue: str
     tasks: int
     request: tuple[int, int, int, int]
-    """Of all tasks."""
+    """Request of all tasks."""
     estimate_ms: int
     submitted_ms: int
     started_ms: int
@@ -124,7 +124,7 @@ class Gauges:
         self._open = np.zeros(0, np.int32)
         """Rows that were not over."""
         self._pool = np.zeros(0, np.int32)
-        """Where each of them was seen last; -1 for nowhere yet."""
+        """Last known pool of each of them; -1 for none yet."""
         self._rows = 0
 
     def meet(self, state: State) -> bool:
@@ -212,7 +212,7 @@ class Gauges:
         return look
 
     def _turn_to(self, state: State) -> None:
-        """Where the state was read anew its rows are the same, but what is remembered of it may be ahead of it."""
+        """Follow a state that was read anew. Its rows are the same, but the memory of it may be ahead of it."""
         if state is not self._state:
             self._state, self._rows, self._open, self._pool = state, 0, self._open[:0], self._pool[:0]
 
@@ -249,7 +249,7 @@ class Gauges:
 
 
 def ended(state: State, rows: Sequence[int], pools: Sequence[int], now_ms: int) -> list[Ended]:
-    """What is known of these. Some microseconds each. `pools`: where each ran; -1 when that is not known."""
+    """The facts of these. Some microseconds each. `pools`: the pool of each; -1 when it is not known."""
     w, c = state.workloads, state.capacity
     found = []
     for row, pool in zip(rows, pools, strict=True):
@@ -290,19 +290,19 @@ def held_by_tenant(state: State) -> dict[int, list[int]]:
 
 
 def _sums(keys: Numbers, values: Numbers, size: int) -> Numbers:
-    """Of the values of each key. Exact up to 2^53."""
+    """Sums of the values of each key. Exact up to 2^53."""
     return np.bincount(keys, weights=values, minlength=size)
 
 
 DOMAINS = ("zone", "block", "rack")
 """Levels whose tiles hold nodes, widest first."""
 MAX_TILES = 10_000
-"""Of one answer."""
+"""Tiles in one answer."""
 _CPU, _MEMORY, _GPU = range(3)
 
 
 class Division(NamedTuple):
-    """Which tile of a level each node is in."""
+    """The tile of a level that each node is in."""
 
     tile_of: Numbers
     """By node; tiles are numbered in the order in which they are shown."""
@@ -311,7 +311,7 @@ class Division(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """Of some tiles, each the sum over its nodes."""
+    """Sums over the nodes of each tile."""
 
     full: Numbers
     """By resource."""

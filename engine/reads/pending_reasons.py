@@ -141,8 +141,7 @@ class Explainer:
         return (*said, *_parked(self._state, row))
 
     def outlook(self, row: int) -> tuple[Reason, ...]:
-        """What is said besides about nodes to come, where it waits for room and pools grow. Costs what a scan of the
-        autoscaler does."""
+        """The report on nodes to come, where it waits for room and pools grow. Costs a scan of the autoscaler."""
         if self._state.workloads.state[row] != WorkloadState.QUEUED or _OF_ROOM.isdisjoint(self._queued(row).tokens):
             return ()
         if row not in self._outlooks:
@@ -178,7 +177,7 @@ class Explainer:
         return _promised(self._state, self._memory)
 
     def _queued(self, row: int) -> QueueBlockers:
-        """What holds up a queued workload; evaluated once for all of its kind."""
+        """The blockers of a queued workload; evaluated once for all of its kind."""
         self._renew()
         state = self._state
         w = state.workloads
@@ -236,7 +235,7 @@ _OF_ROOM = frozenset((CAPACITY, FRAGMENTED, SCATTERED, NO_NODES))
 
 
 def _turned(state: State, row: int) -> tuple[Reason, ...]:
-    """That it waits for fewer machines than it asked for, because of its deadline."""
+    """The reason that it waits for fewer machines than it requested, because of its deadline."""
     w = state.workloads
     if not w.terms[row] or not w.has_turned(row):
         return ()
@@ -258,21 +257,21 @@ class ShapeRoom:
         self._bars: dict[Shape, list[Bar]] = {}
 
     def devices(self, shape: Shape) -> Census:
-        """Of the nodes that such tasks may use."""
+        """Devices of the nodes that such tasks may use."""
         found = self._devices.get(shape)
         if found is None:
             found = self._devices[shape] = census(self._state.capacity, shape)
         return found
 
     def bars(self, shape: Shape) -> list[Bar]:
-        """What keeps such tasks from nodes that have room."""
+        """The obstacles between such tasks and nodes with room."""
         found = self._bars.get(shape)
         if found is None:
             found = self._bars[shape] = bars(self._state, shape)
         return found
 
     def suits(self, shape: Shape) -> bool:
-        """Whether there is a node, in any state, that such tasks may ever use, or could be ordered."""
+        """True if there is a node, in any state, that such tasks may ever use, or one could be ordered."""
         found = self._suits.get(shape)
         if found is None:
             state = self._state
@@ -302,7 +301,7 @@ class ShapeRoom:
 
 
 class QueueBlockers:
-    """What holds up a queued workload, and all of its kind."""
+    """The blockers of a queued workload, and of all of its kind."""
 
     def __init__(self, state: State, memory: CycleMemory, room: ShapeRoom, row: int, ahead: int) -> None:
         """`ahead`: the workload that strictly goes first; NONE when there is none."""
@@ -316,7 +315,7 @@ class QueueBlockers:
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        """Of the gates that do not let it through, in the order the scheduler comes to them."""
+        """The tokens of closed gates, in the order in which the scheduler comes to them."""
         return tuple(self._closed_gates()) or (UNSEEN,)
 
     @cached_property
@@ -346,7 +345,7 @@ class QueueBlockers:
             yield from self._quota_and_room()
 
     def _own_reservation_keeps_it(self) -> bool:
-        """Whether it may use only nodes reserved for a time that has not come."""
+        """True if it may use only nodes reserved for a time that has not come."""
         return self._own_reservation is not None and self._state.now_ms < self._own_reservation.spec.start_ms
 
     def _quota_and_room(self) -> Iterator[str]:
@@ -394,7 +393,7 @@ class QueueBlockers:
         return self._state.charge_if(self._row, shapes, counts)
 
     def _lacks_room(self, shapes: tuple[Shape, ...]) -> bool:
-        """Whether its fewest tasks do not fit: each group counted alone, then all of them placed together."""
+        """True if its fewest tasks do not fit: each group counted alone, then all of them placed together."""
         if self._short(shapes):
             return True
         if len(shapes) == 1 and shapes[0].topology is None:
@@ -422,7 +421,7 @@ class QueueBlockers:
         return found if any(room < count for room, count in zip(found.room, self._class.least, strict=True)) else None
 
     def _is_scattered(self, shapes: tuple[Shape, ...]) -> bool:
-        """Whether enough is free for each group, but not in pieces that hold its tasks."""
+        """True if enough is free for each group, but not in pieces that hold its tasks."""
         could_hold = self._state.capacity.could_hold
         if not all(could_hold(shape, count) for shape, count in zip(shapes, self._class.least, strict=True)):
             return False
@@ -440,7 +439,7 @@ class QueueBlockers:
         return sorted(bookings)
 
     def _would_delay(self) -> bool:
-        """Whether, though it fits, a start now would be in the way of what others were promised."""
+        """True if it fits, but a start now would delay promised starts."""
         if self._state.policy == "conservative":
             return True
         promise = self._memory.reservation
@@ -525,7 +524,7 @@ class QueueBlockers:
         yield Reason(token=NO_NODES, text=text)
 
     def _no_such_nodes(self) -> str:
-        """What labels or taints keep it from every node that is large enough; empty when it is not these."""
+        """The labels or taints that keep it from every node that is large enough; empty when other causes do."""
         capacity = self._state.capacity
         for shape in self._class.shapes:
             if not any(capacity.suited(shape)) and any(capacity.suited(shape, labels=False, taints=False)):
@@ -538,7 +537,7 @@ class QueueBlockers:
         return ""
 
     def _quota(self) -> Iterator[Reason]:
-        """What lacks in the way it would like best."""
+        """The missing quota in the way to start that it prefers."""
         queues = self._state.queues
         shapes = self._ways[0]
         lack = self._lack(shapes)
@@ -582,7 +581,7 @@ class QueueBlockers:
             )
 
     def _partitioned(self, shape: Shape) -> str:
-        """What MIG has to do with it: a device keeps its instances for as long as one of them is in use."""
+        """The part of MIG in it: a device keeps its instances for as long as one of them is in use."""
         if not shape.gpu_milli:
             return ""
         found = self._room.devices(shape)
@@ -640,7 +639,7 @@ class QueueBlockers:
             yield self._in_the_way(promised)
 
     def _in_the_way(self, promised: dict[int, int]) -> Reason:
-        """Of the first start that others were promised."""
+        """The first promised start that is in the way."""
         others = sorted((start_ms, row) for row, start_ms in promised.items() if row != self._row)
         first = self._state.workloads.ids[others[0][1]] if others else "what goes before it"
         promise = self._memory.reservation
@@ -750,7 +749,7 @@ def _parked(state: State, row: int) -> tuple[Reason, ...]:
 
 
 def _dependencies(state: State, row: int) -> list[Reason]:
-    """What can never be met first."""
+    """The dependencies, those that can never be met first."""
     w = state.workloads
     hopeless, open_ = [], []
     for target, kind in w.dependencies(row):

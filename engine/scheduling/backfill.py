@@ -153,7 +153,7 @@ class PromisedStart:
         self.row = row
         self.workload_class = state.workloads.class_at(row)
         self.start_ms: int | None = None
-        """When it can start if the estimates hold; None when even an otherwise empty cell is too small now."""
+        """Its start if the estimates hold; None when even an otherwise empty cell is too small now."""
         self._state = state
         self._ahead: dict[int, NodeAhead] = {}
         self._returned: dict[int, list[Returned]] = {}
@@ -292,13 +292,14 @@ class PromisedStart:
         return ahead
 
     def ends_in_time(self, row: int) -> bool:
-        """Whether the workload, started now, is expected to be gone by the reserved start."""
+        """True if the workload, started now, is expected to be gone by the reserved start."""
         remaining_ms = self._state.workloads.remaining_ms(row)
         return self.start_ms is None or self._state.now_ms + remaining_ms <= self.start_ms
 
     def needs_quota(self, row: int) -> bool:
-        """Whether the workload takes quota that the reserved one counts on. Also if it will have given it back by the
-        reserved start: one that lacks quota meanwhile would not be seen to wait for its start any more."""
+        """True if the workload takes quota that the reserved one counts on, even if it gives it back by the reserved
+        start: one that lacked quota meanwhile would no longer be seen to wait for its start.
+        """
         w, queues = self._state.workloads, self._state.queues
         charge = queues.total_charge(w.class_at(row).request)
         promised = queues.total_charge(self.workload_class.request_of(self.workload_class.least))
@@ -310,14 +311,14 @@ class PromisedStart:
         return alike and count > self._spare[0]
 
     def allows(self, shapes: tuple[Shape, ...], claims: list[Claim], *, late: bool) -> bool:
-        """Whether claims just made keep the promise. `late`: by work that may run past the reserved start."""
+        """True if claims just made keep the promise. `late`: by work that may run past the reserved start."""
         if late:
             return self.admits(shapes, claims)
         self.pass_over(shapes, claims)
         return True
 
     def admits(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
-        """Whether claims just made, held past the reserved start, leave enough slots. If so they are counted in."""
+        """True if claims just made, held past the reserved start, leave enough slots. If so they are counted in."""
         if shapes == (self._own,):
             taken = sum(count for _, node, count, _ in claims if node not in self._ahead)
             seen = [claim for claim in claims if claim[1] in self._ahead]

@@ -50,7 +50,7 @@ class BatchCandidates(NamedTuple):
     classes: list[int]
 
     def orders(self, state: State, first: int, last: int) -> list[Order]:
-        """Where those from `first` to before `last` stood."""
+        """Places in the order of those from `first` to before `last`."""
         w, path = state.workloads, state.queues.path
         return [
             (
@@ -64,7 +64,7 @@ class BatchCandidates(NamedTuple):
 
 
 class BatchQuota(NamedTuple):
-    """What the start of one of a class takes in a queue."""
+    """The quota taken by the start of one of a class in a queue."""
 
     shape: Shape
     request: Vector
@@ -122,8 +122,9 @@ class Batches:
         return BatchCandidates(rows, cls.tolist())
 
     def _within_quota(self, more: list[tuple[int, list[int]]]) -> bool:
-        """Whether so much more in these queues leaves each vertex on their paths within its quota, its draw of the past
-        counted as its share counts it."""
+        """True if so much more in these queues leaves each vertex on their paths within its quota, with its past draw
+        counted as its share counts it.
+        """
         state, queues = self._state, self._state.queues
         sums: dict[int, list[int]] = {}
         for queue, quantities in more:
@@ -149,14 +150,14 @@ class Batches:
         return found
 
     def _forget(self) -> None:
-        """What was worked out by rules that are no longer so."""
+        """Drop the results of rules that have changed."""
         if self._rules != self._state.rules:
             self._plans.clear()
             self._plain.clear()
             self._rules = self._state.rules
 
     def may_begin(self, lineup: CandidateOrder) -> bool:
-        """Whether the first of the lineup may find a node: a batch that ends before it began costs another lineup."""
+        """True if the first of the lineup may find a node: a batch that ends before it began costs another lineup."""
         self._forget()
         first = lineup.first()
         if first is None:
@@ -166,8 +167,9 @@ class Batches:
         return plan is None or self._state.capacity.find(plan.shape) != NOWHERE
 
     def are_sure(self) -> bool:
-        """Whether nobody has nodes kept, and no outside cap has a say: room, quota and order alone decide who starts,
-        as long as nobody was promised a time."""
+        """True if no nodes are kept and no outside cap applies: room, quota and order alone decide starts, as long as
+        no time is promised.
+        """
         bookings = self._state.bookings
         return not bookings.reservations and not bookings.clearings and not self._state.caps.any
 
@@ -197,7 +199,7 @@ class Batches:
         groups, queues = state.pending.groups, state.queues
         cls_of, kept = state.workloads.cls, state.workloads.kept
         taken: dict[Key, int] = {}
-        """How many of the group were drawn."""
+        """Number drawn from the group."""
         drawn = queues.drawn[:]
         of_tenants: list[tuple[list[int], Vector]] = []
         """Use that was counted for tenants, and what was added."""
@@ -249,8 +251,9 @@ class Batches:
 
 
 def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
-    """Whether nothing but room and quota decides whether one of the class starts, and the first bucket that holds its
-    one task where."""
+    """True if room and quota alone decide the start of one of the class, and the first bucket that holds its one task
+    settles its node.
+    """
     if not workload_class.single or workload_class.reservation or workload_class.array:
         return False
     (shape,) = workload_class.shapes

@@ -40,7 +40,7 @@ from engine.state.workloads import WorkloadClass
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 _TIME_BITS = 42
 HORIZON_MS = 1 << _TIME_BITS
-"""How far ahead starts are promised: 139 years, so that a node and a time fit one sort key."""
+"""The time ahead within which starts are promised: 139 years, so that a node and a time fit one sort key."""
 FOREVER = 2**62
 _FIRST, _NEVER = np.zeros(1, np.int64), np.full(1, FOREVER)
 _WHOLE = 1000
@@ -60,12 +60,13 @@ class Conservative:
 
     @property
     def full(self) -> bool:
-        """Whether all promises are given out."""
+        """True if all promises are given out."""
         return len(self.starts) >= self._depth
 
     def may_start(self, row: int) -> bool:
-        """Whether the workload, on open nodes, can start now and keep every promise made so far. Once False it stays
-        False: a plan only fills up."""
+        """True if the workload, on open nodes, can start now and keep every promise made so far. Once False it stays
+        False: a plan only fills up.
+        """
         asked = self._state.workloads.class_at(row)
         return self._timeline.fits_now(asked.confined(asked.shapes, asked.least), self._length(row))
 
@@ -88,7 +89,7 @@ class Conservative:
         return start_ms
 
     def needs_quota(self, row: int) -> bool:
-        """Whether the workload, started now, holds quota past the start of a promised one that counts on it."""
+        """True if the workload, started now, holds quota past the start of a promised one that counts on it."""
         w, queues = self._state.workloads, self._state.queues
         if not queues.limited[w.queue[row]]:
             return False
@@ -106,7 +107,7 @@ class Conservative:
 
 
 def is_uniform(state: State) -> bool:
-    """Whether every task, of all work ever submitted, is one slot that any other can use as well."""
+    """True if every task, of all work ever submitted, is one slot that any other can use as well."""
     shapes = state.workloads.shapes.values()
     alike = len(shapes) == 1 and all(
         len(shape.pools) == 1 and shape.topology is None and shape.terms is None for shape in shapes
@@ -193,13 +194,13 @@ class SlotTimeline:
 
 
 class NodeTimeline:
-    """What each node has free from now on, as steps: (node, time from which, free quantities)."""
+    """The free capacity of each node from now on, as steps: (node, time from which, free quantities)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         capacity = state.capacity
         self._named = any(shape.part for shape in state.workloads.shapes.values())
-        """Whether devices are named, and each is a number of `engine.capacity.mig`; else they are counted."""
+        """True if devices are named, each as a number of `engine.capacity.mig`; else they are counted."""
         pools = {pool for shape in state.workloads.shapes.values() for pool in shape.pools}
         eligible = np.isin(view(capacity.pool), list(pools)) & (view(capacity.state) == NodeState.READY)
         self._nodes: Ints = np.flatnonzero(eligible)
@@ -360,7 +361,7 @@ class NodeTimeline:
         return np.asarray(starting[starting + length_ms < HORIZON_MS])
 
     def _room(self, free: Ints, shape: Shape, places: Ints) -> Ints:
-        """How many tasks of the shape fit into each of the free quantities, which are those of the nodes beside."""
+        """The number of tasks of the shape that fit into each of the free quantities, given with their nodes."""
         usable = np.isin(self._places[places], self._places_of(shape))
         barred = self._barred(shape)
         if barred is not None:
@@ -498,13 +499,13 @@ class NodeTimeline:
         return order
 
     def _places_of(self, shape: Shape) -> list[int]:
-        """What tasks of the shape may use, kept nodes first."""
+        """The nodes that tasks of the shape may use, kept nodes first."""
         capacity = self._state.capacity
         reach, partitions = capacity.reach(shape), len(capacity.partitions)
         return [partition + (booking + 1) * partitions for booking, partition in reach.kept] + list(reach.open)
 
     def _least(self, start: int, length_ms: int) -> Ints:
-        """What each node has free throughout the window."""
+        """The capacity of each node that is free throughout the window."""
         base = np.arange(len(self._nodes)) << _TIME_BITS
         first = np.searchsorted(self._keys, base + start, side="right") - 1
         last = np.searchsorted(self._keys, base + start + length_ms)

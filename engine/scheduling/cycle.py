@@ -113,7 +113,7 @@ class OrderedPass:
             memory.lowered.clear()
 
     def _pass_over(self, key: Key, verdict: CandidateVerdict) -> None:
-        """Who else does not start, when the first of a group does not."""
+        """Pass over all that do not start when the first of a group does not."""
         if verdict == CandidateVerdict.QUEUE_CLOSED or self._state.is_strict(key[1]):
             self._closed.add(key[1])
         elif verdict in (CandidateVerdict.ARRAY_LIMIT, CandidateVerdict.CAP):
@@ -221,7 +221,7 @@ class ConservativePass:
         return all(self._state.capacity.could_hold(shape, count) for shape, count in pairs)
 
     def _only_room_counts(self) -> bool:
-        """Whether nothing but room on open nodes decides who starts."""
+        """True if room on open nodes alone decides starts."""
         bookings = self._state.bookings
         preempted = self._preemptor.anyone_preempts()
         return not (preempted or bookings.reservations or bookings.clearings or self._state.stretched)
@@ -306,7 +306,7 @@ class Scheduler:
             self._elastic.grow()
 
     def has_work(self, now_ms: int) -> bool:
-        """Whether a cycle at that time may find anything to do."""
+        """True if a cycle at that time may find anything to do."""
         if self.memory.unsettled:
             return True
         overdue = self.next_overdue_ms()
@@ -325,7 +325,7 @@ class Scheduler:
         self._preemptor.carry_out(booking)
 
     def _renew_overdue(self) -> None:
-        """What has outrun its estimate ends later than was counted on: promises are made anew."""
+        """Make promises anew where work has outrun its estimate and ends later than was counted on."""
         state = self.state
         if state.pending.by_class and state.ends and state.ends[0][0] <= state.now_ms and correct_overdue(state):
             state.reconsider.ask(Cause.OVERDUE)
@@ -385,7 +385,7 @@ class Scheduler:
         return heads
 
     def _overtakes(self, heads: list[tuple[Key, int]]) -> bool:
-        """Whether one goes before the workload that was promised its time, or before others of a strict queue."""
+        """True if one goes before the workload that was promised its time, or before others of a strict queue."""
         if not heads:
             return False
         if any(self.state.is_strict(key[1]) for key, _ in heads):
@@ -403,8 +403,9 @@ class Scheduler:
         ).run()
 
     def _start_rush(self) -> bool:
-        """Where all that waits has just come and quota is plenty, start as many as there is room for. Returns whether
-        those were all."""
+        """Start as many as there is room for, where all waiting work has just come and quota is plenty. Returns True if
+        those were all.
+        """
         sure = self.binder.max_at_once > 1 and self.memory.reservation is None and self._batches.are_sure()
         rush = self._batches.rush() if sure and not self.state.budgets.any_stops else None
         if rush is None:

@@ -23,7 +23,7 @@ MAX_DECISIONS = 256
 
 
 class CandidateVerdict(IntEnum):
-    """What came of a look at one workload."""
+    """The result of a look at one workload."""
 
     STARTED = 0
     NO_QUOTA = 1
@@ -43,13 +43,13 @@ class CandidateVerdict(IntEnum):
 
 
 class Decision(NamedTuple):
-    """Why a workload went first."""
+    """The reason why a workload went first."""
 
     at_ms: int
     row: int
     order: Order
     next_order: Order | None
-    """Where the workload stood that was next; None when no other was a candidate."""
+    """Place in the order of the next workload; None when no other was a candidate."""
 
 
 class CycleMemory:
@@ -74,12 +74,12 @@ class CycleMemory:
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing was ever looked at."""
+        """True if nothing was ever looked at."""
         return self._gains < 0
 
     @property
     def unsettled(self) -> bool:
-        """Whether something has changed since the last pass began."""
+        """True if something has changed since the last pass began."""
         state = self._state
         return bool(state.arrivals) or self._gains != state.capacity.gains or bool(state.reconsider.causes)
 
@@ -110,7 +110,7 @@ class Refusals:
         the company."""
 
     def lacks_room(self, row: int) -> bool:
-        """Whether the workload was found not to fit, in any of its variants, and still does not."""
+        """True if the workload was found not to fit, in any of its variants, and still does not."""
         cls = self._state.workloads.cls[row]
         return all(self.holds(cls, shapes) for shapes in variants(self._state, row))
 
@@ -120,7 +120,7 @@ class Refusals:
         self._found[cls, shapes] = capacity.gained_mark, _company(capacity, shapes)
 
     def holds(self, cls: int, shapes: tuple[Shape, ...]) -> bool:
-        """Whether the class was found not to fit and still does not."""
+        """True if the class was found not to fit and still does not."""
         found = self._found.get((cls, shapes))
         if found is None:
             return False
@@ -140,7 +140,7 @@ def _company(capacity: Capacity, shapes: tuple[Shape, ...]) -> int:
 
 
 def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool:
-    """Whether the node, which gained room, takes a task of one of the shapes."""
+    """True if the node, which gained room, takes a task of one of the shapes."""
     if capacity.state[node] != NodeState.READY:
         return False
     return any(capacity.usable(node, shape) and capacity.fits(node, shape) for shape in shapes)

@@ -135,7 +135,9 @@ def _on_nodes(
 
 
 def _flags(state: State, placed: list[Placement]) -> list[int]:
-    """How each may start again. Raises RefusedError when a queue lacks quota in the pool where its work would go."""
+    """The quota flags of each new start. Raises RefusedError when a queue lacks quota in the pool where its work would
+    go.
+    """
     w, queues = state.workloads, state.queues
     flags = []
     with queues.trial():
@@ -155,7 +157,7 @@ def _flags(state: State, placed: list[Placement]) -> list[int]:
 
 
 def _charge(state: State, row: int, shapes: tuple[Shape, ...], claims: list[Claim]) -> tuple[tuple[int, int], ...]:
-    """What these tasks cost the queue, pool by pool where its tree has quotas of pools."""
+    """The charge of these tasks to the queue, pool by pool where its tree has quotas of pools."""
     w, capacity = state.workloads, state.capacity
     by_pool: dict[int, list[int]] = {}
     pool_of = view(capacity.pool)
@@ -195,7 +197,7 @@ def preempt(state: State, command: cmd.Preempt, now_ms: int) -> Checked:
 
 
 def _why_not(state: State, row: int, now_ms: int) -> str:
-    """Why the scheduler would never preempt it now; empty when it might."""
+    """The reason why the scheduler would never preempt it now; empty when it might."""
     w = state.workloads
     if w.state[row] not in BOUND:
         return f"is {WorkloadState(w.state[row]).label}"
@@ -213,12 +215,12 @@ def _why_not(state: State, row: int, now_ms: int) -> str:
 KEPT = -1
 """Level of those that are not to be moved."""
 RESTART_MS = 60_000
-"""What stopping and starting anew takes besides lost work: to pull images, load weights and connect. An assumption."""
+"""The time of a stop and a new start besides lost work: to pull images, load weights and connect. An assumption."""
 Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 class Movable:
-    """Who may be moved, and what that costs, as columns over all workload rows."""
+    """The workloads that may be moved, and the cost of each move, as columns over all workload rows."""
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
@@ -232,7 +234,7 @@ class Movable:
         self.cost: Rows = np.zeros(size, np.int64)
         """Both together, times the share of the cell that it holds in parts per million."""
         self.kept_because: dict[str, Rows] = {}
-        """Why some may not be moved -> their rows."""
+        """The reason why some may not be moved -> their rows."""
         self.allowed: Rows = np.zeros(size, bool)
         rows = bound_rows(state)
         if len(rows):
@@ -295,7 +297,7 @@ class Movable:
         return level
 
     def said(self, rows: Rows, level: Rows) -> str:
-        """Why those of these workloads that stand in the way may not be moved."""
+        """The reasons why those of these workloads that stand in the way may not be moved."""
         concerned: Rows = np.zeros(len(level), bool)
         concerned[rows] = True
         counts = [(int(concerned[kept].sum()), why) for why, kept in self.kept_because.items()]

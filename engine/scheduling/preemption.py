@@ -85,12 +85,12 @@ CAUSES = {
 
 
 class Preemption(NamedTuple):
-    """Whom to stop, and what the preemptor gets."""
+    """The workloads to stop, and the preemptor's gain."""
 
     victims: tuple[tuple[int, int], ...]
     """(workload row, index into REQUEUE_CAUSES), oldest first."""
     claims: list[Claim]
-    """Where the preemptor goes once they are gone. Nothing is claimed yet."""
+    """The preemptor's place once they are gone. Nothing is claimed yet."""
     delay_ms: int
     """Time until the last of them has written its checkpoint; 0 when none is asked to."""
 
@@ -103,7 +103,7 @@ def may_preempt(state: State, row: int) -> bool:
 
 
 def _may_take_back(state: State, row: int) -> bool:
-    """Whether some other queue of the tree is above its quota, and the workload's own would not be with it."""
+    """True if some other queue of the tree is above its quota, and the workload's own would not be with it."""
     w, queues = state.workloads, state.queues
     queue = w.queue[row]
     if queues.specs[queue].reclaim == "never" or not queues.others_borrow(queue):
@@ -134,15 +134,16 @@ def find(
 
 
 def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
-    """Whom `find` would name for the workload and those like it that follow, one for each, in that order: (workload
-    row, index into REQUEUE_CAUSES). `victim` is whom the one before it took the place of; both are of one task and ask
-    for the same (`engine.scheduling.workload_admission`). Empty where that cannot be told in advance."""
+    """The victims that `find` would name for the workload and those like it that follow, one for each, in that order:
+    (workload row, index into PREEMPTION_CAUSES). `victim` is the one that the previous preemptor replaced; both are of
+    one task and request the same (`engine.scheduling.workload_admission`). Empty where that cannot be told in advance.
+    """
     counts = state.workloads.class_at(row).least
     return _Search(state, row, shapes, counts, state.charge_if(row, shapes, counts)).alike(victim)
 
 
 def asks_for_the_same(state: State, one: int, other: int) -> bool:
-    """Whether both classes are of one task and ask for the same quantities, no part of a device among them."""
+    """True if both classes are of one task and request the same quantities, no part of a device among them."""
     a, b = state.workloads.classes[one], state.workloads.classes[other]
     return a.single and b.single and not a.shapes[0].part and a.groups[0].request == b.groups[0].request
 
@@ -155,14 +156,16 @@ def still_victims(
     charge: Charge,
     victims: Sequence[int],
 ) -> dict[int, int]:
-    """Of victims chosen for the workload earlier: those that may be stopped for it as things are now -> why, as an
-    index into REQUEUE_CAUSES."""
+    """The victims chosen for the workload earlier that may still be stopped for it -> the cause, as an index into
+    PREEMPTION_CAUSES.
+    """
     return _Search(state, row, shapes, counts, charge).still(victims)
 
 
 def likely_ends(state: State, rows: Rows) -> Rows:
-    """When placed and running workloads are likely to end: by their estimates, or, for those that give none, by what
-    the last two of their class took. FOREVER for those of which nothing is known, and those that are overdue."""
+    """The likely ends of placed and running workloads: by their estimates, or, for those without one, by the run time
+    of the last two of their class. FOREVER for unknown and for overdue ones.
+    """
     w = state.workloads
     estimate = np.array([c.estimate_ms for c in w.classes], np.int64)
     took, before = view(w.took), view(w.took_before)
@@ -176,7 +179,7 @@ def likely_ends(state: State, rows: Rows) -> Rows:
 
 
 def waiting_is_better(state: State, rows: Rows, delay_ms: int = 0) -> bool:
-    """Whether all these workloads are likely to end by themselves so soon that nobody is to be stopped for that."""
+    """True if all these workloads are likely to end by themselves so soon that none is to be stopped for that."""
     patience = state.settings.preempt_after_ms
     if not patience or not len(rows):
         return False
@@ -197,8 +200,9 @@ def lets_start(
     *,
     borrow: bool = True,
 ) -> bool:
-    """Whether the workload fits, in quota (its own, unless it may `borrow`) and on nodes, once these rows are gone. The
-    state is left as it was."""
+    """True if the workload fits, in quota (its own, unless it may `borrow`) and on nodes, once these rows are gone. The
+    state is left unchanged.
+    """
     charge = state.charge_if(row, shapes, counts)
     w, queues = state.workloads, state.queues
     with queues.trial():
@@ -219,7 +223,7 @@ def _queues_without(state: State, rows: Sequence[int]) -> QueueTree:
 def _placed_without(
     state: State, shapes: tuple[Shape, ...], counts: tuple[int, ...], rows: Sequence[int]
 ) -> list[Claim] | None:
-    """Where a gang would go if these workloads were gone; None when it would not fit."""
+    """The place of a gang if these workloads were gone; None when it would not fit."""
     with off_nodes(state, rows):
         claims = place(state.capacity, shapes, counts)
         if claims is not None:
@@ -363,7 +367,7 @@ class _Search:
         return devices or frozenset(slot for slot, _ in self.charge)
 
     def _may_take_back(self) -> bool:
-        """Whether the preemptor keeps within its queue's nominal quota and somebody else does not."""
+        """True if the preemptor keeps within its queue's nominal quota and another queue does not."""
         queues = self.state.queues
         if queues.specs[self.queue].reclaim == "never":
             return False
@@ -439,7 +443,7 @@ class _Search:
         return tier
 
     def _burst_is_over(self, queue: int) -> bool:
-        """Whether the window of a burst that the queue has a part in has passed, and use is above the ceiling still."""
+        """True if the window of a burst that the queue has a part in has passed, and use is above the ceiling still."""
         queues = self.state.queues
         return any(
             queues.burst_state(vertex, self.state.now_ms) != "burst" and bool(queues.burst_excess(vertex))
@@ -590,10 +594,10 @@ class _Search:
 
 
 class _Limits:
-    """What a set of victims must keep to: limits on disruptions, and the quota of the queues they come from.
+    """The limits on a set of victims: disruptions, and the quota of the queues they come from.
 
     A queue may be taken from while it is above its quota. So of the victims below a vertex all but the largest must
-    together be less than what it has above.
+    together be less than its excess.
     """
 
     def __init__(self, search: _Search, sources: Sources) -> None:
@@ -637,7 +641,9 @@ class _Limits:
             self._sums[at] -= quantity
 
     def _way(self, row: int, queue: int) -> tuple[Place, ...] | None:
-        """Where it counts; nowhere when it is of the preemptor's own queue; None when it may not be taken."""
+        """The vertices at which it counts; none when it is of the preemptor's own queue; None when it may not
+        be taken.
+        """
         ways = self._sources.get(queue)
         if ways is None:
             return ()

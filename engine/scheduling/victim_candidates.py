@@ -26,11 +26,11 @@ from engine.state.allocations import DEVICE, Allocations, RequestColumns, Rows
 Ask = tuple[Shape, int]
 """(shape, tasks wanted)"""
 Fits = Callable[[list[int]], bool]
-"""Whether the request really fits once these workload rows are gone."""
+"""True if the request really fits once these workload rows are gone."""
 
 
 class VictimCandidates(NamedTuple):
-    """Who may be a victim, as columns over all workload rows."""
+    """The possible victims, as columns over all workload rows."""
 
     level: Rows
     """int16: the rank in which workloads are sacrificed, lowest first; -1 for those that are not to be touched."""
@@ -44,7 +44,7 @@ class Quota(NamedTuple):
     amount: Rows
     """int64: what each workload row would give back."""
     short: int
-    """How much is missing."""
+    """The missing amount."""
 
 
 class VictimLimits(Protocol):
@@ -58,14 +58,14 @@ class VictimLimits(Protocol):
 
 
 class DeviceUnit(NamedTuple):
-    """What devices are counted in: whole ones, shares of one size, or MIG instances of one profile."""
+    """The unit of devices: whole ones, shares of one size, or MIG instances of one profile."""
 
     milli: int
     kinds: tuple[int, ...]
-    """Of instances: index into `mig.KINDS` by pool, -1 where there are none; empty otherwise."""
+    """Kind of instances: index into `mig.KINDS` by pool, -1 where there are none; empty otherwise."""
 
     def on_device(self, number: int, pool: int) -> int:
-        """How many there are on a device, given as a number of `engine.capacity.mig`."""
+        """The number of units on a device, given as a number of `engine.capacity.mig`."""
         if self.kinds:
             return mig.instances_of(number, self.kinds[pool])
         return max(number, 0) // self.milli
@@ -124,7 +124,7 @@ class VictimField:
         self.slots = self.base_slots
         """Per ask: slots on each node with everybody opened gone."""
         self.given = [0] * len(quotas)
-        """What everybody opened would give back."""
+        """The total that all opened candidates would give back."""
         self.opened = np.zeros(len(candidates.level), bool)
         self.workload: Rows = np.empty(0, np.int32)
         self.node: Rows = np.empty(0, np.int32)
@@ -181,12 +181,12 @@ class VictimField:
         return np.asarray(room * self.usable[ask])
 
     def enough(self) -> bool:
-        """Whether it would do, by the counts, if everybody opened were gone."""
+        """True if it would do, by the counts, if all opened were gone."""
         slots = zip(self.slots, self.counts, strict=True)
         return all(int(each.sum()) >= count for each, count in slots) and self.quotas_met()
 
     def quotas_met(self) -> bool:
-        """Whether everybody opened would give back the quota asked for."""
+        """True if all opened would give back the requested quota."""
         return all(given >= quota.short for given, quota in zip(self.given, self.quotas, strict=True))
 
     def open_by_level(self, allocations: Allocations, classes: Rows) -> Iterator[int]:
@@ -228,14 +228,14 @@ class VictimField:
         ]
 
     def amounts(self, pieces: Rows) -> Rows:
-        """What the pieces hold, by piece and dimension; parts of devices apart."""
+        """The content of the pieces, by piece and dimension; parts of devices apart."""
         columns = [table[self.entry[pieces]] * self.count[pieces] for table in self.tables]
         for dimension, each in self.per_device.items():
             columns[dimension] = columns[dimension] * each[self.node[pieces]]
         return np.stack(columns, axis=1).astype(np.int64)
 
     def _open_shares(self, before: int, devices: Rows) -> None:
-        """Of the pieces from `before` on, those that hold a part of one device."""
+        """The pieces from `before` on that hold a part of one device."""
         share = self.requests.parts_of_devices().take(self.entry[before:]) * self.count[before:]
         first = view(self.capacity.device_base).take(self.node[before:])
         burdens = mig.burdens(devices)
@@ -385,7 +385,7 @@ class Detail:
             self.have[at] += sign * amounts[gang]
 
     def enough(self) -> bool:
-        """Whether nothing is missing, by the counts."""
+        """True if nothing is missing, by the counts."""
         return all(map(ge, self.have, self.needs))
 
     def victims(self) -> list[int]:
@@ -462,7 +462,7 @@ class GreedyWalk:
                 yield gang
 
     def instead_of(self, gang: int) -> list[int]:
-        """Who would be chosen in the place of one that is gone."""
+        """The candidates that would be chosen in the place of one that is gone."""
         detail = self.detail
         detail.restore(gang)
         self._banned[gang] = 1

@@ -56,13 +56,13 @@ STEPS = (8, 1)
 FEW_NODES = 64
 """Nodes looked at closely in any case."""
 SAMPLED = 16
-"""Of that many nodes one is looked at to find out which prices are low."""
+"""One node out of this many is sampled to find out which prices are low."""
 UNLIKELY = 4
-"""What is on no cheap node at all is taken to contribute that much less than it might."""
+"""Factor by which a workload on no cheap node is taken to contribute less than it might."""
 EXCHANGE_WORK = 4000
 """Pieces priced in search of others for the costliest victims."""
 PEELED = 4
-"""That many times as many slots are peeled down as are looked at closely."""
+"""Multiple of the closely examined slots from which peeling starts."""
 CORE = 32
 """Workloads among which the choice is exact."""
 CORE_PIECES = 1000
@@ -70,7 +70,7 @@ CORE_PIECES = 1000
 CORE_WORK, WHOLE_WORK = 3000, 60_000
 """Node updates after which branch and bound settles for the best found: in a core, and where that is everybody."""
 STEP_WORK, ASKING_WORK = 8, 100
-"""What a step of branch and bound costs besides, and what asking the caller does, in node updates."""
+"""Further cost of a step of branch and bound, and cost of asking the caller, in node updates."""
 
 
 def cheapest(
@@ -113,7 +113,7 @@ class _Selection:
         least = int(len(field.counts) > 1)
         self.missing = [max(count - total, least) for count, total in zip(field.counts, field.base_total, strict=True)]
         self.missing += [max(quota.short, 0) for quota in field.quotas]
-        """What is missing with nobody gone: slots of each ask, then quotas."""
+        """The shortage with nobody gone: slots of each request, then quotas."""
         self.gain = self._gains()
         """Per node: what everybody there contributes, in wholes of what is missing."""
         self.parts = self._contributions()
@@ -141,7 +141,7 @@ class _Selection:
         return parts
 
     def _contributions_to(self, ask: int) -> Rows:
-        """What each piece holds of the dimension of which it holds most, of those that are scarce on its node."""
+        """The part of each piece in the dimension of which it holds most, of those that are scarce on its node."""
         field, missing = self.field, self.missing[ask]
         useful = field.usable[ask]
         pattern: Rows = np.zeros(len(useful), np.int32)
@@ -218,7 +218,7 @@ class _Selection:
         return detail.victims()
 
     def _worth(self, rows: list[int]) -> tuple[float, int]:
-        """What is minimised, among sets that are enough; no set is the worst."""
+        """The value to minimise among sets that are enough; no set is the worst."""
         return (sum(self.field.candidates.cost[rows].tolist()), len(rows)) if rows else (np.inf, 0)
 
     def _retake(self, old: list[int], new: list[int]) -> bool:
@@ -238,8 +238,9 @@ class _Selection:
         return True
 
     def _peeled(self) -> list[int]:
-        """What is left of all near the cheapest slots when those are spared, one after another, that cost most for what
-        is lost without them; empty when that is not enough. It sees what only several together make free."""
+        """The rest of all near the cheapest slots when those are spared, one after another, that cost most for the room
+        they give; empty when that is not enough. It sees room that only several together make.
+        """
         detail = self._shortlist(AMPLE * PEELED)
         for gang in range(len(detail.rows)):
             detail.remove(gang)
@@ -293,11 +294,11 @@ class _Selection:
         return np.where(there > 0, there, whole / UNLIKELY)
 
     def _cheap_pieces(self, ample: int | None) -> Rows:
-        """What there is on the nodes with the cheapest slots, `ample` times as many as are missing; on all when that is
+        """The pieces on the nodes with the cheapest slots, `ample` times as many as are missing; on all when that is
         None.
 
-        A workload's unit price supposes that all it contributes is of use. So the choice is narrowed in steps, and each
-        counts only what is on the nodes of the step before.
+        A workload's unit price supposes that all of its contribution is of use. So the choice is narrowed in steps, and
+        each counts only pieces on the nodes of the step before.
         """
         field = self.field
         gain = self.gain
@@ -366,7 +367,7 @@ class _Selection:
                     detail.remove(gang)
 
     def enough(self, detail: Detail) -> bool:
-        """Whether the request fits with those gone."""
+        """True if the request fits with those gone."""
         return detail.enough() and (self.fits is None or self.fits(detail.victims()))
 
 
@@ -411,7 +412,7 @@ class _Core:
         self._work = 0
 
     def _worth_of(self, gangs: list[int]) -> tuple[int, int, list[int]]:
-        """What is minimised: cost, number, age."""
+        """The value to minimise: cost, number, age."""
         detail = self._detail
         return sum(detail.cost[g] for g in gangs), len(gangs), sorted(-detail.rows[g] for g in gangs)
 
@@ -471,7 +472,7 @@ class _Core:
                 self._limits.untake(row)
 
     def _hopeless(self, place: int, cost: int, count: int) -> bool:
-        """Whether even parts of workloads, the most for their cost first, would make it no better than the best."""
+        """True if even parts of workloads, the most for their cost first, would make it no better than the best."""
         more_cost = more = 0
         for options, have, need in zip(self._options, self._least.have, self._least.needs, strict=True):
             lacking = need - have
@@ -578,6 +579,6 @@ def _estimates(field: VictimField, domains: Rows) -> Rows:
 
 
 def _worth(candidates: VictimCandidates, victims: list[int]) -> tuple[int, int, int, list[int]]:
-    """What is least for the set that is wanted: highest level, cost, number, age."""
+    """The value to minimise for the wanted set: highest level, cost, number, age."""
     levels = candidates.level[victims]
     return int(levels.max(initial=-1)), int(candidates.cost[victims].sum()), len(victims), [-row for row in victims]

@@ -177,7 +177,7 @@ class Exchange:
         self._state = state
         self._kind: Kind | None = None
         self._version = -1
-        """Of the state when the last of the run had started."""
+        """Version of the state when the last of the run had started."""
         self._last = -1
         """Its victim."""
         self._next: list[Victim] | None = None
@@ -186,8 +186,9 @@ class Exchange:
         """A kind for which nobody was found that way, and when, cell ms: not to be looked for again at that time."""
 
     def next(self, row: int, shapes: tuple[Shape, ...]) -> Victim | None:
-        """Whom the workload, which may preempt and does not fit, takes the place of; None when it is no part of a
-        run, or others must be looked for."""
+        """The victim whose place the workload takes, given that it may preempt and does not fit; None when it is no
+        part of a run, or others must be looked for.
+        """
         state = self._state
         kind = self._kind_of(row, shapes)
         if self._version != state.version or self._kind != kind:
@@ -216,8 +217,9 @@ class Exchange:
         return w.queue[row], w.priority[row], w.cls[row], shapes
 
     def _is_even(self, row: int, shapes: tuple[Shape, ...], victims: tuple[Victim, ...]) -> bool:
-        """Whether one task has taken the place of an equal one of lower priority, and nothing but room and quota
-        counts for either."""
+        """True if one task has taken the place of an equal one of lower priority, and room and quota alone count for
+        either.
+        """
         state = self._state
         w, queue = state.workloads, state.workloads.queue[row]
         ((victim, cause), *others) = victims
@@ -256,14 +258,14 @@ class Preemptor:
         """(version, cell ms) of the state."""
 
     def anyone_preempts(self) -> bool:
-        """Whether some workload may preempt others as things are."""
+        """True if some workload may preempt others as things are."""
         state = self._state
         return any(spec.preemption != "never" for spec in state.workloads.priority_classes) or (
             state.queues.anyone_borrows()
         )
 
     def is_waited_for(self) -> bool:
-        """Whether something waits that might preempt."""
+        """True if something waits that might preempt."""
         state = self._state
         return self.anyone_preempts() and any(
             preemption.may_preempt(state, group.rows[group.front]) for group in state.pending.groups.values()
@@ -326,7 +328,7 @@ class Preemptor:
         return True
 
     def _all_end_soon(self) -> bool:
-        """Whether everything that runs is likely to end soon: then nobody is worth looking for."""
+        """True if all running work is likely to end soon: then no victim is looked for."""
         state = self._state
         if self._all_end_soon_at[0] != state.version:
             soon = preemption.waiting_is_better(state, preemption.bound_rows(state))
@@ -402,8 +404,9 @@ class Admission:
         return verdict
 
     def closed_gate(self, row: int) -> CandidateVerdict | None:
-        """Why the workload is not even tried: its queue is closed, its array has its fill, its reservation has not
-        begun, a budget or a cap is used up. None when it is."""
+        """The gate that keeps the workload from being tried: its queue is closed, its array has its fill, its
+        reservation has not begun, a budget or a cap is used up. None when all are open.
+        """
         state, w = self._state, self._state.workloads
         if not state.queues.is_open(w.queue[row]):
             return CandidateVerdict.QUEUE_CLOSED

@@ -100,7 +100,7 @@ class Allocations(Table):
             row = self.next_on_node[row]
 
     def workloads_on(self, node: int) -> int:
-        """How many different workloads have a task on the node."""
+        """The number of different workloads with a task on the node."""
         return len({self.workload[row] for row in self.on_node(node)})
 
     def workloads_on_each(self) -> Numbers:
@@ -122,12 +122,12 @@ Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 def worth_it(shape: Shape, nodes: int) -> bool:
-    """Whether to take so many nodes at once where no device is to be chosen."""
+    """True if so many nodes are worth taking at once where no device is to be chosen."""
     return nodes >= LEAST and not shape.gpu_milli
 
 
 def worth_shifting(shape: Shape, nodes: Rows) -> bool:
-    """Whether to shift capacity on these nodes at once, the devices being known."""
+    """True if the capacity of these nodes is worth shifting at once, the devices being known."""
     return len(nodes) >= LEAST and not shape.part and len(set(nodes.tolist())) == len(nodes)
 
 
@@ -290,7 +290,7 @@ def drop_many(allocations: Allocations, rows: Rows) -> None:
 
 
 class RequestColumns:
-    """What the classes of workloads ask for, as columns. The first three go by class, the others by (class, group)."""
+    """The requests of workload classes, as columns. The first three go by class, the others by (class, group)."""
 
     def __init__(self) -> None:
         self.first = array("i")
@@ -304,7 +304,7 @@ class RequestColumns:
         self.gpu_milli = array("q")
         self.disk = array("q")
         self.mig = array("b")
-        """Whether the devices asked for are one MIG instance."""
+        """True if the requested devices are one MIG instance."""
 
     def copy(self) -> RequestColumns:
         other = object.__new__(RequestColumns)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BudgetStage(IntEnum):
-    """How far a budget is spent in the present window."""
+    """The stage of a budget's use in the present window."""
 
     OPEN = 0
     WARNED = 1
@@ -38,7 +38,7 @@ class BudgetStage(IntEnum):
 
 
 class BudgetOutlook(NamedTuple):
-    """Where a budget stands. Amounts in micro-USD, rounded down."""
+    """The standing of a budget. Amounts in micro-USD, rounded down."""
 
     spent: int
     rate: int
@@ -168,7 +168,7 @@ class Budgets(Table):
         )
 
     def next_ms(self, row: int, now_ms: int) -> int:
-        """When its stage changes next: at the present rate, or because its window ends."""
+        """The time of its next stage: at the present rate, or because its window ends."""
         spec = self.specs[row]
         turn = now_ms // spec.window_ms
         if turn != self.turn[row]:
@@ -204,7 +204,7 @@ class Budgets(Table):
         return next((budget for budget in range(len(self.specs)) if self.stops_row(state, budget, row)), None)
 
     def stops_row(self, state: State, budget: int, row: int) -> bool:
-        """Whether the workload may not start now for the budget's sake."""
+        """True if the budget keeps the workload from starting now."""
         w, spec = state.workloads, self.specs[budget]
         return (
             self.stops(budget)
@@ -213,7 +213,7 @@ class Budgets(Table):
         )
 
     def stops(self, budget: int) -> bool:
-        """Whether the budget keeps work from starting."""
+        """True if the budget keeps work from starting."""
         return bool(self.stage[budget] == BudgetStage.SPENT) and self.specs[budget].action != "warn"
 
     @property

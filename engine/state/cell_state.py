@@ -81,7 +81,7 @@ class State(Table):
         self.capacity.company = Company()
         self.workloads.compile(self.capacity)
         self.requests = RequestColumns()
-        """What the classes ask for, as columns, as far as somebody has looked."""
+        """Requests of the classes as columns, as far as they were needed."""
         self.failures.suspects = self.capacity.state.count(NodeState.SUSPECT)
         booting = np.flatnonzero(np.asarray(self.capacity.state) == NodeState.BOOTING)
         for order in np.asarray(self.capacity.order)[booting].tolist():
@@ -98,7 +98,7 @@ class State(Table):
         self.arrivals: list[int] = []
         """Rows that became pending since the scheduler last looked."""
         self.reconsider = Reconsider()
-        """Why it must look at everything again, besides room that nodes gained."""
+        """Causes to look at everything again, besides room that nodes gained."""
         w = self.workloads
         self.stretched = {
             row for row, state in enumerate(w.state)
@@ -135,7 +135,7 @@ class State(Table):
         return self.capacity.gains, self.reconsider.times
 
     def is_strict(self, queue: int) -> bool:
-        """Whether nothing of the queue starts before what is ahead of it."""
+        """True if nothing of the queue starts before work ahead of it."""
         return not self.pending.by_class or self.queues.specs[queue].order == "strict_fifo"
 
     def rebuild_pending(self) -> None:
@@ -195,8 +195,9 @@ class State(Table):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def pending_key(self, row: int) -> Key:
-        """Where the row waits. One that kept work from an earlier attempt needs less time than its class: it is of a
-        kind with those that kept as much."""
+        """The group in which the row waits. A workload that kept work from an earlier attempt needs less time than its
+        class: it shares a group with those that kept as much.
+        """
         w = self.workloads
         queue, kind, kept = w.queue[row], w.cls[row], w.kept[row]
         if self.budgets.specs and self.budgets.stopping(self, row) is not None:
@@ -210,7 +211,7 @@ class State(Table):
         return self.pending.key(w.priority[row], queue, kind, tenant)
 
     def charge_of(self, row: int) -> Charge:
-        """What the placed tasks of the workload cost its queue."""
+        """The charge of the workload's placed tasks to its queue."""
         w, a = self.workloads, self.allocations
         workload_class = w.class_at(row)
         queue = w.queue[row]
@@ -262,7 +263,9 @@ class State(Table):
         return found
 
     def _devices_of_tasks(self, allocation: int, shape: Shape, count: int) -> int:
-        """What so many tasks of the allocation have: its share or instance, or devices of its own close together."""
+        """The devices of so many tasks of the allocation: its share or instance, or devices of its own close
+        together.
+        """
         held = self.allocations.devices[allocation]
         if shape.part or not shape.gpus:
             return held
@@ -273,7 +276,7 @@ class State(Table):
         return mask
 
     def charge_if(self, row: int, shapes: tuple[Shape, ...], counts: Sequence[int]) -> Charge:
-        """What `counts[g]` tasks of each group would cost. In a tree with quotas by pool each shape has one pool."""
+        """The charge of `counts[g]` tasks of each group. In a tree with quotas by pool each shape has one pool."""
         w = self.workloads
         workload_class = w.class_at(row)
         if not self.queues.flavored(w.queue[row]):
@@ -321,7 +324,7 @@ class State(Table):
         return self.workloads.state[row] in BOUND
 
     def ends_at(self, row: int, end_ms: int) -> bool:
-        """Whether an entry of `ends` is current."""
+        """True if an entry of `ends` is current."""
         return self.is_bound(row) and self.workloads.expected_end(row, self.now_ms) == end_ms
 
     # -- change -----------------------------------------------------------------------------------------------------
@@ -688,7 +691,7 @@ class State(Table):
                 self.timers.watch(self, row)
 
     def keep_work(self, row: int, *, saved: bool) -> None:
-        """What stopping it now leaves done: up to the last checkpoint, or all when it wrote one."""
+        """The work that stays done if it is stopped now: up to the last checkpoint, or all when it wrote one."""
         w = self.workloads
         done = w.work_done(row, self.now_ms)
         lost = 0 if saved else w.lost_if_stopped(row, self.now_ms)

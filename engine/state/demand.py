@@ -32,7 +32,7 @@ MIN_JUDGED = 12
 
 
 class Forecaster(Protocol):
-    """What the autoscaler goes by when it orders ahead."""
+    """A forecaster of demand, by which the autoscaler orders ahead."""
 
     def quantiles(self, past: Series, lead: int, permilles: Sequence[int]) -> list[float]:
         """Demand in the hour that is `lead` hours (1 or more) after the last of `past`: for each of `permilles` what it
@@ -63,8 +63,9 @@ class SeasonalBaseline:
 
 
 def blended(past: Series, lead: int) -> Series:
-    """Of every hour of `past`, and the `lead` hours after it, what the baseline's blend of guesses says of it from what
-    was known `lead` hours before."""
+    """The baseline's blend of guesses for every hour of `past` and the `lead` hours after it, from the data known
+    `lead` hours before.
+    """
     hours = len(past) + lead
     guesses = _guesses(past, lead)
     errors = np.abs(guesses[:, : len(past)] - past)
@@ -107,7 +108,7 @@ def _guesses(past: Series, lead: int) -> Series:
 
 
 NEEDED = -1
-"""Of a node that is used enough."""
+"""Mark of a node that is used enough."""
 
 
 class PoolSizing(Table):
@@ -171,14 +172,14 @@ class PoolSizing(Table):
         view(self.unneeded)[view(nodes)] = since_ms
 
     def unneeded_since(self, nodes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Of every node of the cell, which has so many rows: cell time, or NEEDED."""
+        """The cell time, or NEEDED, of every node of a cell with so many rows."""
         since = np.full(nodes, NEEDED, np.int64)
         since[: len(self.unneeded)] = view(self.unneeded)
         return since
 
 
 class Replicas(Table):
-    """What is known of services, by workload row."""
+    """The replicas and loads of services, by workload row."""
 
     columns = ("wanted", "seen", "held_ms")
 

@@ -62,7 +62,7 @@ class Caps(Table):
 
     @property
     def any(self) -> bool:
-        """Whether anything draws on a cap."""
+        """True if anything draws on a cap."""
         return len(self.sets) > 1
 
     def limit(self, most: Iterable[Draw]) -> None:
@@ -78,7 +78,7 @@ class Caps(Table):
         return tuple((self.names.names[cap], amount) for cap, amount in self.sets[self.set_number(row)])
 
     def draw(self, row: int, draws: Sequence[Draw]) -> None:
-        """What the workload draws from now on. One that is placed or runs is to be counted out before and in after."""
+        """Set the workload's use of caps from now on. Count out one that is placed or runs before, and in after."""
         key = tuple((self._cap(name), amount) for name, amount in draws)
         number = self._index.get(key)
         if number is None:
@@ -142,7 +142,7 @@ class Outside(Table):
         """Row of a node that is powered down -> how long its boot is likely to take."""
 
     def word_of(self, row: int) -> str:
-        """Why the workload waits or how it ended, in its word; empty where it says nothing."""
+        """The reason why the workload waits or ended, in that scheduler's word; empty where it says nothing."""
         said = self.word[row] if row < len(self.word) else SILENT
         return "" if said == SILENT else self.words.names[said]
 
@@ -171,9 +171,9 @@ class PastRuns(Table):
 
     def __init__(self) -> None:
         self.runs: list[Any] = []
-        """Of PastRun, in the order in which they ended."""
+        """PastRun records, in the order of their ends."""
         self.until_ms = 0
-        """What ended later is not among them; 0: nothing was told."""
+        """Time up to which ends are among them; 0: nothing was reported."""
 
     def derive(self) -> None:
         self.runs = [msgspec.convert(run, PastRun) for run in self.runs]

@@ -40,7 +40,7 @@ ENDED_KEPT = 500
 DOUBTS_KEPT = 1000
 """Those in doubt wait for a person: they do not go because much else was settled since."""
 WORDS_KEPT = 8
-"""Of one intent: what was last said of it, and when."""
+"""Statements kept of one intent: the last ones, with their times."""
 NAMED_KEPT_MS = 7 * DAY_MS
 """For so long after its end a workload is still found by its token: Slurm has dropped the job by then (MinJobAge in
 slurm.conf, minutes as a rule)."""
@@ -49,7 +49,7 @@ SWEEP_EVERY = 1000
 
 
 class Phase(IntEnum):
-    """How far an intent is."""
+    """The phase of an intent."""
 
     OPEN = 0
     """Nothing of it is at the other scheduler."""
@@ -85,7 +85,7 @@ MAYBE_CARRIED = (Phase.DONE, Phase.NEEDLESS, Phase.IN_DOUBT)
 
 
 class IntentStatement(msgspec.Struct, frozen=True, array_like=True):
-    """What was said of an intent at some time."""
+    """A statement about an intent at some time."""
 
     at_ms: int
     phase: int
@@ -102,20 +102,20 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     command: bytes
     phase: int = Phase.OPEN
     job: int = 0
-    """Of a submission: the id that the other scheduler gave; 0: none yet."""
+    """Job id of a submission that the other scheduler gave; 0: none yet."""
     submit_s: int = 0
-    """When that job came, Unix seconds; 0: not read back yet."""
+    """Submission time of that job, Unix seconds; 0: not read back yet."""
     text: str = ""
-    """What was last said about it, by us or by the other scheduler."""
+    """The last statement about it, by Muster or by the other scheduler."""
     changed_ms: int = 0
     tries: int = 0
-    """How often it was lost there and carried anew."""
+    """Number of times it was lost there and carried anew."""
     words: tuple[IntentStatement, ...] = ()
-    """What was said of it, the newest last."""
+    """Statements about it, the newest last."""
     boot: str = ""
-    """Which run of the other scheduler it was read back from, by that one's word; empty: not known."""
+    """The run of the other scheduler it was read back from, by that one's word; empty: not known."""
     before: str = ""
-    """How that was set before, which it sets, where it was the same of all; empty: not known."""
+    """The previous value of the setting, where it was the same for all; empty: not known."""
 
 
 class Intents(Table):
@@ -140,7 +140,7 @@ class Intents(Table):
         self.ids = set(self.named.values())
         """Workload ids that were asked for."""
         self.doubts = sum(intent.phase == Phase.IN_DOUBT for intent in self.ended)
-        """How many of those settled are in doubt."""
+        """Number of settled ones in doubt."""
 
     def dump(self) -> dict[str, Any]:
         plain = msgspec.to_builtins
@@ -160,7 +160,7 @@ class Intents(Table):
         return None if found is None else msgspec.convert(found, Intent)
 
     def free(self, token: str) -> None:
-        """Of a submission that came to nothing: there is no such workload, and its id is free again."""
+        """Free the id of a submission that came to nothing: there is no such workload."""
         if token in self.named:
             self.ids.discard(self.named.pop(token))
 
@@ -192,7 +192,7 @@ def wanted(intent: Intent) -> cmd.AnyCommand:
 
 
 def wording_of(command: bytes) -> str:
-    """What is wanted, in a few words."""
+    """The wanted change, in a few words."""
     wish = _decoder.decode(command)
     subjects = subjects_of(wish)
     more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
@@ -232,7 +232,7 @@ def subjects_of(command: cmd.AnyCommand) -> tuple[str, ...]:
 
 
 def settle(state: State, command: cmd.SettleIntents) -> Checked:
-    """What a driver has to say. Changes of what is settled already are passed over: it may say things twice."""
+    """The events of a driver's report. Changes of settled intents are passed over: a driver may repeat itself."""
     events: list[ev.AnyEvent] = []
     numbers: list[str] = []
     for change in command.changes:
@@ -333,7 +333,7 @@ def replaced(intent: Intent, now_ms: int, **changed: Any) -> Intent:
 
 
 def repeats_of(state: State, token: str) -> int:
-    """How often a submission was carried before, by its token."""
+    """The number of earlier carries of a submission, by its token."""
     return max((intent.tries + 1 for intent in state.intents.ended if intent.token == token), default=0)
 
 

@@ -20,7 +20,7 @@ NAMED = 3
 
 
 def faults_of(state: State) -> list[str]:
-    """What is off, in words; empty when all is well. Costs a few passes over the columns."""
+    """The broken invariants, in words; empty when all is well. Costs a few passes over the columns."""
     requests = RequestColumns()
     requests.update(state.workloads.classes)
     return [*_of_nodes(state, requests), *_of_gangs(state, requests), *_of_quota(state, requests), *_of_places(state)]
@@ -32,7 +32,7 @@ def _held(state: State) -> Rows:
 
 
 def _entries(state: State, requests: RequestColumns, held: Rows) -> Rows:
-    """Of each allocation: the entry of its class and group in the columns of `requests`."""
+    """For each allocation: the entry of its class and group in the columns of `requests`."""
     a = state.allocations
     cls = view(state.workloads.cls)[view(a.workload)[held]]
     return np.asarray(view(requests.first)[cls] + view(a.group)[held])
@@ -86,7 +86,7 @@ def _of_gangs(state: State, requests: RequestColumns) -> list[str]:
 
 
 def _of_quota(state: State, requests: RequestColumns) -> list[str]:
-    """Of all pools together: what is charged is what is placed, and nobody draws more than allowed."""
+    """Check all pools together: the charge equals the placed tasks, and no vertex draws more than allowed."""
     q, w, a = state.queues, state.workloads, state.allocations
     held = _held(state)
     entry, count = _entries(state, requests, held), view(a.count)[held]

@@ -101,7 +101,7 @@ class Meters(Table):
         return self.rate[row] * now_ms - self.base[row]
 
     def amount_before(self, row: int, turn: int) -> int:
-        """How much it was when that period began: `turn` is its number, one that has begun."""
+        """The amount when that period began: `turn` is its number, one that has begun."""
         if turn <= self.born[row]:
             return 0
         at_ms = turn * self.period[row]
@@ -133,7 +133,7 @@ GRAINS = HOUR_MS
 """Grains that make one micro-USD."""
 BY_DEVICES = Fraction(9, 10)
 CPU_WEIGHT, MEMORY_WEIGHT = 9, 1
-"""Of a vCPU and a GiB."""
+"""Weights of a vCPU and of a GiB."""
 FEW = 64
 """Allocations that are added up one by one."""
 SPREAD = 8
@@ -155,8 +155,9 @@ def share(pool: PoolSpec, cpu_milli: int, memory_mib: int, gpu_milli: int) -> Fr
 
 
 class Ledger(Table):
-    """What has been charged: by workload row, by account, by pool. Ask it by `cost_of`, `wasted_of`, `spent`, `idle`;
-    nothing else depends on how it keeps its books."""
+    """The charges by workload row, by account and by pool. Read it by `cost_of`, `wasted_of`, `spent` and `idle`;
+    nothing else depends on its layout.
+    """
 
     columns = (
         "priced", "rate", "since", "spent_whole", "spent_rest", "attempt_whole", "attempt_rest", "wasted_whole",
@@ -190,11 +191,11 @@ class Ledger(Table):
         self.accounts = Meters()
         """Charged, by account, in grains."""
         self.cost = Meters()
-        """What the nodes cost, by pool."""
+        """Cost of the nodes, by pool."""
         self.used = Meters()
-        """What of that is charged to workloads, by pool."""
+        """The part of that charged to workloads, by pool."""
         self.down = Meters()
-        """What of it no work used while no engine decided, by pool."""
+        """The part of it that no work used while no engine decided, by pool."""
         self.is_down = False
         """Never so between two turns: not stored."""
         self.derive()
@@ -223,7 +224,7 @@ class Ledger(Table):
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def cost_of(self, row: int, now_ms: int) -> int:
-        """What the workload has cost in all its attempts, micro-USD, rounded down."""
+        """The cost of the workload in all its attempts, micro-USD, rounded down."""
         return self.grains_of(row, now_ms) // GRAINS
 
     def grains_of(self, row: int, now_ms: int) -> int:
@@ -246,23 +247,23 @@ class Ledger(Table):
         return np.asarray(spent)
 
     def wasted_of(self, row: int) -> int:
-        """What of that went into work that was lost and had to be done again, micro-USD, rounded down."""
+        """The part of that for work that was lost and had to be done again, micro-USD, rounded down."""
         return self.wasted_whole[row]
 
     def spent(self, now_ms: int) -> int:
-        """What all workloads have been charged, micro-USD, rounded down."""
+        """The charges of all workloads, micro-USD, rounded down."""
         return self.spent_grains(now_ms) // GRAINS
 
     def idle(self, now_ms: int) -> int:
-        """What the nodes have cost besides, micro-USD, rounded up: with `spent` and `downtime` it makes the whole."""
+        """The rest of the nodes' cost, micro-USD, rounded up: with `spent` and `downtime` it makes the whole."""
         return self.total(now_ms) - self.spent(now_ms) - self.downtime(now_ms)
 
     def downtime(self, now_ms: int) -> int:
-        """What they have cost while no engine decided, and no work used, micro-USD, rounded down."""
+        """The nodes' cost while no engine decided and no work used them, micro-USD, rounded down."""
         return sum(self.down.amount(pool, now_ms) for pool in range(len(self.down))) // GRAINS
 
     def total(self, now_ms: int) -> int:
-        """What the nodes have cost, micro-USD, rounded down."""
+        """The cost of the nodes, micro-USD, rounded down."""
         return self.total_grains(now_ms) // GRAINS
 
     def wasted(self) -> int:
@@ -317,7 +318,7 @@ class Ledger(Table):
             self.down.shift(pool, more, now_ms)
 
     def begin_downtime(self, now_ms: int) -> None:
-        """What no work uses is not idle from now on."""
+        """Count unused capacity as downtime, not as idle, from now on."""
         self.is_down = True
         for pool in range(len(self.down)):
             self.down.shift(pool, self.cost.rate[pool] - self.used.rate[pool], now_ms)
@@ -362,13 +363,14 @@ class Ledger(Table):
             self.attempt_whole[row] = self.attempt_rest[row] = 0
 
     def leave_account(self, row: int) -> None:
-        """What it is charged from its next attempt on goes to another account. It holds nothing now."""
+        """Charge it to another account from its next attempt on. It holds nothing now."""
         if self.priced:
             self.account[row] = NONE
 
     def lose(self, row: int, lost_ms: int, done_ms: int, now_ms: int) -> None:
-        """Of the work that the present attempt did so much is lost: that part of what the attempt has cost was for
-        nothing; all of it, where it had done none. What comes next is another attempt."""
+        """Count so much of the present attempt's work as lost: the same part of the attempt's cost was for nothing, or
+        all of it where it had done no work. The next work is another attempt.
+        """
         if self.priced:
             self._settle(row, now_ms)
             cost = self.attempt_whole[row] * GRAINS + self.attempt_rest[row]
@@ -427,7 +429,7 @@ class Ledger(Table):
         del self._single[:]
 
     def unit(self, state: State, cls: int, group: int, pool: int) -> int:
-        """What one task of the group costs in the pool, micro-USD per hour."""
+        """The cost of one task of the group in the pool, micro-USD per hour."""
         found = self._units.get((cls, group, pool))
         if found is None:
             spec: PoolSpec = state.capacity.pools[pool]

@@ -13,7 +13,7 @@ from engine.model.specs import NodeState
 
 
 class OrderState(IntEnum):
-    """What has become of an order."""
+    """The state of an order."""
 
     OPEN = 0
     """Not all of its machines have been granted or refused."""
@@ -73,7 +73,7 @@ class Orders(Table):
         """Machines that were granted and have not called; counted by `State` after a load."""
 
     def matters(self, row: int) -> bool:
-        """Whether anything is still to come of the order."""
+        """True if anything is still to come of the order."""
         return self.state[row] == OrderState.OPEN or self.booting[row] > 0
 
     def add(self, event: ev.Ordered, now_ms: int) -> int:
@@ -113,7 +113,7 @@ class Orders(Table):
 
 
 NOTES = ("", "needs hands: its repairs failed", "flaps: lost again and again within a short time")
-"""Why a node is kept out, by code."""
+"""The reason why a node is kept out, by code."""
 NEEDS_HANDS, FLAPS = 1, 2
 MIN_MASS = 5
 """Suspects below which it is no mass suspicion, however small the cell."""
@@ -126,9 +126,9 @@ class Failures(Table):
 
     def __init__(self) -> None:
         self.watched = array("b")
-        """Whether an agent ever called from the node: then its silence means something. Nodes beyond the end: no."""
+        """True if an agent ever called from the node: then its silence means something. Nodes beyond the end: no."""
         self.before: dict[int, int] = {}
-        """What a node was before it fell silent; of nodes that are suspect, or down because they stayed silent."""
+        """State of a node before it fell silent, for nodes that are suspect, or down because they stayed silent."""
         self.losses: dict[int, list[int]] = {}
         """Cell times at which the node went down, the last few."""
         self.repairs: dict[int, int] = {}
@@ -138,7 +138,7 @@ class Failures(Table):
         self.notes: dict[int, int] = {}
         """Index into NOTES."""
         self.lost_at_ms = -1
-        """When silent nodes were last declared lost."""
+        """Time at which silent nodes were last declared lost."""
         self.derive()
 
     def derive(self) -> None:
@@ -196,10 +196,10 @@ class Failures(Table):
             self.repair_until.pop(node, None)
 
     def is_mass(self, permille: int) -> bool:
-        """Whether so large a part of the watched nodes is suspect that it may be the network."""
+        """True if so large a part of the watched nodes is suspect that it may be the network."""
         return self.suspects >= MIN_MASS and self.suspects * 1000 > permille * self.watched_count
 
     def flaps(self, node: int, times: int, window_ms: int, now_ms: int) -> bool:
-        """Whether the node went down so often within the window."""
+        """True if the node went down that often within the window."""
         recent = [at_ms for at_ms in self.losses.get(node, ()) if at_ms > now_ms - window_ms]
         return 0 < times <= len(recent)

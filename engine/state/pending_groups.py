@@ -71,7 +71,7 @@ class PendingGroup:
             self.front = 0
 
     def rank(self, row: int) -> int:
-        """How many rows of the group come before `row`."""
+        """The number of rows of the group before `row`."""
         return bisect_left(self.rows, row, lo=self.front) - self.front
 
 
@@ -187,7 +187,7 @@ class Cause(IntEnum):
     OVERDUE = 2
     """Work that a promise counted on has outrun its expected end."""
     STARTED = 3
-    """What has just started may be preempted by something that was refused before."""
+    """New starts may be preempted by work that was refused before."""
     LEFT = 4
     """Something waits no longer: it may have been first, or promised its time."""
     ORDER = 5
@@ -212,7 +212,7 @@ class Reconsider:
     def __init__(self) -> None:
         self.causes: set[Cause] = set()
         self.times = 0
-        """How often it was asked for."""
+        """Number of requests for a look."""
 
     def ask(self, cause: Cause) -> None:
         self.causes.add(cause)

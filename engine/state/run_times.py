@@ -23,11 +23,11 @@ from engine.state.cell_state import State
 MIN_SAMPLES = 20
 """Finished runs of likes that are enough to go by."""
 MIN_OF_CLASS = 8
-"""Of the very same request in the same queue: they are closer likes, so fewer will do."""
+"""Samples of the very same request in the same queue: they are closer likes, so fewer will do."""
 MAX_SAMPLES = 20_000
 """The last so many finished runs are looked at."""
 MAX_TIMES_LONGER = 10
-"""What has outlived all of its likes runs at most so many times as long in all as it has run."""
+"""A workload that has outlived all of its likes runs at most this many times its present run time in all."""
 _PERMILLES = range(5, 1000, 10)
 _MILLION = 1_000_000
 _NO_LIMIT = 2**62
@@ -41,7 +41,7 @@ class RunTimes(Protocol):
     """Likely run times of workloads. A recommender may fill it from its own models."""
 
     hangs: bool = False
-    """Whether some work has kin."""
+    """True if some work has kin."""
 
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
         """The whole work of the workload such that `share` (0 to 1) of the likely runs take no longer, among those
@@ -59,12 +59,12 @@ class RunTimes(Protocol):
         return ""
 
     def basis(self) -> str:
-        """What they are drawn from, in words; empty where that goes without saying."""
+        """The source of the times, in words; empty where it needs no mention."""
         return ""
 
 
 def quantile(likely: array[int], share: float, beyond: int) -> int:
-    """Of the values above `beyond` the one at `share`, linear between neighbours; `likely` is in ascending order.
+    """The value at `share` among those above `beyond`, linear between neighbours; `likely` is in ascending order.
 
     Beyond the last value: a Pareto tail with index 2 from `beyond` on, as for a thing that lasts the longer the longer
     it has lasted, cut at MAX_TIMES_LONGER.
@@ -140,16 +140,17 @@ OF_ESTIMATE = _lognormal(0.45, 0.5, 1.0)
 """Run time as a part of what the owner asked for, when nothing has finished yet: people ask for more than they need,
 and few runs reach their limit."""
 HANGS = 0.7
-"""Of one user's jobs so many use about the same part of their limits: the next is mostly like the last two (Tsafrir,
-Etsion, Feitelson 2007)."""
+"""Share of one user's jobs that use about the same part of their limits: the next is mostly like the last two (Tsafrir,
+Etsion, Feitelson 2007).
+"""
 OF_LIMIT = array("q", [_MILLION * part // 1000 for part in (*range(2, 22, 2), *range(25, 1000, 12), *[1000] * 9)])
 """Run time as a part of the time limit by which a cluster ends jobs, when nothing has finished yet: some fail at once,
 some run into the limit, and the rest is anything between (Mu'alem, Feitelson 2001; Tsafrir and others 2005)."""
 AS_OF_LIMIT = 20
-"""Of the values of OF_LIMIT so many weigh as much as one run that has finished."""
+"""Weight of one run that has finished, in values of OF_LIMIT."""
 UNKNOWN_MEDIAN_MS = 30 * 60_000
 UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
-"""Of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
+"""Distribution in parts of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
 
 
 def _enough(found: dict[tuple[int, int], list[int]], least: int) -> dict[tuple[int, int], array[int]]:
@@ -219,7 +220,7 @@ class HistoricRunTimes(RunTimes):
                 self._of_stem.append(array("q", sorted(ran)))
 
     def _stem_of(self, row: int) -> int:
-        """Where in `_of_stem` its likes are; -1: nowhere."""
+        """The position of its likes in `_of_stem`; -1: none."""
         if not self._stems:
             return -1
         w = self._state.workloads
@@ -272,13 +273,14 @@ class HistoricRunTimes(RunTimes):
         return found
 
     def _most(self, cls: int) -> int:
-        """Where estimates are time limits, nothing of the class runs longer."""
+        """The longest run of the class: its estimate, where estimates are time limits."""
         estimate = self._state.workloads.classes[cls].estimate_ms if self._by_limit else 0
         return estimate or _NO_LIMIT
 
     def _likely(self, kind: tuple[int, int, int, int]) -> tuple[array[int], int]:
-        """Of a class row, queue, tenant and place in `_of_stem`: likely run times, ascending, and the milliseconds of
-        which they are millionths."""
+        """For a class row, queue, tenant and place in `_of_stem`: likely run times, ascending, and the milliseconds of
+        which they are millionths.
+        """
         cls, queue, tenant, named = kind
         if named >= 0:
             return self._of_stem[named], _MILLION

@@ -64,8 +64,9 @@ def hazard_ppm_hour(state: State, pool: int, machines: int = 1) -> int:
 
 
 def spot_time_ms(remaining_ms: int, lost_ms: int, hazard_ppm: int) -> int | None:
-    """How long what is left is expected to take on spot machines, of which one is taken with that hazard in an hour and
-    each time costs `lost_ms`; None when it would never end there."""
+    """Expected duration of the remaining work on spot machines, of which one is taken with that hazard in an hour at a
+    loss of `lost_ms` each time; None when it would never end there.
+    """
     lost_ppm = hazard_ppm * lost_ms // HOUR_MS
     return None if lost_ppm >= PPM else -(-remaining_ms * PPM // (PPM - lost_ppm))
 
@@ -223,7 +224,7 @@ def _timed(state: State) -> list[int]:
 
 
 def moment(state: State, timer: Timer, row: int) -> int | None:
-    """When the timer of the workload is due, in its present state; None when it is not set."""
+    """The due time of the workload's timer, in its present state; None when it is not set."""
     w = state.workloads
     now = w.state[row]
     if timer == Timer.WAKE:
@@ -260,7 +261,7 @@ def _current(state: State, entry: Entry) -> bool:
 
 
 MIN_DOWNTIME_MS = 5 * 60_000
-"""What is shorter is a restart, and is not told. Time is unrecorded for less than that (`loop.KEEP_TIME_S`)."""
+"""A shorter gap is a restart, and is not reported. Time is unrecorded for less than that (`loop.KEEP_TIME_S`)."""
 MAX_DOWNTIME_MS = 7 * 86_400_000
 """After a longer one the host's clock is not believed without being asked to."""
 MAX_CLOCK_ERROR_MS = 5_000

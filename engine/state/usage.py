@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from engine.state.cell_state import State
 
 FRESH_MS = 60_000
-"""How long a report says something about the load of a service."""
+"""Time for which a report says something about the load of a service."""
 ALWAYS = 2**62
 
 
 class UsageSample(Spec, frozen=True, kw_only=True):
-    """What all tasks of a workload on one node use together."""
+    """The joint use of all tasks of a workload on one node."""
 
     workload: str
     node: str
@@ -144,7 +144,7 @@ def memory_limit(state: State, node: int, permille: int) -> int:
 
 
 def usage_of(state: State) -> Usage:
-    """What follows from the state alone."""
+    """The use that follows from the state alone."""
     usage, w = Usage(), state.workloads
     simulated = {i for i, terms in enumerate(w.terms_specs) if terms.simulated_usage_permille}
     if simulated:

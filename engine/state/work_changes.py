@@ -160,7 +160,7 @@ def _leave_pending(state: State, rows: Rows) -> None:
 
 
 def requests(state: State, classes: Rows) -> Rows:
-    """What workloads of these class rows ask for, in the order of RESOURCES: int64, one row each."""
+    """The requests of workloads of these class rows, in the order of RESOURCES: int64, one row each."""
     return view(state.workloads.class_requests).reshape(-1, WIDTH)[classes]
 
 
@@ -469,7 +469,9 @@ def reclassed(state: State, event: ev.Reclassed) -> None:
 
 
 def moved(state: State, event: ev.Moved) -> None:
-    """What it has cost stays with the queue that it ran in; what it will cost is charged to the new one."""
+    """Move a workload to another queue. Its past cost stays with the queue that it ran in; the new one is charged from
+    now on.
+    """
     row = event.row
     queued = state.workloads.state[row] == WorkloadState.QUEUED
     if queued:

@@ -56,13 +56,13 @@ MAX_GOALS = 8
 MAX_LOTS = 500
 """Lots of like waiting workloads that are looked at for those."""
 UNKNOWN_MS = HOUR_MS
-"""What an unknown wait or run time counts as, and how long a freed node is taken to be of use."""
+"""Value of an unknown wait or run time, and of the useful time of a freed node."""
 MILLION = 1_000_000
 Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 class PlacementGoal(NamedTuple):
-    """What is to find room."""
+    """The work or nodes that need room."""
 
     name: str
     row: int
@@ -80,10 +80,10 @@ class GangMove(NamedTuple):
 
 
 class MoveLayout(NamedTuple):
-    """Where everything goes once the moving are off their nodes."""
+    """The place of everything once the moved gangs are off their nodes."""
 
     nodes: frozenset[int]
-    """Of the goal."""
+    """Nodes of the goal."""
     relays: tuple[GangMove, ...]
     """In the order in which they found their places."""
 
@@ -153,7 +153,7 @@ class _Planner:
         self.state: State = engine.state
         self.request = request
         self.tried: list[str] = []
-        """What was looked at and came to nothing, each with why."""
+        """Trials that came to nothing, each with the reason."""
         self.most_moves = request.max_moves or MAX_MOVES
         self.movable = Movable(self.state, engine.now_ms)
 
@@ -178,8 +178,9 @@ class _Planner:
     # -- what for -----------------------------------------------------------------------------------------------------
 
     def _most_valuable(self) -> list[int]:
-        """What fragmentation alone holds up, one of each kind: by band, then by the share of the cell it would put to
-        use, then by age."""
+        """The workloads that fragmentation alone holds up, one of each kind: by band, then by the share of the cell it
+        would put to use, then by age.
+        """
         state, token = self.state, self.engine.reader.explainer.token
         w = state.workloads
         heads = sorted(group.rows[group.front] for group in state.pending.groups.values())[:MAX_LOTS]
@@ -234,8 +235,9 @@ class _Planner:
         return None, f"none found in {MAX_ROUNDS} searches; {why}"
 
     def _short(self, goal: PlacementGoal) -> str:
-        """What lacks even if all that is free were in one piece; empty when nothing does, or when elastic work could
-        give some of what it has."""
+        """The shortage even if all free capacity were in one piece; empty when there is none, or when elastic work
+        could give some of its own.
+        """
         for shape, count in zip(goal.shapes, goal.counts, strict=True):
             room = in_one_piece(self.state.capacity, shape)
             if room < count and not self.state.stretched:
@@ -244,7 +246,7 @@ class _Planner:
         return ""
 
     def _has_room(self, goal: PlacementGoal) -> str:
-        """Why no move is of use where there is room."""
+        """The reason why no move is of use where there is room."""
         if goal.row == NONE:
             return f"{_counted(goal.counts[0], f'empty node of {goal.name}')} there already"
         reason = self.engine.reader.explainer.reasons(goal.row)[0]
@@ -473,7 +475,7 @@ def _counted(count: int, one: str) -> str:
 
 
 class _Budget:
-    """How many gangs may be moved, in all and of each queue."""
+    """The number of gangs that may be moved, in all and of each queue."""
 
     def __init__(self, state: State, now_ms: int, most: int) -> None:
         self._queue = state.workloads.queue

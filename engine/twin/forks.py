@@ -34,7 +34,7 @@ NICENESS = 5
 PIPE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
 PATIENCE_S = 0.2
-"""How long a child may take to end its own children and itself before it is killed."""
+"""Time for a child to end its own children and itself before it is killed."""
 MAX_FRAME = 1 << 30
 MAX_ROOM, MIN_ROOM = 4 << 30, 512 << 20
 """Bytes that a child may take beyond what it began with. Half of what is free then, between these two."""
@@ -73,7 +73,7 @@ class Child:
         return self._pipe
 
     def frames(self) -> list[bytes]:
-        """What has come since the last call. Never waits."""
+        """The frames since the last call. Never waits."""
         if self.over:
             return []
         if time.monotonic() > self._deadline:
@@ -104,7 +104,7 @@ class Child:
 
     @property
     def end_told(self) -> str:
-        """What to say of one that is over and did not say all it had to."""
+        """The error of a child that is over and did not send all it had to."""
         if self.late:
             return "took too long"
         if self.exit_code == OUT_OF_MEMORY:
@@ -237,7 +237,7 @@ def _bound_memory() -> None:
 
 
 def _traced() -> bytes:
-    """Where it went wrong, for a log that people look at: words of strangers in it are escaped."""
+    """The place of the fault, for a log that people look at: words of strangers in it are escaped."""
     return b"\n".join(line.encode("unicode_escape") for line in traceback.format_exc().split("\n"))
 
 

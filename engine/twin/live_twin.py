@@ -48,7 +48,7 @@ TELL_EVERY_S = 0.1
 
 
 class RunProgress(msgspec.Struct, frozen=True, array_like=True, tag="told"):
-    """How far a run is, and what it has found by then."""
+    """The progress of a run, and its findings so far."""
 
     permille: int
     answer: Answer | None
@@ -111,7 +111,7 @@ class Twins:
 
     @property
     def busy(self) -> bool:
-        """Whether runs are under way."""
+        """True if runs are under way."""
         return bool(self._children)
 
     def poll(self) -> None:

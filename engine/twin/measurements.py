@@ -27,7 +27,7 @@ GPU, CPU = RESOURCES.index("gpu_milli"), RESOURCES.index("cpu_milli")
 
 
 class Focus(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one workload that was asked about. Times are -1 for never."""
+    """The fate of one workload that was asked about. Times are -1 for never."""
 
     id: str
     queue: str
@@ -39,13 +39,13 @@ class Focus(msgspec.Struct, frozen=True, array_like=True):
     ran: bool
     """It held nodes when the run began, and was not stopped since."""
     reason: str = ""
-    """Why it did not start at once."""
+    """The reason why it did not start at once."""
     freed_by: tuple[tuple[str, int], ...] = ()
     """(workload, cell ms) that left the nodes it was given, the last on each."""
     placed: tuple[tuple[str, int, int], ...] = ()
     """(pool, tasks, micro-USD an hour) that it held when it first started."""
     stops: int = 0
-    """How often it was stopped and had to wait again."""
+    """Number of times it was stopped and had to wait again."""
 
 
 class Rate:
@@ -224,7 +224,7 @@ class Probe(Recent):
         return known
 
     def _take_stock(self) -> None:
-        """What is held as the run begins, in whole columns."""
+        """Read the holdings at the beginning of the run, in whole columns."""
         state = self._state
         w, a = state.workloads, state.allocations
         self._bound_cost = np.zeros(len(w.ids), np.int64)

@@ -44,7 +44,7 @@ MAX_LOOKS = 40_000
 """About how often one rehearsal looks at a kind of waiting work in all: with many kinds, cycles are further apart.
 Half of them are spent evenly over the horizon, the other half the denser the nearer."""
 NEAR_MS = 60_000
-"""What counts as near for that."""
+"""Upper limit of a near time, for that purpose."""
 MARKS = 48
 """Times in the horizon at which fragmentation is measured and progress told."""
 MIN_CHECK_MS = 30_000
@@ -54,12 +54,12 @@ FIRST_LOOKS = (256, 64, 16, 4)
 HISTORY_MS = 24 * HOUR_MS
 """Arrivals are resampled from the last day, or as far back as the cell goes."""
 MIRRORED_MS = 3_600_000
-"""Of a mirrored cell the least time that what came of late counts for."""
+"""In a mirrored cell, the minimum period over which recent arrivals are counted."""
 MAX_ARRIVALS = 200_000
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rehearsal is made under."""
+    """The conditions of one rehearsal."""
 
     seed: int
     horizon_ms: int
@@ -89,7 +89,7 @@ class HorizonProgress(msgspec.Struct, frozen=True, array_like=True, tag="covered
 
 
 class RehearsalSample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
-    """What one rehearsal measured."""
+    """The measurements of one rehearsal."""
 
     covered_ms: int
     whole: bool
@@ -139,7 +139,9 @@ class DrawnExecutor(SimulatedExecutor):
         return not self._state.outside.boot_ms
 
     def try_start(self, row: int) -> bool:
-        """What was put on nodes that another scheduler has powered down begins once the last of them has booted."""
+        """Start the task; on nodes that another scheduler has powered down it begins once the last of them has
+        booted.
+        """
         state = self._state
         if not state.outside.boot_ms:
             return True
@@ -287,7 +289,7 @@ class Rehearsal(Engine):
             self.probe.freed_by[ids[row]] = tuple((ids[other], at_ms) for other, at_ms in sorted(left))
 
     def note_reasons(self) -> None:
-        """Why those in focus that wait do not start now."""
+        """Note why waiting workloads in focus do not start now."""
         for name in self._focus:
             row = self.state.workloads.row_of.get(name)
             reasons = () if row is None or self.state.is_bound(row) else self.reader.explainer.reasons(row)
@@ -402,7 +404,7 @@ class _Run:
         return at
 
     def _draw_alike(self, specs: list[WorkloadSpec], end: int) -> None:
-        """What arrived, up to `end`, counts for the same caps as what it is like."""
+        """Let arrivals up to `end` count for the same caps as the work they are modelled on."""
         state = self.engine.state
         if not state.caps.any:
             return
@@ -456,7 +458,7 @@ class _Run:
         return []
 
     def _settled(self) -> bool:
-        """Whether everything in focus has done what was waited for."""
+        """True if everything in focus has reached the awaited state."""
         if self.under.until == "horizon" or self.agenda:
             return False
         w, started = self.engine.state.workloads, self.engine.probe.started
@@ -493,7 +495,7 @@ class _Run:
 
 
 def _checks(horizon_ms: int) -> Iterator[int]:
-    """When to look whether it may stop: the closer together the nearer."""
+    """The times at which to check whether it may stop: the nearer, the closer together."""
     at_ms = MIN_CHECK_MS
     while at_ms < horizon_ms:
         yield at_ms
@@ -516,7 +518,7 @@ def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
 
 
 def arrivals_within(state: State, now_ms: int, ms: int) -> int:
-    """How many come in so much time."""
+    """The number of arrivals in so much time."""
     recent, span = _came(state, now_ms)
     return len(recent) * ms // span
 

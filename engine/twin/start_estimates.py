@@ -169,7 +169,7 @@ def _ahead(engine: Engine, row: int, samples: list[RehearsalSample]) -> list[Dri
 def dry_run(
     engine: Engine, ask: AskRun, run_times: RunTimes | None, tell: Callable[[int, DryRun | None], None]
 ) -> DryRun:
-    """What would become of the workloads, and of others because of them. Raises MusterError."""
+    """The fate of the workloads, and of others because of them. Raises MusterError."""
     edits: tuple[ed.AnyEdit, ...] = (ed.SubmitEdit(workloads=ask.workloads),)
     focus = tuple(name for spec in ask.workloads for name in ids_of(spec))
     pairs = Pairs()
@@ -235,7 +235,7 @@ def _dry_run(engine: Engine, ask: AskRun, focus: tuple[str, ...], pairs: Pairs) 
 
 
 def shown(engine: Engine, answer: StartEstimate | DryRun) -> list[Estimate]:
-    """What is to be kept of an answer that somebody sees: the starts that came with quantiles."""
+    """The part of a shown answer to keep: the starts that came with quantiles."""
     w = engine.state.workloads
 
     def kept(name: str, kind: str, start: Start) -> list[Estimate]:
@@ -301,7 +301,7 @@ def _score(title: str, found: list[tuple[int, int]]) -> Score:
 
 
 def _truth(engine: Engine, one: Estimate) -> int | None:
-    """When the attempt that was estimated began; None while that is not known."""
+    """The start of the attempt that was estimated; None while it is not known."""
     w = engine.state.workloads
     row = w.row_of.get(one.workload)
     if row is None or w.attempts[row] <= one.attempts:
@@ -320,7 +320,7 @@ def _truth(engine: Engine, one: Estimate) -> int | None:
 
 MAX_OPTIONS = 16
 FREE_PART, FULL_PART = 0.5, 0.4
-"""Of the time that is left: for the first seed without arrivals, then with them. The rest is for other seeds."""
+"""Parts of the remaining time for the first seed: without arrivals, then with them. The rest is for other seeds."""
 MIN_S = 0.02
 """CPU time that a rehearsal has at least."""
 ARRIVAL_S = 0.0003
@@ -334,8 +334,9 @@ GOLDEN = 0.618033988749895
 
 
 def share_of(n: int) -> float:
-    """Of the likely run times the one that the n-th seed has, from 0 to 1: the median first, then spread evenly
-    however many there are (multiples of the golden ratio)."""
+    """The share of the n-th seed among the likely run times, from 0 to 1: the median first, then spread evenly however
+    many there are (multiples of the golden ratio).
+    """
     return (0.5 + n * GOLDEN) % 1
 
 
@@ -366,8 +367,9 @@ class FixedRunTimes(RunTimes):
 
 
 class _Time:
-    """What is left of the time of an ask, by the CPU time that was used, so that answers hang little on what else the
-    machine does; and a last moment all the same."""
+    """The rest of the time of a question, by the CPU time that was used, so that answers depend little on the machine's
+    other load; and a last moment all the same.
+    """
 
     def __init__(self, within_ms: int) -> None:
         self.limited = within_ms > 0
@@ -479,7 +481,7 @@ def answer(
 
 
 def _reached(one: _Round, place: int, horizon_ms: int) -> bool:
-    """Whether the option was run as far ahead as it should."""
+    """True if the option was run as far ahead as it should."""
     return one.settled(place) or one.samples[place].covered_ms >= horizon_ms
 
 
@@ -522,7 +524,7 @@ def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: list[
 
 
 def _within_reach(engine: Engine, sample: RehearsalSample, left: _Time) -> bool:
-    """Whether what arrives up to then can be run ahead in time."""
+    """True if the arrivals up to then can be run ahead in time."""
     count = arrivals_within(engine.state, engine.now_ms, sample.covered_ms)
     return count * ARRIVAL_S <= left.left_s() * FULL_PART
 

@@ -151,7 +151,7 @@ def ids_of(spec: WorkloadSpec) -> tuple[str, ...]:
 
 
 def interval(values: Iterable[int]) -> Interval:
-    """Of at least one value."""
+    """The interval of at least one value."""
     ordered = sorted(values)
     low, middle, high = quantiles(ordered)
     return Interval(runs=len(ordered), least=ordered[0], p10=low, p50=middle, p90=high, most=ordered[-1])
@@ -260,7 +260,7 @@ def _start_if_any(found: list[Focus]) -> Start | None:
 
 
 def _notes(pairs: Pairs) -> tuple[str, ...]:
-    """What could not be done when its time came, with how often; both sides may say the same."""
+    """Edits that could not be done when their time came, with how often; both sides may give the same."""
     counts: dict[str, int] = {}
     for before, after in zip(pairs.before, pairs.after, strict=True):
         for note in dict.fromkeys((*after.notes, *before.notes)):
