@@ -69,8 +69,8 @@ def _release(state: State, command: cmd.Release) -> Checked:
 
 def _requeue(state: State, command: cmd.Requeue) -> Checked:
     rows = _allow(state, command.ids, _ON_NODES, "requeue")
-    cause = ev.REQUEUE_CAUSES.index("asked")
-    return [ev.Requeued(row, cause, saved=state.workloads.saves_when_asked(row)) for row in rows], ids_of(state, rows)
+    cause = ev.EVICTION_CAUSES.index("asked")
+    return [ev.Evicted(row, cause, saved=state.workloads.saves_when_asked(row)) for row in rows], ids_of(state, rows)
 
 
 def _suspend(state: State, command: cmd.Suspend) -> Checked:
@@ -197,14 +197,14 @@ def _unwatch_nodes(state: State, command: cmd.UnwatchNodes) -> Checked:
 
 
 def _stop_work_on(state: State, nodes: list[int], cause: str, *, saves: bool) -> list[ev.AnyEvent]:
-    """Requeue everything that has a task there. `saves`: there is time for a checkpoint where one can be written."""
+    """Evict all work with a task there. `saves`: there is time for a checkpoint where one can be written."""
     rows = sorted({state.allocations.workload[a] for node in nodes for a in state.allocations.on_node(node)})
-    w, code = state.workloads, ev.REQUEUE_CAUSES.index(cause)
-    return [ev.Requeued(row, code, saved=saves and w.saves_when_asked(row)) for row in rows]
+    w, code = state.workloads, ev.EVICTION_CAUSES.index(cause)
+    return [ev.Evicted(row, code, saved=saves and w.saves_when_asked(row)) for row in rows]
 
 
 def _stopped_ids(state: State, events: list[ev.AnyEvent]) -> tuple[str, ...]:
-    return ids_of(state, [event.row for event in events if isinstance(event, ev.Requeued)])
+    return ids_of(state, [event.row for event in events if isinstance(event, ev.Evicted)])
 
 
 def _turn(state: State, rows: list[int], to: NodeState, unless: tuple[NodeState, ...]) -> list[ev.AnyEvent]:

@@ -522,7 +522,7 @@ class Engine:
         w = self.state.workloads
         pause_ms = max(w.terms_at(row).backoff_ms, MIN_PAUSE_MS) << min(w.attempts[row] - 1, 20)
         wake_at_ms = self._clock_ms + self._back_off(row, pause_ms)
-        self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index(cause), wake_at_ms=wake_at_ms))
+        self._emit(ev.Evicted(row, ev.EVICTION_CAUSES.index(cause), wake_at_ms=wake_at_ms))
 
     def _ring(self, entry: Entry) -> None:
         _, timer, subject = entry
@@ -676,7 +676,7 @@ class Engine:
 
     def _emit(self, event: ev.AnyEvent) -> None:
         self._tick()
-        if isinstance(event, ev.Cancelled | ev.Requeued | ev.Suspended | ev.Failed) and self.state.is_bound(event.row):
+        if isinstance(event, ev.Cancelled | ev.Evicted | ev.Suspended | ev.Failed) and self.state.is_bound(event.row):
             attempt = self.state.workloads.attempts[event.row]
             self._confirmations.forget(event.row)
             self.state.apply(event)

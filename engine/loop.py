@@ -38,6 +38,8 @@ AWAY_S = 2.0
 """Wall seconds without a turn after which we count as having been away: nobody was heard meanwhile."""
 TIDY_S = 0.002
 """Wall seconds, of each turn, in which memory is made ready for quick forks."""
+TIDY_EVERY_S = 5.0
+"""Wall seconds until the next look at the memory, once all of it is ready."""
 KEEP_TIME_S = 60.0
 """Wall seconds after which the time is recorded although nothing happened."""
 RETRY_S = 1.0
@@ -167,15 +169,16 @@ class EngineLoop:
         self._refuse_rest()
 
     def _turns(self) -> None:
-        last = tidied = kept = awake_or_asleep_s()
-        retry_at = 0.0
+        last = kept = awake_or_asleep_s()
+        retry_at = tidy_at = 0.0
         while not self._stopping:
             self._take_calls()
-            self.twins.poll()
+            if self.twins.children:
+                self.twins.poll()
             now = awake_or_asleep_s()
-            if now - tidied >= TURN_S and not self.twins.busy:
-                self._pages.tidy(TIDY_S)
-                tidied = now
+            if now >= tidy_at and not self.twins.children:
+                ready = self._pages.tidy(TIDY_S)
+                tidy_at = now + (TIDY_EVERY_S if ready else TURN_S)
             passed_ms = (now - last) * 1000 * self.speed
             if self.paused or passed_ms < 1:
                 last = now if self.paused else last

@@ -572,14 +572,14 @@ def change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked
             "Wait for them, say --over keep to let them run out, or --over evict to requeue them",
         )
     events += [
-        ev.Requeued(row, ev.REQUEUE_CAUSES.index("quota reduced"), saved=state.workloads.saves_when_asked(row))
+        ev.Evicted(row, ev.EVICTION_CAUSES.index("quota reduced"), saved=state.workloads.saves_when_asked(row))
         for row in leaving
     ]
     return events, (spec.name, *ids_of(state, leaving))
 
 
 def least_costly_above(state: State, spec: QueueSpec, over: dict[int, Charge], now_ms: int) -> list[int]:
-    """Placed and running workloads whose requeueing brings every vertex back within what it may use after the queue
+    """Placed and running workloads whose eviction brings every vertex back within what it may use after the queue
     has the new spec: those that lose least work first, none that is not needed."""
     trial = state.queues.copy()
     trial.change(spec)
@@ -639,8 +639,8 @@ def drain_queues(state: State, command: cmd.DrainQueues) -> Checked:
         for row in range(len(w.ids))
         if state.is_bound(row) and not drained.isdisjoint(state.queues.path[w.queue[row]])
     ]
-    cause = ev.REQUEUE_CAUSES.index("queue drained")
-    events += [ev.Requeued(row, cause, saved=state.workloads.saves_when_asked(row)) for row in leaving]
+    cause = ev.EVICTION_CAUSES.index("queue drained")
+    events += [ev.Evicted(row, cause, saved=state.workloads.saves_when_asked(row)) for row in leaving]
     return events, (*command.names, *ids_of(state, leaving))
 
 

@@ -117,7 +117,7 @@ def resize(state: State, command: cmd.Resize) -> Checked:
         _check(state, row, groups)
         if state.is_bound(row):
             saved = state.workloads.saves_when_asked(row)
-            events.append(ev.Requeued(row, ev.REQUEUE_CAUSES.index("asked"), saved=saved))
+            events.append(ev.Evicted(row, ev.EVICTION_CAUSES.index("asked"), saved=saved))
         events.append(ev.Reclassed(row, groups, evidence))
         changed.append(row)
     return events, ids_of(state, changed)

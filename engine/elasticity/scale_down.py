@@ -36,7 +36,7 @@ from engine.state.cell_state import State
 from engine.state.demand import NEEDED
 
 Rows = np.ndarray[Any, np.dtype[Any]]
-SCALED_DOWN = ev.REQUEUE_CAUSES.index("scaled down")
+SCALED_DOWN = ev.EVICTION_CAUSES.index("scaled down")
 TRIED_FOR_ONE = 4
 """Nodes with work that are tried at most, for each that may go."""
 
@@ -164,7 +164,7 @@ class _Plan:
         events: list[ev.AnyEvent] = []
         if busy:
             events.append(_changed(busy, NodeState.DRAINING))
-            events += [ev.Requeued(m.row, SCALED_DOWN, saved=w.saves_when_asked(m.row)) for m in self._moves]
+            events += [ev.Evicted(m.row, SCALED_DOWN, saved=w.saves_when_asked(m.row)) for m in self._moves]
             events += [ev.Placed(m.row, packed(m.claims, len(m.shapes)), w.flags[m.row]) for m in self._moves]
         if empty or busy:
             events.append(_changed(sorted(empty + busy), NodeState.REMOVED))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.model import events as ev
-from engine.model.spec_parts import LOOK_EVERY_MS, desired, load_permille
+from engine.model.spec_parts import LOOK_EVERY_MS, desired
 from engine.model.specs import ServiceSpec
 from engine.placement.gang_placement import packed
 from engine.state.cell_state import State
-from engine.state.usage import FRESH_MS
+from engine.state.usage import load_of
 
 
 class Services:
@@ -50,31 +50,3 @@ class Services:
         if w.tasks[row] > to:
             surplus = self._state.spare_tasks(row)
             self._emit(ev.Shrunk(row, packed(surplus, len(w.class_at(row).counts))))
-
-
-def load_of(state: State, row: int, spec: ServiceSpec, now_ms: int) -> tuple[int, int]:
-    """(replicas that say how busy they are, their use in permille of what one asks for). Replicas are counted in whole
-    nodes: what one node reports is of all that are there."""
-    w, a = state.workloads, state.allocations
-    if spec.simulated_load:
-        return w.tasks[row], load_permille(spec, now_ms)
-    asked = w.class_at(row).groups[0].request.cpu_milli
-    known = state.usage.of.get(row, {})
-    fresh = {node: use for node, use in known.items() if use.at_ms > now_ms - FRESH_MS}
-    if not fresh or not asked:
-        return 0, 0
-    there = [a.count[i] for i in a.of_workload(w.first_allocation[row]) if a.node[i] in fresh]
-    return sum(there), sum(use.cpu_milli for use in fresh.values()) * 1000 // asked
-
-
-def unmet(state: State) -> list[tuple[int, int, int]]:
-    """(workload row, group, tasks) of the replicas that running services want, are let have by their quota, and find no
-    room for."""
-    found = []
-    w = state.workloads
-    for row in sorted(state.short & state.replicas.running):
-        missing = state.replicas.wanted[row] - w.tasks[row]
-        charge = state.charge_if(row, w.class_at(row).shapes, (1,))
-        if missing > 0 and state.queues.lack(w.queue[row], charge, state.now_ms) is None:
-            found.append((row, 0, missing))
-    return found

@@ -28,7 +28,7 @@ from engine.state.cell_state import State
 from engine.state.run_times import uniforms
 from engine.state.workloads import NONE
 
-TAKEN = ev.REQUEUE_CAUSES.index("spot taken")
+TAKEN = ev.EVICTION_CAUSES.index("spot taken")
 NOTICE_MS = 30_000
 """Between notice and end where neither the command nor the pool says."""
 FOREVER_MS = 2**60
@@ -189,4 +189,4 @@ def _without(state: State, row: int, nodes: set[int]) -> ev.AnyEvent:
         return ev.Shrunk(row, packed(surplus, len(w.class_at(row).counts)))
     gone = (a.node[i] for i in a.of_workload(w.first_allocation[row]) if a.node[i] in nodes)
     warned_ms = min(state.now_ms - capacity.since[node] for node in gone)
-    return ev.Requeued(row, TAKEN, saved=0 < w.checkpoint_cost[row] <= warned_ms)
+    return ev.Evicted(row, TAKEN, saved=0 < w.checkpoint_cost[row] <= warned_ms)

@@ -17,7 +17,6 @@ import numpy as np
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
 from engine.elasticity.order_limits import OrderLimits
-from engine.elasticity.service_scaling import unmet
 from engine.model.columns import view
 from engine.model.spec_parts import Expander
 from engine.model.specs import NodeState, PoolSpec
@@ -240,7 +239,7 @@ class Needs:
     def _of_services(self) -> list[PlacementNeed]:
         """Replicas that running services lack."""
         found: dict[int, list[int]] = {}
-        for row, group, missing in unmet(self._state):
+        for row, group, missing in missing_replicas(self._state):
             found.setdefault(row, [0] * len(self._state.workloads.class_at(row).counts))[group] += missing
         return self._as_needs(sorted(found.items()), alone=True)
 
@@ -358,3 +357,16 @@ def empty_like(cell: Capacity) -> Capacity:
         capacity.add_pool(pool)
     capacity.name_labels(cell.named_labels)
     return capacity
+
+
+def missing_replicas(state: State) -> list[tuple[int, int, int]]:
+    """(workload row, group, tasks) of replicas that running services want, their quota allows, and find no
+    room."""
+    found = []
+    w = state.workloads
+    for row in sorted(state.short & state.replicas.running):
+        missing = state.replicas.wanted[row] - w.tasks[row]
+        charge = state.charge_if(row, w.class_at(row).shapes, (1,))
+        if missing > 0 and state.queues.lack(w.queue[row], charge, state.now_ms) is None:
+            found.append((row, 0, missing))
+    return found

@@ -541,7 +541,7 @@ class PressureRelief:
             groups = packed(surplus, len(state.workloads.class_at(row).counts))
             self._emit(ev.Shrunk(row, groups, until_ms=until_ms))
         else:
-            self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index("node pressure"), wake_at_ms=until_ms))
+            self._emit(ev.Evicted(row, ev.EVICTION_CAUSES.index("node pressure"), wake_at_ms=until_ms))
 
 
 def candidates(state: State, node: int) -> list[EvictionCandidate]:

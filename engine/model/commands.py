@@ -69,7 +69,7 @@ class ChangeQueue(Command, frozen=True, kw_only=True, tag="change_queue"):
     queue: QueueSpec
     over: Literal["refuse", "keep", "evict"] = "refuse"
     """If the new quota is below what is in use: say what would have to go and change nothing; let it run out, with
-    nothing new until then; or requeue the least costly work above it."""
+    nothing new until then; or evict the least costly work above it."""
 
 
 class OrderQueues(Command, frozen=True, kw_only=True, tag="order_queues"):
@@ -86,7 +86,7 @@ class HoldQueues(Command, frozen=True, kw_only=True, tag="hold_queues"):
 
 
 class DrainQueues(Command, frozen=True, kw_only=True, tag="drain_queues"):
-    """Hold them, take no new workloads, and requeue what runs."""
+    """Hold them, take no new workloads, and evict running work."""
 
     names: tuple[str, ...]
 
@@ -155,19 +155,19 @@ class Uncordon(Command, frozen=True, kw_only=True, tag="uncordon"):
 
 
 class Drain(Command, frozen=True, kw_only=True, tag="drain"):
-    """Cordon, then requeue every workload that has a task there (a gang moves as a whole)."""
+    """Cordon, then evict every workload that has a task there (a gang moves as a whole)."""
 
     ids: tuple[str, ...]
 
 
 class RemoveNodes(Command, frozen=True, kw_only=True, tag="remove_nodes"):
-    """Requeue every workload that has a task there, as in a drain; then the nodes leave the cell for good."""
+    """Evict every workload that has a task there, as in a drain; then the nodes leave the cell for good."""
 
     ids: tuple[str, ...]
 
 
 class FailNodes(Command, frozen=True, kw_only=True, tag="fail_nodes"):
-    """The nodes are lost: what runs there is requeued with the work of its last checkpoint."""
+    """The nodes are lost: running work goes back to its queue with the progress of its last checkpoint."""
 
     ids: tuple[str, ...]
 
@@ -219,7 +219,7 @@ YIELD_MS = 60_000
 
 
 class Preempt(Command, frozen=True, kw_only=True, tag="preempt"):
-    """Placed or running workloads give way: stopped as in a requeue, and not started again for a minute. Refused for
+    """Placed or running workloads give way: stopped as by Requeue, and not started again for a minute. Refused for
     what the scheduler itself might not preempt: work that is not preemptible, is younger than the minimum run time of
     its queue, or whose queue has had its share of disruptions."""
 
@@ -231,8 +231,8 @@ MAX_EVIDENCE = 200
 
 
 class Resize(Command, frozen=True, kw_only=True, tag="resize"):
-    """Another request for the tasks of a group. What runs is requeued at its last checkpoint and starts anew with it;
-    refused for what runs and has none."""
+    """Another request for the tasks of a group. Running work is evicted at its last checkpoint and starts anew with it;
+    refused for running work that has none."""
 
     ids: tuple[str, ...]
     group: str = ""
@@ -252,7 +252,7 @@ class Move(Spec, frozen=True, kw_only=True):
 
 
 class Migrate(Command, frozen=True, kw_only=True, tag="migrate"):
-    """Requeue the workloads (work is kept to the last checkpoint, or whole where one can be written when asked) and
+    """Evict the workloads (work is kept to the last checkpoint, or whole where one can be written when asked) and
     place every one of them anew in the same turn. Refused, with nothing changed, when one of them does not fit."""
 
     moves: tuple[Move, ...]

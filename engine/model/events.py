@@ -129,12 +129,12 @@ class Released(Event, frozen=True, array_like=True, gc=False, tag=14):
     row: int
 
 
-class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
+class Evicted(Event, frozen=True, array_like=True, gc=False, tag=15):
     """Back to the queue at its original age; work kept to the last checkpoint."""
 
     row: int
     cause: int
-    """Index into REQUEUE_CAUSES."""
+    """Index into EVICTION_CAUSES."""
     by: int = -1
     """Workload row for which it was preempted; -1 when for none."""
     saved: bool = False
@@ -143,14 +143,14 @@ class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
     """It waits at least until then; -1: queued at once."""
 
 
-REQUEUE_CAUSES = (
+EVICTION_CAUSES = (
     "asked", "drain", "node lost", "not confirmed", "queue drained", "quota reduced", "expired burst",
     "overran backfill", "reclaimed", "lower priority", "migrated", "node removed", "spot taken", "scaled down",
     "node pressure", "member lost", "gave way", "processes lost", "decided outside",
 )  # fmt: skip
-PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), REQUEUE_CAUSES.index("lower priority") + 1))
+PREEMPTIONS = frozenset(range(EVICTION_CAUSES.index("expired burst"), EVICTION_CAUSES.index("lower priority") + 1))
 """Causes by which a workload is preempted for another."""
-DISRUPTIONS = PREEMPTIONS | {REQUEUE_CAUSES.index(cause) for cause in ("migrated", "scaled down", "gave way")}
+DISRUPTIONS = PREEMPTIONS | {EVICTION_CAUSES.index(cause) for cause in ("migrated", "scaled down", "gave way")}
 """Causes that count against the limit of a queue on disruptions."""
 
 
@@ -214,7 +214,7 @@ class Shrunk(Event, frozen=True, array_like=True, gc=False, tag=22):
 
 
 class Preempting(Event, frozen=True, array_like=True, gc=False, tag=23):
-    """Victims write their checkpoints; at `at_ms` all of them are requeued and the preemptor is placed. Until then the
+    """Victims write their checkpoints; at `at_ms` all of them are evicted and the preemptor is placed. Until then the
     nodes are kept from everyone else."""
 
     row: int
@@ -222,7 +222,7 @@ class Preempting(Event, frozen=True, array_like=True, gc=False, tag=23):
     victims: bytes
     """int32 workload rows."""
     causes: bytes
-    """int8 index into REQUEUE_CAUSES for each victim."""
+    """int8 index into EVICTION_CAUSES for each victim."""
     nodes: bytes
     """int32 node rows that are kept."""
     at_ms: int
@@ -687,7 +687,7 @@ AnyEvent = (
     | Cancelled
     | Held
     | Released
-    | Requeued
+    | Evicted
     | NodesChanged
     | Audited
     | QueueChanged

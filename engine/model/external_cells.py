@@ -123,7 +123,7 @@ class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
     holds: tuple[Holding, ...] = ()
     """While `starting` or `running`."""
     cause: str = ""
-    """Of a failure: one of `engine.model.events.FAILURE_CAUSES`; of being put back: one of REQUEUE_CAUSES."""
+    """Cause of a failure or of a return to the queue: one of FAILURE_CAUSES or EVICTION_CAUSES of `engine.model.events`."""
     word: str = ""
     """The reason why it waits, or ended, in the scheduler's words."""
     draws: tuple[tuple[str, int], ...] = ()

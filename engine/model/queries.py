@@ -277,7 +277,7 @@ class HistoryItem(msgspec.Struct, frozen=True, kw_only=True):
 
     at_ms: int
     what: str
-    """submitted, held, released, placed, running, finished, failed, cancelled, requeued"""
+    """One of `engine.state.workloads.TRANSITIONS`."""
     detail: str = ""
 
 

@@ -485,7 +485,7 @@ class QueueMode(IntEnum):
     HELD = 1
     """Takes workloads, starts none."""
     DRAINING = 2
-    """Takes no new workloads and starts none; what ran was requeued and waits."""
+    """Takes no new workloads and starts none; running work went back to its queue."""
 
     @property
     def label(self) -> str:

@@ -72,7 +72,7 @@ class AddNodesEdit(Edit, frozen=True, kw_only=True, tag="add_nodes"):
 
 
 class RemoveNodesEdit(Edit, frozen=True, kw_only=True, tag="remove_nodes"):
-    """Nodes leave the cell for good; what runs there is requeued first, as in a drain."""
+    """Nodes leave the cell for good; running work goes back to its queue first, as in a drain."""
 
     nodes: Nodes
 
@@ -120,7 +120,7 @@ class ChangeQuotaEdit(Edit, frozen=True, kw_only=True, tag="quota"):
     nominal: dict[str, int]
     """Resource name -> quantity, as in QueueSpec."""
     evict: bool = False
-    """Requeue what is above the new quota; otherwise it runs out."""
+    """Evict work above the new quota; otherwise it runs out."""
 
 
 class SetWeightEdit(Edit, frozen=True, kw_only=True, tag="weight"):

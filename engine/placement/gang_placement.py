@@ -390,7 +390,7 @@ def counts_in_quota(state: State, row: int, shapes: tuple[Shape, ...], *, borrow
     return workload_class.least_and(low)
 
 
-NODE_LOST = ev.REQUEUE_CAUSES.index("node lost")
+NODE_LOST = ev.EVICTION_CAUSES.index("node lost")
 _GONE = (NodeState.DOWN, NodeState.REMOVED)
 Swap = tuple[int, tuple[Shape, ...], list[Claim]]
 """(workload row, shapes its replacements were placed as, claims)"""
@@ -410,7 +410,7 @@ def after_loss(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
     for row, shapes, claims in swaps:
         events.append(ev.Swapped(row, _leaves(state, row, gone), packed(claims, len(shapes))))
     going_on = {row for row, _, _ in swaps}
-    events += [ev.Requeued(row, NODE_LOST) for row in rows if row not in going_on]
+    events += [ev.Evicted(row, NODE_LOST) for row in rows if row not in going_on]
     return events
 
 

@@ -7,6 +7,7 @@ reaches no further than the window. The matching rows are kept until the state c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -17,10 +18,9 @@ from engine.admission.workload_changes import said as resized
 from engine.capacity import mig
 from engine.capacity.index import Capacity
 from engine.capacity.topology import CELL, Spans, ranks_in_order
-from engine.elasticity.service_scaling import load_of
 from engine.model.columns import view
 from engine.model.errors import SpecError
-from engine.model.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
+from engine.model.events import BACKFILLED, BORROWED, BURST, EVICTION_CAUSES, FAILURE_CAUSES
 from engine.model.queries import (
     DEFAULT_COLUMNS,
     DecisionReport,
@@ -69,9 +69,11 @@ from engine.scheduling.cycle_memory import CycleMemory, Decision
 from engine.state.cell_state import State
 from engine.state.machines import NOTES
 from engine.state.objectives import burns
+from engine.state.usage import load_of
 from engine.state.workloads import (
     CHECKPOINTING,
     DEPENDS_ON,
+    EVICTED,
     EXITED,
     FAILED,
     GROWN,
@@ -79,7 +81,6 @@ from engine.state.workloads import (
     NONE,
     PLACED,
     PRIORITY,
-    REQUEUED,
     RESIZED,
     SHRUNK,
     SWAPPED,
@@ -106,7 +107,7 @@ _RULES = {
     "reclaimed": "what its queue had borrowed was taken back",
     "lower priority": "lower priority, same queue",
 }
-"""The reason for choosing a victim, by its entry of PREEMPTION_CAUSES."""
+"""The reason for choosing a victim, by its entry of EVICTION_CAUSES."""
 _BLOCKED_CLASSES = 500
 """Classes of waiting workloads whose reasons an overview works out."""
 
@@ -125,18 +126,25 @@ class Reader:
         self._state = state
         self._memory = memory
         self.explainer = Explainer(state, memory)
-        self._heat = Heat(state)
-        self.indexes: dict[Kind, dict[str, Texts]] = {
-            "workloads": {"id": Texts(state.workloads.ids), "name": Texts(state.workloads.names)},
-            "nodes": {"id": Texts(state.capacity.node_ids)},
-        }
-        """Indexes of the columns of text that may be long."""
         self._kept_of: tuple[int, int] = (-1, -1)
         """Version and time of what is kept for who scrolls on, or asks for what others asked for."""
         self._matching: dict[tuple[Any, ...], Numbers] = {}
         self._first: dict[tuple[Any, ...], Numbers] = {}
 
     # -- windows --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def indexes(self) -> dict[Kind, dict[str, Texts]]:
+        """Indexes of the columns of text that may be long."""
+        w = self._state.workloads
+        return {
+            "workloads": {"id": Texts(w.ids), "name": Texts(w.names)},
+            "nodes": {"id": Texts(self._state.capacity.node_ids)},
+        }
+
+    @cached_property
+    def _heat(self) -> Heat:
+        return Heat(self._state)
 
     def page(self, query: Query, now_ms: int) -> Page:
         """Raises SpecError for an unknown column, operator or value."""
@@ -358,9 +366,9 @@ class Reader:
         ids = self._state.workloads.ids
         if what == PLACED:
             return f"on {detail} node{'s' if detail != 1 else ''}"
-        if what == REQUEUED:
+        if what == EVICTED:
             cause, by = detail & 0xFF, (detail >> 8) - 1
-            name = REQUEUE_CAUSES[cause]
+            name = EVICTION_CAUSES[cause]
             return name if by == NONE else f"preempted for {ids[by]} ({_RULES.get(name, name)})"
         if what == FAILED:
             return FAILURE_CAUSES[detail]

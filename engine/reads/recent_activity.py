@@ -22,7 +22,7 @@ from engine.state.budgets import BudgetStage
 from engine.state.cell_state import State
 from engine.state.intents import Phase, wording_of
 from engine.state.machines import NOTES, OrderState
-from engine.state.workloads import APPROVED, EXITED, MOVED, REQUEUED, TRANSITIONS, TURNED
+from engine.state.workloads import APPROVED, EVICTED, EXITED, MOVED, TRANSITIONS, TURNED
 
 Words = tuple[str, str, str]
 """(what, subject, detail)"""
@@ -64,10 +64,10 @@ def _placed(state: State, event: ev.Placed) -> Words:
     return "placed", state.workloads.ids[event.row], f"on {_counted(_places(event.groups), 'node')}"
 
 
-def _requeued(state: State, event: ev.Requeued) -> Words:
+def _evicted(state: State, event: ev.Evicted) -> Words:
     ids = state.workloads.ids
     preemptor = f", for {ids[event.by]}" if event.by >= 0 else ""
-    return TRANSITIONS[REQUEUED], ids[event.row], ev.REQUEUE_CAUSES[event.cause] + preemptor
+    return TRANSITIONS[EVICTED], ids[event.row], ev.EVICTION_CAUSES[event.cause] + preemptor
 
 
 def _failed(state: State, event: ev.Failed) -> Words:
@@ -155,7 +155,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.Suspended: _of_workload("suspended"),
     ev.Resumed: _of_workload("resumed"),
     ev.Woke: _of_workload("woke"),
-    ev.Requeued: _requeued,
+    ev.Evicted: _evicted,
     ev.Failed: _failed,
     ev.Exited: lambda state, e: (TRANSITIONS[EXITED], state.workloads.ids[e.row], exit_words(e.task, e.status)),
     ev.Grown: lambda state, e: ("grown", state.workloads.ids[e.row], f"on {_places(e.groups)} more places"),

@@ -452,9 +452,9 @@ def ran_and_stops(w: wl.Workloads, row: int) -> tuple[int, int]:
     entry = w.history[row]
     while entry != wl.NONE:
         what, at_ms = w.history_what[entry], w.history_at[entry]
-        if what in (wl.FINISHED, wl.FAILED, wl.REQUEUED, wl.CANCELLED):
+        if what in (wl.FINISHED, wl.FAILED, wl.EVICTED, wl.CANCELLED):
             until_ms = at_ms
-            stops += what == wl.REQUEUED and w.history_detail[entry] & 0xFF == TAKEN
+            stops += what == wl.EVICTED and w.history_detail[entry] & 0xFF == TAKEN
         elif what == wl.RUNNING:
             ran_ms += max(until_ms, at_ms) - at_ms
         entry = w.history_previous[entry]

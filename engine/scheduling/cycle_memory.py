@@ -194,6 +194,6 @@ class Binder:
         self._memory.reservation = None
 
     def stop(self, victim: int, cause: int, *, by: int, saved: bool = False) -> None:
-        """Put a victim back into its queue, for the reason of that index (`engine.model.events.REQUEUE_CAUSES`)."""
-        self.emit(ev.Requeued(victim, cause, by=by, saved=saved))
+        """Put a victim back into its queue, for the reason of that index (`engine.model.events.EVICTION_CAUSES`)."""
+        self.emit(ev.Evicted(victim, cause, by=by, saved=saved))
         self._memory.lowered.add(self._state.workloads.queue[victim])

@@ -29,7 +29,7 @@ from engine.scheduling.preemption import bound_rows, likely_ends, off_nodes
 from engine.state.cell_state import BOUND, State
 from engine.state.workloads import NONE
 
-MIGRATED = ev.REQUEUE_CAUSES.index("migrated")
+MIGRATED = ev.EVICTION_CAUSES.index("migrated")
 Placement = tuple[int, tuple[Shape, ...], list[Claim]]
 """(workload row, shapes it was placed as, claims)"""
 
@@ -63,7 +63,7 @@ def migrate(state: State, command: cmd.Migrate) -> Checked:
         raise refused
     flags = _flags(state, placed)
     w = state.workloads
-    events: list[ev.AnyEvent] = [ev.Requeued(row, MIGRATED, saved=w.saves_when_asked(row)) for row in rows]
+    events: list[ev.AnyEvent] = [ev.Evicted(row, MIGRATED, saved=w.saves_when_asked(row)) for row in rows]
     events += [
         ev.Placed(row, packed(claims, len(shapes)), flag)
         for (row, shapes, claims), flag in zip(placed, flags, strict=True)
@@ -172,7 +172,7 @@ def _charge(state: State, row: int, shapes: tuple[Shape, ...], claims: list[Clai
     )
 
 
-GAVE_WAY = ev.REQUEUE_CAUSES.index("gave way")
+GAVE_WAY = ev.EVICTION_CAUSES.index("gave way")
 
 
 def preempt(state: State, command: cmd.Preempt, now_ms: int) -> Checked:
@@ -191,7 +191,7 @@ def preempt(state: State, command: cmd.Preempt, now_ms: int) -> Checked:
                 f"Preempt at most {left} of it, or requeue them all the same",
             )
     wake_at_ms = now_ms + cmd.YIELD_MS
-    return [ev.Requeued(row, GAVE_WAY, saved=w.saves_when_asked(row), wake_at_ms=wake_at_ms) for row in rows], ids_of(
+    return [ev.Evicted(row, GAVE_WAY, saved=w.saves_when_asked(row), wake_at_ms=wake_at_ms) for row in rows], ids_of(
         state, rows
     )
 

@@ -76,11 +76,11 @@ class SacrificeTier(IntEnum):
 
 
 CAUSES = {
-    SacrificeTier.EXPIRED_BURST: ev.REQUEUE_CAUSES.index("expired burst"),
-    SacrificeTier.OVERRUN_BACKFILL: ev.REQUEUE_CAUSES.index("overran backfill"),
-    SacrificeTier.BURST: ev.REQUEUE_CAUSES.index("reclaimed"),
-    SacrificeTier.BORROWED: ev.REQUEUE_CAUSES.index("reclaimed"),
-    SacrificeTier.LOWER_PRIORITY: ev.REQUEUE_CAUSES.index("lower priority"),
+    SacrificeTier.EXPIRED_BURST: ev.EVICTION_CAUSES.index("expired burst"),
+    SacrificeTier.OVERRUN_BACKFILL: ev.EVICTION_CAUSES.index("overran backfill"),
+    SacrificeTier.BURST: ev.EVICTION_CAUSES.index("reclaimed"),
+    SacrificeTier.BORROWED: ev.EVICTION_CAUSES.index("reclaimed"),
+    SacrificeTier.LOWER_PRIORITY: ev.EVICTION_CAUSES.index("lower priority"),
 }
 
 
@@ -88,7 +88,7 @@ class Preemption(NamedTuple):
     """The workloads to stop, and the preemptor's gain."""
 
     victims: tuple[tuple[int, int], ...]
-    """(workload row, index into REQUEUE_CAUSES), oldest first."""
+    """(workload row, index into EVICTION_CAUSES), oldest first."""
     claims: list[Claim]
     """The preemptor's place once they are gone. Nothing is claimed yet."""
     delay_ms: int
@@ -135,7 +135,7 @@ def find(
 
 def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
     """The victims that `find` would name for the workload and those like it that follow, one for each, in that order:
-    (workload row, index into PREEMPTION_CAUSES). `victim` is the one that the previous preemptor replaced; both are of
+    (workload row, index into EVICTION_CAUSES). `victim` is the one that the previous preemptor replaced; both are of
     one task and request the same (`engine.scheduling.workload_admission`). Empty where that cannot be told in advance.
     """
     counts = state.workloads.class_at(row).least
@@ -157,7 +157,7 @@ def still_victims(
     victims: Sequence[int],
 ) -> dict[int, int]:
     """The victims chosen for the workload earlier that may still be stopped for it -> the cause, as an index into
-    PREEMPTION_CAUSES.
+    EVICTION_CAUSES.
     """
     return _Search(state, row, shapes, counts, charge).still(victims)
 
@@ -473,7 +473,7 @@ class _Search:
         count = 0
         entry = w.history[row]
         while entry != NONE and w.history_at[entry] > self.state.now_ms - HOUR_MS:
-            if w.history_what[entry] == wl.REQUEUED:
+            if w.history_what[entry] == wl.EVICTED:
                 count += w.history_detail[entry] & 255 in ev.PREEMPTIONS
             entry = w.history_previous[entry]
         return count

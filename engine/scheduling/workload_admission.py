@@ -164,10 +164,10 @@ class Elastic:
 
 
 Victim = tuple[int, int]
-"""(workload row, index into REQUEUE_CAUSES)"""
+"""(workload row, index into EVICTION_CAUSES)"""
 Kind = tuple[int, int, int, tuple[Shape, ...]]
 """(queue row, priority class row, class row, shapes)"""
-LOWER_PRIORITY = ev.REQUEUE_CAUSES.index("lower priority")
+LOWER_PRIORITY = ev.EVICTION_CAUSES.index("lower priority")
 
 
 class Exchange:

@@ -48,7 +48,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     """The preemptor."""
     victims: tuple[int, ...]
     causes: tuple[int, ...]
-    """Index into events.REQUEUE_CAUSES for each victim."""
+    """Index into events.EVICTION_CAUSES for each victim."""
     nodes: tuple[int, ...]
     at_ms: int
 
@@ -294,7 +294,7 @@ def machines_refused(state: State, event: ev.MachinesRefused) -> None:
 
 
 def targets_set(state: State, event: ev.TargetsSet) -> None:
-    state.sizing.set_targets(event.pool, event.targets)
+    state.sizing.replace_targets(event.pool, event.targets)
 
 
 def unneeded(state: State, event: ev.Unneeded) -> None:

@@ -512,7 +512,8 @@ class State(Table):
             heappush(self.ends, (after, row))
         if row in self.replicas.wanted:
             self.replicas.running.add(row)
-        work_changes.stretch(self, row)
+        if w.elastic[row]:
+            work_changes.stretch(self, row)
         if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms or w.evicted_at[row] >= 0:
             self.timers.watch(self, row)
         self._tell_dependents(row)
@@ -668,7 +669,7 @@ class State(Table):
             self.enqueue(row)
         self.timers.watch(self, row)
 
-    def _requeued(self, event: ev.Requeued) -> None:
+    def _evicted(self, event: ev.Evicted) -> None:
         row = event.row
         w = self.workloads
         self.keep_work(row, saved=event.saved)
@@ -682,10 +683,10 @@ class State(Table):
             self.timers.watch_disruption(self, w.queue[row], self.now_ms)
         detail = event.cause + ((event.by + 1) << 8)
         if event.wake_at_ms > self.now_ms:
-            w.record(row, wl.REQUEUED, self.now_ms, detail)
+            w.record(row, wl.EVICTED, self.now_ms, detail)
             self._wait_until(row, event.wake_at_ms)
         else:
-            w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, detail)
+            w.set_state(row, WorkloadState.QUEUED, wl.EVICTED, self.now_ms, detail)
             self.enqueue(row)
             if w.terms[row] or w.evicted_at[row] == self.now_ms:
                 self.timers.watch(self, row)
@@ -754,7 +755,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Cancelled: State._cancelled,
     ev.Held: State._held,
     ev.Released: State._released,
-    ev.Requeued: State._requeued,
+    ev.Evicted: State._evicted,
     ev.NodesChanged: fold_nodes.nodes_changed,
     ev.Watched: fold_nodes.watched,
     ev.RepairStarted: fold_nodes.repair_started,

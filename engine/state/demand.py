@@ -160,7 +160,7 @@ class PoolSizing(Table):
                 most = max(most, nodes)
         return max(most, standing)
 
-    def set_targets(self, pool: int, targets: tuple[tuple[int, int], ...]) -> None:
+    def replace_targets(self, pool: int, targets: tuple[tuple[int, int], ...]) -> None:
         self.targets.pop(pool, None)
         if targets:
             self.targets[pool] = list(targets)

@@ -17,7 +17,7 @@ from engine.model.queries import Burn, BurnWindow
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadState
 from engine.state.queue_tree import MINUTES, below
-from engine.state.workloads import NONE, PLACED, RELEASED, REQUEUED, RESUMED, SUBMITTED, WOKE
+from engine.state.workloads import EVICTED, NONE, PLACED, RELEASED, RESUMED, SUBMITTED, WOKE
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HOUR = 60
 """Minutes of the short window; the long one is as long as starts are kept."""
-_CAN_START = (SUBMITTED, RELEASED, RESUMED, WOKE, REQUEUED)
+_CAN_START = (SUBMITTED, RELEASED, RESUMED, WOKE, EVICTED)
 """Entries of a history after which a workload may be waiting for its start: the last of them before it is when that
 began."""
 

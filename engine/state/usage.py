@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.model.specs import Spec, TaskGroup, WorkloadState
+from engine.model.spec_parts import load_permille
+from engine.model.specs import ServiceSpec, Spec, TaskGroup, WorkloadState
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State
@@ -182,3 +183,18 @@ def _most(group: TaskGroup, qos: str) -> tuple[int, int]:
     if group.limit is None:
         return ALWAYS, ALWAYS
     return group.limit.cpu_milli or ALWAYS, group.limit.memory_mib or ALWAYS
+
+
+def load_of(state: State, row: int, spec: ServiceSpec, now_ms: int) -> tuple[int, int]:
+    """(replicas that say how busy they are, their use in permille of what one asks for). Replicas are counted in whole
+    nodes: what one node reports is of all that are there."""
+    w, a = state.workloads, state.allocations
+    if spec.simulated_load:
+        return w.tasks[row], load_permille(spec, now_ms)
+    asked = w.class_at(row).groups[0].request.cpu_milli
+    known = state.usage.of.get(row, {})
+    fresh = {node: use for node, use in known.items() if use.at_ms > now_ms - FRESH_MS}
+    if not fresh or not asked:
+        return 0, 0
+    there = [a.count[i] for i in a.of_workload(w.first_allocation[row]) if a.node[i] in fresh]
+    return sum(there), sum(use.cpu_milli for use in fresh.values()) * 1000 // asked

@@ -310,7 +310,7 @@ class _Search:
     # -- quota --------------------------------------------------------------------------------------------------------
 
     def returned(self) -> Iterator[Counterfactual | None]:
-        """Another queue gives back what it borrows: it starts nothing more, and just enough of its work is requeued."""
+        """Another queue gives back borrowed quota: it starts nothing more, and just enough of its work is evicted."""
         lack = self._lack(self.state.queues)
         if lack is None:
             return

@@ -21,8 +21,8 @@ from engine.state.cell_state import BOUND, State
 
 Key = tuple[str, str, str]
 """(name, of, subject) as in `engine.model.twin_queries.Figure`."""
-NOT_EVICTED = (ev.REQUEUE_CAUSES.index("not confirmed"), ev.REQUEUE_CAUSES.index("migrated"))
-"""Causes of a requeue after which it was not running, or goes on elsewhere."""
+NOT_EVICTED = (ev.EVICTION_CAUSES.index("not confirmed"), ev.EVICTION_CAUSES.index("migrated"))
+"""Causes by which it was not running, or goes on elsewhere."""
 GPU, CPU = RESOURCES.index("gpu_milli"), RESOURCES.index("cpu_milli")
 
 
@@ -77,7 +77,7 @@ class Probe(Recent):
         self.started: dict[int, int] = {}
         """Row -> first start since the run began, of what did not hold nodes then."""
         self.evictions: dict[int, int] = {}
-        """Index into REQUEUE_CAUSES -> how many."""
+        """Index into EVICTION_CAUSES -> how many."""
         self.finished = 0
         self.lost = 0
         """Work that was lost: device milliseconds (cores where the cell has no GPU)."""
@@ -104,7 +104,7 @@ class Probe(Recent):
             ev.Failed: self._left,
             ev.Cancelled: self._left,
             ev.Suspended: self._left,
-            ev.Requeued: self._requeued,
+            ev.Evicted: self._evicted,
             ev.Grown: self._resized,
             ev.Shrunk: self._resized,
             ev.Swapped: self._resized,
@@ -175,7 +175,7 @@ class Probe(Recent):
     def _left(self, event: Any) -> None:
         self._leave(event.row, self._state.now_ms)
 
-    def _requeued(self, event: ev.Requeued) -> None:
+    def _evicted(self, event: ev.Evicted) -> None:
         self._leave(event.row, self._state.now_ms)
         if event.cause not in NOT_EVICTED:
             self.evictions[event.cause] = self.evictions.get(event.cause, 0) + 1
@@ -313,7 +313,7 @@ class Probe(Recent):
         found["waiting", "cell", ""] = w.state_counts[WorkloadState.QUEUED]
         found["evictions", "cell", ""] = sum(self.evictions.values())
         for cause, count in sorted(self.evictions.items()):
-            found[f"evictions/{ev.REQUEUE_CAUSES[cause]}", "cell", ""] = count
+            found[f"evictions/{ev.EVICTION_CAUSES[cause]}", "cell", ""] = count
         found["lost_work", "cell", ""] = self.lost
         capacity = self._capacity.until(now_ms)
         found["utilisation", "cell", ""] = self._units.until(now_ms) * 1000 // capacity if capacity else 0

@@ -251,11 +251,11 @@ class Rehearsal(Engine):
         return self.probe
 
     def _emit(self, event: ev.AnyEvent) -> None:
-        if isinstance(event, ev.Requeued | ev.Swapped):
+        if isinstance(event, ev.Evicted | ev.Swapped):
             w = self.state.workloads
-            if self.state.is_bound(event.row) and not (isinstance(event, ev.Requeued) and event.saved):
+            if self.state.is_bound(event.row) and not (isinstance(event, ev.Evicted) and event.saved):
                 self.probe.note_lost(event.row, w.lost_if_stopped(event.row, self._clock_ms))
-        if self._trace and isinstance(event, ev.Finished | ev.Requeued | ev.Failed | ev.Cancelled | ev.Suspended):
+        if self._trace and isinstance(event, ev.Finished | ev.Evicted | ev.Failed | ev.Cancelled | ev.Suspended):
             self._note_left(event.row, self._clock_ms)
         super()._emit(event)
 
