@@ -24,8 +24,8 @@ from engine.admission.definitions import (
 from engine.admission.submissions import check_submission
 from engine.admission.workload_changes import move_to_queue, resize
 from engine.capacity.index import OPEN
+from engine.controllers import interrupt
 from engine.elasticity.pool_resizing import scale_pool
-from engine.elasticity.spot_interruptions import interrupt
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.errors import RefusedError, SpecError
@@ -33,7 +33,7 @@ from engine.model.specs import NodeState, WorkloadState, check_id
 from engine.placement.gang_placement import after_loss
 from engine.scheduling.migration import migrate, preempt
 from engine.state.cell_state import State
-from engine.state.intents import answer, settle
+from engine.state.external_cell import answer, settle
 
 
 def check(state: State, command: cmd.AnyCommand, now_ms: int) -> Checked:

@@ -54,17 +54,17 @@ from engine.model.queries import (
 from engine.model.spec_parts import TIME_LIMIT
 from engine.model.specs import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
 from engine.reads import answers as read
-from engine.reads import goodput
+from engine.reads import cost_reports
 from engine.reads.cost_reports import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.reads.id_search import find
 from engine.reads.recent_activity import Recent
 from engine.scheduling.cycle import Scheduler
-from engine.state import objectives
+from engine.state import pending_work
 from engine.state.cell_state import State
 from engine.state.demand import Forecaster
-from engine.state.pending_groups import Cause
+from engine.state.machines import UsageSample
+from engine.state.pending_work import Cause
 from engine.state.timers import MIN_DOWNTIME_MS, Entry, Timer
-from engine.state.usage import UsageSample
 from engine.state.workloads import NONE
 
 T = TypeVar("T")
@@ -710,7 +710,7 @@ class Engine:
         """Make the turn durable. On failure the whole turn is undone, by reading the journal again."""
         self.recent.sample(self._clock_ms)
         # Here, so that those who read a copy of the state find it done.
-        objectives.begin(self.state, self._clock_ms)
+        pending_work.begin(self.state, self._clock_ms)
         if self._journal is None or not self._batch:
             self._write_beside()
             return
@@ -870,7 +870,7 @@ class Engine:
         return self.reader.budgets(self._clock_ms)
 
     def goodput(self) -> GoodputReport:
-        return goodput.report(self.state, self._clock_ms)
+        return cost_reports.report(self.state, self._clock_ms)
 
     def scaling(self) -> ScalingReport:
         """The autoscaler's inputs, and the present and wanted sizes of pools."""

@@ -42,7 +42,7 @@ from engine.model.specs import (
     check_workload,
     device_memory_mib,
 )
-from engine.placement.eligible_nodes import could_be, could_close, grows, has_labels, most_totals
+from engine.placement.node_choice import could_be, could_close, grows, has_labels, most_totals
 from engine.state.cell_state import State, members
 from engine.state.workloads import USUAL, SoundRequests
 

@@ -16,10 +16,10 @@ from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.specs import HOUR_MS, PoolSpec
-from engine.placement.eligible_nodes import suits
+from engine.placement.node_choice import suits
 from engine.state.cell_state import State
 from engine.state.demand import Forecaster, SeasonalBaseline
-from engine.state.pending_groups import STOPPED
+from engine.state.pending_work import STOPPED
 from engine.state.queue_tree import Charge
 from engine.state.workloads import NONE
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from engine.elasticity.providers import WINDOW_MS, CloudReport, CloudSpec, ProviderSignal, SimulatedCloud
 from engine.model.specs import PoolSpec
-from engine.placement.eligible_nodes import could_stand, grows
+from engine.placement.node_choice import could_stand, grows
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
 

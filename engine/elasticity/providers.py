@@ -42,7 +42,7 @@ from engine.model.specs import (
     check_id,
     check_quantity,
 )
-from engine.placement.eligible_nodes import could_stand
+from engine.placement.node_choice import could_stand
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
 from engine.state.workloads import NONE

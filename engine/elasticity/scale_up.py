@@ -24,8 +24,8 @@ from engine.elasticity.trial_nodes import Needs, NewNodes, PlacementNeed, Placem
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.specs import LEVELS, NodeState, WorkloadState
-from engine.placement.eligible_nodes import grows, suits, suits_in, template, zones_of
 from engine.placement.gang_placement import Claim, place, unplace
+from engine.placement.node_choice import grows, suits, suits_in, template, zones_of
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
 from engine.state.workloads import NONE

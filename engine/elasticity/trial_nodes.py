@@ -20,11 +20,11 @@ from engine.elasticity.order_limits import OrderLimits
 from engine.model.columns import view
 from engine.model.spec_parts import Expander
 from engine.model.specs import NodeState, PoolSpec
-from engine.placement.eligible_nodes import template
 from engine.placement.gang_placement import Claim, place, unplace, variants
+from engine.placement.node_choice import template
 from engine.scheduling.candidate_order import CandidateOrder
 from engine.state.cell_state import State
-from engine.state.pending_groups import STOPPED, Key, PendingGroup
+from engine.state.pending_work import STOPPED, Key, PendingGroup
 from engine.state.queue_tree import Charge
 from engine.state.workloads import NONE
 

@@ -35,7 +35,7 @@ from engine.external.slurm.records import Job, PastJob
 from engine.model import commands as cmd
 from engine.model.errors import MusterError
 from engine.model.external_cells import FarLook
-from engine.state.intents import Intent, wanted
+from engine.state.external_cell import Intent, wanted
 
 SAFE_S = 20.0
 """slurmctld saves its state at the latest 5 s after a change (SAVE_MAX_WAIT); writing it takes its time under load."""

@@ -46,7 +46,7 @@ from engine.model.specs import (
 )
 from engine.state import workloads as wl
 from engine.state.cell_state import State, members
-from engine.state.intents import answered_by
+from engine.state.external_cell import answered_by
 
 MAX_LEFT_OUT = 1000
 """Lines that one command names."""

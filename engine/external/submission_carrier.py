@@ -25,7 +25,7 @@ from engine.model import commands as cmd
 from engine.model.commands import IntentChange
 from engine.model.errors import MusterError
 from engine.model.specs import WorkloadSpec
-from engine.state.intents import Intent, Phase, wanted
+from engine.state.external_cell import Intent, Phase, wanted
 
 AT_ONCE = 24
 """Submissions that are journalled as sent together, and so the most of which nobody may know after a crash."""

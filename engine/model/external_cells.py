@@ -5,8 +5,8 @@ Each observation gives the whole of its subject. Reporting it twice changes noth
 the next. Times are of the cell's clock, in milliseconds; 0 = not known.
 
 Earlier runs come from that scheduler's accounting. Run times are learnt from them (`engine.state.run_times`); they are
-no work of the cell, and nothing is charged for them. Intents are kept by `engine.state.intents`. This module imports
-nothing heavy, because consoles load it at their start.
+no work of the cell, and nothing is charged for them. `engine.state.external_cell` keeps the intents. This module
+imports nothing heavy, because consoles load it at their start.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
     holds: tuple[Holding, ...] = ()
     """While `starting` or `running`."""
     cause: str = ""
-    """Cause of a failure or of a return to the queue: one of FAILURE_CAUSES or EVICTION_CAUSES of `engine.model.events`."""
+    """Cause of a failure or an eviction: one of FAILURE_CAUSES or EVICTION_CAUSES of `engine.model.events`."""
     word: str = ""
     """The reason why it waits, or ended, in the scheduler's words."""
     draws: tuple[tuple[str, int], ...] = ()

@@ -55,8 +55,8 @@ from engine.model.specs import (
     TopologyRequest,
     WorkloadState,
 )
-from engine.placement.eligible_nodes import grows
 from engine.placement.fragmentation import headline_ppm, measured
+from engine.placement.node_choice import grows
 from engine.reads import cost_reports
 from engine.reads.cost_reports import BudgetReport, Showback, ShowbackRequest
 from engine.reads.id_search import Texts
@@ -67,9 +67,8 @@ from engine.reads.recent_activity import Recent, totals
 from engine.scheduling.candidate_order import above_quota, report
 from engine.scheduling.cycle_memory import CycleMemory, Decision
 from engine.state.cell_state import State
-from engine.state.machines import NOTES
-from engine.state.objectives import burns
-from engine.state.usage import load_of
+from engine.state.machines import NOTES, load_of
+from engine.state.pending_work import burns
 from engine.state.workloads import (
     CHECKPOINTING,
     DEPENDS_ON,

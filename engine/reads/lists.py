@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from engine.elasticity.growth_report import ready_ms
+from engine.elasticity.scaling_report import ready_ms
 from engine.model.columns import Rank, view, window
 from engine.model.errors import SpecError
 from engine.model.queries import COLUMNS, Burn, Kind, Term, VertexReport
@@ -23,7 +23,7 @@ from engine.reads.pending_reasons import Explainer
 from engine.scheduling.candidate_order import report
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
-from engine.state.objectives import burns
+from engine.state.pending_work import burns
 from engine.state.queue_tree import UNLIMITED, WIDTH, BurstState
 
 Numbers = np.ndarray[Any, np.dtype[Any]]

@@ -23,7 +23,7 @@ from engine.model.queries import HeatLevel, HeatMap, HeatRequest, HeatTile
 from engine.model.specs import NodeState, PoolSpec, QueueSpec, WorkloadState
 from engine.reads.lists import free_gpu
 from engine.state.cell_state import State
-from engine.state.pending_groups import STOPPED
+from engine.state.pending_work import STOPPED
 from engine.state.workloads import NONE, WorkloadClass
 
 if TYPE_CHECKING:

@@ -16,22 +16,22 @@ from engine.capacity.devices import Census, census
 from engine.capacity.index import OPEN
 from engine.capacity.task_shapes import Shape, task_size
 from engine.capacity.topology import NearestDomain, domain_room, levels_asked, nearest
-from engine.elasticity.growth_report import outlook
+from engine.elasticity.scaling_report import outlook
 from engine.external.slurm.limits import outside_reasons, outside_token, without_cycle
 from engine.model.columns import view
 from engine.model.queries import Reason
 from engine.model.spec_parts import usd
 from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState, quantity
 from engine.model.specs import moment as moment
-from engine.placement.eligible_nodes import Bar, bars, condition, could_be, grows, named_taints
 from engine.placement.fragmentation import free_gpu, in_one_piece
 from engine.placement.gang_placement import place, unplace, variants
+from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named_taints
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import order_of
 from engine.scheduling.cycle_memory import CycleMemory
 from engine.state.cell_changes import Reservation as Booked
 from engine.state.cell_state import State
-from engine.state.pending_groups import STOPPED
+from engine.state.pending_work import STOPPED
 from engine.state.queue_tree import UNLIMITED, WIDTH, Charge, Lack
 from engine.state.workloads import DEPENDS_ON, NONE
 

@@ -20,7 +20,7 @@ from engine.model.spec_parts import exit_words, usd
 from engine.model.specs import NodeState, QueueMode, WorkloadState, moment
 from engine.state.budgets import BudgetStage
 from engine.state.cell_state import State
-from engine.state.intents import Phase, wording_of
+from engine.state.external_cell import Phase, wording_of
 from engine.state.machines import NOTES, OrderState
 from engine.state.workloads import APPROVED, EVICTED, EXITED, MOVED, TRANSITIONS, TURNED
 

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from engine.control import Engine
-from engine.elasticity.spot_interruptions import TAKEN
+from engine.controllers import TAKEN
 from engine.model import commands as cmd
 from engine.model.columns import view
 from engine.model.errors import SpecError

@@ -23,7 +23,7 @@ from engine.placement.gang_placement import packed
 from engine.placement.node_choice import is_simple
 from engine.scheduling.candidate_order import CandidateOrder, Order
 from engine.scheduling.cycle_memory import Binder
-from engine.state.pending_groups import Key
+from engine.state.pending_work import Key
 from engine.state.queue_tree import REFUSED, WIDTH, Reach, Vector
 from engine.state.work_changes import requests
 from engine.state.workloads import NONE, WorkloadClass

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from engine.model.queries import BurstReport, VertexReport
 from engine.state.cell_state import State
-from engine.state.pending_groups import Key
+from engine.state.pending_work import Key
 from engine.state.queue_tree import NO_LIMIT, UNLIMITED, WIDTH, QueueTree, Vector
 from engine.state.workloads import NONE
 

@@ -34,7 +34,7 @@ from engine.scheduling.conservative_backfill import Conservative
 from engine.scheduling.cycle_memory import MAX_DECISIONS, Binder, CandidateVerdict, CycleMemory
 from engine.scheduling.workload_admission import Admission, Elastic, Preemptor
 from engine.state.cell_state import State
-from engine.state.pending_groups import STOPPED, Cause, Key
+from engine.state.pending_work import STOPPED, Cause, Key
 
 
 class OrderedPass:

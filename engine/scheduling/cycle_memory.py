@@ -17,7 +17,7 @@ from engine.placement.gang_placement import Claim, packed, place, variants
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import Order
 from engine.state.cell_state import State
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 
 MAX_DECISIONS = 256
 

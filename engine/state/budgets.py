@@ -19,7 +19,7 @@ from engine.model.columns import Table
 from engine.model.specs import BudgetSpec, WorkloadState
 from engine.state import workloads as wl
 from engine.state.ledger import DAY_MS, GRAINS, Meters
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State

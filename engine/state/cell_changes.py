@@ -25,7 +25,7 @@ from engine.model.specs import NodeSpec, NodeState, QueueMode, QueueSpec, Reserv
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
 from engine.state.machines import OrderState
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 from engine.state.queue_tree import DAY_MS
 from engine.state.timers import Timer
 

@@ -21,7 +21,7 @@ from engine.capacity.task_shapes import Company, Shape
 from engine.model import events as ev
 from engine.model.columns import Table, canonical, view
 from engine.model.specs import ArraySpec, NodeState, Policy, Settings, WorkloadSpec, WorkloadState
-from engine.state import allocations, budgets, external_cell, intents, timers, work_changes
+from engine.state import allocations, budgets, external_cell, timers, work_changes
 from engine.state import cell_changes as fold_nodes
 from engine.state import workloads as wl
 from engine.state.allocations import NONE, Allocations, RequestColumns
@@ -30,11 +30,10 @@ from engine.state.cell_changes import Bookings
 from engine.state.demand import PoolSizing, Replicas
 from engine.state.external_cell import Caps, Outside, PastRuns
 from engine.state.ledger import Ledger
-from engine.state.machines import Failures, Orders
-from engine.state.pending_groups import STOPPED, Cause, Key, Pending, Reconsider
+from engine.state.machines import Failures, Orders, Usage, usage_of
+from engine.state.pending_work import STOPPED, Cause, Key, Pending, Reconsider
 from engine.state.queue_tree import DAY_MS, Charge, QueueTree, Vector
 from engine.state.timers import Downtimes, Timers, turns_at
-from engine.state.usage import Usage, usage_of
 from engine.state.workloads import SoundRequests, Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
@@ -69,7 +68,7 @@ class State(Table):
         self.ledger = Ledger()
         self.budgets = Budgets()
         self.failures = Failures()
-        self.intents = intents.Intents()
+        self.intents = external_cell.Intents()
         self.outside = Outside()
         self.past = PastRuns()
         self.caps = Caps()
@@ -804,12 +803,12 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.BootsTold: external_cell.boots_told,
     ev.RunsTold: external_cell.runs_told,
     ev.CapsTold: external_cell.caps_told,
-    ev.Intended: intents.intended,
-    ev.IntentAccepted: intents.accepted,
-    ev.IntentSent: intents.sent,
-    ev.IntentReopened: intents.reopened,
-    ev.IntentSettled: intents.settled,
-    ev.IntentAnswered: intents.answered,
+    ev.Intended: external_cell.intended,
+    ev.IntentAccepted: external_cell.accepted,
+    ev.IntentSent: external_cell.sent,
+    ev.IntentReopened: external_cell.reopened,
+    ev.IntentSettled: external_cell.settled,
+    ev.IntentAnswered: external_cell.answered,
     ev.DowntimeBegan: timers.began,
     ev.DowntimeEnded: timers.ended,
     ev.ClockHeld: timers.clock_held,

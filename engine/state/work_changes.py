@@ -19,7 +19,7 @@ from engine.model.columns import summed, view
 from engine.model.specs import WorkloadSpec, WorkloadState
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
-from engine.state.pending_groups import STOPPED, Cause, Key, NewArrivals
+from engine.state.pending_work import STOPPED, Cause, Key, NewArrivals
 from engine.state.queue_tree import WIDTH, Charge, QueueTree, Vector
 
 if TYPE_CHECKING:

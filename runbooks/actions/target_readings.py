@@ -5,9 +5,9 @@ What a plan's targets are like now: read from the engine before it is shown, bef
 What actions mean in a cell that another scheduler decides on: which can be asked of it, and what shows that it has
 done them.
 
-There an executed step leaves an intent (`engine.state.intents`) that is carried to the other scheduler and read back
-there. Success needs both: what was read there, and the cell as it is observed since; where the cell does not hold it,
-what was read there alone.
+There an executed step leaves an intent (`engine.state.external_cell`) that is carried to the other scheduler and read
+back there. Success needs both: what was read there, and the cell as it is observed since; where the cell does not hold
+it, what was read there alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.model.commands import CARRIED, AnyCommand, why_not
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.queries import Query, Term, WorkloadDetail
 from engine.model.specs import RESOURCES, WorkloadState, check_id
-from engine.state.intents import Intent, Phase
+from engine.state.external_cell import Intent, Phase
 from runbooks.actions import catalogue
 from runbooks.actions.declaration import BOUND, Action
 from runbooks.actions.nodes import AUTOSCALER

@@ -26,7 +26,7 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)

@@ -16,9 +16,9 @@ from invariants import check_state
 from random_cells import SOME
 
 from engine.control import Engine
-from engine.elasticity.growth_report import outlook
 from engine.elasticity.providers import WINDOW_MS, ProviderFaults
 from engine.elasticity.scale_up import Planner
+from engine.elasticity.scaling_report import outlook
 from engine.model import commands as cmd
 from engine.model.errors import MusterError
 from engine.model.specs import (
