@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import groupby
 from typing import Protocol
@@ -255,7 +256,11 @@ class Autoscaler:
         self._rules = -1
         """`State.rules` when it was last found out whether a pool grows by itself."""
         self._any = False
-        self._foresight = Foresight(state, forecaster)
+        self._forecaster = forecaster
+
+    @cached_property
+    def _foresight(self) -> Foresight:
+        return Foresight(self._state, self._forecaster)
 
     def next_ms(self, now_ms: int) -> int | None:
         state = self._state

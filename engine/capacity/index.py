@@ -589,6 +589,16 @@ class Capacity(NodeTable):
         mask = mask & self.loose_mask(reach)[at]
         return np.asarray(mask if shape.terms is None else mask & self.company.mask(self, shape.terms)[at])
 
+    def free_gpu(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Free milli-GPU of every node."""
+        base = view(self.device_base)
+        free = np.zeros(len(base), np.int64)
+        # What `reduceat` adds up ends where the next part begins, so nodes without devices are left out.
+        has = np.diff(base, append=len(self.device_free)) > 0
+        if has.any():
+            free[has] = np.add.reduceat(view(self.device_free), base[has], dtype=np.int64)
+        return free
+
     def slots(self, shape: Shape) -> int:
         """The number of tasks of the shape that fit on all ready nodes now: one vectorised pass."""
         if not self.node_ids:

@@ -60,7 +60,7 @@ from engine.placement.node_choice import grows
 from engine.reads import cost_reports
 from engine.reads.cost_reports import BudgetReport, Showback, ShowbackRequest
 from engine.reads.id_search import Texts
-from engine.reads.lists import SOURCES, Numbers, RowSource, column_named, free_gpu, matching, ordered
+from engine.reads.lists import SOURCES, Numbers, RowSource, column_named, matching, ordered
 from engine.reads.overview import Heat, held_by_tenant
 from engine.reads.pending_reasons import Explainer
 from engine.reads.recent_activity import Recent, totals
@@ -592,7 +592,7 @@ class Reader:
             for column in (
                 view(capacity.free_cpu),
                 view(capacity.free_memory),
-                free_gpu(self._state),
+                self._state.capacity.free_gpu(),
                 view(capacity.free_disk),
             )
         ]

@@ -170,7 +170,7 @@ class NodeSource(RowSource):
                 found[node] = state.usage.memory_on(node)
             return np.asarray(found[rows])
 
-        gpu_of_all = cache(lambda: free_gpu(state))
+        gpu_of_all = cache(lambda: state.capacity.free_gpu())
 
         def use(rows: Rows) -> Numbers:
             shares = []
@@ -358,7 +358,7 @@ class PoolSource(RowSource):
 
         def use(rows: Rows) -> Numbers:
             """Permille of the GPU, or of the CPU where there are none."""
-            free = np.where(gpu > 0, summed(free_gpu(state)), summed(view(c.free_cpu)))
+            free = np.where(gpu > 0, summed(state.capacity.free_gpu()), summed(view(c.free_cpu)))
             total = np.where(gpu > 0, gpu, cpu)
             return ((total - free) * 1000 // np.maximum(total, 1))[rows]
 
@@ -376,7 +376,7 @@ class PoolSource(RowSource):
             "ready": in_state(NodeState.READY),
             "down": in_state(NodeState.DOWN),
             "use": use,
-            "gpu_free": lambda rows: summed(free_gpu(state))[rows],
+            "gpu_free": lambda rows: summed(state.capacity.free_gpu())[rows],
             "gpu": lambda rows: gpu[rows],
             "booting": in_state(NodeState.BOOTING),
             "suspect": in_state(NodeState.SUSPECT),
@@ -433,18 +433,6 @@ SOURCES: dict[Kind, Callable[[State, Explainer, int], RowSource]] = {
     "pools": PoolSource,
     "orders": OrderSource,
 }
-
-
-def free_gpu(state: State) -> Numbers:
-    """Free milli-GPU of every node."""
-    capacity = state.capacity
-    base = view(capacity.device_base)
-    free = np.zeros(len(base), np.int64)
-    # What `reduceat` adds up ends where the next part begins, so nodes without devices are left out.
-    has = np.diff(base, append=len(capacity.device_free)) > 0
-    if has.any():
-        free[has] = np.add.reduceat(view(capacity.device_free), base[has], dtype=np.int64)
-    return free
 
 
 # -- filter and sort -----------------------------------------------------------------------------------------------

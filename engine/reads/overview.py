@@ -21,7 +21,6 @@ from engine.model.columns import view
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import HeatLevel, HeatMap, HeatRequest, HeatTile
 from engine.model.specs import NodeState, PoolSpec, QueueSpec, WorkloadState
-from engine.reads.lists import free_gpu
 from engine.state.cell_state import State
 from engine.state.pending_work import STOPPED
 from engine.state.workloads import NONE, WorkloadClass
@@ -177,7 +176,7 @@ class Gauges:
             ready=states[:, NodeState.READY].tolist(),
             down=states[:, NodeState.DOWN].tolist(),
             free_cpu=_sums(pool_of, view(c.free_cpu), pools).tolist(),
-            free_gpu=_sums(pool_of, free_gpu(state), pools).tolist(),
+            free_gpu=_sums(pool_of, state.capacity.free_gpu(), pools).tolist(),
             taken=np.bincount(pool_of[view(c.doomed) >= 0], minlength=pools).tolist(),
             spent_rate=list(state.ledger.cost.rate),
             queues=tuple(queues.specs),
@@ -463,7 +462,7 @@ def _measured(state: State, rows: Numbers, tile_of: Numbers, tiles: int) -> Meas
     # What a pool says of each of its nodes is counted by pool first.
     pools = max(len(c.pools), 1)
     by_pool = np.bincount(tile_of * pools + pool, minlength=tiles * pools).reshape(tiles, pools)[:, : len(c.pools)]
-    free_devices = free_gpu(state)[rows]
+    free_devices = state.capacity.free_gpu()[rows]
     partly = (free_devices > 0) & (free_devices < offered[pool, _GPU]) if len(c.pools) else free_devices > 0
     kinds = len(NodeState)
     return Measures(

@@ -1,22 +1,20 @@
-"""Work that is moved or stopped outside the cycle: eligibility and cost, migrations, and preemption on request.
+"""Work that is moved outside the cycle: eligibility and cost, and the check of migrations.
 
 Eligible is work that runs, is of a preemptible priority class, has run for its queue's minimum runtime, is not being
 stopped for other work, does not end by itself in a moment, and belongs to a queue that may still be disrupted.
 
 A migration takes running workloads off their nodes and places them elsewhere, all of them or none. It is tried on the
 capacity with all of them off their nodes, so two gangs may change places. The trial is undone. The events that follow
-repeat it exactly, in one turn, so nothing else can come in between. Preemption on request follows the scheduler's own
-rules.
+repeat it exactly, in one turn, so nothing else can come in between.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from engine.admission.definitions import Checked, ids_of, listed, nodes_of, rows_of
+from engine.admission.definitions import Checked, listed, nodes_of
 from engine.capacity.index import NOWHERE
 from engine.capacity.task_shapes import Shape
 from engine.model import commands as cmd
@@ -26,7 +24,7 @@ from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecEr
 from engine.model.specs import WorkloadState
 from engine.placement.gang_placement import Claim, packed, place, unplace
 from engine.scheduling.preemption import bound_rows, likely_ends, off_nodes
-from engine.state.cell_state import BOUND, State
+from engine.state.cell_state import State
 from engine.state.workloads import NONE
 
 MIGRATED = ev.EVICTION_CAUSES.index("migrated")
@@ -170,46 +168,6 @@ def _charge(state: State, row: int, shapes: tuple[Shape, ...], claims: list[Clai
     return state.queues.charge_of(
         (capacity.pools[pool].name, request_of(counts)) for pool, counts in sorted(by_pool.items())
     )
-
-
-GAVE_WAY = ev.EVICTION_CAUSES.index("gave way")
-
-
-def preempt(state: State, command: cmd.Preempt, now_ms: int) -> Checked:
-    """Raises RefusedError naming the first that may not be preempted, and why."""
-    rows = rows_of(state, command.ids)
-    w = state.workloads
-    for row in rows:
-        why = _why_not(state, row, now_ms)
-        if why:
-            raise RefusedError(f"cannot preempt: '{w.ids[row]}' {why}", "Leave it out; requeue stops it all the same")
-    for queue, count in Counter(w.queue[row] for row in rows).items():
-        left = state.queues.disruptions_left(queue, now_ms)
-        if count > left:
-            raise RefusedError(
-                f"cannot preempt: queue '{state.queues.specs[queue].name}' may be disrupted {left} times more for now",
-                f"Preempt at most {left} of it, or requeue them all the same",
-            )
-    wake_at_ms = now_ms + cmd.YIELD_MS
-    return [ev.Evicted(row, GAVE_WAY, saved=w.saves_when_asked(row), wake_at_ms=wake_at_ms) for row in rows], ids_of(
-        state, rows
-    )
-
-
-def _why_not(state: State, row: int, now_ms: int) -> str:
-    """The reason why the scheduler would never preempt it now; empty when it might."""
-    w = state.workloads
-    if w.state[row] not in BOUND:
-        return f"is {WorkloadState(w.state[row]).label}"
-    if w.preempting[row] != NONE:
-        return f"makes room for '{w.ids[w.preempting[row]]}' already"
-    if not w.priority_classes[w.priority[row]].preemptible:
-        return f"is of priority class '{w.priority_classes[w.priority[row]].name}', which is not preemptible"
-    least_ms = state.queues.specs[w.queue[row]].min_runtime_ms
-    ran_ms = now_ms - w.started[row]
-    if ran_ms < least_ms:
-        return f"has run for {ran_ms} of the {least_ms} ms for which its queue lets nobody preempt it"
-    return ""
 
 
 KEPT = -1

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.state.demand import SeasonalBaseline, Series, blended
-from engine.state.machines import DAY, WEEK
+from engine.state.demand import DAY, WEEK, SeasonalBaseline, Series, blended
 
 LEAST = WEEK
 """Hours of history below which the baseline speaks."""

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from engine.model.errors import SpecError
-from engine.state.demand import KEPT, SeasonalBaseline
-from engine.state.machines import DAY, WEEK
+from engine.state.demand import DAY, KEPT, WEEK, SeasonalBaseline
 from engine.traces import demand_series as dm
 
 BASELINE = SeasonalBaseline()

@@ -12,8 +12,7 @@ import pytest
 from engine.control import Engine
 from engine.elasticity.capacity_ahead import Foresight
 from engine.model.commands import Submit
-from engine.state.demand import SeasonalBaseline, Series
-from engine.state.machines import DAY, WEEK
+from engine.state.demand import DAY, WEEK, SeasonalBaseline, Series
 from engine.twin.rehearsals import Rehearsal
 from recommender.backtests.series import decided
 from recommender.estimates.capacity_ahead import LEAST, CapacityForecaster, ahead, allowed
