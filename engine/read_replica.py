@@ -248,7 +248,7 @@ class Copy:
         except CopyLost:
             self.lost = True
             raise
-        return told(answer)
+        return answer_json(answer)
 
     def retire(self) -> bool:
         """Let go of it, unless somebody still waits for an answer. True when it is gone."""
@@ -278,7 +278,7 @@ def framed(what: str, arguments: tuple[object, ...]) -> bytes:
     return HEADER.pack(len(frame)) + frame
 
 
-def told(answer: bytes) -> bytes:
+def answer_json(answer: bytes) -> bytes:
     """The answer, as JSON. Raises the engine's errors, and Failed."""
     if answer[:1] == b"+":
         return answer[1:]

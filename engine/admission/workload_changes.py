@@ -207,7 +207,7 @@ def _with_bounded(
 # -- in words ---------------------------------------------------------------------------------------------------------
 
 
-def said(before: Sequence[TaskGroup], after: Sequence[TaskGroup], evidence: str) -> str:
+def resize_text(before: Sequence[TaskGroup], after: Sequence[TaskGroup], evidence: str) -> str:
     """As in "request cut from 4 CPU to 1 CPU: p95 800m x 1.15"."""
     changes = []
     for was, now in zip(before, after, strict=True):
@@ -238,5 +238,5 @@ def move_to_queue(state: State, command: cmd.MoveToQueue) -> Checked:
         check_place(state, spec_of(state, row, w.ids[row], queue=command.queue), f"workload '{w.ids[row]}'")
         to = state.queues.row(command.queue)
         if to != w.queue[row]:
-            events.append(ev.Moved(row, to))
+            events.append(ev.MovedToQueue(row, to))
     return events, ids_of(state, rows)

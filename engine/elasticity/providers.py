@@ -116,7 +116,7 @@ class CloudReport(NamedTuple):
     """Number of the request, which is that of the machine if it is granted."""
     zone: int
     """Index into `SimulatedCloud.zones`."""
-    said: ProviderSignal
+    signal: ProviderSignal
 
 
 class SimulatedCloud:
@@ -193,9 +193,9 @@ class SimulatedCloud:
             if due.machine in self._gone:
                 self._gone.discard(due.machine)
                 continue
-            if due.said == ProviderSignal.GRANTED:
+            if due.signal == ProviderSignal.GRANTED:
                 reports.append(self._grant(due))
-            elif due.said == ProviderSignal.CALLED:
+            elif due.signal == ProviderSignal.CALLED:
                 reports.append(self._call(due))
             else:
                 self.held[due.zone] -= 1
@@ -205,7 +205,7 @@ class SimulatedCloud:
     def _grant(self, due: CloudReport) -> CloudReport:
         zone = self.zones[due.zone]
         if self.held[due.zone] >= stock_at(zone, due.at_ms):
-            return due._replace(said=ProviderSignal.OUT_OF_STOCK)
+            return due._replace(signal=ProviderSignal.OUT_OF_STOCK)
         self.held[due.zone] += 1
         boot_ms = lognormal_ms(self._random, *zone.boot_ms) + 1
         heappush(self._due, CloudReport(due.at_ms + boot_ms, due.machine, due.zone, ProviderSignal.CALLED))
@@ -214,7 +214,7 @@ class SimulatedCloud:
     def _call(self, due: CloudReport) -> CloudReport:
         second = due.at_ms // 1000
         if self._calls[second] >= self.spec.head_calls_per_s:
-            return due._replace(said=ProviderSignal.DROPPED)
+            return due._replace(signal=ProviderSignal.DROPPED)
         if len(self._calls) > 1000:
             self._calls = Counter({second: self._calls[second]})
         self._calls[second] += 1

@@ -68,15 +68,15 @@ def _any_cause(state: State, wanted: Mapping[int, int]) -> bool:
 
 
 class Planner:
-    """One decision. `told`: the workload of which `reasons` are wanted."""
+    """One decision. `explained`: the workload of which `reasons` are wanted."""
 
     def __init__(
-        self, state: State, now_ms: int, told: int = NONE, wanted: Mapping[int, int] = MappingProxyType({})
+        self, state: State, now_ms: int, explained: int = NONE, wanted: Mapping[int, int] = MappingProxyType({})
     ) -> None:
         self.state = state
         self.wanted = wanted
         self.now_ms = now_ms
-        self.told = told
+        self.explained = explained
         self.reasons: dict[int, str] = {}
         """Pool row -> why none of its nodes is ordered for that workload."""
         self.outcome = ""
@@ -107,11 +107,11 @@ class Planner:
 
     def orders(self) -> list[ev.AnyEvent]:
         """The events, orders of gangs first."""
-        if not self._limits.any_room() and self.told == NONE:
+        if not self._limits.any_room() and self.explained == NONE:
             return []
         state = self.state
         blocks = Needs(state, self.now_ms, self._limits).blocks() if self._may_help() else []
-        if self.told != NONE and not any(self.told in need.rows for block in blocks for need in block):
+        if self.explained != NONE and not any(self.explained in need.rows for block in blocks for need in block):
             self.outcome = "passed over"
         self._tasks = sum(sum(need.counts) for block in blocks for need in block)
         try:
@@ -134,7 +134,7 @@ class Planner:
     def _may_help(self) -> bool:
         """True if some pool that may grow now has nodes large enough for some of the waiting work. Quick."""
         state = self.state
-        if self.told != NONE or state.doomed or not state.short.isdisjoint(state.replicas.running):
+        if self.explained != NONE or state.doomed or not state.short.isdisjoint(state.replicas.running):
             return True
         growing = {row for row, pool in enumerate(state.capacity.pools) if grows(pool) and self._limits.room(row).now}
         w = state.workloads
@@ -207,7 +207,7 @@ class Planner:
         state = self.state
         counts = list(need.counts)
         kind = need.shapes, tuple(counts), need.young
-        if kind in self._hopeless and self.told not in need.rows:
+        if kind in self._hopeless and self.explained not in need.rows:
             # Room has only become less since one like it was looked at.
             return None
         mark = len(self._claimed)
@@ -366,7 +366,7 @@ class Planner:
                 left = [need for need in left if id(need) not in waiting]
             left = [need for need in left if any(need.counts)]
             shut.add((pool, zone))
-        for need in left if self.told != NONE else ():
+        for need in left if self.explained != NONE else ():
             for pool, zone in shut:
                 if self._suits_new(need.shapes[0], pool, zone):
                     self._note(need, pool, self._limits.room(pool).why)
@@ -429,7 +429,7 @@ class Planner:
                 for zone in (in_turn, *zones_of(spec)) if choosy or _in_one_place(need) else (in_turn,):
                     if all(self._suits_new(shape, pool, zone) for shape in shapes):
                         zones[zone] = None
-                if need.gang != NONE or self.told in need.rows:
+                if need.gang != NONE or self.explained in need.rows:
                     self._note_unsuited(need, shapes, pool)
             found += [(pool, zone) for zone in zones]
         return found
@@ -525,13 +525,13 @@ class Planner:
     def _say(self, need: PlacementNeed, outcome: str, *, all_of_it: bool = False) -> None:
         """Single tasks of a kind have their places in order of age: it holds for those that have one by now, or for all
         that have none yet."""
-        if self.told in need.rows and not self.outcome:
+        if self.explained in need.rows and not self.outcome:
             placed = 1 if need.gang != NONE else len(need.rows) - need.counts[0]
-            if all_of_it or need.rows.index(self.told) < placed:
+            if all_of_it or need.rows.index(self.explained) < placed:
                 self.outcome = outcome
 
     def _note(self, need: PlacementNeed, pool: int, why: str) -> None:
-        if self.told in need.rows:
+        if self.explained in need.rows:
             self.reasons.setdefault(pool, why)
 
 

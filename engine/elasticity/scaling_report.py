@@ -142,7 +142,7 @@ def outlook(state: State, row: int) -> Reason | None:
     settings = state.settings.autoscaling
     if not settings.enabled:
         return Reason(token=NODES, text="pools grow only by hand: the autoscaler is off")
-    planner = Planner(state, state.now_ms, told=row)
+    planner = Planner(state, state.now_ms, explained=row)
     planner.orders()
     coming = _coming(state, row)
     if planner.outcome == "young":

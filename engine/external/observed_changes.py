@@ -317,7 +317,7 @@ class ObservationFold:
             self.changed[spec.id] = None
         queue = state.queues.row_of.get(spec.queue)
         if queue is not None and queue != w.queue[row]:
-            yield ev.Moved(row, queue)
+            yield ev.MovedToQueue(row, queue)
             self.changed[spec.id] = None
         to = w.priority_of.get(spec.priority_class)
         if to is not None and to != w.priority[row]:

@@ -449,7 +449,7 @@ class Reclassed(Event, frozen=True, array_like=True, gc=False, tag=76):
     evidence: str = ""
 
 
-class Moved(Event, frozen=True, array_like=True, gc=False, tag=80):
+class MovedToQueue(Event, frozen=True, array_like=True, gc=False, tag=80):
     """A workload that is on no node waits in another queue from now on, at its age."""
 
     row: int
@@ -726,7 +726,7 @@ AnyEvent = (
     | NodesNoted
     | Wanted
     | Reclassed
-    | Moved
+    | MovedToQueue
     | Dated
     | Parked
     | Vanished

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from engine.admission.workload_changes import said as resized
+from engine.admission.workload_changes import resize_text
 from engine.capacity import mig
 from engine.capacity.index import Capacity
 from engine.capacity.topology import CELL, Spans, ranks_in_order
@@ -355,12 +355,12 @@ class Reader:
         while entry >= 0:
             what, detail = w.history_what[entry], w.history_detail[entry]
             items.append(
-                HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=self._said(what, detail))
+                HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=self._history_text(what, detail))
             )
             entry = w.history_previous[entry]
         return tuple(reversed(items))
 
-    def _said(self, what: int, detail: int) -> str:
+    def _history_text(self, what: int, detail: int) -> str:
         """The detail of a history entry in words: how much, why, and for whom."""
         ids = self._state.workloads.ids
         if what == PLACED:
@@ -399,7 +399,7 @@ class Reader:
     def _resized(self, change: int) -> str:
         w = self._state.workloads
         before, after = (w.classes[cls[change]].groups for cls in (w.resized_from, w.resized_to))
-        return resized(before, after, w.resized_why.names[w.resized_by[change]])
+        return resize_text(before, after, w.resized_why.names[w.resized_by[change]])
 
     def queue(self, name: str, now_ms: int) -> QueueDetail:
         state = self._state

@@ -167,7 +167,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.Reclassed: lambda state, e: ("resized", state.workloads.ids[e.row], e.evidence),
     ev.Reestimated: _reestimated,
     ev.PrioritySet: _priority_set,
-    ev.Moved: lambda state, e: (
+    ev.MovedToQueue: lambda state, e: (
         TRANSITIONS[MOVED], state.workloads.ids[e.row], f"to queue {state.queues.specs[e.queue].name}",
     ),
     ev.TurnedOnDemand: lambda state, e: (TRANSITIONS[TURNED], state.workloads.ids[e.row], "its slack ran out"),

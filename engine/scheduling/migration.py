@@ -254,7 +254,7 @@ class Movable:
         level[rows[goes[view(w.cls)[rows]]]] = 0
         return level
 
-    def said(self, rows: Rows, level: Rows) -> str:
+    def reasons(self, rows: Rows, level: Rows) -> str:
         """The reasons why those of these workloads that stand in the way may not be moved."""
         concerned: Rows = np.zeros(len(level), bool)
         concerned[rows] = True

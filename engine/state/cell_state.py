@@ -793,7 +793,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.SpendingApproved: budgets.spending_approved,
     ev.Wanted: work_changes.wanted,
     ev.Reclassed: work_changes.reclassed,
-    ev.Moved: work_changes.moved,
+    ev.MovedToQueue: work_changes.moved,
     ev.Exited: State._exited,
     ev.Dated: external_cell.dated,
     ev.Parked: external_cell.parked,

@@ -468,7 +468,7 @@ def reclassed(state: State, event: ev.Reclassed) -> None:
         state.timers.watch(state, row)
 
 
-def moved(state: State, event: ev.Moved) -> None:
+def moved(state: State, event: ev.MovedToQueue) -> None:
     """Move a workload to another queue. Its past cost stays with the queue that it ran in; the new one is charged from
     now on.
     """

@@ -219,7 +219,7 @@ class _Planner:
         if short:
             return None, short
         level = self.movable.level()
-        why = self.movable.said(self._in_the_way(goal.shapes), level)
+        why = self.movable.reasons(self._in_the_way(goal.shapes), level)
         for _ in range(MAX_ROUNDS):
             moving = self._cheapest(goal, level)
             if moving is None:

@@ -585,7 +585,7 @@ class _Site:
         capacity = self.capacity
         return {at: capacity.places.names[getattr(capacity, at)[node]] for at in levels if at != "node"}
 
-    def said(self, nodes: int) -> str:
+    def text(self, nodes: int) -> str:
         """So many nodes, in words."""
         level = next((at for at in ("rack", "block", "zone", "region") if self.place.get(at)), "")
         where = f" in {level} {self.place[level]}" if level else ""
@@ -608,7 +608,7 @@ def _grown(wanted: list[tuple[_Site, int]]) -> ChangeTrial:
         names = _free_names(f"{site.pool.name[:100]}-new", taken, count)
         nodes += [msgspec.structs.replace(NodeSpec(id=n, pool=site.pool.name), **site.place) for n in names]
     edits.append(cmd.AddNodes(nodes=tuple(nodes)))
-    return ChangeTrial("capacity", " and ".join(site.said(count) for site, count in wanted), tuple(edits))
+    return ChangeTrial("capacity", " and ".join(site.text(count) for site, count in wanted), tuple(edits))
 
 
 def _may_name(tree: QueueTree, vertex: int, slot: int) -> bool:

@@ -103,7 +103,7 @@ class Child:
         return found
 
     @property
-    def end_told(self) -> str:
+    def failure_text(self) -> str:
         """The error of a child that is over and did not send all it had to."""
         if self.late:
             return "took too long"

@@ -129,7 +129,7 @@ class Twins:
                     if self._runs[run_id].state == "running":
                         less = worker.late or worker.exit_code == forks.OUT_OF_MEMORY
                         remedy = "Ask for a shorter horizon or fewer seeds" if less else "The engine's log has more"
-                        problem = f"the run {worker.end_told}"
+                        problem = f"the run {worker.failure_text}"
                         self._note(run_id, state="failed", error=_error(RefusedError(problem, remedy)))
             if any(self._runs[run_id].serial != serial for run_id, serial in before.items()):
                 self._changed.notify_all()

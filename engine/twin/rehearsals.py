@@ -343,7 +343,7 @@ class _Run:
         self.engine = Rehearsal(origin, under.seed, run_times, under.focus, trace=trace)
         self.exact = run_times is None
         self.agenda: list[tuple[int, int, str, ed.AnyEdit | tuple[cmd.AnyCommand, ...]]] = [
-            (self.from_ms + edit.at_ms, i, _said(i, edit), edit) for i, edit in enumerate(edits)
+            (self.from_ms + edit.at_ms, i, _edit_name(i, edit), edit) for i, edit in enumerate(edits)
         ]
         heapify(self.agenda)
         self.stopped_at_once: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -502,7 +502,7 @@ def _checks(horizon_ms: int) -> Iterator[int]:
         at_ms += at_ms // 5
 
 
-def _said(i: int, edit: ed.AnyEdit) -> str:
+def _edit_name(i: int, edit: ed.AnyEdit) -> str:
     return f"edit {i + 1} '{ed.written(edit)[:80]}'"
 
 

@@ -66,7 +66,7 @@ def run_all(
                 if one.over:
                     del running[one]
                     if job not in whole:
-                        raise RefusedError(f"a rehearsal {one.end_told}", "The engine's log has more; try again")
+                        raise RefusedError(f"a rehearsal {one.failure_text}", "The engine's log has more; try again")
     finally:
         for one in running:
             one.cancel()

@@ -196,7 +196,7 @@ def check_nothing_forgotten(engine: Engine) -> None:
             continue
         tokens = {reason.token for reason in explainer.reasons(row)}
         if tokens & _OF_ROOM and "WaitingForQuota" not in tokens:
-            planner = Planner(state, engine.now_ms, told=row)
+            planner = Planner(state, engine.now_ms, explained=row)
             planner.orders()
             assert planner.outcome == "free" or outlook(state, row) is not None, state.workloads.ids[row]
 
