@@ -13,14 +13,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from engine.capacity import mig
 from engine.capacity.mig import KINDS
 from engine.capacity.task_shapes import Shape
-from engine.model.columns import copied, view
+from engine.model.columns import Ints, copied, view
 from engine.model.errors import SpecError
 from engine.model.specs import PoolSpec, check_quantity
 
@@ -143,7 +143,7 @@ class PoolIndex:
             self.share_bits ^= 1 << step
 
 
-Counts = np.ndarray[Any, np.dtype[np.int64]]
+Counts = Ints
 
 
 def check_devices(pool: PoolSpec, where: str) -> None:

@@ -39,7 +39,7 @@ from engine.capacity.mig import KINDS, NOT_CUT
 from engine.capacity.node_attributes import MAX_PARTITIONS, NodeTable
 from engine.capacity.node_attributes import OPEN as OPEN
 from engine.capacity.task_shapes import Company, Shape, size_class
-from engine.model.columns import view
+from engine.model.columns import Ints, Mask, Numbers, view
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec
 
 if TYPE_CHECKING:
@@ -565,9 +565,7 @@ class Capacity(NodeTable):
             devices += index.free_devices
         return cpu >= shape.cpu * count and memory >= shape.memory * count and devices >= shape.gpus * count
 
-    def usable_mask(
-        self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]] | None = None
-    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def usable_mask(self, shape: Shape, rows: Numbers | None = None) -> Mask:
         """`usable` of every node, or of these alone."""
         at: Any = slice(None) if rows is None else rows
         reach = self.reach(shape)
@@ -589,7 +587,7 @@ class Capacity(NodeTable):
         mask = mask & self.loose_mask(reach)[at]
         return np.asarray(mask if shape.terms is None else mask & self.company.mask(self, shape.terms)[at])
 
-    def free_gpu(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def free_gpu(self) -> Ints:
         """Free milli-GPU of every node."""
         base = view(self.device_base)
         free = np.zeros(len(base), np.int64)
@@ -605,7 +603,7 @@ class Capacity(NodeTable):
             return 0
         return int(self.rooms(shape, np.flatnonzero(self.usable_mask(shape))).sum())
 
-    def rooms(self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def rooms(self, shape: Shape, rows: Numbers) -> Ints:
         """The number of tasks of the shape that fit on each of these nodes now, if it is usable."""
         room = np.full(len(rows), np.iinfo(np.int64).max)
         for column, want in (
@@ -624,7 +622,7 @@ class Capacity(NodeTable):
             np.minimum(room, self._shares(rows, shape.share), out=room)
         return room
 
-    def _shares(self, rows: np.ndarray[Any, np.dtype[Any]], share: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def _shares(self, rows: Numbers, share: int) -> Ints:
         """The number of shares of that size free on the devices of each of these nodes."""
         first = view(self.device_base)[rows].astype(np.int64)
         devices = np.append(view(self.device_base)[1:], len(self.device_free))[rows] - first

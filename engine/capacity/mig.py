@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from engine.model.columns import Ints
 from engine.model.errors import SpecError
 from engine.model.specs import GIB, PoolSpec, TaskGroup, device_memory_mib
 
@@ -150,7 +151,6 @@ def device_mask(claim: int) -> int:
 
 # -- a device as a number ---------------------------------------------------------------------------------------------
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 WHOLE = 1000
 """The number of an idle device. Less than that and not negative: what is free of one that is shared, in milli-GPU.
 Negative: it is partitioned. Every claim takes something off, and gives just that back."""
@@ -168,13 +168,13 @@ def burden(claim: int) -> int:
     return (layout << USED_BITS) + (1 << instance) << _CODE
 
 
-def burdens(claims: Numbers) -> Numbers:
+def burdens(claims: Ints) -> Ints:
     """`burden` of each claim; 0 for bit masks of whole devices."""
     taken = ((claims >> 16 & 0xFF) << USED_BITS) + (np.int64(1) << (claims & 0x3F)) << _CODE
     return np.where(claims & CLAIM != 0, taken, 0)
 
 
-def device_masks(claims: Numbers) -> Numbers:
+def device_masks(claims: Ints) -> Ints:
     """`device_mask` of each claim."""
     return np.where(claims & CLAIM != 0, np.int64(1) << (claims >> 8 & 0x3F), claims)
 
@@ -184,7 +184,7 @@ def number_of(layout: int, used: int) -> int:
     return WHOLE - ((used.bit_count() * layout << USED_BITS) + used << _CODE)
 
 
-def _states(numbers: Numbers) -> Numbers:
+def _states(numbers: Ints) -> Ints:
     """Layout << USED_BITS | mask of instances in use, of partitioned devices."""
     code = WHOLE - numbers >> _CODE
     used = code & (1 << USED_BITS) - 1
@@ -206,7 +206,7 @@ def instances_of(number: int, kind: int) -> int:
     return (MEMBERS[layout][kind] & ~used).bit_count() if used else KINDS[kind].most
 
 
-def instances_in(numbers: Numbers, kinds: Numbers) -> Numbers:
+def instances_in(numbers: Ints, kinds: Ints) -> Ints:
     """`instances_of` each device."""
     cut = numbers < 0
     found = np.where(numbers == WHOLE, _MOST[kinds], 0)
@@ -217,13 +217,13 @@ def instances_in(numbers: Numbers, kinds: Numbers) -> Numbers:
 _MOST = np.array([kind.most for kind in KINDS], np.int64)
 
 
-def throughout(numbers: Numbers, first: Numbers, last: Numbers) -> Numbers:
+def throughout(numbers: Ints, first: Ints, last: Ints) -> Ints:
     """The numbers, by window and device, of devices as they are throughout the rows from `first` to before `last`:
     what is free in all of them. One that has different layouts, or is partitioned and shared in turn, offers nothing.
     Columns of other quantities, which are never negative, may be among them."""
     edges = np.column_stack((first, last)).ravel()
 
-    def over(ufunc: np.ufunc, values: np.ndarray[Any, Any]) -> Numbers:
+    def over(ufunc: np.ufunc, values: np.ndarray[Any, Any]) -> Ints:
         return np.asarray(ufunc.reduceat(np.concatenate((values, values[-1:])), edges, axis=0)[::2])
 
     found = over(np.minimum, numbers)

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from engine.capacity.task_shapes import Demand, Shape, tolerates
-from engine.model.columns import Names, Table, view
+from engine.model.columns import Ints, Mask, Names, Table, view
 from engine.model.errors import NotFoundError
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, ScalingSpec, Taint
 
@@ -30,7 +30,6 @@ OPEN = -1
 MAX_PARTITIONS = 512
 PLACES = LEVELS[:-1]
 """Levels at which nodes have a name besides their own."""
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 LabelSet = tuple[tuple[str, str], ...]
 TaintSet = tuple[Taint, ...]
 
@@ -69,12 +68,12 @@ class ShapeReach:
 class PoolFacts(NamedTuple):
     """The attributes of pools, by row."""
 
-    capacity: np.ndarray[Any, np.dtype[np.int64]]
+    capacity: Ints
     """[4, pools] in the order of RESOURCES."""
-    devices: np.ndarray[Any, np.dtype[np.int64]]
+    devices: Ints
     model: np.ndarray[Any, np.dtype[np.int32]]
     """A number for the device model; -1 for none."""
-    price: np.ndarray[Any, np.dtype[np.int64]]
+    price: Ints
     spot: Mask
 
 
@@ -279,7 +278,7 @@ class NodeTable(Table):
         place = getattr(self, LEVELS[level])[node] if level < len(PLACES) else 0
         return place or -1 - node
 
-    def domain_column(self, level: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def domain_column(self, level: int) -> Ints:
         """`domain_of` every node."""
         alone = -1 - np.arange(len(self.node_ids))
         if level == len(PLACES):

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from engine.capacity import mig
-from engine.model.columns import view
+from engine.model.columns import Mask, view
 from engine.model.specs import (
     LEVELS,
     RESOURCES,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from engine.capacity.node_attributes import NodeTable
 
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Marks = tuple[tuple[int, ...], tuple[int, ...]]
 """(terms whose tags a workload carries, terms by which it keeps apart)"""
 

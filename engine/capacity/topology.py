@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Ints, view
 from engine.model.specs import LEVELS, NodeState, TopologyRequest
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from engine.capacity.task_shapes import Shape
 
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 REGION, ZONE, BLOCK, RACK, NVLINK, NODE = range(len(LEVELS))
 """Levels as indexes into LEVELS, the widest first."""
 CELL = -1

@@ -19,7 +19,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from engine.capacity.index import OPEN
 from engine.capacity.task_shapes import Shape
 from engine.elasticity.capacity_ahead import waiting, whole_nodes
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.specs import NodeState
 from engine.placement.gang_placement import Claim, packed, place, unplace
 from engine.scheduling.migration import Movable
@@ -35,7 +35,6 @@ from engine.scheduling.preemption import off_nodes
 from engine.state.cell_state import State
 from engine.state.demand import NEEDED
 
-Rows = np.ndarray[Any, np.dtype[Any]]
 SCALED_DOWN = ev.EVICTION_CAUSES.index("scaled down")
 TRIED_FOR_ONE = 4
 """Nodes with work that are tried at most, for each that may go."""

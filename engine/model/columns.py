@@ -17,6 +17,13 @@ from typing import Any, ClassVar, Self
 import msgspec
 import numpy as np
 
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Rows = Numbers
+"""Indexes into columns."""
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""True for the rows that are meant."""
+
 
 class Names:
     """Interned strings: each distinct name gets the next index."""
@@ -127,7 +134,6 @@ def canonical(value: Any) -> bytes:
     return msgspec.msgpack.encode(value, order="deterministic")
 
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 Rank = Callable[[Numbers | slice], Numbers]
 """Numbers that order the rows at some positions."""
 FEW = 2_048

@@ -30,7 +30,7 @@ import numpy as np
 from engine.capacity import mig
 from engine.capacity.index import OPEN, Capacity
 from engine.capacity.task_shapes import Shape
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.queries import FragmentationReport, PoolFragmentation, ShapeFragmentation
 from engine.model.specs import NodeState
 from engine.state.cell_state import State
@@ -42,7 +42,6 @@ MAX_SHAPES = 64
 """Kinds of tasks in the mix, the most frequent ones; what is rarer is left out, and how much that is, is told."""
 SHOWN_SHAPES = 12
 """Kinds of tasks of which it is worked out how many fit."""
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class TaskKind(NamedTuple):

@@ -25,18 +25,9 @@ import numpy as np
 
 from engine.capacity.index import NOWHERE, OPEN, Capacity
 from engine.capacity.task_shapes import Shape
-from engine.capacity.topology import (
-    DomainChoice,
-    DomainRoom,
-    Ints,
-    TopologyTree,
-    domain_room,
-    levels_asked,
-    pick,
-    spans,
-)
+from engine.capacity.topology import DomainChoice, DomainRoom, TopologyTree, domain_room, levels_asked, pick, spans
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Ints, view
 from engine.model.events import GroupPlacement
 from engine.model.specs import NodeState, TopologyRequest, WorkloadState
 from engine.placement import node_choice

@@ -27,9 +27,8 @@ import numpy as np
 from engine.capacity import scores
 from engine.capacity.devices import SHARE_STEP, PoolIndex
 from engine.capacity.index import NOWHERE, OPEN, Capacity
-from engine.capacity.node_attributes import Mask
 from engine.capacity.task_shapes import Bonds, Demand, Shape, tolerates
-from engine.model.columns import view
+from engine.model.columns import Ints, Mask, view
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, WorkloadSpec
 from engine.state import allocations
 from engine.state.cell_state import BOUND, State
@@ -107,7 +106,7 @@ def named_taints(capacity: Capacity, shape: Shape, nodes: Mask) -> str:
             if taint.effect == "NoSchedule" and not tolerates(shape.tolerations, taint)
         }
     )
-    return _listed(names)
+    return named(names)
 
 
 def _company(state: State, shape: Shape, left: Mask) -> Iterator[Bar]:
@@ -126,7 +125,7 @@ def _company(state: State, shape: Shape, left: Mask) -> Iterator[Bar]:
         left = left & ~barred
         count = int(barred.sum())
         where = f"the {LEVELS[company.level[term]]}" if company.level[term] < len(LEVELS) - 1 else "the node"
-        others = _listed(_who(state, term, keepers=bool(only.shunned)))
+        others = named(_who(state, term, keepers=bool(only.shunned)))
         if only.near:
             yield Bar(token, count, f"are not in {where} of {others}, which it must be near to", "")
         elif only.apart:
@@ -144,7 +143,7 @@ def _who(state: State, term: int, *, keepers: bool) -> list[str]:
     return [w.ids[row] for row in rows if term in w.marks(row, company)[keepers]]
 
 
-def _listed(names: list[str]) -> str:
+def named(names: list[str]) -> str:
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -238,7 +237,6 @@ def could_stand(pool: PoolSpec) -> int:
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 LOOKED_AT = 64
 """Nodes looked at one by one before all are compared at once."""
 MAX_CANDIDATES = 256

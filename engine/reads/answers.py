@@ -18,7 +18,7 @@ from engine.admission.workload_changes import resize_text
 from engine.capacity import mig
 from engine.capacity.index import Capacity
 from engine.capacity.topology import CELL, Spans, ranks_in_order
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.errors import SpecError
 from engine.model.events import BACKFILLED, BORROWED, BURST, EVICTION_CAUSES, FAILURE_CAUSES
 from engine.model.queries import (
@@ -60,7 +60,7 @@ from engine.placement.node_choice import grows
 from engine.reads import cost_reports
 from engine.reads.cost_reports import BudgetReport, Showback, ShowbackRequest
 from engine.reads.id_search import Texts
-from engine.reads.lists import SOURCES, Numbers, RowSource, column_named, matching, ordered
+from engine.reads.lists import SOURCES, RowSource, column_named, matching, ordered
 from engine.reads.overview import Heat, held_by_tenant
 from engine.reads.pending_reasons import Explainer
 from engine.reads.recent_activity import Recent, totals

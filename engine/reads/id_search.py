@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.queries import Named
 from engine.model.specs import NodeState, WorkloadState
 from engine.state.machines import OrderState
@@ -112,7 +112,6 @@ _KINDS: dict[str, Callable[[State, str, bool], Iterator[Named]]] = {
 }
 
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 BLOCK = 8_192
 """Rows that are put down together: takes a few milliseconds."""
 WORDS = 4

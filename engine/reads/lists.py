@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from engine.elasticity.scaling_report import ready_ms
-from engine.model.columns import Rank, view, window
+from engine.model.columns import Numbers, Rank, view, window
 from engine.model.errors import SpecError
 from engine.model.queries import COLUMNS, Burn, Kind, Term, VertexReport
 from engine.model.specs import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
@@ -26,7 +26,6 @@ from engine.state.machines import OrderState
 from engine.state.pending_work import burns
 from engine.state.queue_tree import UNLIMITED, WIDTH, BurstState
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 Rows = Numbers | slice
 ALL = slice(None)
 MAX_ONE_BY_ONE = 1_000

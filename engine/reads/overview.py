@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import HeatLevel, HeatMap, HeatRequest, HeatTile
 from engine.model.specs import NodeState, PoolSpec, QueueSpec, WorkloadState
@@ -34,7 +34,6 @@ CPU, GPU = 0, 2
 """Places in a vector of requests."""
 AT_ONCE = 100_000
 """Rows met at once: some milliseconds."""
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class GaugeReading(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -18,14 +17,14 @@ from engine.capacity.task_shapes import Shape, task_size
 from engine.capacity.topology import NearestDomain, domain_room, levels_asked, nearest
 from engine.elasticity.scaling_report import outlook
 from engine.external.slurm.limits import outside_reasons, outside_token, without_cycle
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.queries import Reason
 from engine.model.spec_parts import usd
 from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState, quantity
 from engine.model.specs import moment as moment
 from engine.placement.fragmentation import free_gpu, in_one_piece
 from engine.placement.gang_placement import place, unplace, variants
-from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named_taints
+from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named, named_taints
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import order_of
 from engine.scheduling.cycle_memory import CycleMemory
@@ -62,7 +61,6 @@ FEW = 256
 MAX_KINDS = 1 << 22
 MAX_NAMED = 3
 """Queues, workloads or pools that a sentence names."""
-Numbers = np.ndarray[Any, np.dtype[Any]]
 Kind = tuple[int, int, int]
 """(priority class row, queue row, class row): what like workloads share. In place of the class row, a negative number
 of its own for one that differs from its like."""
@@ -785,12 +783,6 @@ def _time(state: State, row: int) -> list[Reason]:
 def amount(slot: int, value: int) -> str:
     """A quantity of a quota slot, whatever the pool."""
     return quantity(slot % WIDTH, value)
-
-
-def named(names: list[str]) -> str:
-    """The first few of the names, and how many more there are."""
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _tasks(count: int) -> str:

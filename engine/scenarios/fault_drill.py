@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from engine.control import Engine
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.commands import AddNodes, AnyCommand, Cancel, FailNodes, Interrupt, RestoreNodes, Submit
 from engine.model.errors import MusterError
 from engine.model.specs import HOUR_MS, NodeSpec, NodeState, TopologyRequest, WorkloadSpec, WorkloadState
@@ -33,7 +33,6 @@ from engine.scenarios.gke import (
     lost_work,
     running_tasks,
 )
-from engine.state.allocations import Rows
 from engine.state.invariants import faults_of
 from engine.state.workloads import NONE, SWAPPED
 

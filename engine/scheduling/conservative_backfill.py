@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from engine.capacity import mig
 from engine.capacity.devices import closest, device_numbers
 from engine.capacity.task_shapes import Shape
 from engine.capacity.topology import DomainChoice, domain_room, levels_asked, pick
-from engine.model.columns import view
+from engine.model.columns import Ints, Mask, view
 from engine.model.specs import LEVELS, NodeState, TopologyRequest
 from engine.placement import node_choice
 from engine.placement.gang_placement import Claim, counts_in_quota, orders_of_groups, place, variants
@@ -42,7 +41,6 @@ from engine.state.cell_state import State
 from engine.state.pending_work import STOPPED, Key
 from engine.state.workloads import WorkloadClass
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 _TIME_BITS = 42
 HORIZON_MS = 1 << _TIME_BITS
 """The time ahead within which starts are promised: 139 years, so that a node and a time fit one sort key."""
@@ -215,7 +213,7 @@ class NodeTimeline:
         """Partition of each node, and for whom it is kept, as one number: the partition's row for an open node."""
         self._device_columns = self._most_devices(pools) if self._named else 1
         self._orders: dict[Shape, Ints] = {}
-        self._bars: dict[Shape, tuple[int, np.ndarray[Any, np.dtype[np.bool_]]]] = {}
+        self._bars: dict[Shape, tuple[int, Mask]] = {}
         if any(shape.topology is not None for shape in state.workloads.shapes.values()):
             self._tree = domain_room(capacity).tree
             self._positions: Ints = self._tree.position[self._nodes]
@@ -387,7 +385,7 @@ class NodeTimeline:
             np.minimum(room, whole // shape.gpus, out=room)
         return room
 
-    def _barred(self, shape: Shape) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    def _barred(self, shape: Shape) -> Mask | None:
         """Nodes that are not for tasks of the shape though their partition is: by labels that are matched node by node,
         or by who is where now. A promise is made as if nobody of those left: none is made too early."""
         capacity = self._state.capacity
@@ -587,7 +585,7 @@ def _instance(numbers: list[int], kind: int) -> int:
     return mig.claim_of(numbers.index(_WHOLE), layout, (first & -first).bit_length() - 1)
 
 
-def windows(times: Ints, enough: np.ndarray[Any, np.dtype[np.bool_]], length_ms: int) -> Ints:
+def windows(times: Ints, enough: Mask, length_ms: int) -> Ints:
     """Those of the times from which every step is `enough` for that long. The last step lasts for good."""
     lacking = np.flatnonzero(~enough)
     end = np.append(times[lacking], np.iinfo(np.int64).max)[np.searchsorted(lacking, np.arange(len(times)))]

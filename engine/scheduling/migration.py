@@ -10,8 +10,6 @@ repeat it exactly, in one turn, so nothing else can come in between.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from engine.admission.definitions import Checked, listed, nodes_of
@@ -19,7 +17,7 @@ from engine.capacity.index import NOWHERE
 from engine.capacity.task_shapes import Shape
 from engine.model import commands as cmd
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import WorkloadState
 from engine.placement.gang_placement import Claim, packed, place, unplace
@@ -174,7 +172,6 @@ KEPT = -1
 """Level of those that are not to be moved."""
 RESTART_MS = 60_000
 """The time of a stop and a new start besides lost work: to pull images, load weights and connect. An assumption."""
-Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 class Movable:

@@ -37,14 +37,13 @@ from engine.capacity.index import NOWHERE
 from engine.capacity.task_shapes import Shape
 from engine.capacity.topology import domain_room, levels_asked
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
 from engine.placement.gang_placement import Claim, place, unplace
 from engine.scheduling.victim_candidates import Quota, VictimCandidates
 from engine.scheduling.victims import cheapest, cheapest_in_one
 from engine.state import allocations
 from engine.state import workloads as wl
-from engine.state.allocations import Rows
 from engine.state.cell_state import BOUND, State
 from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE

@@ -20,8 +20,8 @@ from engine.capacity import mig
 from engine.capacity.devices import device_numbers, instances
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
-from engine.model.columns import view
-from engine.state.allocations import DEVICE, Allocations, RequestColumns, Rows
+from engine.model.columns import Rows, view
+from engine.state.allocations import DEVICE, Allocations, RequestColumns
 
 Ask = tuple[Shape, int]
 """(shape, tasks wanted)"""

@@ -35,6 +35,7 @@ from functools import reduce
 import numpy as np
 
 from engine.capacity.index import Capacity
+from engine.model.columns import Rows
 from engine.scheduling.victim_candidates import (
     Ask,
     Detail,
@@ -47,7 +48,7 @@ from engine.scheduling.victim_candidates import (
     VictimLimits,
     unit_prices,
 )
-from engine.state.allocations import Allocations, RequestColumns, Rows
+from engine.state.allocations import Allocations, RequestColumns
 
 AMPLE = 2
 """Slots looked at closely, as a multiple of those missing."""

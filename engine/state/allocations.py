@@ -20,10 +20,9 @@ import numpy as np
 from engine.capacity.devices import PoolIndex
 from engine.capacity.index import NOWHERE, Capacity
 from engine.capacity.task_shapes import Shape, size_class
-from engine.model.columns import Table, view
+from engine.model.columns import Numbers, Rows, Table, view
 from engine.state.workloads import WorkloadClass
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 NONE = -1
 
 
@@ -118,7 +117,6 @@ LEAST = 32
 """Nodes below which one at a time is quicker."""
 DEVICE = 1000
 """Milli-GPU of a whole device."""
-Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 def worth_it(shape: Shape, nodes: int) -> bool:

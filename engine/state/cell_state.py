@@ -19,7 +19,7 @@ from engine.capacity.devices import closest
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Company, Shape
 from engine.model import events as ev
-from engine.model.columns import Table, canonical, view
+from engine.model.columns import Rows, Table, canonical, view
 from engine.model.specs import ArraySpec, NodeState, Policy, Settings, WorkloadSpec, WorkloadState
 from engine.state import allocations, budgets, external_cell, timers, work_changes
 from engine.state import cell_changes as fold_nodes
@@ -618,7 +618,7 @@ class State(Table):
         self.capacity.note_gains([node])
         a.drop(row)
 
-    def _free_many(self, shape: Shape, rows: allocations.Rows) -> None:
+    def _free_many(self, shape: Shape, rows: Rows) -> None:
         nodes = view(self.allocations.node)[rows]
         if self.capacity.company.terms:
             tasks = view(self.allocations.count)[rows].tolist()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.model.columns import Table, view
+from engine.model.columns import Ints, Table, view
 from engine.model.spec_parts import HOUR_MS, ServiceSpec
 
 Series = np.ndarray[Any, np.dtype[np.float64]]
@@ -171,7 +171,7 @@ class PoolSizing(Table):
             self.unneeded.extend([NEEDED] * missing)
         view(self.unneeded)[view(nodes)] = since_ms
 
-    def unneeded_since(self, nodes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def unneeded_since(self, nodes: int) -> Ints:
         """The cell time, or NEEDED, of every node of a cell with so many rows."""
         since = np.full(nodes, NEEDED, np.int64)
         since[: len(self.unneeded)] = view(self.unneeded)

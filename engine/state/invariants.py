@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from engine.capacity.index import NOWHERE
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.specs import RESOURCES, NodeState, WorkloadState
-from engine.state.allocations import RequestColumns, Rows
+from engine.state.allocations import RequestColumns
 from engine.state.cell_state import BOUND, State
 from engine.state.workloads import NONE
 

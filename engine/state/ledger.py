@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.model.columns import Table, view
+from engine.model.columns import Rows, Table, view
 from engine.model.specs import HOUR_MS, PoolSpec
 
 if TYPE_CHECKING:
@@ -138,7 +138,6 @@ FEW = 64
 """Allocations that are added up one by one."""
 SPREAD = 8
 """Times as many keys as there are to be summed, at which they are sorted first."""
-Rows = np.ndarray[Any, np.dtype[Any]]
 _MOST = 2**62
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.queries import Burn, BurnWindow
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadState
@@ -34,7 +34,7 @@ work or draw on caps, a negative number for those of a class that kept as much a
 policy is strictly first come, first served. The tenant counts only in queues that are fair to tenants; -1 elsewhere.
 It is STOPPED for work that no budget lets start."""
 STOPPED = -2
-Column = np.ndarray[Any, np.dtype[Any]]
+Column = Numbers
 
 
 class PendingGroup:
@@ -243,7 +243,7 @@ class Reconsider:
 if TYPE_CHECKING:
     from engine.state.cell_state import State
 
-    Numbers = np.ndarray[Any, np.dtype[Any]]
+    Numbers = Numbers
 
 HOUR = 60
 """Minutes of the short window; the long one is as long as starts are kept."""

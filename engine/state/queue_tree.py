@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from engine.model.columns import Names, Table, summed, view
+from engine.model.columns import Mask, Names, Numbers, Table, summed, view
 from engine.model.errors import NotFoundError, RefusedError
 from engine.model.events import BORROWED, BURST
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import HOUR_MS, RESOURCES, FlavorQuota, QueueMode, QueueSpec
 
 if TYPE_CHECKING:
-    Numbers = np.ndarray[Any, np.dtype[Any]]
+    Numbers = Numbers
 
 MINUTES = 360
 """Minutes that are kept: six hours."""
@@ -163,7 +163,7 @@ class QueueTree(Table):
         self.starts = Starts()
         """Counted for the objectives of these specs."""
         self.slots = len(self.flavors.names) * WIDTH
-        self._limited_slots: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self._limited_slots: Mask | None = None
         """`limited` as an array; None when it has to be made anew."""
         self.row_of = {spec.name: row for row, spec in enumerate(self.specs)}
         self.path: list[tuple[int, ...]] = []
@@ -576,9 +576,9 @@ class QueueTree(Table):
 
     def give_back_many(
         self,
-        queues: np.ndarray[Any, np.dtype[Any]],
-        quantities: np.ndarray[Any, np.dtype[Any]],
-        times: np.ndarray[Any, np.dtype[Any]],
+        queues: Numbers,
+        quantities: Numbers,
+        times: Numbers,
     ) -> None:
         """As `give_back` of each in turn: queue rows, requests in the order of RESOURCES, cell times that ascend. For
         trees without flavors."""
@@ -705,7 +705,7 @@ class QueueTree(Table):
             for vertex in np.flatnonzero(self._above_quota().any(axis=1)).tolist()
         )
 
-    def _above_quota(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _above_quota(self) -> Mask:
         """For each vertex and slot."""
         if self._limited_slots is None:
             slots = range(self.slots)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.external_cells import PastRun, stem
 from engine.model.specs import WorkloadState
 from engine.state.cell_state import State
@@ -31,7 +31,7 @@ MAX_TIMES_LONGER = 10
 _PERMILLES = range(5, 1000, 10)
 _MILLION = 1_000_000
 _NO_LIMIT = 2**62
-Whole = np.ndarray[Any, np.dtype[Any]]
+Whole = Numbers
 """Integers, one for each of several workloads."""
 Parts = np.ndarray[Any, np.dtype[np.float64]]
 """From 0 to 1."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.model import events as ev
-from engine.model.columns import summed, view
+from engine.model.columns import Rows, summed, view
 from engine.model.specs import WorkloadSpec, WorkloadState
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 MIN_STALE = 1024
 """Ends of what runs no longer that are not worth a look at all of them."""
 PLACED, RUNNING = int(WorkloadState.PLACED), int(WorkloadState.RUNNING)
-Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 # -- submitted --------------------------------------------------------------------------------------------------------

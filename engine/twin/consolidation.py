@@ -18,7 +18,7 @@ cost, as in Karpenter's balanced consolidation; the caller may set another ratio
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from engine.capacity.task_shapes import Shape, task_size
 from engine.capacity.topology import domain_room, levels_asked
 from engine.control import Engine
 from engine.model import commands as cmd
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.errors import MusterError, NotFoundError, SpecError
 from engine.model.queries import (
     Consolidation,
@@ -39,7 +39,8 @@ from engine.model.queries import (
 from engine.model.specs import HOUR_MS, TaskGroup, Toleration, WorkloadState
 from engine.placement.fragmentation import headline_ppm, in_one_piece
 from engine.placement.gang_placement import Claim, place, unplace, variants
-from engine.reads.pending_reasons import FRAGMENTED, SCATTERED, named
+from engine.placement.node_choice import named
+from engine.reads.pending_reasons import FRAGMENTED, SCATTERED
 from engine.scheduling.migration import KEPT, Movable
 from engine.scheduling.preemption import bound_rows, off_nodes
 from engine.scheduling.victim_candidates import VictimCandidates
@@ -58,7 +59,6 @@ MAX_LOTS = 500
 UNKNOWN_MS = HOUR_MS
 """Value of an unknown wait or run time, and of the useful time of a freed node."""
 MILLION = 1_000_000
-Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 class PlacementGoal(NamedTuple):

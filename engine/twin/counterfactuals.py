@@ -41,6 +41,7 @@ from engine.model.specs import (
     quantity,
 )
 from engine.placement.gang_placement import variants
+from engine.placement.node_choice import named
 from engine.reads.pending_reasons import (
     ARRAY_LIMIT,
     BACKOFF,
@@ -61,7 +62,6 @@ from engine.reads.pending_reasons import (
     amount,
     borrowers,
     moment,
-    named,
 )
 from engine.scheduling.candidate_order import order_of
 from engine.state.cell_state import BOUND, State

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Ints, view
 from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
 from engine.placement.fragmentation import headline_ppm
 from engine.reads.recent_activity import Recent
@@ -329,7 +329,7 @@ class Probe(Recent):
         found["idle_cost", "cell", ""] = max(0, self._price.until(now_ms) // HOUR_MS - paid)
         return list(found.items())
 
-    def _waits(self, now_ms: int) -> dict[int | None, np.ndarray[Any, np.dtype[np.int64]]]:
+    def _waits(self, now_ms: int) -> dict[int | None, Ints]:
         """Sorted waits by queue row, and of the cell under None: from the beginning of the run, or from when it could
         have started, to its start; of what still waits, up to now."""
         w = self._state.workloads
@@ -350,7 +350,7 @@ class Probe(Recent):
             since = np.maximum(since, [self._woke.get(row, 0) for row in rows.tolist()])
         waits = np.maximum(until - since, 0)
         queues = view(w.queue)[rows]
-        found: dict[int | None, np.ndarray[Any, np.dtype[np.int64]]] = {None: np.sort(waits)}
+        found: dict[int | None, Ints] = {None: np.sort(waits)}
         for queue in np.unique(queues).tolist():
             found[queue] = np.sort(waits[queues == queue])
         return found
