@@ -274,13 +274,13 @@ def _node_ids(state: State, rows: list[int]) -> tuple[str, ...]:
 
 
 def _power_up(state: State, command: cmd.PowerUp) -> Checked:
-    """In a model of a cell that Slurm powers: at once."""
+    """Power up at once, in a model of a cell that Slurm powers."""
     rows = nodes_of(state, command.ids)
     return _turn(state, rows, NodeState.READY, (NodeState.READY, NodeState.CORDONED)), _node_ids(state, rows)
 
 
 def _power_down(state: State, command: cmd.PowerDown) -> Checked:
-    """In a model of a cell that Slurm powers: at once, when nothing runs there any more."""
+    """Power down at once when nothing runs there any more, in a model of a cell that Slurm powers."""
     rows = nodes_of(state, command.ids)
     busy = [
         state.capacity.node_ids[row] for row in rows if next(iter(state.allocations.on_node(row)), None) is not None
@@ -297,8 +297,9 @@ def _set_job_priority(state: State, command: cmd.SetJobPriority) -> Checked:
 
 
 def _set_qos(state: State, command: cmd.SetQos) -> Checked:
-    """In a model of a cell that Slurm decides on a QOS is the first part of a priority class: the class of that QOS and
-    the same tier, where one is known."""
+    """Set the QOS. In a model of a cell that Slurm decides on, a QOS is the first part of a priority class: the class
+    of that QOS and the same tier, where one is known.
+    """
     rows = _allow(state, command.ids, _LIVE, "change the QOS")
     w = state.workloads
     events: list[ev.AnyEvent] = []
@@ -352,7 +353,7 @@ def _check_bounds(command: cmd.ScalePool, scaling: ScalingSpec | None) -> None:
 
 
 def _ordered(state: State, command: cmd.ScalePool, pool: int, lack: int, now_ms: int) -> Iterator[ev.AnyEvent]:
-    """As many as may be asked for now; the autoscaler asks for the others as soon as it may."""
+    """Orders for as many nodes as may be requested now; the autoscaler requests the others as soon as it may."""
     room = OrderLimits(state, now_ms).room(pool)
     nodes = min(lack, room.in_batch)
     settings = state.settings.autoscaling
@@ -405,7 +406,7 @@ def _leaving(state: State, pool: int) -> list[int]:
 
 
 def _in_the_way(state: State, pool: int) -> str:
-    """As in "'n1', 'n2' have work"."""
+    """The obstacle in words: "'n1', 'n2' have work"."""
     c = state.capacity
     rows = np.flatnonzero((view(c.pool) == pool) & (view(c.state) != NodeState.REMOVED)).tolist()
     busy = [c.node_ids[node] for node in rows if any(True for _ in state.allocations.on_node(node))]

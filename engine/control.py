@@ -103,7 +103,7 @@ class Engine:
         if model:
             state.outside.forget()
         self.acts = False
-        """In a cell that another scheduler decides on: whether it may be asked for anything."""
+        """True if a scheduler that decides the cell may be asked for anything."""
         self.lacks: Mapping[type[Command], str] = {}
         """Requests that the outside scheduler cannot serve over this connection -> the reason."""
         self.ways: Mapping[type[Command], str] = {}
@@ -426,8 +426,9 @@ class Engine:
         return self._away or (self._quiet_at == self.state.version and not self.agents.leases.count)
 
     def _let_act(self, controller: Controller) -> None:
-        """It sees the present time, which is recorded only with what it does: of a look that leads to nothing nothing
-        is left."""
+        """Let the controllers act. They see the present time, which is recorded only with their events: a look without
+        events leaves no trace.
+        """
         before_ms = self.state.now_ms
         self._unrecorded = self._clock_ms > before_ms
         self.state.now_ms = self._clock_ms
@@ -437,7 +438,9 @@ class Engine:
             self._unrecorded = False
 
     def _pass_moment(self, at_ms: int) -> None:
-        """Everything that is reported or due by then. A look at what waits is asked for where time alone matters."""
+        """Handle everything that is reported or due by then. Where time alone matters, a look at waiting work is
+        requested.
+        """
         before = self._clock_ms
         self._clock_ms = max(before, at_ms)
         for report in self.executor.take_reports(at_ms):
@@ -508,7 +511,9 @@ class Engine:
         return ev.Failed(row, retry_at_ms=self._clock_ms + self._back_off(row, terms.backoff_ms << min(failures, 30)))
 
     def _back_off(self, row: int, pause_ms: int) -> int:
-        """Up to an hour, and up to a tenth more, so that what failed together does not come back together."""
+        """A pause of up to an hour, and up to a tenth more, so that work that failed together does not come back
+        together.
+        """
         w = self.state.workloads
         pause_ms = max(1, min(pause_ms, HOUR_MS))
         return pause_ms + random.Random(f"{self.seed}/{w.ids[row]}/{w.attempts[row]}/pause").randint(0, pause_ms // 10)
@@ -633,7 +638,7 @@ class Engine:
             self._start_many(rows)
             return
         ready: list[int] = []
-        """Those that start together: nobody waits for one of them."""
+        """Workloads that start together: none waits for another."""
         for row in rows:
             if not self.executor.try_start(row):
                 self.state.timers.watch(self.state, row)
@@ -833,7 +838,7 @@ class Engine:
 
     @property
     def lease(self) -> Lease | None:
-        """By what it may write a journal on a server; None elsewhere."""
+        """The lease by which it may write a journal on a server; None elsewhere."""
         return None if self._journal is None else self._journal.lease
 
     def query(self, query: Query) -> Page:

@@ -167,7 +167,7 @@ class Interruptions:
         self._known = len(capacity.node_ids)
 
     def _drawn(self, nodes: list[int]) -> list[tuple[int, int, int]]:
-        """For each machine when the notice comes and when it ends, and its row."""
+        """Time of the notice, time of the end, and row, for each machine."""
         capacity = self._state.capacity
         names = [f"{capacity.node_ids[node]}/{capacity.born[node]}/taken" for node in nodes]
         found = []
@@ -309,8 +309,9 @@ def controllers_of(
     from_ms: int = 0,
     forecaster: Forecaster | None = None,
 ) -> list[Controller]:
-    """Those that the cell needs, in the order in which they act at one moment. `from_ms`: as in Interruptions.
-    `forecaster`: what nodes are ordered ahead by; None: the built-in baseline."""
+    """The controllers that the cell needs, in the order in which they act at one moment. `from_ms`: as in
+    Interruptions. `forecaster`: forecasts the demand that nodes are ordered ahead for; None: the built-in baseline.
+    """
     return [
         NodeWatch(state, seed, emit, leases),
         Interruptions(state, seed, emit, from_ms),

@@ -49,7 +49,7 @@ BELOW = 5
 
 
 def _stand_back() -> None:
-    """On Linux a thread has a priority of its own."""
+    """Lower the thread's priority. On Linux a thread has one of its own."""
     if sys.platform == "linux":
         os.nice(BELOW)
 

@@ -70,7 +70,7 @@ INDEX_S = 0.01
 PATIENCE_S = 10.0
 """Wall seconds until a copy that does not answer counts as lost."""
 SLOW_PATIENCE_S = 600.0
-"""For what nobody expects at once."""
+"""Time limit of slow answers."""
 END_S = 2.0
 """Wall seconds that a copy has to end by itself once nobody can ask it any more."""
 MAX_LIGHT_ROWS = 1_000
@@ -145,15 +145,15 @@ class CopyGone(Exception):
 
 
 class CopyLost(CopyGone):
-    """It was asked, and ended or hung over it."""
+    """The copy ended or hung on this question."""
 
 
 class CopyFailed(Exception):
-    """It met a defect of ours."""
+    """The copy met a defect of ours."""
 
 
 class CopyChannel:
-    """One question at a time, over a socket."""
+    """A socket to the copy, for one question at a time."""
 
     def __init__(self, patience_s: float) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -343,7 +343,9 @@ class Copies:
         return Urgency.REPORT if what in _REPORTS or self._is_long_list(what, arguments) else Urgency.SCREEN
 
     def _is_long_list(self, what: str, arguments: tuple[object, ...]) -> bool:
-        """Not a window that is only wider than what there is: a page asks for all queues at once."""
+        """True for a list longer than a page. A window that is only wider than its content is none: a page asks for all
+        queues at once.
+        """
         query = arguments[0] if what == "query" else None
         if not isinstance(query, Query) or query.limit <= MAX_LIGHT_ROWS:
             return False
@@ -360,7 +362,7 @@ class Copies:
         return None if copy is None or copy.lost or copy.version < version else copy
 
     def noted(self, what: str, arguments: tuple[object, ...], took_s: float) -> None:
-        """It was asked, and answered: the next copy may have it ready."""
+        """Note an answered question, so that the next copy may prepare it."""
         if what in _ASKED_AGAIN and took_s < AHEAD_S:
             frame = _encode((what, arguments))
             together = _found_together(arguments[0]) if what == "query" else frame
@@ -402,7 +404,7 @@ class Copies:
             self._coming = self._made()
 
     def _pause_s(self, copy: Copy) -> float:
-        """From this copy to the next."""
+        """Time from this copy to the next."""
         return max(EVERY_OF_MANY_S if copy.asked > MANY else EVERY_S, copy.cost_s * MIN_SHARE)
 
     def _index(self) -> None:
@@ -571,7 +573,7 @@ def _answer_in_time(answers: Answers, lane: socket.socket) -> bool:
 
 
 def _received(lane: socket.socket) -> bytes | None:
-    """One frame; None when the other end is closed."""
+    """Receive one frame; None when the other end is closed."""
     header = _exactly(lane, HEADER.size)
     return None if header is None else _exactly(lane, HEADER.unpack(header)[0])
 

@@ -176,7 +176,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why no work is sent there now: it does not answer, or a person has closed it. Empty: it is open."""
     capacity: dict[str, int] = {}
     used: dict[str, int] = {}
-    """With what was sent there since it was last seen."""
+    """Use, with the submissions sent there since it was last seen."""
 
 
 class CellOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class CellOffer(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
     """Runs of the cell's twin; 0: none."""
     cost_microusd: int | None = None
-    """To its end; None: the cell has no prices."""
+    """Cost to its end; None: the cell has no prices."""
     reason: str = ""
     """The reason why it would not start at once."""
     refused: str = ""
@@ -206,7 +206,7 @@ class RoutingTerms(msgspec.Struct, frozen=True, kw_only=True):
     residency: tuple[str, ...] = ()
     datasets: tuple[Dataset, ...] = ()
     cells: tuple[str, ...] = ()
-    """Only these; empty: any."""
+    """The only cells it may go to; empty: any."""
     waited_ms: int = 0
 
 
@@ -232,7 +232,7 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
     score_microusd: int = 0
     """Cost, where all have prices, and the wait at what it is worth: the least is best."""
     guessed: bool = False
-    """By its free capacity, as its twin has said nothing."""
+    """Estimated by its free capacity, as its twin gave no answer."""
     note: str = ""
 
 
@@ -245,9 +245,9 @@ class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
     cell: str = ""
     why: str
     waits: Wait = ""
-    """For its tenant's quota, for room somewhere, or for a cell that may take it to answer."""
+    """The wait for its tenant's quota, for room somewhere, or for the answer of a cell that may take it."""
     never: bool = False
-    """No cell will ever take it."""
+    """True if no cell will ever take it."""
     rows: tuple[CellRow, ...] = ()
     """The best first, then those that cannot."""
 
@@ -345,8 +345,9 @@ def decide(
 
 
 def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
-    """With their scores, the best first, of those that do as well the emptiest; what is guessed comes after what a twin
-    has tried. Where one of them has no prices, starts alone are compared: no price is not a low one."""
+    """The rows with their scores, the best first, the emptiest first among equals; estimates without a twin come last.
+    Where one of them has no prices, starts alone are compared: no price is not a low one.
+    """
     priced = all(row.cost_microusd is not None for row in rows if not row.guessed)
     scored = []
     for row in rows:
@@ -408,7 +409,7 @@ def _soon(row: CellRow, rules: Routing) -> bool:
 
 
 def _why(chosen: CellRow, able: Sequence[CellRow], terms: RoutingTerms, rules: Routing) -> str:
-    """In a sentence what decided."""
+    """The deciding reason, in a sentence."""
     start = "starts later than was looked" if chosen.start_p50_ms is None else f"starts {_delay(chosen.start_p50_ms)}"
     others = [row for row in able if row is not chosen]
     if not others:

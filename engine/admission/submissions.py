@@ -63,7 +63,7 @@ _wishes = attrgetter(
 NO_WISHES = (
     None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0, None,
 )  # fmt: skip
-"""In the same order."""
+"""The neutral values, in the same order."""
 
 
 def is_usual(spec: WorkloadSpec) -> bool:
@@ -149,7 +149,7 @@ def _numbers_are_sound(specs: Sequence[WorkloadSpec]) -> bool:
 
 
 def events_of(specs: Sequence[WorkloadSpec]) -> list[ev.AnyEvent]:
-    """One for each, but one for all usual ones that follow each other."""
+    """One event for each, but one for all usual ones that follow each other."""
     events: list[ev.AnyEvent] = []
     for usual, run in groupby(specs, is_usual):
         together = tuple(run)

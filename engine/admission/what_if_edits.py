@@ -287,7 +287,7 @@ _DECIDING = (
 )
 """Edits that decide the fate of named nodes or workloads."""
 _FINAL = ("remove_nodes", "cancel")
-"""Nothing is left afterwards."""
+"""Edits after which nothing is left."""
 
 
 def _settles(edit: ed.AnyEdit) -> list[tuple[str, str]]:
@@ -403,7 +403,7 @@ def commands_of(state: State, edit: ed.AnyEdit, seed: int, now_ms: int) -> list[
 
 
 def _node_ids(state: State, nodes: ed.Nodes) -> tuple[str, ...]:
-    """Those named, or all that are in the place now."""
+    """The nodes named, or all that are in the place now."""
     return nodes.ids or tuple(state.capacity.node_ids[row] for row in nodes_meant(state, nodes))
 
 

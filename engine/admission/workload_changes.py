@@ -32,8 +32,9 @@ from engine.state.cell_state import BOUND, State
 
 
 def spec_of(state: State, row: int, name: str, **changes: Any) -> WorkloadSpec:
-    """As if it were submitted now under the id `name`, with other fields changed. Dependencies and arrays are left
-    out: it stands alone."""
+    """The workload's spec, as if it were submitted now under the id `name`, with other fields changed. Dependencies and
+    arrays are left out.
+    """
     w = state.workloads
     workload_class, terms = w.class_at(row), w.terms_at(row)
     spec = WorkloadSpec(
@@ -92,7 +93,7 @@ class RequestRecommender(Protocol):
     """Knows from history what work like this uses. Called on the engine's thread, so it must answer at once."""
 
     def recommend(self, spec: WorkloadSpec) -> Sequence[RequestRecommendation]:
-        """Nothing where it does not know."""
+        """The recommended requests; nothing for unknown work."""
         ...
 
 
@@ -208,7 +209,7 @@ def _with_bounded(
 
 
 def resize_text(before: Sequence[TaskGroup], after: Sequence[TaskGroup], evidence: str) -> str:
-    """As in "request cut from 4 CPU to 1 CPU: p95 800m x 1.15"."""
+    """The change in words: "request cut from 4 CPU to 1 CPU: p95 800m x 1.15"."""
     changes = []
     for was, now in zip(before, after, strict=True):
         for i, (old, new) in enumerate(zip(was.request.vector(), now.request.vector(), strict=True)):

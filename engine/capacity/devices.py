@@ -79,7 +79,7 @@ class PoolIndex:
             self.memory_bits[key >> 6] = self.memory_bits.get(key >> 6, 0) | 1 << memory
 
     def insert_many(self, key: int, nodes: list[int]) -> None:
-        """As `insert` for each of the nodes, which are in ascending order."""
+        """Call `insert` for each of the nodes, which are in ascending order."""
         self.insert(key, nodes[0])
         heap = self.heaps[key]
         if len(nodes) * 8 > len(heap):
@@ -91,7 +91,7 @@ class PoolIndex:
         self.counts[key] += len(nodes) - 1
 
     def remove(self, key: int, nodes: int = 1) -> None:
-        """So many nodes fewer in the bucket; their heap entries go stale."""
+        """Count so many nodes fewer in the bucket; their heap entries go stale."""
         count = self.counts[key] - nodes
         self.counts[key] = count
         if count:
@@ -499,7 +499,7 @@ def owners(capacity: Capacity, devices: Counts) -> Counts:
 
 
 def instances(capacity: Capacity, kinds_by_pool: tuple[int, ...]) -> Counts:
-    """By node: how many MIG instances of the kind there are free, or could be made of idle devices."""
+    """The number of MIG instances of the kind that are free or could be made of idle devices, by node."""
     kinds = np.array(kinds_by_pool, np.int64)[view(capacity.pool)]
     most = np.array([kind.most for kind in mig.KINDS])
     found = np.bitwise_count(view(capacity.whole)).astype(np.int64) * most[kinds]

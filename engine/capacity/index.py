@@ -53,7 +53,7 @@ NODE_COLUMNS = (
     "pool", "state", "booking", "labels", "taints", "since", "born", "doomed", "order", "free_cpu", "free_memory",
     "free_disk", "whole", "partial",
 )  # fmt: skip
-"""One value a node, alike where nodes are and have nothing on them."""
+"""Columns with one value a node, equal where nodes are alike and empty."""
 GAINS_KEPT = 512
 """Gains remembered at least: beyond that a verdict is simply made anew."""
 

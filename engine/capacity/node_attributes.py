@@ -99,7 +99,7 @@ class NodeTable(Table):
         self.pool = array("i")
         self.state = array("b")
         self.booking = array("i")
-        """For whom the node is kept (`engine.state.cell_changes`); OPEN when for nobody."""
+        """The booking that keeps the node (`engine.state.cell_changes`); OPEN when there is none."""
         self.region = array("i")
         self.zone = array("i")
         self.block = array("i")
@@ -322,7 +322,7 @@ class NodeTable(Table):
                 self.partition_nodes[self.partition[node]] -= 1
 
     def dividing_labels(self) -> tuple[str, ...]:
-        """Those of the named labels that do not make too many partitions, in the order they were named."""
+        """The named labels that do not make too many partitions, in the order they were named."""
         kept: list[str] = []
         if not self.named_labels or not len(self.node_ids):
             return tuple(self.named_labels)

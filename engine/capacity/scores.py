@@ -158,8 +158,9 @@ def gpu_fragmentation(nodes: CandidateNodes, wish: TaskRequest, around: Surround
 
 
 def gpu_stranding(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
-    """As `gpu_fragmentation`, but of fragment + stranded GPU (`stranded`): what lies idle in pieces nobody can use, and
-    what the node's CPU and memory could not drive if its other tasks were average ones."""
+    """Score as `gpu_fragmentation`, but of fragment + stranded GPU (`stranded`): idle pieces that no task can use, and
+    devices that the node's CPU and memory could not drive if its other tasks were average ones.
+    """
 
     def lost(free: Longs, devices: NDArray[np.int32]) -> Longs:
         pieces = fragment(free[CPU], devices, nodes.model, around.mix)

@@ -129,7 +129,7 @@ class Company:
         return tuple(number for number, term in enumerate(self.terms) if term.tags.items() <= tags.items())
 
     def shunners(self, tags: Mapping[str, str]) -> tuple[int, ...]:
-        """Those of them by which somebody keeps apart."""
+        """The terms among them by which some work keeps apart."""
         return tuple(number for number in self.carried(tags) if self.kept_apart[number]) if self.terms else ()
 
     # -- counts -------------------------------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ class DomainRoom:
         """Kinds of gangs that an empty domain was found to hold, by `engine.admission.submissions`."""
 
     def copy(self) -> DomainRoom:
-        """For a copy of the capacity: the tree is shared, room is counted anew when it is asked for."""
+        """The copy for a copy of the capacity: the tree is shared, room is counted anew on use."""
         return DomainRoom(self.tree)
 
     def rooms(self, capacity: Capacity, shape: Shape) -> DomainRooms:
@@ -260,7 +260,7 @@ class DomainRoom:
         return rooms
 
     def note(self, shape: Shape, rows: Ints, tasks: Ints) -> None:
-        """So many tasks of the shape were given back on these nodes, all at once, or taken where negative."""
+        """Note that so many tasks of the shape were given back on these nodes, all at once, or taken where negative."""
         self.shifted.append((request_of(shape), rows, tasks))
 
     def remember(self, kind: Hashable) -> None:
@@ -440,7 +440,7 @@ def _fitting(
 
 
 def _needed(tree: TopologyTree, room: Ints, level: int, narrower: int, want: int) -> Ints:
-    """For each domain of the level: the fewest domains of the narrower level in it whose room together is enough."""
+    """The fewest narrower domains whose room together is enough, for each domain of the level."""
     edges = tree.both_edges(level, narrower)
     sums = np.add.reduceat(room, edges)
     inside = tree.domain[level][edges]

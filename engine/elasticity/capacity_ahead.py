@@ -188,7 +188,7 @@ def _shares(shapes: tuple[Shape, ...], tasks: tuple[int, ...], pool: PoolSpec) -
 
 
 def whole_nodes(share: int) -> int:
-    """So many millionths of a node, rounded up to nodes."""
+    """That many millionths of a node, rounded up to nodes."""
     return -(-share // MILLION)
 
 

@@ -272,7 +272,7 @@ class OrderLimits:
         return "is out of stock" if refused else "has not delivered what was ordered"
 
     def take(self, pool: int, nodes: int, *, gang: bool) -> None:
-        """So many of it are ordered."""
+        """Count so many nodes of it as ordered."""
         self._ordered[pool] += nodes
         self._in_batch[pool] += 0 if gang else nodes
         self._nodes += nodes

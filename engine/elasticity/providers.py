@@ -105,7 +105,7 @@ class ProviderSignal(IntEnum):
     CALLED = 2
     """It has booted, and the head node has taken its call."""
     DROPPED = 3
-    """It has booted, and the head node had no time for it: it costs money and is of no use."""
+    """It has booted, and the head node dropped its call: it costs money and is of no use."""
     TAKEN = 4
     """It is gone."""
 
@@ -261,7 +261,7 @@ class MachinesGranted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutOfStock(msgspec.Struct, frozen=True, array_like=True):
-    """There are no more machines for the order."""
+    """The provider has no more machines for the order."""
 
     order: int
 
@@ -572,7 +572,7 @@ class SimulatedProvider(Provider):
         return self._due[0][0] if self._due else None
 
     def give_back(self, names: Iterable[str]) -> None:
-        """Nobody pays for what was never a node."""
+        """Give back machines that never became nodes, at no cost."""
 
     def take_reports(self, until_ms: int) -> list[Report]:
         self._look()
@@ -645,7 +645,7 @@ class SimulatedProvider(Provider):
             heappush(self._due, (at_ms + HEARD_EVERY_MS, _Due.BOOT_AGAIN, node))
 
     def _boot_ms(self, node: int) -> int:
-        """From grant to the full second at which its call is heard."""
+        """Time from the grant to the full second at which its call is heard."""
         capacity = self._state.capacity
         scaling = capacity.pools[capacity.pool[node]].scaling
         median, p95 = ScalingSpec(most=0).boot_ms if scaling is None else scaling.boot_ms

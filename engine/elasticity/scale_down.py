@@ -281,7 +281,7 @@ class _Plan:
         return TrialMove(row, shapes, claims)
 
     def _shapes(self, row: int) -> tuple[Shape, ...]:
-        """As it was placed; where its tree has quotas by pool, each group in the pool that it is in."""
+        """Shapes as it was placed; where its tree has quotas by pool, each group in the pool that it is in."""
         state = self._state
         w, a = state.workloads, state.allocations
         queue, shapes = w.queue[row], w.class_at(row).shapes
@@ -292,5 +292,5 @@ class _Plan:
         return tuple(shape.scored(profile) for shape in shapes) if profile else shapes
 
     def _count_in(self, move: TrialMove, sign: int) -> None:
-        """For others' bonds."""
+        """Count the tasks in for other work's bonds."""
         self._state.shift_company(move.row, sign, [(node, count) for _, node, count, _ in move.claims])

@@ -99,7 +99,7 @@ class Planner:
         self._expected = incoming(state)
         self._ordered_for = set(state.orders.workload)
         self._gangs = 0
-        """For which nodes are ordered."""
+        """Gangs for which nodes are ordered."""
         self._hopeless: set[tuple[tuple[Shape, ...], tuple[int, ...], bool]] = set()
         """(shapes, tasks of each group, young) of gangs that get no place in this scan."""
         self._on_its_way = False
@@ -243,7 +243,7 @@ class Planner:
         if len(lacking) > 1 and need.shapes[0].topology is None:
             parts += [[group] for group in lacking]
         placed: list[tuple[PlacementTrial, int]] = []
-        """With the nodes to be ordered."""
+        """Placement with the nodes to be ordered."""
         for part in parts:
             found = self._best_for_gang(need, part)
             if found is None and (part != lacking or len(parts) == 1):

@@ -137,7 +137,7 @@ def canonical(value: Any) -> bytes:
 Rank = Callable[[Numbers | slice], Numbers]
 """Numbers that order the rows at some positions."""
 FEW = 2_048
-"""So many are sorted outright."""
+"""Up to this many are sorted outright."""
 
 
 def window(size: int, ranks: Sequence[Rank], start: int, stop: int) -> Numbers:

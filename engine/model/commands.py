@@ -273,7 +273,7 @@ class SetScaling(Command, frozen=True, kw_only=True, tag="set_scaling"):
 
 
 class SetTargets(Command, frozen=True, kw_only=True, tag="set_targets"):
-    """From each of these times on the pool has at least so many nodes; in place of what was set before."""
+    """Set the minimum size of a pool from each of these times on, in place of earlier targets."""
 
     pool: str
     targets: tuple[tuple[int, int], ...] = ()

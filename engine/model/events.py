@@ -30,7 +30,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def versions(self) -> int:
-        """By how much it moves the state's version: how many single events it stands for."""
+        """The number of versions by which it moves the state: the single events it stands for."""
         return 1
 
 
@@ -290,7 +290,7 @@ class NodesGranted(Event, frozen=True, array_like=True, gc=False, tag=51):
 
 
 class OrderEnded(Event, frozen=True, array_like=True, gc=False, tag=52):
-    """Nothing more comes of it."""
+    """The order is over: nothing more comes of it."""
 
     order: int
     how: int
@@ -347,7 +347,7 @@ class PoolScalingSet(Event, frozen=True, array_like=True, gc=False, tag=58):
 
 
 class DemandNoted(Event, frozen=True, array_like=True, gc=False, tag=59):
-    """So many nodes of the pool are in use or waited for, more than before in that hour."""
+    """The nodes of the pool in use or waited for, more than before in that hour."""
 
     pool: int
     """Row of the pool."""
@@ -464,7 +464,7 @@ class Dated(Event, frozen=True, array_like=True, gc=False, tag=82):
     what: int
     """Code of the transition: the last of its kind in the workload's history."""
     at_ms: int
-    """Not after the clock."""
+    """Time of the change, not after the clock."""
 
 
 class Parked(Event, frozen=True, array_like=True, gc=False, tag=83):
@@ -487,7 +487,7 @@ class OutsideSaid(Event, frozen=True, array_like=True, gc=False, tag=85):
     rows: bytes
     """int32 workload rows."""
     words: tuple[str, ...]
-    """One for each; empty: it says nothing."""
+    """One word for each; empty: it gives none."""
 
 
 class Reestimated(Event, frozen=True, array_like=True, gc=False, tag=86):
@@ -543,8 +543,7 @@ class Intended(Event, frozen=True, array_like=True, gc=False, tag=90):
 
     number: int
     token: str
-    """Nobody else's, and of no second intent but one that carries the same again: by it a job that was submitted is
-    found again."""
+    """Unique, except that an intent carried again keeps it: a submitted job is found again by it."""
     command: bytes
     """MessagePack of the command: `engine.state.intents.wanted` reads it."""
 
@@ -577,7 +576,7 @@ class IntentReopened(Event, frozen=True, array_like=True, gc=False, tag=92):
 
 
 class IntentSettled(Event, frozen=True, array_like=True, gc=False, tag=93):
-    """Nothing more is done about it."""
+    """The intent is settled: nothing more is done about it."""
 
     number: int
     phase: int
@@ -599,8 +598,9 @@ class IntentAnswered(Event, frozen=True, array_like=True, gc=False, tag=95):
 
 
 class DowntimeBegan(Event, frozen=True, array_like=True, gc=False, tag=97):
-    """From now on nobody decided: no engine ran, or it stood still. It is recorded afterwards, with what ended by
-    itself meanwhile."""
+    """A downtime began: no engine ran, or it stood still. It is recorded afterwards, with the ends of work
+    meanwhile.
+    """
 
 
 class DowntimeEnded(Event, frozen=True, array_like=True, gc=False, tag=98):
@@ -618,7 +618,7 @@ class ClockHeld(Event, frozen=True, array_like=True, gc=False, tag=99):
 
 
 class SubmittedMany(Event, frozen=True, array_like=True, gc=False, tag=40):
-    """They take the next workload rows, in order. Only such as `engine.admission.submissions.is_usual`."""
+    """Usual workloads (`engine.admission.submissions.is_usual`). They take the next rows, in order."""
 
     workloads: tuple[WorkloadSpec, ...]
 
@@ -756,7 +756,7 @@ _decoder = msgspec.msgpack.Decoder(list[AnyEvent])
 
 
 def encode(events: list[AnyEvent]) -> bytes:
-    """One journal batch."""
+    """Encode one journal batch."""
     return _encoder.encode(events)
 
 

@@ -48,7 +48,7 @@ class PastRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     started_ms: int
     ended_ms: int
     finished: bool
-    """It ended by itself and well."""
+    """True if it ended by itself and well."""
 
 
 def stem(name: str) -> str:
@@ -192,7 +192,7 @@ class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int
     in_doubt: int
     items: tuple[IntentView, ...]
-    """Those under way first, each group with the newest first."""
+    """The intents, those under way first, each group with the newest first."""
 
 
 class IntentWord(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +211,7 @@ class FarLook(msgspec.Struct, frozen=True, kw_only=True):
     shows: str = ""
     """"done" or "undone" where that is all that can be; empty where it shows neither."""
     since_ms: int = 0
-    """From when on its controller runs; 0: it does not say."""
+    """Start of its controller; 0: it does not say."""
     since_by: str = ""
     """The source of that time."""
     error: str = ""

@@ -497,7 +497,7 @@ class Burn(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     within_ms: int
     objective_permille: int
-    """So much of its work should start within that time."""
+    """The share of its work that should start within that time."""
     hour: BurnWindow
     six_hours: BurnWindow
 
@@ -568,9 +568,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     watched: int = 0
     """Nodes that agents call from."""
     suspect: int = 0
-    """Those of them that are silent and not declared lost yet."""
+    """The watched nodes that are silent and not declared lost yet."""
     mass_suspicion: bool = False
-    """They are so many that it may be the network: few are declared lost at a time."""
+    """True if there are so many that it may be the network: few are declared lost at a time."""
     cost_microusd_hour: int = 0
     """Cost of all nodes now."""
     idle_microusd_hour: int = 0
@@ -677,7 +677,7 @@ class PoolFragmentation(msgspec.Struct, frozen=True, kw_only=True):
     free_milli: int
     """Free milli-GPU on nodes that take anybody's work."""
     ppm: int | None
-    """As of the cell; None when no task of the mix may go there."""
+    """Fragmentation as for the cell; None when no task of the mix may go there."""
 
 
 class ShapeFragmentation(msgspec.Struct, frozen=True, kw_only=True):
@@ -791,7 +791,7 @@ class ConsolidationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     unblock: str = ""
     """Id of a waiting workload that is to start."""
     free_nodes: int = 0
-    """So many nodes of the pool are to be empty, those that are already included."""
+    """The number of nodes of the pool that are to be empty, including those that already are."""
     pool: str = ""
     max_moves: int = 0
     """Most workloads to move; 0: as many as a plan ever moves."""

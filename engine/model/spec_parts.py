@@ -102,7 +102,7 @@ class Autoscaling(Spec, frozen=True, kw_only=True):
     """The rules by which the cell orders nodes and gives them back. Times in milliseconds."""
 
     enabled: bool = True
-    """Nothing is ordered or given back by itself while it is false."""
+    """While false, no node is ordered or given back automatically."""
     scan_every_ms: int = 10_000
     scale_up_after_ms: int = 30_000
     """Minimum wait for capacity before nodes are ordered for a workload."""
@@ -125,7 +125,7 @@ class Autoscaling(Spec, frozen=True, kw_only=True):
     scale_down_after_ms: int = 10 * MINUTE_MS
     """Minimum time in that condition."""
     settle_after_add_ms: int = 10 * MINUTE_MS
-    """Nothing of a pool is given back so soon after it got nodes."""
+    """Minimum time between a pool's new nodes and its next scale-down."""
     most_at_once: int = 10
     """Nodes with work on them given back in one scan. Empty ones are not counted."""
     most_lost_ms: int = 5 * MINUTE_MS
@@ -199,7 +199,9 @@ def check_autoscaling(settings: Autoscaling, where: str) -> None:
 
 
 def changed_settings(was: Autoscaling, preset: str, changes: Mapping[str, object]) -> Autoscaling:
-    """As the preset says, or as it was, with these fields changed. Raises SpecError naming the preset or the field."""
+    """The preset, or the present settings, with these fields changed. Raises SpecError naming the preset or the
+    field.
+    """
     if preset and preset not in PRESETS:
         raise SpecError("preset", f"there is no '{preset[:64]}'", f"Use one of: {', '.join(PRESETS)}")
     for field in changes:
@@ -227,11 +229,13 @@ class HealthSettings(Spec, frozen=True, kw_only=True):
     suspect_after_ms: int = 40_000
     """A node not heard of for so long takes no new work; what runs there goes on."""
     grace_ms: int = 20_000
-    """It is lost, and its work goes elsewhere, when it stays silent so much longer."""
+    """Further silence after which the node is lost and its work goes elsewhere."""
     mass_permille: int = 50
-    """With more of the watched nodes suspect at once it may be the network: then few are declared lost at a time."""
+    """Share of watched nodes suspect at once above which it may be the network: then few are declared lost at a
+    time.
+    """
     mass_lost_permille: int = 10
-    """Those few: so many of the watched nodes, at least one, in any 10 seconds."""
+    """That limit: share of the watched nodes, at least one, in any 10 seconds."""
     flaps: int = 3
     """A node that was lost so often within `flap_window_ms` comes back cordoned. 0: never."""
     flap_window_ms: int = HOUR_MS
@@ -416,7 +420,7 @@ def check_run(run: RunSpec, where: str) -> None:
 
 
 def shown(run: RunSpec | None) -> RunSpec | None:
-    """As others may see it: what somebody put into the environment may be a secret all the same."""
+    """The spec as others may see it: values of the environment may be secrets."""
     return msgspec.structs.replace(run, env=dict.fromkeys(run.env, "")) if run is not None and run.env else run
 
 
@@ -463,7 +467,7 @@ class ServiceSpec(Spec, frozen=True, kw_only=True):
     tolerance_permille: int = 100
     """The number stays while use is so near to the target, as a part of the target."""
     stabilise_ms: int = 300_000
-    """It goes down only to the largest number that was wanted during so long a time."""
+    """Window of a scale-down: it goes only to the largest number that was wanted during this time."""
     simulated_load: tuple[tuple[int, int], ...] = ()
     """(cell ms, load in permille of one replica's request), linear between: what the simulated executor has the
     replicas share. Empty: by what is reported of them."""

@@ -211,7 +211,7 @@ class QueueSpec(Spec, frozen=True, kw_only=True):
     """Objective: its work, and that of the queues below, starts within this time after it could. 0: none. Decisions do
     not go by it; it is measured (`engine.state.objectives`)."""
     objective_permille: int = 950
-    """So much of it should."""
+    """The share of its work that should start in that time."""
 
 
 class PriorityClassSpec(Spec, frozen=True, kw_only=True):
@@ -260,7 +260,7 @@ class Settings(Spec, frozen=True, kw_only=True):
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
-    """Everything that defines a cell before any work is submitted."""
+    """The definition of a cell before any work is submitted."""
 
     name: str = "cell"
     pools: tuple[PoolSpec, ...] = ()
@@ -299,9 +299,9 @@ class Affinity(Spec, frozen=True, kw_only=True):
 
 CapacityType = Literal["", "on-demand", "spot", "spot-first"]
 SPOT_TYPES = ("spot", "spot-first")
-"""Those of which no task begins on an on-demand machine."""
+"""Capacity types of which no task begins on an on-demand machine."""
 FLEXIBLE_TYPES = ("", "spot-first")
-"""Those that a deadline may turn to "on-demand"."""
+"""Capacity types that a deadline may turn to "on-demand"."""
 
 
 class TaskGroup(Spec, frozen=True, kw_only=True):
@@ -426,7 +426,9 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     qos: Qos = "guaranteed"
     """Guaranteed work is only on nodes that are not overcommitted. Best effort asks for room, and is promised none."""
     service: ServiceSpec | None = None
-    """It has no end, and as many tasks as its load takes: `count` and `min_count` of its group are set by this."""
+    """For a service: it has no end, and as many tasks as its load needs. `count` and `min_count` of its group are set
+    by this.
+    """
     simulated_usage_permille: int = 0
     """CPU and memory that its tasks use in the simulated executor, as a part of their request; 0: nobody knows."""
     run: RunSpec | None = None
@@ -447,7 +449,7 @@ class WorkloadState(IntEnum):
     SUSPENDED = 7
     """Taken off its nodes by a person, its work kept, until resumed."""
     WAITING = 8
-    """For other workloads, for its start time, or for a retry."""
+    """It waits for other workloads, for its start time, or for a retry."""
 
     @property
     def terminal(self) -> bool:
@@ -459,7 +461,7 @@ class WorkloadState(IntEnum):
 
 
 class NodeState(IntEnum):
-    """Only READY nodes take new work."""
+    """The state of a node. Only READY nodes take new work."""
 
     READY = 0
     CORDONED = 1
@@ -471,7 +473,7 @@ class NodeState(IntEnum):
     BOOTING = 5
     """Granted by a provider and paid for; it has not called yet."""
     SUSPECT = 6
-    """Not heard of for a while. Its work goes on, as far as anybody knows."""
+    """Silent for a while. Its work is assumed to go on."""
 
     @property
     def label(self) -> str:
@@ -657,7 +659,7 @@ def _check_limit(spec: WorkloadSpec, group: TaskGroup, where: str) -> None:
 
 
 def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
-    """Everything that can be checked without knowing the cell. Raises SpecError naming the field."""
+    """Check everything that does not depend on the cell. Raises SpecError naming the field."""
     check_id(spec.id, f"{where}.id")
     if len(spec.name) > MAX_NAME:
         raise SpecError(f"{where}.name", f"{len(spec.name)} characters", f"Give at most {MAX_NAME}")

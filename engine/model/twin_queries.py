@@ -44,7 +44,7 @@ class AskStart(Spec, frozen=True, kw_only=True, tag_field="ask", tag="start"):
     seeds: int = 20
     seed: int = 0
     arrivals: bool = True
-    """As in WhatIf. Without them starts are foretold too early where later work goes first."""
+    """As in WhatIf. Without them starts are forecast too early where later work goes first."""
 
 
 class AskRun(Spec, frozen=True, kw_only=True, tag_field="ask", tag="run"):
@@ -65,7 +65,7 @@ class AskOptions(Spec, frozen=True, kw_only=True, tag_field="ask", tag="options"
     """The outcome of each of these options, if it alone were submitted now. Nothing is submitted."""
 
     workloads: tuple[WorkloadSpec, ...]
-    """One for each option. With `not_before_ms` it is an option for later."""
+    """One workload for each option. With `not_before_ms` it is an option for later."""
     run_ms: tuple[tuple[int, ...], ...]
     """Run time of each: likely times in ascending order, a single one where it is known."""
     horizon_ms: int = 24 * HOUR_MS
@@ -159,7 +159,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag
     seeds: int
     """Seeds that the figures rest on."""
     edits: tuple[str, ...]
-    """As they were understood, in text."""
+    """The edits as they were understood, in text."""
     figures: tuple[Figure, ...]
     """Figures of the cell first, then of queues, then of tenants; those of a queue or tenant only where there is
     something.
@@ -193,7 +193,7 @@ class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer
     """State of the workload at the question. Only work that has not started and has not ended has an estimate."""
     start: Start | None
     soonest_ms: int | None
-    """If nothing new arrives, the least over the seeds; null: not within the horizon."""
+    """The earliest start over the seeds if nothing new arrives; null: not within the horizon."""
     arrivals: bool
     drivers: tuple[Driver, ...]
     """Most frequent first."""
@@ -214,7 +214,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     end_p50_ms: int | None
     """Null with fewer than `engine.model.quantities.MIN_RUNS` runs, and where half of them do not see its end."""
     cost: Interval
-    """To its end, or as far as the horizon goes."""
+    """Cost to its end, or as far as the horizon goes."""
     reason: str
     """The primary reason why it does not start now, in words; empty when it starts."""
 
@@ -253,7 +253,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     run_ms: int
     """The work that was drawn for it, at the speed of all its tasks."""
     cost_microusd: int
-    """Up to its end, or as far as was looked."""
+    """Cost up to its end, or as far as it was run."""
     placed: tuple[Placing, ...]
     """The nodes on which it started."""
     stops: int
@@ -268,11 +268,13 @@ class OptionTrial(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: bool
     """True if more work arrived at the recent rate."""
     attempts: tuple[Attempt, ...]
-    """By seed, the first of the ask first."""
+    """One attempt for each seed, in the order of the question."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="options"):
-    """In the order of the ask. Every option has the same seeds, hence the same draws for all other work."""
+    """The options in the order of the question. Every option has the same seeds, hence the same draws for all other
+    work.
+    """
 
     version: int
     at_ms: int
@@ -288,7 +290,7 @@ Answer = Outlook | StartEstimate | DryRun | Options
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True):
-    """As an error of `engine.model.errors` goes over a wire."""
+    """An error of `engine.model.errors`, as sent over a wire."""
 
     code: str
     problem: str

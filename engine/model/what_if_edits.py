@@ -89,7 +89,7 @@ class FailNodesEdit(Edit, frozen=True, kw_only=True, tag="fail_nodes"):
 
     nodes: Nodes
     for_ms: int = 0
-    """They are back after so long; 0: never."""
+    """Time until they are back; 0: never."""
 
 
 class ShockEdit(Edit, frozen=True, kw_only=True, tag="shock"):
@@ -281,7 +281,7 @@ class _Reader:
         return int(word)
 
     def ids(self, what: str) -> tuple[str, ...]:
-        """Everything that is left, separated by commas or blanks."""
+        """All remaining words, separated by commas or blanks."""
         found = tuple(part for word in self.words for part in word.split(",") if part)
         if not found:
             self.fail(f"{what} is missing")

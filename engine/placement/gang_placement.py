@@ -358,8 +358,9 @@ def usable_bookings(state: State, row: int) -> tuple[int, ...]:
 
 
 def counts_in_quota(state: State, row: int, shapes: tuple[Shape, ...], *, borrow: bool) -> tuple[int, ...] | None:
-    """As many tasks of each group as quota allows, from the fewest it can start with up to all; None if even the fewest
-    are too many."""
+    """The number of tasks of each group that quota allows, from the fewest it can start with up to all; None if even
+    the fewest are too many.
+    """
     queue = state.workloads.queue[row]
     workload_class = state.workloads.class_at(row)
     wanted = state.counts_wanted(row)
@@ -422,7 +423,7 @@ def spared(state: State, row: int, nodes: Container[int]) -> list[Claim] | None:
 
 
 def _leaves(state: State, row: int, gone: frozenset[int]) -> bytes:
-    """Those of the lost nodes that the workload had tasks on."""
+    """The lost nodes that the workload had tasks on."""
     a = state.allocations
     own = {a.node[i] for i in a.of_workload(state.workloads.first_allocation[row])}
     return array("i", sorted(own & gone)).tobytes()

@@ -461,7 +461,7 @@ def _spread(
 def spread_over(
     capacity: Capacity, group: int, shape: Shape, left: int, claims: list[Claim], rows: Ints, room: Ints
 ) -> int:
-    """As `extend` for a group that is spread, on these nodes alone."""
+    """Place as `extend` does for a group that is spread, on these nodes alone."""
     return _spread(capacity, group, shape, left, claims, rows, room)
 
 
@@ -494,7 +494,7 @@ def by_score(capacity: Capacity, shape: Shape, rows: Ints) -> Ints:
 
 
 def _scored(capacity: Capacity, group: int, shape: Shape, left: int, claims: list[Claim]) -> int:
-    """One task after the other on the node with the best score."""
+    """Place one task after the other on the node with the best score."""
     mine: list[Claim] = []
     while left:
         rows = _sample(capacity, shape)

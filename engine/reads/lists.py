@@ -537,7 +537,7 @@ def ordered(kind: Kind, source: RowSource, rows: Numbers, sort: tuple[str, ...],
 
 
 def _ranks(source: RowSource, name: str, descending: bool) -> list[Rank]:
-    """By what the column is sorted."""
+    """The sort key of the column."""
     index = source.indexes.get(name)
     if index is not None and index.covers:
         ranks: list[Rank] = [partial(index.words, number) for number in range(WORDS)] + [index.rank]

@@ -37,7 +37,7 @@ AT_ONCE = 100_000
 
 
 class GaugeReading(NamedTuple):
-    """One look. Arrays are copies: nothing changes after it was taken."""
+    """One look at the cell. Arrays are copies and do not change."""
 
     since_ms: int
     """Time of the look before. What happened in [since, now) is told."""
@@ -377,7 +377,7 @@ class Heat:
         return len(rows), tuple(tiles)
 
     def _ordered(self, rows: Numbers) -> Numbers:
-        """By rack, as racks are shown; in a rack the oldest first."""
+        """The nodes by rack, as racks are shown; in a rack the oldest first."""
         return rows[np.argsort(self._division("rack").tile_of[rows], kind="stable")]
 
     def _domains(self, here: Numbers, request: HeatRequest) -> tuple[int, tuple[HeatTile, ...]]:
@@ -445,7 +445,7 @@ def _way(key: int, size: int, depth: int) -> tuple[int, ...]:
 
 
 def _natural(name: str) -> tuple[bool, list[tuple[int, str]]]:
-    """As people count: r2 before r10. What has no name comes last."""
+    """The sort key of a name as people count: r2 before r10. An empty name comes last."""
     return not name, [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]
 
 

@@ -379,7 +379,7 @@ class QueueBlockers:
 
     @cached_property
     def _in_quota(self) -> list[tuple[Shape, ...]]:
-        """Those of them that quota allows, with the fewest tasks it can start with."""
+        """The ways that quota allows, with the fewest tasks it can start with."""
         return [shapes for shapes in self._ways if self._lack(shapes) is None]
 
     def _lack(self, shapes: tuple[Shape, ...]) -> Lack | None:
