@@ -405,7 +405,7 @@ class CandidateOrder:
         self._enter_unit(lane.unit)
 
     def leave_out(self, queue: int) -> None:
-        """Nothing more of this queue."""
+        """Drop the rest of this queue."""
         for lane in self._lanes.values():
             if lane.queue == queue:
                 lane.candidates.clear()

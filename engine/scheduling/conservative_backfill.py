@@ -163,7 +163,9 @@ class SlotTimeline:
         return claims
 
     def hold(self, workload_class: WorkloadClass, length_ms: int) -> int | None:
-        """Only now and the steps that follow a lack of slots can be the first from which enough are free."""
+        """Hold the slots. Only now and the steps that follow a lack of slots can be the first from which enough are
+        free.
+        """
         times, tasks = self._times, workload_class.tasks
         lacking = np.flatnonzero(self._free[: self._size] < tasks)
         begins = times[np.concatenate((_FIRST, lacking + 1))]
@@ -445,7 +447,7 @@ class NodeTimeline:
         *,
         best: bool,
     ) -> list[Claim] | None:
-        """One group after the other; what they take comes off `free`."""
+        """Place one group after the other; their claims come off `free`."""
         shapes, counts = workload_class.shapes, workload_class.counts
         places = np.arange(len(self._nodes))
         claims: list[Claim] = []
@@ -586,15 +588,16 @@ def _instance(numbers: list[int], kind: int) -> int:
 
 
 def windows(times: Ints, enough: Mask, length_ms: int) -> Ints:
-    """Those of the times from which every step is `enough` for that long. The last step lasts for good."""
+    """The times from which every step is `enough` for that long. The last step lasts for good."""
     lacking = np.flatnonzero(~enough)
     end = np.append(times[lacking], np.iinfo(np.int64).max)[np.searchsorted(lacking, np.arange(len(times)))]
     return times[enough & (end - times >= length_ms)]
 
 
 class ConservativePass:
-    """One look at all that waits, in order. Stops as soon as nothing more can start: promises that no start depends on
-    are not worked out."""
+    """One pass over all waiting work, in order. It stops as soon as nothing more can start: promises that no start
+    depends on are not worked out.
+    """
 
     def __init__(
         self, state: State, memory: CycleMemory, admission: Admission, binder: Binder, preemptor: Preemptor

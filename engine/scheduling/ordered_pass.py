@@ -87,7 +87,7 @@ class Batches:
         self._size = MIN_SIZE
         """Candidates drawn for the next batch: more after each that started as a whole."""
         self._plain: dict[int, bool] = {}
-        """By class row, whether nothing but room, quota and order decides about it."""
+        """True by class row if room, quota and order alone decide about it."""
 
     def rush(self) -> BatchCandidates | None:
         """All that waits, where nobody has looked at any of it before, nothing but room may keep one of them from
@@ -322,7 +322,7 @@ class OrderedPass:
         self._refused: set[int] = set()
         """Kinds of which nothing more starts."""
         self._kinds_fare_alike = not preemptor.anyone_preempts() and not state.bookings.reservations
-        """No queue or priority gets nodes that others of the kind do not."""
+        """True if no queue or priority gets nodes that others of the kind do not."""
         self._one_by_one = binder.max_at_once < 2
         self._started: Order | None = None
         """The last that started, until it is known who was next."""

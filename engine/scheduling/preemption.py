@@ -259,7 +259,7 @@ def _shift_on_nodes(state: State, row: int, sign: int) -> None:
 
 
 class _Search:
-    """One preemptor in search of its victims."""
+    """A preemptor's search for its victims."""
 
     def __init__(
         self, state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
@@ -394,7 +394,7 @@ class _Search:
     # -- who, and at what cost ----------------------------------------------------------------------------------------
 
     def _candidates(self, sources: Sources) -> VictimCandidates | None:
-        """Everybody who may be a victim; None when nobody may."""
+        """The possible victims; None when there are none."""
         w = self.state.workloads
         rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
         rows = rows[view(w.preempting)[rows] == NONE]
@@ -459,7 +459,7 @@ class _Search:
         return np.asarray(view(w.rated)[rows] + np.maximum(slowed, 1))
 
     def _thrashed(self, rows: Rows) -> Rows:
-        """Those that were preempted so often lately that only a higher priority may do it again."""
+        """Workloads preempted so often lately that only a higher priority may do it again."""
         w = self.state.workloads
         marks = np.zeros(len(rows), bool)
         for i in np.flatnonzero(view(w.evictions)[rows] >= THRASH).tolist():
@@ -536,8 +536,9 @@ class _Search:
                 state.shift_company(row, 1)
 
     def _bound_by(self, candidates: VictimCandidates) -> list[int]:
-        """Those who may be victims and count for the bonds of the preemptor: the nodes that they bar are looked at as
-        if they were gone, because they may be."""
+        """Possible victims that count for the bonds of the preemptor. The nodes that they bar are looked at as if they
+        were gone, because they may be.
+        """
         terms = self.shapes[0].terms
         if terms is None:
             return []

@@ -141,7 +141,7 @@ class VictimField:
         self.numbers: Rows = device_numbers(capacity) if self.any_shares else np.empty(0, np.int64)
         """Every device with nobody gone, as a number of `engine.capacity.mig`."""
         self._numbers = self.numbers.copy()
-        """With everybody opened gone."""
+        """Device numbers with all opened candidates gone."""
 
     def _add_dimensions(self, shapes: list[Shape]) -> None:
         c = self.capacity
@@ -294,16 +294,16 @@ class Detail:
         self.shares = field.burden[pieces] if field.any_shares else np.zeros(len(pieces), np.int64)
         self.amounts = field.amounts(pieces)
         self.usable = np.stack([usable[nodes] for usable in field.usable], axis=1)
-        """By node and ask."""
+        """True by node and request if it may be used."""
         self.base = np.stack([free[nodes] for free in field.base], axis=1)
-        """By node and dimension: what is free with nobody gone."""
+        """Free capacity with nobody gone, by node and dimension."""
         self.free: list[list[int]] = self.base.tolist()
         self.slots: list[tuple[int, ...]] = list(
             zip(*(slots[nodes].tolist() for slots in field.base_slots), strict=True)
         )
         self.wants = field.wants
         self._only_wants = [want for _, want in field.wants[0]] if self.asks == 1 else None
-        """With one ask every dimension is wanted, and every node usable."""
+        """True with one request: every dimension is wanted, and every node usable."""
         self._units = list(field.units.items())
         self._pools: list[int] = view(field.capacity.pool)[nodes].tolist()
         devices = np.zeros(len(pieces), np.int64)
@@ -393,7 +393,7 @@ class Detail:
         return [row for row, gone in zip(self.rows, self.gone, strict=True) if gone]
 
     def costliest(self) -> list[int]:
-        """Those that are gone, the costliest first, the oldest of equals."""
+        """The chosen victims, the costliest first, the oldest of equals."""
         gone = [gang for gang, gone in enumerate(self.gone) if gone]
         return sorted(gone, key=lambda gang: (-self.cost[gang], gang))
 

@@ -104,7 +104,7 @@ def cheapest(
 
 
 class _Selection:
-    """One search among everybody opened."""
+    """One search among all opened candidates."""
 
     def __init__(self, field: VictimField, limits: VictimLimits | None, fits: Fits | None) -> None:
         self.field = field
@@ -400,9 +400,9 @@ class _Core:
         self._best = [gang for gang in self._order if detail.gone[gang]]
         self._worth: tuple[float, int, list[int]] = self._worth_of(self._best) if known else (np.inf, 0, [])
         self._least = detail.copy()
-        """With those gone that are decided to go."""
+        """The detail with the decided victims gone."""
         self._most = detail.copy()
-        """With the undecided gone too."""
+        """The detail with the undecided gone too."""
         for gang in self._order:
             if detail.gone[gang]:
                 self._least.restore(gang)
@@ -513,8 +513,9 @@ def cheapest_in_one(
     limits: Callable[[], VictimLimits | None] = lambda: None,
     fits: Fits | None = None,
 ) -> list[int] | None:
-    """As `engine.scheduling.victims.cheapest`, for a request that fits only into one domain. `domains`: that of every
-    node; `limits` makes a fresh count for each search."""
+    """The cheapest set for a request that fits only into one domain. `domains`: that of every node; `limits` makes a
+    fresh count for each search.
+    """
     field = VictimField(capacity, requests, asks, quotas, candidates)
     if len(_feasible(field, domains)) and field.quotas_met() and (fits is None or fits([])):
         return []

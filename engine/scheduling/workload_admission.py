@@ -128,8 +128,7 @@ class Elastic:
         return donated
 
     def _needed(self, donated: list[Donated], shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> list[Donated]:
-        """Those of the tasks, given back on the capacity, without which the gang does not fit; the others are taken
-        again."""
+        """The tasks, given back on the capacity, without which the gang does not fit; the others are taken again."""
         needed = []
         for donor, claim in reversed(donated):
             self._take_again(donor, claim)

@@ -154,7 +154,7 @@ class Budgets(Table):
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def spent_grains(self, row: int, now_ms: int) -> int:
-        """In the present window."""
+        """Spending in the present window."""
         return self.meters.amount(row, now_ms) - self.meters.amount_before(row, now_ms // self.meters.period[row])
 
     def stage_at(self, row: int, now_ms: int) -> BudgetStage:

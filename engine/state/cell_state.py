@@ -46,7 +46,7 @@ def members(spec: ArraySpec) -> range:
 
 
 class State(Table):
-    """Everything the engine knows, in tables and a few scalars."""
+    """The whole state of a cell, in tables and a few scalars."""
 
     columns = ("cell", "policy", "version", "now_ms", "settings")
 
@@ -295,7 +295,7 @@ class State(Table):
             self.caps.count(row, sign)
 
     def count_bound(self, priority: int, queue: int, cls: int, tenant: int, more: int) -> None:
-        """So many more workloads of the sort are placed or running; fewer, when negative."""
+        """Count so many more workloads of the sort as placed or running; fewer, when negative."""
         w = self.workloads
         counts = self.workloads_of_queue[queue]
         value = w.priority_value[priority]
@@ -435,7 +435,7 @@ class State(Table):
         self.arrivals.append(row)
 
     def dequeue(self, row: int) -> None:
-        """It waits for a start no longer. It may have been first, or promised its time: look again behind it."""
+        """Take it out of its pending group. It may have been first, or promised its time: look again behind it."""
         self.pending.discard(self.pending_key(row), row)
         self.reconsider.ask(Cause.LEFT)
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None

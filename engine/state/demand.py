@@ -112,7 +112,7 @@ NEEDED = -1
 
 
 class PoolSizing(Table):
-    """By pool row where not said otherwise."""
+    """Sizes of growing pools, by pool row where not said otherwise."""
 
     columns = ("demand", "last_hour", "targets", "unneeded")
 
@@ -131,7 +131,7 @@ class PoolSizing(Table):
         self.targets = {pool: [tuple(entry) for entry in entries] for pool, entries in self.targets.items()}
 
     def note_demand(self, pool: int, hour: int, nodes: int) -> None:
-        """So many nodes were asked for within that hour. Hours of which nothing is known count as the one before."""
+        """Record the demand of so many nodes in that hour. Hours without a record count as the one before."""
         demand = self.demand.setdefault(pool, [])
         last = self.last_hour.get(pool, hour)
         if demand and hour == last:
@@ -201,7 +201,7 @@ class Replicas(Table):
         self.seen.pop(row, None)
 
     def note(self, row: int, replicas: int, load: int, now_ms: int, stabilise_ms: int) -> None:
-        """From now on it should have so many, and its load takes `load`."""
+        """Set the wanted number of replicas, and the number that its load takes."""
         self.wanted[row] = replicas
         seen = self.seen.setdefault(row, [])
         if not seen or seen[-1][1] != load:

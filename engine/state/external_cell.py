@@ -108,7 +108,7 @@ class Caps(Table):
         self.set_of[row] = number
 
     def count(self, row: int, sign: int) -> None:
-        """It is placed, or leaves its nodes."""
+        """Count a workload in when it is placed, or out when it leaves its nodes."""
         for cap, amount in self.sets[self.set_number(row)]:
             self.used[cap] += sign * amount
 
@@ -129,7 +129,7 @@ class Caps(Table):
 
 
 def draw(state: State, row: int, draws: Sequence[Draw]) -> None:
-    """As `Caps.draw`, wherever the workload is."""
+    """Set the use of caps as `Caps.draw` does, in any state of the workload."""
     queued = state.workloads.state[row] == WorkloadState.QUEUED
     bound = state.is_bound(row)
     if queued:
@@ -165,7 +165,7 @@ class Outside(Table):
         return "" if said == SILENT else self.words.names[said]
 
     def forget(self) -> None:
-        """In a fork time goes on without the scheduler that said it."""
+        """Drop the words in a fork, where time goes on without that scheduler."""
         self.words = Names()
         self.word = array("i")
 
@@ -200,7 +200,7 @@ class PastRuns(Table):
         return super().dump() | {"runs": msgspec.to_builtins(self.runs)}
 
     def tell(self, runs: Iterable[PastRun], until_ms: int) -> None:
-        """In place of all that was told before."""
+        """Replace all earlier records."""
         self.runs, self.until_ms = list(runs), until_ms
 
 
@@ -283,12 +283,13 @@ def caps_told(state: State, event: ev.CapsTold) -> None:
 ENDED_KEPT = 500
 """Settled intents that are remembered, for people and for the gate, besides those in doubt."""
 DOUBTS_KEPT = 1000
-"""Those in doubt wait for a person: they do not go because much else was settled since."""
+"""Number of intents in doubt that are kept: they wait for a person, however many others were settled since."""
 WORDS_KEPT = 8
 """Statements kept of one intent: the last ones, with their times."""
 NAMED_KEPT_MS = 7 * DAY_MS
-"""For so long after its end a workload is still found by its token: Slurm has dropped the job by then (MinJobAge in
-slurm.conf, minutes as a rule)."""
+"""Time after its end for which a workload is still found by its token: Slurm has dropped the job by then (MinJobAge in
+slurm.conf, minutes as a rule).
+"""
 SWEEP_EVERY = 1000
 """Intents between two looks for tokens that nobody needs any more."""
 
@@ -297,7 +298,7 @@ class Phase(IntEnum):
     """The phase of an intent."""
 
     OPEN = 0
-    """Nothing of it is at the other scheduler."""
+    """It has not reached the other scheduler."""
     SENT = 1
     """Being carried there: it may have arrived."""
     ACCEPTED = 2
@@ -306,9 +307,9 @@ class Phase(IntEnum):
     REFUSED = 4
     """The other scheduler would not."""
     NEEDLESS = 5
-    """It was so already, or what it was about had gone."""
+    """It was so already, or its object had gone."""
     IN_DOUBT = 6
-    """Nobody can tell whether it happened: a person has to look."""
+    """It is not known whether it happened: a person has to look."""
     EXPIRED = 7
     """It could not be carried there in time; nothing of it was done."""
     UNDONE = 8
@@ -338,7 +339,7 @@ class IntentStatement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
-    """One wish, and what is known of it."""
+    """One wanted change, and its progress."""
 
     number: int
     token: str
@@ -372,7 +373,7 @@ class Intents(Table):
         self.issued = 1
         """The number that is given next; none is ever given twice."""
         self.open: dict[int, Any] = {}
-        """Those that are not settled, by number."""
+        """Intents that are not settled, by number."""
         self.ended: list[Any] = []
         """Settled ones, the newest last."""
         self.named: dict[str, str] = {}
@@ -393,14 +394,14 @@ class Intents(Table):
         return super().dump() | {name: plain(value, builtin_types=(bytes,)) for name, value in rows.items()}
 
     def found(self, number: int) -> Intent:
-        """One that is under way. Raises NotFoundError."""
+        """The intent under way of that number. Raises NotFoundError."""
         intent = self.open.get(number)
         if intent is None:
             raise NotFoundError(f"no intent {number} is under way", "It is settled, or never was")
         return msgspec.convert(intent, Intent)
 
     def known(self, number: int) -> Intent | None:
-        """One that is under way or was settled lately."""
+        """The intent of that number, under way or settled lately."""
         found = self.open.get(number) or next((each for each in self.ended if each.number == number), None)
         return None if found is None else msgspec.convert(found, Intent)
 
@@ -571,7 +572,7 @@ def _replace(state: State, number: int, **changed: Any) -> None:
 
 
 def replaced(intent: Intent, now_ms: int, **changed: Any) -> Intent:
-    """With what is said of it now among its words."""
+    """The intent with the new statement among its words."""
     new = msgspec.structs.replace(intent, changed_ms=now_ms, **changed)
     words = (*intent.words, IntentStatement(now_ms, new.phase, new.text))[-WORDS_KEPT:]
     return msgspec.structs.replace(new, words=words)

@@ -108,7 +108,7 @@ def _of_quota(state: State, requests: RequestColumns) -> list[str]:
 
 
 def _of_places(state: State) -> list[str]:
-    """No workload is lost or there twice: what is queued waits in its group, what is bound has allocations."""
+    """Check that each workload is in exactly one place: queued work waits in its group, bound work has allocations."""
     w = state.workloads
     found = []
     if len(w.row_of) != len(w.ids):

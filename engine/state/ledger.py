@@ -165,7 +165,7 @@ class Ledger(Table):
 
     def __init__(self) -> None:
         self.priced = False
-        """Some pool has had a price: until then there is nothing to keep."""
+        """True once some pool has had a price: until then there is nothing to keep."""
         self.rate = array("q")
         """By workload: micro-USD per hour charged now."""
         self.since = array("q")
@@ -293,7 +293,7 @@ class Ledger(Table):
             self.charge(state, row)
 
     def count_nodes(self, state: State, pool: int, more: int) -> None:
-        """So many nodes of the pool are paid for from now on; fewer, when negative."""
+        """Count so many more nodes of the pool as paid for; fewer, when negative."""
         self._shift_cost(pool, more * state.capacity.pools[pool].price_microusd_hour, state.now_ms)
 
     def set_price(self, state: State, pool: int, price: int) -> None:
@@ -330,7 +330,7 @@ class Ledger(Table):
     # -- workloads ----------------------------------------------------------------------------------------------------
 
     def enter(self, count: int) -> None:
-        """So many workloads are new."""
+        """Add so many new workloads."""
         columns = (
             self.rate, self.since, self.spent_whole, self.spent_rest, self.attempt_whole, self.attempt_rest,
             self.wasted_whole, self.wasted_rest,
@@ -355,7 +355,7 @@ class Ledger(Table):
             self._shift(state, row, self._rates(state, row), -1)
 
     def end_attempt(self, row: int) -> None:
-        """It is charged for nothing any more, or begins anew."""
+        """End the charges of an attempt."""
         if self.priced:
             whole, self.spent_rest[row] = divmod(self.spent_rest[row] + self.attempt_rest[row], GRAINS)
             self.spent_whole[row] += whole + self.attempt_whole[row]
@@ -465,7 +465,7 @@ class Ledger(Table):
     # -- many of one task at once -------------------------------------------------------------------------------------
 
     def charge_many(self, state: State, rows: Rows, nodes: Rows, classes: Sequence[int]) -> None:
-        """As `charge` of each, which has its one task on `nodes[i]`."""
+        """Call `charge` for each, with its one task on `nodes[i]`."""
         if not self.priced:
             return
         pools = view(state.capacity.pool)[nodes]
@@ -476,7 +476,7 @@ class Ledger(Table):
         self._shift_many(state, rows, pools, rates, np.full(len(rows), state.now_ms, np.int64))
 
     def end_many(self, state: State, rows: Rows, nodes: Rows, times: Rows) -> None:
-        """As `stop` and `end_attempt` of each at its time; times ascend."""
+        """Call `stop` and `end_attempt` for each at its time; times ascend."""
         if not self.priced:
             return
         rates = view(self.rate)[rows]

@@ -25,11 +25,11 @@ class OrderState(IntEnum):
     """The state of an order."""
 
     OPEN = 0
-    """Not all of its machines have been granted or refused."""
+    """Some of its machines have neither been granted nor refused."""
     FILLED = 1
     """All were granted."""
     CANCELLED = 2
-    """Not fulfilled in time, or not needed any more. What was granted of it stays."""
+    """Not fulfilled in time, or no longer needed. Granted machines stay."""
     REFUSED = 3
     """The provider has no such machines, or refused for another reason. What was granted of it stays."""
 
@@ -129,7 +129,7 @@ MIN_MASS = 5
 
 
 class Failures(Table):
-    """By node row. Only nodes of which there is something to say have an entry."""
+    """Failures by node row. Only nodes with a record have an entry."""
 
     columns = ("watched", "before", "losses", "repairs", "repair_until", "notes", "lost_at_ms")
 
@@ -299,7 +299,7 @@ class Usage:
             self._set(state, row, node, _simulated(state, row, counts, simulated), sum(counts.values()))
 
     def forget(self, state: State, row: int) -> None:
-        """It has left all its nodes."""
+        """Drop a workload that has left all its nodes."""
         for node in list(self.of.get(row, ())):
             self._drop(state, row, node)
 
@@ -337,7 +337,7 @@ class Usage:
 
 
 def memory_limit(state: State, node: int, permille: int) -> int:
-    """So much of the node's physical memory, MiB."""
+    """That part of the node's physical memory, MiB."""
     pool = state.capacity.pools[state.capacity.pool[node]]
     limit_mib: int = pool.physical_memory_mib * permille // 1000
     return limit_mib

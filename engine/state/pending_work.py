@@ -69,7 +69,7 @@ class PendingGroup:
             del self.rows[at]
 
     def discard_many(self, rows: list[int]) -> None:
-        """As `discard` of each. Cheap for those at the front."""
+        """Call `discard` for each. Cheap for those at the front."""
         if self.rows[self.front : self.front + len(rows)] == rows:
             self.front += len(rows)
             self._trim()
@@ -253,7 +253,7 @@ began."""
 
 
 def burns(state: State, now_ms: int) -> tuple[Burn, ...]:
-    """One for each queue with an objective, in the order of their definition."""
+    """The burn of each queue with an objective, in the order of their definition."""
     begin(state, now_ms)
     tree = state.queues
     if not tree.starts.of:

@@ -98,7 +98,7 @@ class Starts:
 
 
 def below(tree: QueueTree, vertex: int) -> Numbers:
-    """For every queue whether it is the vertex or below it."""
+    """Mask of the queues that are the vertex or below it."""
     return np.fromiter((vertex in path for path in tree.path), bool, len(tree.path))
 
 
@@ -439,7 +439,7 @@ class QueueTree(Table):
         return found
 
     def beyond(self, queue: int, charge: Charge) -> Lack | None:
-        """As `lack` when nothing is in use and nothing has burst: what is beyond that can never start."""
+        """The lack when nothing is in use and nothing has burst: such a charge can never start."""
         limited = self.limited[queue]
         for slot, quantity in charge:
             if not limited >> slot & 1:
@@ -580,8 +580,9 @@ class QueueTree(Table):
         quantities: Numbers,
         times: Numbers,
     ) -> None:
-        """As `give_back` of each in turn: queue rows, requests in the order of RESOURCES, cell times that ascend. For
-        trees without flavors."""
+        """Call `give_back` for each in turn: queue rows, requests in the order of RESOURCES, cell times that ascend.
+        For trees without flavors.
+        """
         # Averages change from one step of time to the next; within a step, only sums count.
         steps = [(at_ms << 2 * STEP_BITS) // self.half_life_ms for at_ms in times.tolist()]
         moved = np.cumsum(np.diff(np.array(steps), prepend=steps[0]) > 0)

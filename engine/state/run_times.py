@@ -34,7 +34,7 @@ _NO_LIMIT = 2**62
 Whole = Numbers
 """Integers, one for each of several workloads."""
 Parts = np.ndarray[Any, np.dtype[np.float64]]
-"""From 0 to 1."""
+"""Shares from 0 to 1."""
 
 
 class RunTimes(Protocol):
@@ -154,12 +154,12 @@ UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
 
 
 def _enough(found: dict[tuple[int, int], list[int]], least: int) -> dict[tuple[int, int], array[int]]:
-    """Those with so many values, in ascending order."""
+    """The groups with so many values, in ascending order."""
     return {key: array("q", sorted(values)) for key, values in found.items() if len(values) >= least}
 
 
 def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], array[int]]:
-    """With OF_LIMIT, the less of it the more values there are."""
+    """The values mixed with OF_LIMIT, the less of it the more values there are."""
     return {
         key: array("q", sorted(values if len(values) >= MIN_SAMPLES else values * AS_OF_LIMIT + OF_LIMIT.tolist()))
         for key, values in found.items()
@@ -167,10 +167,11 @@ def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], arr
 
 
 class HistoricRunTimes(RunTimes):
-    """From the runs that have finished in this cell: of the same request in the same queue, else, as a part of the
+    """Run times from the finished runs of this cell: of the same request in the same queue; else, as a part of the
     owner's estimate, of the same queue and tenant, of the queue, of the cell. Where another scheduler decides, first of
-    all of the same name, team and tenant; and what its accounting remembers from before the cell counts too. Work that
-    still runs is not seen, so long runs are under-represented while they go on."""
+    all of the same name, team and tenant; and earlier runs from its accounting count too. Running work is not seen, so
+    long runs are under-represented while they go on.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -265,7 +265,7 @@ MIN_DOWNTIME_MS = 5 * 60_000
 MAX_DOWNTIME_MS = 7 * 86_400_000
 """After a longer one the host's clock is not believed without being asked to."""
 MAX_CLOCK_ERROR_MS = 5_000
-"""By so much a host's clock may be behind the journal without a word: another host's may differ so much."""
+"""Lag of a host's clock behind the journal that is tolerated silently: clocks of two hosts may differ so much."""
 KEPT = 100
 
 
@@ -298,7 +298,7 @@ def ended(state: State, event: ev.DowntimeEnded) -> None:
 
 
 def clock_held(state: State, event: ev.ClockHeld) -> None:
-    """It is only on record: the state has no clock but the cell's own."""
+    """Change nothing: the event is only on record, as the state has no clock but the cell's own."""
 
 
 def resume(engine: Engine, host_ms: int, *, follow: bool) -> str:

@@ -76,7 +76,7 @@ class GangMove(NamedTuple):
 
     row: int
     nodes: tuple[int, ...]
-    """In the order in which they are to be filled."""
+    """Nodes in the order in which they are to be filled."""
 
 
 class MoveLayout(NamedTuple):
@@ -85,7 +85,7 @@ class MoveLayout(NamedTuple):
     nodes: frozenset[int]
     """Nodes of the goal."""
     relays: tuple[GangMove, ...]
-    """In the order in which they found their places."""
+    """Moved gangs in the order in which they found their places."""
 
 
 def plan(engine: Engine, request: ConsolidationRequest) -> Consolidation:
@@ -188,7 +188,7 @@ class _Planner:
         return sorted(rows, key=lambda r: (-w.band_at(r), -state.cell_share(w.class_at(r).request), r))[:MAX_GOALS]
 
     def _for_workload(self, row: int) -> tuple[ConsolidationPlan | None, str]:
-        """In the first of its variants that quota allows and moves make room for."""
+        """A plan in the first of its variants that quota allows and moves make room for."""
         state = self.state
         least = state.workloads.class_at(row).least
         why = "no node of the cell has what its tasks ask for"
@@ -469,7 +469,7 @@ def migration(to: dict[str, tuple[str, ...]]) -> cmd.Migrate:
 
 
 def _counted(count: int, one: str) -> str:
-    """As in "2 tasks of 8 GPU are"."""
+    """A number in words: "2 tasks of 8 GPU are"."""
     noun, _, rest = one.partition(" of ")
     return f"{count} {noun}{'' if count == 1 else 's'} of {rest} {'is' if count == 1 else 'are'}"
 

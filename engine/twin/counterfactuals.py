@@ -262,7 +262,7 @@ class _Search:
     # -- promises -----------------------------------------------------------------------------------------------------
 
     def shorter_estimate(self) -> Iterator[Counterfactual | None]:
-        """As long as it may run without delaying what was promised or reserved."""
+        """The longest estimate that would not delay promised or reserved work."""
         state = self.state
         workload_class = state.workloads.class_at(self.row)
         if workload_class.reservation or not self._may_be_copied():
@@ -292,7 +292,7 @@ class _Search:
             yield self._try(ChangeTrial("promise", text, (cmd.Hold(ids=(first,)),)))
 
     def unreserve(self) -> Iterator[Counterfactual | None]:
-        """One advance reservation less: the smallest first."""
+        """Cancel one advance reservation: the smallest first."""
         reservations = self.state.bookings.reservations
         for reservation in sorted(reservations, key=lambda r: (len(r.spec.nodes), r.booking)):
             name = reservation.spec.name
@@ -347,8 +347,9 @@ class _Search:
         return chosen if short <= 0 else []
 
     def more_quota(self) -> Iterator[Counterfactual | None]:
-        """As much more nominal quota of its queue as is lacking, at whichever vertex above; and again, when others
-        ahead of it took that."""
+        """Add the missing nominal quota of its queue, at whichever vertex above; and again, when others ahead of it
+        took that.
+        """
         added: dict[tuple[int, int], int] = {}
         after = self.state
         for _ in range(MAX_ROUNDS):
@@ -387,7 +388,7 @@ class _Search:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def uncordon(self) -> Iterator[Counterfactual | None]:
-        """As many of its cordoned nodes as it takes, those with most room for it first."""
+        """Uncordon as many nodes as it takes, those with most room for it first."""
         for span in self._homes():
             nodes = self._asleep_enough(span)
             if nodes:
@@ -576,7 +577,7 @@ class _Site:
         return self._names_at(int(nodes[np.flatnonzero(racks == rack)[0]]), ("zone", "block", "rack"))
 
     def _place_in(self, home: Span, shape: Shape) -> dict[str, str]:
-        """In the domain, down to the level that is required."""
+        """The place in the domain, down to the level that is required."""
         required = shape.topology.required if shape.topology is not None else None
         levels = LEVELS[: LEVELS.index(required or "node") + 1]
         return self._names_at(int(domain_room(self.capacity).tree.rows[home[0]]), levels)
@@ -600,7 +601,7 @@ class _Site:
 
 
 def _grown(wanted: list[tuple[_Site, int]]) -> ChangeTrial:
-    """So many new nodes on each site."""
+    """Edits for so many new nodes on each site."""
     edits: list[cmd.AnyCommand] = [cmd.AddPools(pools=(site.pool,)) for site, _ in wanted if site.is_new]
     nodes: list[NodeSpec] = []
     for site, count in wanted:

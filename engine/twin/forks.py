@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _RUNNING: set[Child] = set()
-"""Those this process has started and not seen end."""
+"""Children of this process that have not been seen to end."""
 
 Report = Callable[[bytes], None]
 """Sends one frame to the parent."""
@@ -61,15 +61,15 @@ class Child:
         self._buffer = bytearray()
         self._open = True
         self.over = False
-        """It has ended, and all it said was read."""
+        """True once it has ended and all its frames were read."""
         self.late = False
-        """It was ended because its time was up."""
+        """True if it was ended because its time was up."""
         self.exit_code: int | None = None
-        """As in subprocess: negative for a signal."""
+        """Exit code as in subprocess: negative for a signal."""
         _RUNNING.add(self)
 
     def fileno(self) -> int:
-        """For select: readable when there is something to read, or it has ended."""
+        """The pipe, for select: readable when there is something to read, or it has ended."""
         return self._pipe
 
     def frames(self) -> list[bytes]:

@@ -183,7 +183,7 @@ class Twins:
             return self.status(run_id)
 
     def runs(self) -> tuple[RunStatus, ...]:
-        """Those under way and the last that are over, newest first."""
+        """The runs under way and the last that are over, newest first."""
         return tuple(reversed(self._runs.values()))
 
     def close(self) -> None:

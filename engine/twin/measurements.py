@@ -37,7 +37,7 @@ class Focus(msgspec.Struct, frozen=True, array_like=True):
     ended_ms: int
     cost_microusd: int
     ran: bool
-    """It held nodes when the run began, and was not stopped since."""
+    """True if it held nodes when the run began, and was not stopped since."""
     reason: str = ""
     """The reason why it did not start at once."""
     freed_by: tuple[tuple[str, int], ...] = ()
@@ -135,7 +135,7 @@ class Probe(Recent):
             handler(event)
 
     def sample(self, now_ms: int) -> None:
-        """No curve is kept."""
+        """Keep no curve."""
 
     def mark(self) -> None:
         """Measure what is too dear to follow: called every now and then."""

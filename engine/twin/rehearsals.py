@@ -67,8 +67,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     focus: tuple[str, ...] = ()
     """Workloads followed one by one."""
     until: Literal["horizon", "started", "over", "ended"] = "horizon"
-    """It may stop as soon as everything in focus has started; or is over; or has ended, and as much time again has
-    passed."""
+    """The earliest end of the run: everything in focus has started; or is over; or has ended, and as much time again
+    has passed.
+    """
     looks: bool = False
     """Report what was measured so far at FIRST_LOOKS too."""
     give_up_cpu_s: float = 0.0
@@ -83,7 +84,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HorizonProgress(msgspec.Struct, frozen=True, array_like=True, tag="covered"):
-    """So much of the horizon has been run."""
+    """The part of the horizon that has been run."""
 
     ms: int
 
@@ -321,7 +322,7 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 
 class _Run:
-    """One rehearsal and what is still to happen in it."""
+    """One rehearsal and the events that are still to come in it."""
 
     def __init__(
         self,
@@ -414,7 +415,9 @@ class _Run:
                 draw(state, row, draws)
 
     def _pass_until(self, to_ms: int) -> None:
-        """With the edits that fall into it. Arrivals are taken a cycle at a time: the time may have passed already."""
+        """Advance, with the edits that fall into the time. Arrivals are taken a cycle at a time: their time may have
+        passed already.
+        """
         while self.agenda and self.agenda[0][0] <= to_ms:
             self._advance(self.agenda[0][0])
             self.notes += self._next()
@@ -507,8 +510,9 @@ def _edit_name(i: int, edit: ed.AnyEdit) -> str:
 
 
 def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
-    """As many as came of late in as much time, each like one of those, at times drawn evenly over the horizon: (cell
-    ms, row it is like)."""
+    """As many arrivals as recently in the same time, each like one of those, at times drawn evenly over the horizon:
+    (cell ms, row it is like).
+    """
     now_ms = origin.now_ms
     recent, span = _came(origin.state, now_ms)
     draw = random.Random(f"{under.seed}/arrivals")

@@ -385,7 +385,7 @@ class _Time:
         return 0.0 if late else max(self._within_s - used_s, 0.0)
 
     def note(self, beside_s: float) -> None:
-        """So much was used by processes beside this one, as if each had had a core."""
+        """Count CPU time used by processes beside this one, as if each had had a core."""
         self._beside_s += beside_s
 
 
@@ -395,11 +395,12 @@ class _Round:
     def __init__(self, ask: AskOptions, places: Sequence[int], n: int, *, arrivals: bool) -> None:
         self.ask, self.places, self.n, self.arrivals = ask, places, n, arrivals
         self.samples: dict[int, RehearsalSample] = {}
-        """By place in the ask."""
+        """Samples by place in the request."""
 
     def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], left: _Time, part: float) -> None:
-        """With that part of what is left of the time: what one option does not need is for those before it, which
-        matter more. Raises MusterError."""
+        """Run within that part of the remaining time. Time that one option does not need goes to those before it, which
+        matter more. Raises MusterError.
+        """
         keep_s = left.left_s() * (1 - part)
         pairs = [self.places[at : at + AT_ONCE] for at in range(0, len(self.places), AT_ONCE)]
         while pairs:
@@ -450,7 +451,7 @@ class _Round:
 def answer(
     engine: Engine, ask: AskOptions, run_times: RunTimes, tell: Callable[[int, Options | None], None]
 ) -> Options:
-    """Everything, or as much as there is time for. `tell(permille, what there is so far)`. Raises MusterError."""
+    """The comparison, as far as there is time. `tell(permille, results so far)`. Raises MusterError."""
     left = _Time(ask.within_ms)
     places = list(range(len(ask.workloads)))
     horizons = [ask.horizon_ms] * len(places)
@@ -486,11 +487,11 @@ def _reached(one: _Round, place: int, horizon_ms: int) -> bool:
 
 
 Rounds = dict[int, list[_Round]]
-"""By place in the ask, the rounds that the option is told from, by seed."""
+"""Rounds of each option by place in the request, by seed."""
 
 
 def _in_time(rounds: Rounds, places: Sequence[int], times: int, left: _Time) -> list[int]:
-    """Those, the first ones first, that can be run so many times more in the time that is left."""
+    """The first options that can be run so many times more in the remaining time."""
     found: list[int] = []
     beside_s: list[float] = []
     for place in places:

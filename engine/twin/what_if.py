@@ -271,7 +271,7 @@ def _notes(pairs: Pairs) -> tuple[str, ...]:
 
 
 def movers(pairs: Pairs, engine: Engine, horizon_ms: int, focus: tuple[str, ...]) -> list[StartFigure]:
-    """Those whose start moves most, by the median over the seeds; a start after the horizon counts as its end."""
+    """Workloads whose start moves most, by the median over the seeds; a start after the horizon counts as its end."""
     w, end_ms = engine.state.workloads, engine.now_ms + horizon_ms + 1
     rows = np.unique(np.concatenate([np.frombuffer(one.rows, np.int32) for one in (*pairs.before, *pairs.after)]))
     if not len(rows):
